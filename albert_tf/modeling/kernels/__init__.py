@@ -1,2 +1,2 @@
-"""Faster ways to the same numbers: compiled element-wise parts, packing without
-padding, recomputing; `plain` alone is ALBERT."""
+"""Faster ways to compute the same numbers: compiled element-wise parts, packing without
+padding, recomputation. `plain` alone is enough for ALBERT."""

@@ -1,13 +1,13 @@
 """The parts of a layer (see plain), faster on CPUs.
 
-Between two matrix products a layer does little arithmetic but moves much memory: each
-operation of its own reads and writes all activations, and automatic differentiation
-keeps what each of them needs. FAST has a gradient by hand that keeps only what it
-needs, and XLA to compile what stands between two products into single loops. The
-products stay outside, since XLA's own are slower on a CPU than oneDNN's. SERVED is for
-exported models on CPUs, whose batches have any shape and need no gradients.
+Between two matrix products a layer does little arithmetic but much memory access: each
+operation reads and writes all activations, and automatic differentiation keeps the
+inputs of each operation. FAST has handwritten gradients that keep only what they need,
+and lets XLA compile the operations between two products into single loops. The products
+stay outside, because XLA's are slower on a CPU than oneDNN's. SERVED is for exported
+models on CPUs, whose batches have any shape and need no gradients.
 
-`parts_for` chooses: FAST on CPUs, PLAIN on GPUs and TPUs, where XLA compiles whole
+`parts_for` chooses FAST on CPUs, and PLAIN on GPUs and TPUs, where XLA compiles whole
 steps.
 """
 
@@ -19,8 +19,8 @@ from tensorflow.python.ops import control_flow_util
 from albert_tf.modeling.kernels import plain
 from albert_tf.modeling.kernels.plain import Dropped, Parts, drop, wide
 
-# Compiling a loop for each shape takes tens of milliseconds, so that it does not pay
-# for batches of fewer numbers than this (B · S · H).
+# Compiling a loop for each shape takes tens of milliseconds, which is not worth it for
+# batches with fewer numbers than this (B · S · H).
 MIN_SIZE = 1 << 15
 
 _GELU_SLOPE = math.sqrt(2.0 / math.pi)
@@ -31,11 +31,11 @@ _GELU_CUBIC = 0.044715
 
 
 def parts_for(shape: tf.TensorShape, served: bool = False) -> Parts:
-    """The parts that suit the device and the shape, [B, S, H] or [N, H], of a batch.
+    """Returns the parts for the device and for a batch's shape, [B, S, H] or [N, H].
 
-    Unknown shapes get the plain ones: XLA would compile for every shape that comes.
-    Where N is unknown but takes few values, give the largest. `served`: for an exported
-    model.
+    Unknown shapes use the plain parts, because XLA would compile again for every shape.
+    If N is unknown but has few values, pass the largest. `served` is for exported
+    models.
     """
     if not on_cpu():
         return plain.PLAIN
@@ -46,7 +46,7 @@ def parts_for(shape: tf.TensorShape, served: bool = False) -> Parts:
 
 
 def on_cpu() -> bool:
-    """Whether the current strategy computes on CPUs."""
+    """Returns True if the current strategy computes on CPUs."""
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
         return not (tf.config.list_logical_devices("GPU")
@@ -55,8 +55,8 @@ def on_cpu() -> bool:
 
 
 def _within_xla():
-    """Whether XLA will compile the graph that is being built: a step with --jit_compile,
-    Keras' own jit_compile. TensorFlow has no public name for it."""
+    """Returns True if XLA will compile the graph that is being built, because of
+    --jit_compile or Keras' jit_compile. TensorFlow has no public function for this."""
     return control_flow_util.GraphOrParentsInXlaContext(
         tf.compat.v1.get_default_graph())
 
@@ -65,7 +65,7 @@ def _within_xla():
 
 
 def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`inputs` [..., H] + `bias` [H] float32, in the type of the inputs."""
+    """Returns `inputs` [..., H] + `bias` [H] float32, in the type of the inputs."""
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
 
@@ -78,12 +78,12 @@ def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def _sum_rows(*tensors):
-    """[..., H] → [H] of each, in the type of biases.
+    """Sums the rows of each tensor, [..., H] → [H], in the type of biases.
 
-    Apart from the part that made them, in which XLA would compute each number twice, to
-    store it and to sum it. TensorFlow's own sums would add up bfloat16 in bfloat16,
-    where 256 + 1 is 256; oneDNN's product with ones adds up in float32 and rounds once,
-    as in the gradients of kernels.
+    The sums are not part of the compiled gradient, in which XLA would compute each
+    number twice, to store it and to sum it. TensorFlow's sums would add bfloat16 in
+    bfloat16, where 256 + 1 is 256. oneDNN's product with ones adds in float32 and
+    rounds once, as in the gradients of kernels.
     """
     flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
     if flat[0].dtype == tf.bfloat16 and on_cpu():
@@ -96,29 +96,30 @@ def _sum_rows(*tensors):
 
 # ---- compiled between products ---------------------------------------------
 
-# (function, its options, types and shapes of its arguments) → the compiled one.
+# (function, its options, types and shapes of its arguments) → the compiled function.
 _compiled = {}
 
 
 def island(function, *tensors, **options):
-    """function(*tensors, **options), compiled by XLA; None among the tensors stays.
+    """Calls function(*tensors, **options), compiled by XLA; tensors may be None.
 
-    One tf.function for each signature: all layers of a shape share it, and TensorFlow
-    does not warn of one that was traced for many shapes.
+    There is one tf.function for each signature: all layers with the same shapes share
+    it, and TensorFlow does not warn of a function that is traced for many shapes.
     """
-    given = [tensor for tensor in tensors if tensor is not None]
-    places = tuple(tensor is not None for tensor in tensors)
-    key = (function, tuple(sorted(options.items())), places,
-           tuple((t.dtype, tuple(t.shape)) for t in given))
+    arguments = [tensor for tensor in tensors if tensor is not None]
+    is_tensor = tuple(tensor is not None for tensor in tensors)
+    key = (function, tuple(sorted(options.items())), is_tensor,
+           tuple((t.dtype, tuple(t.shape)) for t in arguments))
 
-    def call(*given):
-        rest = iter(given)
-        return function(*(next(rest) if there else None for there in places), **options)
+    def call(*arguments):
+        rest = iter(arguments)
+        return function(*(next(rest) if there else None for there in is_tensor),
+                        **options)
 
     if key not in _compiled:
-        call.__name__ = function.__name__  # Profiles show it.
+        call.__name__ = function.__name__  # Profiles show this name.
         _compiled[key] = tf.function(call, jit_compile=True, autograph=False)
-    return _compiled[key](*given)
+    return _compiled[key](*arguments)
 
 
 def _dropped(keep, rate):
@@ -130,11 +131,11 @@ def _keep_and_rate(dropped):
 
 
 def _row_sums(inputs):
-    """[..., H] → [..., 1], as a product: XLA sums rows of floats in small windows,
-    which takes longer."""
+    """Sums rows, [..., H] → [..., 1], by a matrix product, which is faster than XLA's
+    sums of rows in small windows."""
     size = inputs.shape[-1]
     sums = tf.matmul(tf.reshape(inputs, [-1, size]), tf.ones([size, 1], inputs.dtype))
-    # Of [N, H], N may be unknown.
+    # N in [N, H] may be unknown.
     return sums if len(inputs.shape) == 2 else tf.reshape(sums, [*inputs.shape[:-1], 1])
 
 
@@ -146,14 +147,15 @@ def _row_means(inputs):
 
 
 def _fast_attend(query, key, value, mask, dropped):
-    """Keeps the probabilities and which were dropped, but not the dropped ones.
+    """Computes attention; keeps the probabilities and the dropout mask for the
+    gradient, but not the probabilities after dropout.
 
     With s = 1 / sqrt(D), Z = s · Q · Kᵀ + mask, P = softmax(Z), U = drop(P), C = U · V
     and upstream dC: dV = Uᵀ · dC, dU = dC · Vᵀ, dP = drop(dU), and from the softmax,
-    whose Jacobian in a row is diag(p) - p · pᵀ, dZ = P ∘ (dP - rowsum(P ∘ dP)). Since
-    P ∘ dP = U ∘ dU, a row of whose sum is that of C ∘ dC, which has D columns and not
-    S (Dao et al. 2022), dZ takes one pass. dQ = s · dZ · K and dK = s · dZᵀ · Q; the
-    mask is constant.
+    whose Jacobian in a row is diag(p) - p · pᵀ, dZ = P ∘ (dP - rowsum(P ∘ dP)). Because
+    P ∘ dP = U ∘ dU has the row sums of C ∘ dC, which has D columns and not S (Dao et
+    al. 2022), dZ takes one pass. dQ = s · dZ · K and dK = s · dZᵀ · Q; the mask is
+    constant.
     """
     keep, rate = _keep_and_rate(dropped)
     factor = plain.score_scale(query)
@@ -178,12 +180,12 @@ def _fast_attend(query, key, value, mask, dropped):
 
 
 def _probabilities(query, key, mask):
-    # TensorFlow makes this one operation of oneDNN's: scale and mask cost nothing.
+    # TensorFlow fuses this into one oneDNN operation: scale and mask cost nothing.
     scores = (tf.matmul(query, key, transpose_b=True)
               * tf.constant(plain.score_scale(query), query.dtype)
               + tf.cast(mask, query.dtype))
-    # Its own softmax, since XLA's is slower here: it finds the largest score of a row
-    # one by one. Of bfloat16 it computes in float32, of float16 it does not.
+    # TensorFlow's softmax is used, because XLA's is slower here: it does not vectorize
+    # the maximum of a row. TensorFlow's computes bfloat16 in float32, but float16 not.
     if scores.dtype == tf.float16:
         scores = wide(scores)
     return tf.cast(tf.nn.softmax(scores), query.dtype)
@@ -209,14 +211,15 @@ def _scores_gradient(d_used, probs, context, upstream, keep, rate, factor):
 
 
 def random_bytes(key: tf.Tensor, counter: tf.Tensor, blocks) -> tf.Tensor:
-    """uint8 [16 · blocks], the numbers of TensorFlow's Philox.
+    """Returns uint8 [16 · blocks], the same numbers as TensorFlow's Philox.
 
     Args:
-      key, counter: uint64 [1] and [2], as tf.raw_ops.StatelessRandomUniformFullIntV2
-        takes them, which takes three times as long.
-      blocks: an int; a tensor if it is not known before, then nothing is compiled.
+      key, counter: uint64 [1] and [2], as for
+        tf.raw_ops.StatelessRandomUniformFullIntV2, which is three times as slow.
+      blocks: an int, or a tensor if it is not known in advance; then nothing is
+        compiled.
     """
-    # XLA cannot cast the bits of complex numbers, so they have to leave it first.
+    # XLA cannot cast the bits of complex numbers, therefore the cast happens outside.
     if (isinstance(blocks, int) and MIN_SIZE // 16 <= blocks < 2 ** 31
             and on_cpu() and not _within_xla()):
         numbers = island(_philox, key[0], counter, blocks=blocks)
@@ -228,8 +231,9 @@ def random_bytes(key: tf.Tensor, counter: tf.Tensor, blocks) -> tf.Tensor:
 
 
 def _philox(key, counter, blocks):
-    """Philox 4x32-10 (Salmon et al. 2011) of `blocks` counters: complex128 [blocks],
-    four words each, since XLA makes one loop of what has one output."""
+    """Computes Philox 4x32-10 (Salmon et al. 2011) for `blocks` counters: complex128
+    [blocks], four words in each number, because XLA compiles a single output into one
+    loop."""
     def low(number):
         return tf.cast(number, tf.uint32)
 
@@ -261,7 +265,7 @@ def _philox(key, counter, blocks):
 
 
 def _fast_add_activation(inputs, bias, name):
-    """Keeps the inputs alone; the derivative is computed from them again."""
+    """Adds a bias and applies an activation; keeps only the inputs for the gradient."""
     @tf.custom_gradient
     def add_activation(inputs, bias):
         outputs = island(plain.add_activation, inputs, bias, name=name)
@@ -276,7 +280,7 @@ def _fast_add_activation(inputs, bias, name):
 
 
 def _gelu_derivative(x):
-    # gelu = x / 2 · (1 + t) with t = tanh(u), u = s · (x + c · x³), and so
+    # gelu = x / 2 · (1 + t) with t = tanh(u), u = s · (x + c · x³), therefore
     # gelu' = (1 + t) / 2 + x / 2 · (1 - t²) · u', u' = s · (1 + 3c · x²).
     square = x * x
     t = tf.tanh(_GELU_SLOPE * x * (1.0 + _GELU_CUBIC * square))
@@ -285,7 +289,7 @@ def _gelu_derivative(x):
 
 
 def _erf_gelu_derivative(x):
-    # gelu = x · F(x) with the normal distribution F, and so gelu' = F(x) + x · F'(x).
+    # gelu = x · F(x) with the normal distribution F; gelu' = F(x) + x · F'(x).
     return (0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
             + x * tf.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi))
 
@@ -309,12 +313,13 @@ def _activation_gradient(upstream, inputs, bias, name):
 
 def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
                             epsilon=plain.LAYER_NORM_EPSILON):
-    """Keeps the normalized sum and one number for each row.
+    """Adds bias and residual and normalizes; keeps the normalized sum and one number
+    per row for the gradient.
 
     With t the sum in a row, m its mean, r = 1 / sqrt(variance + ε), n = r · (t - m),
-    output y = n ∘ γ + β and upstream dy, let g = dy ∘ γ. Since m and r depend on t,
-    dt = r · (g - mean(g) - n ∘ mean(g ∘ n)). It goes to the residual as it is and to
-    the inputs through the dropout; dγ and dβ are the sums of dy ∘ n and dy over rows.
+    output y = n ∘ γ + β and upstream dy, let g = dy ∘ γ. Because m and r depend on t,
+    dt = r · (g - mean(g) - n ∘ mean(g ∘ n)). This is the gradient of the residual and,
+    after dropout, of the inputs; dγ and dβ are the sums of dy ∘ n and dy over rows.
     """
     keep, rate = _keep_and_rate(dropped)
 
@@ -336,7 +341,7 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
 
 
 def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate, epsilon):
-    """Outputs, the normalized sum [..., H], and r [..., 1]."""
+    """Returns the outputs, the normalized sum [..., H], and r [..., 1]."""
     total = wide(residual) + drop(wide(inputs) + bias, _dropped(keep, rate))
     centred = total - _row_means(total)
     variance = _row_means(tf.square(centred))
@@ -347,7 +352,7 @@ def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate, epsilon)
 
 
 def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
-    """Gradients of inputs, residual, and of gamma in each row."""
+    """Returns the gradients of inputs and residual, and that of gamma in each row."""
     dtype = upstream.dtype
     upstream, normal = wide(upstream), wide(normal)
     scaled = upstream * gamma
@@ -362,11 +367,11 @@ def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Softmax cross-entropy: [..., V], int32 [...] → [...].
+    """Returns the softmax cross-entropy: [..., V], int32 [...] → [...].
 
-    TensorFlow's takes three times as long as oneDNN's softmax and what is left to do.
-    With probabilities p and k the largest, log Σ exp(x) = x[k] - log p[k], where p[k] is
-    at least 1 / V.
+    It is three times as fast as TensorFlow's, because it uses oneDNN's softmax. With
+    probabilities p and k the index of the largest, log Σ exp(x) = x[k] - log p[k],
+    where p[k] is at least 1 / V.
     """
     size = logits.shape.num_elements()
     if not on_cpu() or size is None or size < MIN_SIZE or logits.dtype != tf.float32:
@@ -397,14 +402,14 @@ def _cross_entropy_gradient(upstream, probs, labels):
 
 
 def _served_attend(query, key, value, mask, dropped):
-    del dropped  # There is none.
+    del dropped  # Served models have no dropout.
     return tf.matmul(_probabilities(query, key, mask), value)
 
 
 def _served_add_activation(inputs, bias, name):
-    """TensorFlow makes bias and gelu part of the product right before them, and oneDNN
-    computes them in float32. Where it does not (a model that was exported on a CPU and
-    is served on another device), gelu is computed in the type of the inputs."""
+    """Adds a bias and applies an activation, so that TensorFlow fuses bias and gelu
+    with the product before them, and oneDNN computes them in float32. On other devices
+    than CPUs they are not fused, and gelu is computed in the type of the inputs."""
     if inputs.dtype == tf.float16 or name != "gelu":
         return plain.add_activation(inputs, bias, name)
     return plain.activation(name)(tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)))

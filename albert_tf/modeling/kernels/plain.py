@@ -1,6 +1,6 @@
-"""What a layer computes between its matrix products, as one would write it.
+"""The computations of a layer between its matrix products, written plainly.
 
-With these parts alone the model is ALBERT:
+These parts alone are enough for ALBERT:
 
     attend              softmax(q · kᵀ / sqrt(D) + mask), dropout, · v
     add_activation      add bias, activation
@@ -16,15 +16,15 @@ from typing import Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
-# Of the release's LayerNorm (`tf.contrib.layers.layer_norm`).
+# As in the original implementation's LayerNorm (`tf.contrib.layers.layer_norm`).
 LAYER_NORM_EPSILON = 1e-12
 
 
 class Dropped(NamedTuple):
-    """Units that dropout leaves."""
+    """The units that dropout keeps."""
 
-    keep: tf.Tensor  # bool, of the shape of what is dropped from
-    rate: float  # share that is dropped; the rest is divided by 1 - rate
+    keep: tf.Tensor  # bool, in the shape of the tensor to which dropout is applied
+    rate: float  # share of dropped units; the others are divided by 1 - rate
 
 
 class Parts(NamedTuple):
@@ -43,7 +43,7 @@ class Parts(NamedTuple):
 
 
 def drop(inputs: tf.Tensor, dropped: Optional[Dropped]) -> tf.Tensor:
-    """`inputs` with dropout; None drops nothing."""
+    """Applies dropout to `inputs`; None drops nothing."""
     if dropped is None:
         return inputs
     scale = tf.cast(1.0 / (1.0 - dropped.rate), inputs.dtype)
@@ -51,12 +51,13 @@ def drop(inputs: tf.Tensor, dropped: Optional[Dropped]) -> tf.Tensor:
 
 
 def wide(inputs: tf.Tensor) -> tf.Tensor:
-    """In the type of the arithmetic within a part."""
+    """Casts `inputs` to the type of the arithmetic within a part."""
     return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
 
 
 def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function of a `hidden_act`; "gelu" in its tanh form, as in the release."""
+    """Returns the function of a `hidden_act`; "gelu" is the tanh approximation, as in
+    the original implementation."""
     return {
         "gelu": lambda x: tf.nn.gelu(x, approximate=True),
         "gelu_erf": lambda x: tf.nn.gelu(x, approximate=False),
@@ -67,12 +68,12 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def score_scale(query: tf.Tensor) -> float:
-    """1 / sqrt(D)."""
+    """Returns 1 / sqrt(D)."""
     return query.shape[-1] ** -0.5
 
 
 def normalize(inputs, gamma, beta, epsilon=LAYER_NORM_EPSILON):
-    """LayerNorm over the last axis (Ba et al. 2016)."""
+    """Applies LayerNorm over the last axis (Ba et al. 2016)."""
     mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
     return tf.nn.batch_normalization(
         inputs, mean, variance, beta, gamma, epsilon)

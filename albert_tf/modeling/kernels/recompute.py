@@ -1,18 +1,21 @@
-"""The memory of the backward pass: layers computed once more, shared kernels.
+"""Saving memory in the backward pass: recomputed layers and shared kernels.
 
-Recomputing (Chen et al. 2016) leaves between forward and backward pass the inputs of
-the L layers, L · B · S · H numbers, and what is in one layer. `tf.recompute_grad` does
-not: it computes again, but sets no order, and TensorFlow and XLA compute an operation
-as soon as they like once its inputs are there. It is the order that saves memory:
+With recomputation (Chen et al. 2016) only the inputs of the L layers, L · B · S · H
+numbers, and the activations of one layer are kept between forward and backward pass.
+`tf.recompute_grad` does not achieve this: it computes again, but sets no order, and
+TensorFlow and XLA may compute an operation as soon as its inputs exist. The order saves
+the memory:
 
-  a layer is computed again only when the gradient of its output is there, else all
-    layers might be at once, or be seen to be computed twice and be kept (`after`);
-  so is what needs no input of the layer: the draws of dropout (DropoutSeeds.after);
-  the gradient of its input is handed on only when those of its weights are there:
-    the executor might put off the products that give them, and keep what they need.
+  A layer is computed again only when the gradient of its output exists. Otherwise all
+    layers might be recomputed at once, or XLA might notice that they are computed twice
+    and keep them (`after`).
+  The same is true for the draws of dropout, which need no input of the layer
+    (DropoutSeeds.after).
+  The gradient of a layer's input is passed on only when those of its weights exist.
+    Otherwise the executor might delay the products for these, and keep their inputs.
 
 Kernels that several layers share are cast once, and their gradients, one from each
-layer, are summed as they come (`copies`).
+layer, are summed as soon as they exist (`copies`).
 """
 
 from typing import Callable
@@ -22,22 +25,22 @@ import tensorflow as tf
 from albert_tf.modeling.kernels import fast
 from albert_tf.modeling.kernels.plain import wide
 
-# At most so many bytes of gradients are summed at once: the more, the less often the
-# sum so far is read and written.
+# Maximum number of bytes of gradients that are summed at once. The larger it is, the
+# less often the intermediate sum is read and written.
 _SUMMED_BYTES = 1 << 25
 
 
 class Recomputed:
-    """A layer of which nothing is kept for the backward pass, which computes it once
-    more: it must give the same each time, and what it computes that is large must
-    depend on `hidden`.
+    """A layer that the backward pass computes again, so that none of its activations
+    are kept. It must return the same values each time, and all its large activations
+    must depend on `hidden`.
 
-    It is traced once, and once for its gradient, however many layers it computes: of 24
-    layers each by itself the graph takes half a gigabyte, and many seconds to make.
+    It is traced once, and once for its gradient, for any number of layers: the graph of
+    24 separate layers would need half a gigabyte and many seconds to build.
 
     Args:
-      layer: (hidden, number, *weights) → hidden; tensors that it takes from outside are
-        the same for all layers, and none of them has a gradient.
+      layer: (hidden, number, *weights) → hidden; tensors that it captures from outside
+        must be the same for all layers and need no gradient.
     """
 
     def __init__(self, layer: Callable[..., tf.Tensor]):
@@ -54,7 +57,8 @@ class Recomputed:
         self._layer = tf.function(layer, autograph=False)
         self._gradient = tf.function(gradient, autograph=False)
 
-    def __call__(self, hidden: tf.Tensor, number: int, *weights: tf.Tensor) -> tf.Tensor:
+    def __call__(self, hidden: tf.Tensor, number: int, *weights: tf.Tensor
+                 ) -> tf.Tensor:
         number = tf.constant(number)
 
         @tf.custom_gradient
@@ -68,10 +72,10 @@ class Recomputed:
 
 
 def after(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """`tensor`, but not before `other`, of floats, is there.
+    """Returns `tensor`, but not before `other`, a tensor of floats, exists.
 
-    XLA knows no order but that of data; a number that is 0 unless the first of `other`
-    is NaN makes one that it cannot see through.
+    XLA orders operations only by their data. Therefore this adds a number that XLA
+    cannot simplify: it is 0 unless the first number in `other` is NaN.
     """
     first = tf.reshape(other, [-1])[0]
     zero = tf.where(tf.equal(first, first), tf.zeros([], first.dtype), first)
@@ -79,29 +83,31 @@ def after(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 
 def copies(kernel: tf.Tensor, dtype: tf.DType, uses: int) -> list[tf.Tensor]:
-    """A float32 kernel in the type of the products, once for each of its `uses`.
+    """Returns a float32 kernel in the type of the products, once for each of its
+    `uses`.
 
-    The gradients of the uses are summed in float32, a number of them at once.
+    The gradients of the uses are summed in float32, several of them at once.
     """
     low = tf.stop_gradient(tf.cast(kernel, dtype))
     group = max(1, _SUMMED_BYTES // (low.dtype.size * kernel.shape.num_elements()))
-    found = []
-    while len(found) < uses:
-        count = min(group, uses - len(found))
-        last = len(found) + count == uses
+    kernels = []
+    while len(kernels) < uses:
+        count = min(group, uses - len(kernels))
+        last = len(kernels) + count == uses
         outputs = _tap(kernel, low, count, last)
-        found.extend(outputs[:count])
+        kernels.extend(outputs[:count])
         kernel = outputs[-1]
-    return found
+    return kernels
 
 
 def _tap(kernel, low, count, last):
-    """`count` copies of `low`, and, unless they are the last, the kernel for others."""
+    """Returns `count` copies of `low` and, unless they are the last, the kernel for the
+    next ones."""
     @tf.custom_gradient
     def tap(kernel):
         def gradient(*upstream):
-            # TensorFlow makes one sum of sums of sums, and so would keep the gradients
-            # of all layers to the end; it cannot see into an island.
+            # TensorFlow merges nested sums into one, which would keep the gradients of
+            # all layers until the end. It does not merge the sum in an island.
             size = kernel.shape.num_elements()
             if size >= fast.MIN_SIZE and fast.on_cpu():
                 return fast.island(_sum, *upstream)
