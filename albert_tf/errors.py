@@ -1,32 +1,33 @@
-"""The exceptions that end a script with a sentence and no traceback.
+"""The exceptions that end a script with a message instead of a traceback.
 
-One rule holds in the whole package, and stands here alone: whatever a user can mend
-raises `InputError` with one sentence that names the file, line, flag or value and says
-what to do. Functions have no "Raises" section for it. Anything else that is raised, an
-AssertionError or a KeyError, is a mistake of this package.
+One rule holds in the whole package: a problem that a user can fix raises `InputError`.
+Its message names the file, line, flag or value and says what to do. Functions need no
+"Raises" section for it. Any other exception, such as an AssertionError or a KeyError,
+is a bug in this package.
 """
 
 
 class InputError(ValueError):
-    """A wrong flag, file, line or value.
+    """An error in a flag, file, line or value that the user can fix.
 
         raise InputError(f"{path}, line {number}: no label; give one of 0 and 1.")
 
-    Scripts print the sentence without a traceback and exit with status 1 (`cli.script`).
+    Scripts print its message without a traceback and exit with status 1 (`cli.script`).
     """
 
 
 class Interruption(InputError):
-    """Disk space or memory ran out: finished work is kept, and the run can resume."""
+    """An error for lack of disk space or memory; finished work is kept, and the run can
+    be resumed."""
 
 
 class DivergenceError(InputError):
-    """A model that does not learn: the loss, the gradient or the outputs are no longer
-    finite, or the predictions are those of chance."""
+    """An error for a model that does not learn: loss, gradient or outputs are NaN or
+    infinite, or predictions are at chance."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the script to end; what it has finished is kept."""
+    """A signal that ends the script; finished work is kept."""
 
     def __init__(self, signal_number: int):
         super().__init__(signal_number)

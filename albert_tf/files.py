@@ -1,7 +1,7 @@
-"""Files and folders by name: globs, sizes, writing under a temporary name.
+"""Operations on files and folders: globs, sizes, writing under a temporary name.
 
-Local paths go through Python's own functions; paths with a scheme, such as
-`gs://bucket/file`, through `tf.io.gfile`, imported only then: work on local files never
+Local paths use Python's own functions. Paths with a scheme, such as `gs://bucket/file`,
+use `tf.io.gfile`, which is only imported for them, so that work on local files never
 loads TensorFlow.
 """
 
@@ -23,17 +23,17 @@ from absl import logging
 from albert_tf.errors import InputError, Interruption
 
 _DIGEST_STEP = 4 << 20
-_MOST_COMMAS = 32  # in one name, quotes apart
-# Errors of names that stand for no file: among them those that no file can have.
+_MOST_COMMAS = 32  # in one name without quotes
+# Errors for names of files that do not exist, including names that no file can have.
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-# Ends the names of files that are being written: machine, process, a random number.
+# The end of names of files that are being written: machine, process, random number.
 _INCOMPLETE = re.compile(r"\.incomplete-(?:(\d{5})(\d{10})\d{8}|\d{1,15})")
-# After so long without a change a file of another machine's process is a leftover.
+# A file from a different machine's process is a leftover if it is older than this.
 _LEFTOVER_SECONDS = 7 * 86400
 
 
 def is_remote(path: str) -> bool:
-    """Whether `path` has a scheme, as in gs://bucket/file."""
+    """Returns whether `path` has a scheme, as in gs://bucket/file."""
     return "://" in os.fspath(path)
 
 
@@ -45,7 +45,7 @@ def _gfile():
 
 @contextlib.contextmanager
 def _remote_errors(what: str) -> Iterator[None]:
-    """Turns the errors of tf.io.gfile at first contact into one sentence."""
+    """Turns errors from tf.io.gfile into InputErrors that name `what`."""
     import tensorflow as tf
 
     try:
@@ -57,12 +57,13 @@ def _remote_errors(what: str) -> Iterator[None]:
 
 
 def open_binary(path: str, mode: str = "rb") -> BinaryIO:
-    """Opens a local or remote file; the caller closes it."""
+    """Opens a local or remote file, which the caller must close."""
     try:
         return _gfile().GFile(path, mode) if is_remote(path) else open(path, mode)
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be opened: {error.strerror or error}.") from error
+            f"{path}: cannot be opened: {error.strerror or error}; check the path and "
+            "its permissions.") from error
 
 
 def exists(path: str) -> bool:
@@ -74,14 +75,14 @@ def is_folder(path: str) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """Names of what lies in a folder, sorted; none if it is not there."""
+    """Returns the sorted names of entries in a folder; none if it does not exist."""
     if not is_folder(folder):
         return []
     return sorted(_gfile().listdir(folder) if is_remote(folder) else os.listdir(folder))
 
 
 def size(path: str) -> int:
-    """Size of a file in bytes."""
+    """Returns the size of a file in bytes."""
     if is_remote(path):
         with _remote_errors(path):
             return _gfile().stat(path).length
@@ -89,17 +90,19 @@ def size(path: str) -> int:
         return os.path.getsize(path)
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read: {error.strerror or error}.") from error
+            f"{path}: cannot be read: {error.strerror or error}; check the path and "
+            "its permissions.") from error
 
 
 def total_size(paths: Iterable[str]) -> Optional[int]:
-    """Bytes of some files together; None if one is remote, where asking takes time."""
+    """Returns the total size of files in bytes; None if one is remote, where this
+    would be slow."""
     paths = list(paths)
     return None if any(map(is_remote, paths)) else sum(map(size, paths))
 
 
 def sha256(path: str) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
+    """Returns the SHA-256 of a file's content in hexadecimal."""
     digest = hashlib.sha256()
     with open_binary(path) as stream:
         while chunk := stream.read(_DIGEST_STEP):
@@ -108,7 +111,7 @@ def sha256(path: str) -> str:
 
 
 def rename(source: str, target: str) -> None:
-    """Renames a file; an existing target is replaced."""
+    """Renames a file, and replaces an existing target."""
     if is_remote(source):
         _gfile().rename(source, target, overwrite=True)
     else:
@@ -116,7 +119,10 @@ def rename(source: str, target: str) -> None:
 
 
 def move(source: str, target: str) -> None:
-    """Renames a file, or copies it whole where it goes to another disk."""
+    """Renames a file, or copies it if the target is on a different disk.
+
+    Raises Interruption if the target cannot be written.
+    """
     try:
         if is_remote(source) == is_remote(target):
             return rename(source, target)
@@ -130,13 +136,13 @@ def move(source: str, target: str) -> None:
 
 
 def copy(source: str, target: str) -> None:
-    """Copies a file whole, so that `target` never exists half-written."""
+    """Copies a file, so that an incomplete `target` never exists."""
     with open_binary(source) as reader, atomic_write(target) as writer:
         shutil.copyfileobj(reader, writer)
 
 
 def remove(path: str) -> None:
-    """Removes a file; one that is not there is fine."""
+    """Removes a file if it exists."""
     if is_remote(path):
         if _gfile().exists(path):
             _gfile().remove(path)
@@ -149,7 +155,7 @@ def remove(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder with all that is in it; one that is not there is fine."""
+    """Removes a folder and its content if it exists."""
     if is_remote(path):
         if _gfile().exists(path):
             _gfile().rmtree(path)
@@ -158,8 +164,11 @@ def remove_folder(path: str) -> None:
 
 
 def split_names(text: str, is_name: Callable[[str], bool]) -> list[str]:
-    """The names in a comma-separated string. Those with commas stand in double quotes,
-    or are recognized by `is_name`, which says whether there is such a file."""
+    """Splits a comma-separated string into names.
+
+    Names with commas must be in double quotes, or are recognized by `is_name`, which
+    returns whether there is such a file.
+    """
     if is_name(text):
         return [text]
     try:
@@ -168,11 +177,11 @@ def split_names(text: str, is_name: Callable[[str], bool]) -> list[str]:
         parts = text.split(",")
     names: list[str] = []
     while parts:
-        # The shortest name that is there; else what stands before the comma.
-        taken = next((n for n in range(1, min(len(parts), _MOST_COMMAS) + 1)
+        # Take the shortest name that exists, else the text before the comma.
+        count = next((n for n in range(1, min(len(parts), _MOST_COMMAS) + 1)
                       if is_name(",".join(parts[:n]).strip())), 1)
-        names.append(",".join(parts[:taken]).strip())
-        del parts[:taken]
+        names.append(",".join(parts[:count]).strip())
+        del parts[:count]
     return [name for name in names if name]
 
 
@@ -182,24 +191,25 @@ def _is_there(pattern: str) -> bool:
 
 
 def _has_folder(path: str) -> bool:
-    """Whether a comma stands in the name of a folder that is there, or of the file."""
+    """Returns whether a comma is in the name of an existing folder or file."""
     return "," in path and not is_remote(path) and (
         os.path.isfile(path) or "," in os.path.dirname(path)
         and os.path.isdir(os.path.dirname(path)))
 
 
 def output_names(text: str) -> list[str]:
-    """The outputs that a comma-separated string names; as split_names."""
+    """Returns the outputs in a comma-separated string; see split_names."""
     return split_names(text, _has_folder)
 
 
 def expand_patterns(
         patterns: str | Iterable[str], flag: str, inside: str = "") -> list[str]:
-    """Files that match globs, given as one comma-separated string (split_names) or
-    several; `flag` is where they came from, for the error message. A folder stands for
-    the files that match `inside` in it, if given.
+    """Returns the files that match globs, given as one comma-separated string
+    (split_names) or several.
 
-    The paths come in the order of the patterns, sorted within each, each path once.
+    Paths are in the order of the patterns, sorted within each, and occur once. A folder
+    means the files in it that match `inside`, if given. Raises InputError, which names
+    `flag`, if a pattern matches no file.
     """
     if isinstance(patterns, str):
         patterns = split_names(patterns, _is_there)
@@ -207,7 +217,7 @@ def expand_patterns(
         patterns = [patterns]
     patterns = [p.strip() for p in map(os.fspath, patterns) if p.strip()]
     if not patterns:
-        raise InputError(f"{flag} names no file: give one or more paths or globs.")
+        raise InputError(f"{flag} names no file; give one or more paths or globs.")
     paths: dict[str, None] = {}
     for pattern in patterns:
         if inside and not is_remote(pattern) and os.path.isdir(pattern):
@@ -232,15 +242,16 @@ def expand_patterns(
 
 
 def unfinished_name(path: str) -> str:
-    """A new name to write a file or folder under until it is whole; remove_leftovers
-    finds it where this process is killed."""
-    # Processes of several hosts may share a folder and have the same id.
-    return (f"{os.fspath(path).rstrip('/')}.incomplete-{_this_machine()}{os.getpid():010d}"
+    """Returns a new name for a file or folder until it is complete; remove_leftovers
+    finds it if this process is killed."""
+    # Processes on several hosts may share a folder and have the same id.
+    return (f"{os.fspath(path).rstrip('/')}.incomplete-"
+            f"{_this_machine()}{os.getpid():010d}"
             f"{int.from_bytes(os.urandom(3), 'big'):08d}")
 
 
 def _this_machine() -> str:
-    """Five digits that stand for the machine, or the container: process ids are its."""
+    """Returns five digits for the machine or container to which process ids belong."""
     try:
         processes = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -249,20 +260,20 @@ def _this_machine() -> str:
 
 
 def remove_leftovers(folder: str, of: Optional[Iterable[str]] = None) -> None:
-    """Removes what killed processes left unfinished in a local folder: of the outputs
-    of these names, or of all."""
+    """Removes unfinished files that killed processes left in a local folder, for the
+    outputs with the names `of`, or for all."""
     names = None if of is None else set(of)
     for name in [] if is_remote(folder) else names_in(folder):
         mark = _INCOMPLETE.search(name)
         path = os.path.join(folder, name)
         if mark and (names is None or name[:mark.start()] in names) and not _is_alive(
                 mark, path):
-            logging.info("Removing %s, left by a run that was killed.", path)
+            logging.info("Removing %s, which a killed run left.", path)
             (remove_folder if is_folder(path) else remove)(path)
 
 
 def _is_alive(mark: re.Match, path: str) -> bool:
-    """Whether the process that writes an unfinished file may still be there."""
+    """Returns whether the process that writes an unfinished file may still run."""
     machine, process = mark.groups()
     try:
         if machine != _this_machine():
@@ -270,21 +281,21 @@ def _is_alive(mark: re.Match, path: str) -> bool:
         os.kill(int(process), 0)
     except (ProcessLookupError, FileNotFoundError):
         return False
-    except OSError:  # Another user's process, or a file that cannot be looked at: it
-        return True  # stays.
+    except OSError:  # The process is a different user's, or the file is inaccessible.
+        return True
     return True
 
 
 def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                     inputs: Mapping[str, Iterable[str]]) -> None:
-    """Checks, before any work, that files can be written and none is an input, or
-    another output, by any of its names: a relative path, a symbolic or a hard link.
-    Removes what killed runs left of them.
+    """Checks outputs before any work, and removes unfinished files of killed runs.
 
         prepare_outputs({"--output_file": ["train.txt"]}, {"--input_file": paths})
 
-    Both are flag → the paths that it stands for, also those derived from it; an input
-    that is a folder stands for all files in it.
+    Raises InputError if an output cannot be a file, or is also an input or a different
+    output, by any of its names: a relative path, a symbolic or a hard link. Both
+    arguments map flags to their paths, including those derived from them. A folder as
+    an input means all files in it.
     """
     known: dict[Any, tuple[str, str]] = {}
     folders: dict[str, list[str]] = {}
@@ -295,15 +306,15 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                 other, _ = known.setdefault(key, (flag, path))
                 if other != flag:
                     raise InputError(
-                        f"{flag}={path} is also {other}: give each a name of its own.")
+                        f"{flag}={path} is also {other}; give each a different name.")
             folders.setdefault(os.path.dirname(path) or ".", []).append(
                 os.path.basename(path))
     for flag, paths in inputs.items():
         for path in paths:
             for key in _written_over(known, path):
                 raise InputError(
-                    "{}: {} is also an input ({} {}) and would be written over; "
-                    "write somewhere else.".format(*known[key], flag, path))
+                    "{}: {} is also an input ({} {}) and would be overwritten; give "
+                    "a different output.".format(*known[key], flag, path))
     for folder, names in folders.items():
         remove_leftovers(folder, names)
 
@@ -316,11 +327,11 @@ def _check_file_name(path: str, flag: str) -> None:
             f"{flag}: {path or 'an empty name'} is a folder; give a file in it.")
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{flag}: {path} is not a file but a device or a pipe, which "
-                         "cannot be renamed when it is whole; give a file.")
+                         "cannot be renamed when it is complete; give a file.")
 
 
 def _written_over(outputs: Iterable[Any], path: str) -> Iterator[Any]:
-    """Of the identities of outputs those of an input, or of files in it."""
+    """Returns those identities of outputs that belong to an input or to files in it."""
     if os.path.isdir(path):
         folder = os.path.join(os.path.realpath(path), "")
         return (key for key in outputs
@@ -329,26 +340,27 @@ def _written_over(outputs: Iterable[Any], path: str) -> Iterator[Any]:
 
 
 def _identities(path: str) -> Iterator[Any]:
-    """What a path has in common with other names of the same file."""
+    """Yields keys that a path shares with other names of the same file."""
     if is_remote(path) and not path.startswith("file://"):
         yield path
         return
     path = path.removeprefix("file://")
     yield os.path.realpath(path)
     with contextlib.suppress(OSError, ValueError):
-        found = os.stat(path)
-        yield found.st_dev, found.st_ino
+        status = os.stat(path)
+        yield status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager
 def staged(*paths: str) -> Iterator[list[str]]:
-    """Temporary names for files or folders, which get their own names all at the end.
+    """Yields temporary names for files or folders, which are renamed at the end.
 
         with files.staged(path, f"{path}.json") as (records, summary):
             ...  # write both
 
-    They are renamed in the order of `paths`. If the block raises, what it wrote is
-    removed, and whatever stood at `paths` stays as it was.
+    They are renamed in the order of `paths`. If the block raises, the temporary files
+    are removed, and existing files at `paths` are unchanged. An OSError becomes an
+    Interruption.
     """
     for path in paths:
         make_directory(os.path.dirname(os.fspath(path).rstrip("/")) or ".", path)
@@ -368,15 +380,15 @@ def staged(*paths: str) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def atomic_write(path: str) -> Iterator[BinaryIO]:
-    """Opens `path` to write bytes as `staged` does: it appears whole or not at all."""
+    """Opens `path` to write bytes; with `staged`, so it is complete or not there."""
     with staged(path) as (temporary,):
         stream = open_binary(temporary, "wb")
         try:
-            # TensorFlow makes a file when it is first written to.
+            # TensorFlow creates a file when it is first written to.
             stream.write(b"")
             yield stream
         except BaseException:
-            # Closing may fail as well, and the first error is the one to show.
+            # Closing may fail too, but the first error is the one to report.
             with contextlib.suppress(OSError):
                 stream.close()
             raise
@@ -384,14 +396,16 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
 
 
 def write(path: str, content: bytes) -> None:
-    """Writes a small file, whole or not at all."""
+    """Writes a small file, completely or not at all."""
     with atomic_write(path) as stream:
         stream.write(content)
 
 
 def make_directory(path: str, what: str) -> None:
-    """Makes a directory and its parents, and checks that files can be made in it;
-    `what` wants it, for the error message ("--output_dir")."""
+    """Makes a directory and its parents, and checks that files can be created in it.
+
+    Raises InputError otherwise, which names `what`, for example "--output_dir".
+    """
     if is_remote(path):
         with _remote_errors(f"{what}: the folder {path}"):
             _gfile().makedirs(path)
@@ -405,5 +419,5 @@ def make_directory(path: str, what: str) -> None:
     except OSError as error:
         raise InputError(
             f"{what}: the folder {path} cannot be written: "
-            f"{error.strerror or error}; choose another or change its "
+            f"{error.strerror or error}; choose a different folder or change its "
             "permissions.") from error

@@ -1,4 +1,4 @@
-"""PNG pictures of what was measured, by Matplotlib, which is imported late."""
+"""Draws PNG pictures with Matplotlib, which is imported only when needed."""
 
 import io
 
@@ -6,14 +6,16 @@ from albert_tf import files
 
 
 def figure(width: float, height: float):
-    """An empty figure of that many inches, 100 dots each; without a display, and
-    without pyplot's global state."""
+    """Returns an empty figure; its size is in inches with 100 dots each.
+
+    It needs no display and does not use pyplot's global state.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height))
-    FigureCanvasAgg(made)
-    return made
+    new_figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(new_figure)
+    return new_figure
 
 
 def png(made) -> bytes:
@@ -23,6 +25,6 @@ def png(made) -> bytes:
 
 
 def save(made, path: str) -> None:
-    """Writes a figure, its panels moved so that no words overlap."""
+    """Writes a figure as PNG, with panels placed so that texts do not overlap."""
     made.tight_layout()
     files.write(path, png(made))

@@ -1,6 +1,6 @@
-"""Text and JSON in files: compressed by their name, with line numbers, in UTF-8.
+"""Reads and writes text and JSON files in UTF-8, with line numbers, also compressed.
 
-What is wrong with a file is one sentence: damaged, binary, not UTF-8, not JSON.
+A file that is damaged, binary, not UTF-8 or not JSON raises InputError.
 """
 
 import bz2
@@ -17,22 +17,22 @@ from albert_tf import files
 from albert_tf.errors import InputError
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-# What reading raises when a file is damaged, cut short or on a failing disk.
+# Errors that reading raises if a file is damaged, cut short or on a failing disk.
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
-# Compressed bytes that are decompressed at a time: zstd makes at most 128 KiB of
-# 4 bytes, so that a hostile file gives no more than 32 MiB at once.
+# Compressed bytes to decompress at a time. zstd turns 4 bytes into at most 128 KiB, so
+# a malicious file gives at most 32 MiB at once.
 _ZSTD_STEP = 1024
-# What no text holds, and how JSON may say it all the same.
+# Code points that are not in any text, and their escapes in JSON.
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _NO_CHARACTER_ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
 def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
-    """The content of an open file, decompressed if its name ends in COMPRESSED;
+    """Returns the decompressed content of an open file if its name ends in COMPRESSED,
     otherwise `stream` itself.
 
-    `stream` stays open when the result is closed. Reading raises one of READ_ERRORS
-    where the file is damaged.
+    `stream` stays open when the result is closed. Reading raises one of READ_ERRORS if
+    the file is damaged.
     """
     path = os.fspath(path)
     if path.endswith(".gz"):
@@ -47,8 +47,8 @@ def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
 
 
 class _ZstdReader(io.RawIOBase):
-    """Decompresses Zstandard frames, and notices when the last one is cut short, which
-    the package's own stream readers take for complete."""
+    """A reader that decompresses Zstandard frames. It raises an error if the last one
+    is cut short, unlike the package's own stream readers."""
 
     def __init__(self, path: str, stream: BinaryIO):
         super().__init__()
@@ -59,7 +59,7 @@ class _ZstdReader(io.RawIOBase):
                 f"{path}: reading .zst files needs the package zstandard; install "
                 "it, or decompress the file.") from error
         self._package, self._stream = zstandard, stream
-        self._frame = None  # The decompressor of the frame that has begun.
+        self._frame = None  # the decompressor of the open frame
         self._held = memoryview(b"")
 
     def readable(self) -> bool:
@@ -95,15 +95,16 @@ class _ZstdReader(io.RawIOBase):
 
 def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
                keep_ends: bool = False) -> Iterator[tuple[int, str]]:
-    """Lines of a UTF-8 text file, decompressed by its name, with their numbers from 1.
+    """Yields the lines of a UTF-8 text file with their numbers from 1.
 
         for number, line in read_lines("wiki.txt.gz"):
 
-    A byte-order mark at the start is dropped. `on_bytes` is called with the number of
-    bytes of the file as it lies on disk that were read since the last call; `keep_ends`
-    keeps the lines' "\\n" or "\\r\\n".
+    The file is decompressed if its name ends in COMPRESSED. A byte-order mark at the
+    start is dropped. `on_bytes` is called with the number of bytes on disk that were
+    read since the last call. `keep_ends` keeps the "\\n" or "\\r\\n" of lines. Raises
+    InputError if the file is damaged, binary or not UTF-8.
     """
-    number, told = 0, 0
+    number, reported = 0, 0
     with files.open_binary(path) as stream:
         try:
             for number, raw in enumerate(decompressed(path, stream), 1):
@@ -114,20 +115,23 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
                     raise binary(path, number)
                 yield number, line if keep_ends else line.rstrip("\r\n")
                 if number % 256 == 0:
-                    before, told = told, stream.tell()
-                    on_bytes(told - before)
+                    before, reported = reported, stream.tell()
+                    on_bytes(reported - before)
         except UnicodeDecodeError as error:
             raise not_utf8(path, number, error.start + 1, error.reason) from error
         except READ_ERRORS as error:
             raise damaged(path, number, error) from error
-        on_bytes(stream.tell() - told)
+        on_bytes(stream.tell() - reported)
 
 
 def parse_json(text: str, path: str, advice: str = "", line: int = 0,
                cleaned: bool = False) -> Any:
-    """The value of a JSON text: of a file, or of its line of this number from 1;
-    `advice` says what to do where it is damaged. Escapes of what is no character, NUL
-    and half a surrogate pair, are refused unless what reads it is `cleaned` of them."""
+    """Parses the JSON text in a file, or in its line with this number from 1.
+
+    Raises InputError, with `advice` on what to do, if it is not JSON, or if it has an
+    escape for NUL or half a surrogate pair. Such escapes are allowed if the text is
+    `cleaned` later.
+    """
     where = f"{path}, line {line}" if line else path
     try:
         value = json.loads(text)
@@ -137,22 +141,22 @@ def parse_json(text: str, path: str, advice: str = "", line: int = 0,
         raise InputError(f"{path}, line {line or error.lineno}: not JSON ({wrong})"
                          f"{advice and '; '}{advice}.") from error
     except (RecursionError, ValueError) as error:
-        wrong = ("lists or objects nested thousands deep"
+        wrong = ("lists or objects are nested thousands deep"
                  if isinstance(error, RecursionError)
-                 else "a number of thousands of digits")  # Python reads 4,300.
-        raise InputError(f"{where}: not JSON that can be read ({wrong})"
+                 else "a number has thousands of digits")  # Python reads up to 4,300.
+        raise InputError(f"{where}: not JSON that Python can read ({wrong})"
                          f"{advice and '; '}{advice}.") from error
     if not cleaned and _NO_CHARACTER_ESCAPED.search(text):
         wrong = next(filter(None, map(_NO_CHARACTER.search, _strings(value))), None)
         if wrong:
             raise InputError(
-                f"{where}: a text in it holds \\u{ord(wrong[0]):04x}, which is no "
-                "character (NUL, or half of a pair); take it out.")
+                f"{where}: a text in it holds \\u{ord(wrong[0]):04x}, which is not a "
+                "character (NUL, or half of a surrogate pair); remove it.")
     return value
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All strings in a JSON value, keys too."""
+    """Yields all strings in a JSON value, including keys."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -165,12 +169,12 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def read_json(path: str, advice: str = "") -> Any:
-    """The value in a JSON file; `advice` says what to do where it is damaged."""
+    """Reads the value in a JSON file; `advice` is for errors (parse_json)."""
     return parse_json("\n".join(line for _, line in read_lines(path)), path, advice)
 
 
 def read_object(path: str, advice: str = "") -> dict[str, Any]:
-    """The JSON object in a file; `advice` says what to do where it is damaged."""
+    """Reads the JSON object in a file; `advice` is for errors (parse_json)."""
     value = read_json(path, advice)
     if not isinstance(value, dict):
         raise InputError(f"{path}: not a JSON object{advice and '; '}{advice}.")
@@ -178,33 +182,36 @@ def read_object(path: str, advice: str = "") -> dict[str, Any]:
 
 
 def is_binary(line: str) -> bool:
-    """Whether a line has NUL for more than a quarter of its characters: UTF-16 without
-    a byte-order mark has one for every other, and is valid UTF-8."""
+    """Returns whether more than a quarter of the characters in a line are NUL.
+
+    In UTF-16 without a byte-order mark every second byte often is, and it is valid
+    UTF-8.
+    """
     return "\0" in line and line.count("\0") > max(15, len(line) / 4)
 
 
 def binary(path: str, line: int) -> InputError:
-    """The error for a file that is no text."""
+    """Returns the error for a file that is not text."""
     return InputError(
-        f"{path}, line {line}: looks binary, as it holds control characters; give "
-        "files of UTF-8 text (compressed ones with names in "
-        f"{', '.join(COMPRESSED)}; UTF-16 converted with iconv).")
+        f"{path}, line {line}: looks binary, because it holds control characters; give "
+        "UTF-8 text. Names of compressed files must end in "
+        f"{', '.join(COMPRESSED)}; convert UTF-16 with iconv.")
 
 
 def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:
-    """The error for a file that is not UTF-8; line and byte count from 1."""
+    """Returns the error for a file that is not UTF-8; line and byte count from 1."""
     return InputError(
         f"{path}, line {line}: byte {byte} is not UTF-8 ({reason}); convert the "
         "file to UTF-8, for example with iconv.")
 
 
 def damaged(path: str, line: int, error: Exception) -> InputError:
-    """The error for a file of which `line` lines could be read."""
+    """Returns the error for a file of which only `line` lines can be read."""
     return InputError(
-        f"{path}, after line {line}: cannot be read on ({error}); the file is "
-        "damaged or cut short.")
+        f"{path}, after line {line}: cannot be read further ({error}); the file is "
+        "damaged or cut short, so copy or create it again.")
 
 
 def write_json(path: str, value: Any, **options: Any) -> None:
-    """Writes a value as indented JSON as `write` does; `options` of json.dumps."""
+    """Writes a value as indented JSON, atomically; `options` are for json.dumps."""
     files.write(path, json.dumps(value, indent=2, **options).encode() + b"\n")

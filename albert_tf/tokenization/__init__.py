@@ -1,5 +1,5 @@
-"""Text to pieces to ids as the TF1 release does it, with the place of every piece in
-the text."""
+"""Splits text into tokens and ids as the original implementation does, with the
+position of every token in the text."""
 
 from albert_tf import lazily
 

@@ -1,10 +1,9 @@
-"""Character classes and text preparation, each also with the source of every character.
+"""Character classes and text preparation, optionally with the source of each character.
 
-Preparation changes the number of characters: white space collapses, a ligature
-becomes two letters, an accent goes. To say later which characters of the
-original text a piece came from, the functions here can work on *sourced
-characters*, triples (character, start, end): the character stems from
-text[start:end] of the original text.
+Preparation changes the number of characters: white space collapses, a ligature becomes
+two letters, an accent is removed. To know later which characters of the original text a
+token came from, functions can work on *sourced characters*. These are triples
+(character, start, end), where the character comes from text[start:end].
 """
 
 import functools
@@ -14,41 +13,44 @@ from typing import Callable, Sequence
 import numpy as np
 
 SourcedChar = tuple[str, int, int]
-# A piece and its place in the text: (piece, start, end).
+# A token and its position in the text: (token, start, end).
 Located = tuple[str, int, int]
 
-# First and last code points of the blocks of Chinese characters that the release
-# sets apart (its _is_chinese_char); extensions F and later are not among them.
+# First and last code points of the blocks of Chinese characters that are separate
+# tokens in the original implementation (_is_chinese_char), without extensions F and
+# later.
 CHINESE_RANGES = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
     (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F))
 
 
 def is_control(char: str) -> bool:
-    """Unicode classes Cc and Cf, without tab, line feed and carriage return."""
+    """Returns whether a character has Unicode class Cc or Cf, without tab, line feed
+    and carriage return."""
     return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
 
 
 def is_punctuation(char: str) -> bool:
-    """Unicode classes P*, and every ASCII sign such as $ + < ^ ` |."""
+    """Returns whether a character has a Unicode class P*, or is an ASCII sign such as
+    $ + < ^ ` |."""
     code = ord(char)
     if code < 128:
         return 33 <= code <= 126 and not char.isalnum()
     return unicodedata.category(char).startswith("P")
 
 
-# How a text is split into words that get tags.
+# The ways to split a text into words that get tags.
 WORD_SPLITS = ("punctuation", "whitespace", "characters")
 
 
 def split_words(text: str, split: str = "punctuation") -> list[tuple[int, int]]:
-    """The words of a text: the first character of each, and the one behind its last.
+    """Splits a text into words; returns the (start, end) of each.
 
         split_words("No. 5 科技")  # [(0, 2), (2, 3), (4, 5), (6, 7), (7, 8)]
 
-    White space (str.isspace) is in no word. By "punctuation" each punctuation mark and
-    each Chinese character is a word of its own, as in BERT; by "characters" every
-    character; by "whitespace" what stands between white space.
+    White space (str.isspace) is in no word. With "punctuation" each punctuation mark
+    and each Chinese character is a separate word, as in BERT. With "characters" every
+    character is. With "whitespace" only white space separates words.
     """
     spans: list[tuple[int, int]] = []
     inside = False
@@ -63,27 +65,27 @@ def split_words(text: str, split: str = "punctuation") -> list[tuple[int, int]]:
 
 
 def stands_alone(char: str, split: str) -> bool:
-    """Whether a character that is no white space is a word of its own."""
+    """Returns whether a character, which is not white space, is a separate word."""
     return split == "characters" or split == "punctuation" and (
         is_punctuation(char) or any(first <= ord(char) <= last
                                     for first, last in CHINESE_RANGES))
 
 
 class PreparedText(str):
-    """A text that FullTokenizer.prepare made: preparing it again may change it, since
-    lower-casing makes combining characters of a few letters ("İ")."""
+    """A text returned by FullTokenizer.prepare. Preparing it again could change it,
+    because lower-casing turns a few letters ("İ") into combining characters."""
 
 
 def preprocess_text(text: str, lower: bool = True, remove_space: bool = True,
                     strip_accents: bool = True) -> str:
-    """Prepares text for SentencePiece (the release's preprocess_text).
+    """Prepares text for SentencePiece (preprocess_text in the original implementation).
 
         preprocess_text(" Café  No. ½")  # "cafe no. 1⁄2"
 
-    The compatibility decomposition NFKD without its combining characters.
-    `remove_space` trims the text, and makes each run of white space one blank. Quotes
-    written as `` and '' stay as they are. Without `strip_accents` nothing is decomposed:
-    SentencePiece's own normalization then composes what it knows.
+    The result is the compatibility decomposition NFKD without combining characters.
+    `remove_space` trims the text and replaces each run of white space with one blank.
+    Quotes written as `` and '' are kept. Without `strip_accents` nothing is decomposed,
+    and SentencePiece's normalization later composes characters.
     """
     if remove_space:
         text = " ".join(text.split())
@@ -95,10 +97,10 @@ def preprocess_text(text: str, lower: bool = True, remove_space: bool = True,
 
 def preprocess_batch(texts: Sequence[str], lower: bool = True,
                      strip_accents: bool = True) -> list[str]:
-    """[preprocess_text(text, lower, strip_accents=...) for text in texts], faster.
+    """Returns preprocess_text(text, lower, strip_accents=...) for each text, faster.
 
-    The texts are decomposed and lower-cased as one, a line each: no character
-    decomposes into a line feed, and none across one.
+    The texts are joined with line feeds and then decomposed and lower-cased together.
+    No character decomposes into a line feed or across one.
     """
     if not texts:
         return []
@@ -118,8 +120,8 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True,
 
 @functools.lru_cache(maxsize=None)
 def _combining() -> np.ndarray:
-    """Whether a code point is a combining character: bool [0x20001]. Planes from 2 on
-    have none; they share the last row."""
+    """Returns which code points are combining characters: bool [0x20001]. Planes from 2
+    on have none and share the last entry."""
     table = np.zeros(0x20001, bool)
     table[:-1] = np.fromiter(
         map(unicodedata.combining, map(chr, range(0x20000))), np.uint8, 0x20000)
@@ -137,9 +139,9 @@ def _without_combining(text: str) -> str:
 def preprocess_with_sources(
         text: str, lower: bool = True, remove_space: bool = True,
         strip_accents: bool = True) -> list[SourcedChar]:
-    """The characters of preprocess_text, of the same arguments, with sources.
+    """Returns the characters of preprocess_text, for the same arguments, with sources.
 
-    A combining character that is dropped belongs to the character before it.
+    The source of a dropped combining character is added to the character before it.
     """
     chars = _collapse_spaces(text) if remove_space else source(text)
     if strip_accents and not text.isascii():
@@ -149,12 +151,12 @@ def preprocess_with_sources(
 
 
 def source(text: str) -> list[SourcedChar]:
-    """Each character of a text, its own source."""
+    """Returns each character in a text as its own source."""
     return [(char, i, i + 1) for i, char in enumerate(text)]
 
 
 def _collapse_spaces(text: str) -> list[SourcedChar]:
-    """" ".join(text.split()) as sourced characters."""
+    """Returns " ".join(text.split()) as sourced characters."""
     chars: list[SourcedChar] = []
     end = 0
     for word in text.split():
@@ -167,17 +169,17 @@ def _collapse_spaces(text: str) -> list[SourcedChar]:
 
 
 def lower_case(chars: list[SourcedChar]) -> list[SourcedChar]:
-    """str.lower over the whole text, as a sigma at a word's end depends on it."""
+    """Lower-cases the whole text at once, because a sigma depends on the word's end."""
     lowered = iter("".join([char for char, _, _ in chars]).lower())
     return [(next(lowered), start, end)
             for char, start, end in chars for _ in char.lower()]
 
 
 def decompose(chars: list[SourcedChar], form: str) -> list[SourcedChar]:
-    """unicodedata.normalize(form, text) for a decomposing form, NFD or NFKD.
+    """Applies unicodedata.normalize(form, text) for a decomposing form, NFD or NFKD.
 
-    That is each character's own decomposition, and then each run of combining
-    characters sorted by combining class (Unicode standard, section 3.11).
+    Each character is decomposed, and then each run of combining characters is sorted by
+    combining class (Unicode standard, section 3.11).
     """
     decomposed: list[SourcedChar] = []
     run: list[SourcedChar] = []
@@ -198,21 +200,21 @@ def _combining_class(char: SourcedChar) -> int:
 
 def drop_marks(
         chars: list[SourcedChar], is_mark: Callable[[str], bool]) -> list[SourcedChar]:
-    """Drops marks; the source of a mark joins that of the character it follows."""
-    kept: list[SourcedChar] = []
+    """Drops marks, and adds the source of each to that of the character before it."""
+    result: list[SourcedChar] = []
     for char, start, end in chars:
         if not is_mark(char):
-            kept.append((char, start, end))
-        elif kept and kept[-1][2] == start:
-            base, base_start, _ = kept[-1]
-            kept[-1] = (base, base_start, end)
-    return kept
+            result.append((char, start, end))
+        elif result and result[-1][2] == start:
+            base, base_start, _ = result[-1]
+            result[-1] = (base, base_start, end)
+    return result
 
 
 @functools.lru_cache(maxsize=100_000)
 def comparable(char: str, lower: bool, strip_accents: bool) -> str:
-    """A character as preprocess_text alone makes it, or where accents are kept as
-    SentencePiece composes it; it can be "" or several."""
+    """Returns a character after preprocess_text. If accents are kept, it is composed as
+    by SentencePiece. The result can be "" or several characters."""
     return preprocess_text(
         char if strip_accents else unicodedata.normalize("NFKC", char), lower,
         remove_space=False, strip_accents=strip_accents)

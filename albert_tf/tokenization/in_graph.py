@@ -1,15 +1,15 @@
-"""Text to pieces in TensorFlow's graph, as `tokenization` does it in Python.
+"""Tokenizes text in TensorFlow's graph, as `tokenization` does in Python.
 
-    strings ─► code points ─► cleaned ─► pieces ─► ids
+    strings ─► code points ─► cleaned ─► tokens ─► ids
                unicode_decode  tables    tensorflow_text
 
-What is done to a character is taken from Python's own functions when the graph is made
-and stored as tables: the Unicode tables of tensorflow_text's operations are of another
-version. Where two ways to cut a text are equally likely, tensorflow_text (SentencePiece
-0.1.96) may take the other: docs/SERVING.md.
+When the graph is built, the result of Python's functions for each character is stored
+in tables, because the operations in tensorflow_text use a different version of Unicode.
+If two ways to split a text are equally likely, tensorflow_text (SentencePiece 0.1.96)
+may choose differently (docs/SERVING.md).
 
-Shapes: N texts, C code points of all texts, P pieces of all texts; values of all texts
-lie in one row, with `rows`, the text of each.
+Shapes: N texts, C code points in all texts, P tokens in all texts. The values of all
+texts are in one row, and `rows` is the number of the text for each.
 """
 
 import functools
@@ -27,19 +27,19 @@ from albert_tf.tokenization import cleaning, tokenizer_json, wordpiece_tokenizer
 from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-# Beside the vocabulary of an export: how text is cleaned for it.
+# A file beside the vocabulary in an export, with the settings for cleaning.
 TOKENIZER_FILE = "tokenizer_config.json"
 
 _CODES = 0x110000
 _SURROGATES = range(0xD800, 0xE000)
 _PAGE = 256
-# A capital sigma, until its neighbours tell which small one it becomes.
+# Stands for a capital sigma until its neighbours decide which small one it becomes.
 _SIGMA = _CODES
-_SIGMAS = (0x3C3, 0x3C2)  # within and at the end of a word
+_SIGMAS = (0x3C3, 0x3C2)  # the small sigma within a word and at its end
 
 
 class Flat(NamedTuple):
-    """Values of all texts, [C], the text of each, rising, and the texts' number."""
+    """Values of all texts, [C], the text of each, ascending, and their number."""
 
     values: tf.Tensor
     rows: tf.Tensor  # int64
@@ -57,7 +57,7 @@ class Flat(NamedTuple):
         return Flat(self.values[kept], self.rows[kept], self.num_rows)
 
     def take(self, indices: tf.Tensor, values: tf.Tensor) -> "Flat":
-        """Other values, each from the place `indices` of these."""
+        """Returns new values, each with the row of the value at `indices`."""
         return Flat(values, tf.gather(self.rows, indices), self.num_rows)
 
 
@@ -65,7 +65,7 @@ class Flat(NamedTuple):
 
 
 class Table:
-    """int32 for each key below `size`; pages that are alike are stored once."""
+    """An int32 value for each key below a size; equal pages are stored once."""
 
     def __init__(self, values: np.ndarray):
         pages = np.pad(values.astype(np.int32), (0, -len(values) % _PAGE)).reshape(
@@ -79,14 +79,15 @@ class Table:
 
 
 class Expansion:
-    """Each key becomes a list of values, mostly one: `changed`, others themselves."""
+    """A map of keys to lists of values, mostly one; keys not in `changed` map to
+    themselves."""
 
     def __init__(self, changed: dict[int, Sequence[int]], size: int):
         several = {key: values for key, values in changed.items() if len(values) != 1}
         table = np.zeros(size, np.int64)
         for key, values in changed.items():
             table[key] = values[0] - key if len(values) == 1 else 0
-        # Numbers of the lists stand beyond all differences.
+        # The numbers of lists are larger than all differences.
         self._first = 2 * max(size, _SIGMA + 1)
         table[list(several)] = self._first + np.arange(len(several))
         self._table = Table(table)
@@ -96,7 +97,7 @@ class Expansion:
         self._starts = np.cumsum(self._lengths, dtype=np.int32) - self._lengths
 
     def __call__(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """[C] → the values, and for each the place of its key."""
+        """Returns the values for keys [C], and for each the index of its key."""
         entries = self._table(keys)
 
         def expand():
@@ -122,7 +123,7 @@ _PAGES = [
 
 
 def of_characters(function: Callable[[str], int]) -> Table:
-    """A table of the code points."""
+    """Returns a table of a function's values for all code points."""
     values = np.zeros(_CODES, np.int32)
     for page in filter(None, _PAGES):
         values[ord(page[0]):ord(page[0]) + len(page)] = list(map(function, page))
@@ -131,9 +132,11 @@ def of_characters(function: Callable[[str], int]) -> Table:
 
 def _expansion(function: Callable[[str], str], lower: bool, first: bool = False
                ) -> Expansion:
-    """An Expansion of the code points by a function of characters, and by lower case
-    after it or, `first`, before; "Σ", whose small letter depends on its neighbours,
-    becomes _SIGMA."""
+    """Returns an Expansion of code points by a function of characters.
+
+    If `lower`, characters are lower-cased after it or, if `first`, before it. "Σ"
+    becomes _SIGMA, because its small letter depends on its neighbours.
+    """
     def lowered(text):
         return "".join(char if char == "Σ" else char.lower() for char in text) if (
             lower) else text
@@ -145,14 +148,14 @@ def _expansion(function: Callable[[str], str], lower: bool, first: bool = False
     for page in _PAGES:
         if whole(page) != page or "Σ" in page:
             for char in page:
-                made = [_SIGMA if lower and c == "Σ" else ord(c) for c in whole(char)]
-                if made != [ord(char)]:
-                    changed[ord(char)] = made
+                codes = [_SIGMA if lower and c == "Σ" else ord(c) for c in whole(char)]
+                if codes != [ord(char)]:
+                    changed[ord(char)] = codes
     return Expansion(changed, _CODES)
 
 
-# Of a character beside "Σ": whether it is cased, or passed over (Unicode's
-# Case_Ignorable), as str.lower sees it.
+# The class of a character near "Σ" for str.lower: other, cased, or ignored (Unicode's
+# Case_Ignorable).
 _OTHER, _CASED, _IGNORED = range(3)
 
 
@@ -167,16 +170,18 @@ def _case_classes() -> Table:
 
 
 def _lower_sigmas(chars: Flat, context: tf.Tensor) -> tf.Tensor:
-    """The values with each _SIGMA replaced: by "ς" where a cased character is before it
-    and none behind it, those passed over apart. `context` are characters [C] whose
-    classes count."""
+    """Returns the values with each _SIGMA replaced by a small sigma.
+
+    It is "ς" if a cased character is before it and none after it, without ignored ones.
+    `context` are the characters [C] whose classes count.
+    """
     is_sigma = tf.equal(chars.values, _SIGMA)
 
     def replace():
         classes = tf.where(is_sigma, _CASED, _case_classes()(
             tf.where(is_sigma, 0, context)))
         stands = tf.where(tf.not_equal(classes, _IGNORED))[:, 0]
-        # The row's end on either side; classes and rows of those not passed over.
+        # Classes and rows of characters that are not ignored, with an edge at each end.
         edge = tf.constant([_OTHER])
         kinds = tf.concat([edge, tf.gather(classes, stands), edge], 0)
         rows = tf.concat([[-1], tf.gather(chars.rows, stands), [-1]], 0)
@@ -195,7 +200,7 @@ def _lower_sigmas(chars: Flat, context: tf.Tensor) -> tf.Tensor:
 
 
 def _decoded(texts: tf.Tensor) -> Flat:
-    """The code points of texts; what is no UTF-8 becomes U+FFFD."""
+    """Returns the code points of texts; bytes that are not UTF-8 become U+FFFD."""
     return Flat.of(tf.strings.unicode_decode(texts, "UTF-8"))
 
 
@@ -205,7 +210,7 @@ def _encoded(chars: Flat) -> tf.Tensor:
 
 def rows_from(ragged: tf.RaggedTensor, first: tf.Tensor, counts: tf.Tensor
               ) -> tf.RaggedTensor:
-    """`counts` [N] values of each row from the place `first` [N] on."""
+    """Returns `counts` [N] values from each row, from position `first` [N] on."""
     begin = ragged.row_starts() + tf.cast(first, tf.int64)
     places = tf.ragged.range(begin, begin + tf.cast(counts, tf.int64))
     return places.with_values(tf.gather(ragged.values, places.values))
@@ -213,22 +218,22 @@ def rows_from(ragged: tf.RaggedTensor, first: tf.Tensor, counts: tf.Tensor
 
 @functools.lru_cache(maxsize=None)
 def is_space() -> Table:
-    """Of the code points: what str.strip takes away."""
+    """Returns the table of code points that str.strip removes."""
     return of_characters(str.isspace)
 
 
 @functools.lru_cache(maxsize=None)
 def _comparable(lower: bool, strip_accents: bool) -> Table:
-    """cleaning.comparable; -2 for what is not one character."""
+    """Returns the table of cleaning.comparable; -2 if that is not one character."""
     def of(char):
-        made = cleaning.comparable(char, lower, strip_accents)
-        return ord(made) if len(made) == 1 else -2
+        result = cleaning.comparable(char, lower, strip_accents)
+        return ord(result) if len(result) == 1 else -2
 
     return of_characters(of)
 
 
 def _before(values: tf.Tensor, first) -> tf.Tensor:
-    """Each value's predecessor; `first` for the first one."""
+    """Returns the predecessor of each value; `first` for the first value."""
     return tf.concat([[first], values], 0)[:-1]
 
 
@@ -236,21 +241,21 @@ def _before(values: tf.Tensor, first) -> tf.Tensor:
 
 
 class Cleaning:
-    """cleaning.preprocess_text as operations."""
+    """cleaning.preprocess_text as TensorFlow operations."""
 
     def __init__(self, lower: bool, strip_accents: bool = True):
         def changed(text):
-            made = "".join(" " if char.isspace() else char for char in text)
-            return "".join(c for c in unicodedata.normalize("NFKD", made)
-                           if not unicodedata.combining(c)) if strip_accents else made
+            spaced = "".join(" " if char.isspace() else char for char in text)
+            return "".join(c for c in unicodedata.normalize("NFKD", spaced)
+                           if not unicodedata.combining(c)) if strip_accents else spaced
 
         self._expansion = _expansion(changed, lower)
 
     def characters(self, texts: tf.Tensor) -> Flat:
-        """[N] → the code points of preprocess_text(text)."""
+        """Returns the code points of preprocess_text(text) for texts [N]."""
         chars = _decoded(texts)
         space = tf.cast(is_space()(chars.values), tf.bool)
-        # Of a run of white space the last character stays, but not at either end.
+        # The last character of a run of white space is kept, except at both ends.
         words = tf.cumsum(tf.cast(~space, tf.int32))
         here = tf.math.segment_sum(tf.cast(~space, tf.int32), chars.rows)
         behind = tf.gather(tf.cumsum(here), chars.rows)
@@ -271,12 +276,12 @@ def _cleaning(lower: bool, strip_accents: bool) -> Cleaning:
 
 
 class TokenizerOps(tf.Module):
-    """A FullTokenizer as operations; functions, each of which is traced once.
+    """A FullTokenizer as TensorFlow functions, each of which is traced once.
 
     Attributes:
       prepare: strings [N] → strings [N], as FullTokenizer.prepare.
-      ids: int32 [N, (pieces)] of prepared texts.
-      assets: name → content of the files that make the tokenizer again.
+      ids: prepared texts [N] → int32 [N, (tokens)].
+      assets: name → content of the files from which the tokenizer can be loaded.
     """
 
     prepare: Callable[[tf.Tensor], tf.Tensor]
@@ -285,23 +290,23 @@ class TokenizerOps(tf.Module):
 
 
 def traced(function: Callable) -> Callable:
-    """A function of strings [N], to be called in graphs."""
+    """Wraps a function of strings [N] for calls in graphs."""
     return tf.function(function, autograph=False,
                        input_signature=[tf.TensorSpec([None], tf.string)])
 
 
 def operations(tokenizer: FullTokenizer) -> TokenizerOps:
-    """The operations that do what a tokenizer does."""
-    made = (SentencePieceOps if tokenizer.uses_sentencepiece else WordPieceOps)(
+    """Returns a tokenizer as TensorFlow operations."""
+    ops = (SentencePieceOps if tokenizer.uses_sentencepiece else WordPieceOps)(
         tokenizer)
-    made.assets[TOKENIZER_FILE] = json.dumps({
+    ops.assets[TOKENIZER_FILE] = json.dumps({
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.strip_accents}).encode()
-    return made
+    return ops
 
 
 class SentencePieceOps(TokenizerOps):
-    """A SentencePieceTokenizer as operations."""
+    """A SentencePieceTokenizer as TensorFlow operations."""
 
     def __init__(self, tokenizer: FullTokenizer):
         super().__init__()
@@ -331,42 +336,43 @@ class SentencePieceOps(TokenizerOps):
         self._digit_comma = f"(?s).*[{digits}],"
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """The model's own pieces, strings [N, (pieces)], of prepared texts."""
+        """Returns the model's own tokens, strings [N, (tokens)], for prepared texts."""
         return self._model.tokenize(texts)
 
     def comparable(self, codes: tf.Tensor) -> tf.Tensor:
-        """What each character becomes by itself; -2 where that is not one."""
+        """Returns each character after cleaning; -2 if it becomes none or several."""
         return self._comparable()(codes)
 
     def _tokens(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Ids and, with the text of what is unknown, pieces of prepared texts."""
+        """Returns ids and tokens of prepared texts; unknown tokens keep their text."""
         pieces = Flat.of(self.pieces(texts))
         ids = self._ids.lookup(pieces.values)
         values, source = self._splits(ids)
         names = tf.where(tf.equal(values, self._unk_id),
                          tf.gather(pieces.values, source),
                          tf.gather(self._vocab, values))
-        found = pieces.take(source, values), names
+        result = pieces.take(source, values), names
         unknown = tf.equal(ids, self._unk_id) & tf.strings.regex_full_match(
             pieces.values, self._digit_comma)
-        found, names = tf.cond(
+        result, names = tf.cond(
             tf.reduce_any(unknown),
-            lambda: self._split_unknown(pieces, unknown, found, source), lambda: found)
-        return found.ragged(), found._replace(values=names).ragged()
+            lambda: self._split_unknown(pieces, unknown, result, source),
+            lambda: result)
+        return result.ragged(), result._replace(values=names).ragged()
 
     def _split_unknown(self, pieces, unknown, found, source):
-        """The digit-comma rule of pieces that are not in the vocabulary."""
+        """Applies the digit-comma rule to tokens that are not in the vocabulary."""
         places = tf.cast(tf.where(unknown)[:, 0], tf.int32)
         parts = self.pieces(tf.strings.regex_replace(
             tf.strings.regex_replace(tf.gather(pieces.values, places), ",$", ""),
             UNDERLINE, ""))
         parts = Flat.of(tf.concat([parts, tf.fill([tf.size(places), 1], ",")], axis=1))
-        kept = ~tf.gather(unknown, source)
+        keep = ~tf.gather(unknown, source)
         sources = tf.concat(
-            [source[kept], tf.gather(places, tf.cast(parts.rows, tf.int32))], 0)
+            [source[keep], tf.gather(places, tf.cast(parts.rows, tf.int32))], 0)
         order = tf.argsort(sources, stable=True)
-        values = tf.concat([found[0].values[kept], self._ids.lookup(parts.values)], 0)
-        names = tf.gather(tf.concat([found[1][kept], parts.values], 0), order)
+        values = tf.concat([found[0].values[keep], self._ids.lookup(parts.values)], 0)
+        names = tf.gather(tf.concat([found[1][keep], parts.values], 0), order)
         return pieces.take(
             tf.gather(sources, order), tf.gather(values, order)), names
 
@@ -379,26 +385,26 @@ def _lookup(tokenizer: FullTokenizer, dtype=tf.int32) -> tf.lookup.StaticHashTab
 
 # ---- WordPiece -------------------------------------------------------------
 
-# What a character is to the splitting into words, as bits.
+# Kinds of characters for the splitting into words, as bits.
 _SPACE, _CHINESE, _DROPPED = 1, 2, 4
-_UNKNOWN_WORD = "\0"  # No piece: cleaning leaves no such character.
+_UNKNOWN_WORD = "\0"  # It is never a token, because cleaning removes this character.
 
 
 class Words(NamedTuple):
-    """The words of all texts, and of each of their characters its place.
+    """The words in all texts, and the position of each of their characters.
 
-    A mark that was dropped belongs to the character before it.
+    A dropped mark belongs to the character before it.
     """
 
     chars: tf.RaggedTensor  # int32 [W, (characters)]
     rows: tf.Tensor  # int64 [W], the text of each word
     num_rows: tf.Tensor
-    starts: tf.Tensor  # int32 [C], the character in the text as given
-    ends: tf.Tensor  # int32 [C], behind it
+    starts: tf.Tensor  # int32 [C], position in the original text
+    ends: tf.Tensor  # int32 [C], the end of the character there
 
 
 class Splitting:
-    """wordpiece_tokenizer.basic_tokenize as operations."""
+    """wordpiece_tokenizer.basic_tokenize as TensorFlow operations."""
 
     def __init__(self, lower: bool, strip_accents: bool = True):
         def kind(char):
@@ -426,14 +432,14 @@ class Splitting:
         place = tf.range(tf.size(chars.values)) - tf.cast(tf.gather(
             chars.ragged().row_starts(), chars.rows), tf.int32)
         kinds = self._kind(chars.values)
-        kept = tf.equal(kinds & _DROPPED, 0)
-        chars, kinds, place = chars.where(kept), kinds[kept], place[kept]
+        keep = tf.equal(kinds & _DROPPED, 0)
+        chars, kinds, place = chars.where(keep), kinds[keep], place[keep]
         starts, ends = place, place + 1
         if self._changed:
             values, source = self._changed(chars.values)
-            given = tf.gather(chars.values, source)
+            context = tf.gather(chars.values, source)
             chars = chars.take(source, values)
-            chars = chars._replace(values=_lower_sigmas(chars, given))
+            chars = chars._replace(values=_lower_sigmas(chars, context))
             if self._strips:
                 order = self._order(chars)
                 source = tf.gather(source, order)
@@ -449,16 +455,16 @@ class Splitting:
         begins = apart | _before(apart, True) | tf.not_equal(
             chars.rows, _before(chars.rows, -1))
         number = tf.cumsum(tf.cast(begins, tf.int64))
-        kept = tf.equal(kinds & _SPACE, 0)
-        number, rows = number[kept], chars.rows[kept]
+        keep = tf.equal(kinds & _SPACE, 0)
+        number, rows = number[keep], chars.rows[keep]
         begins = tf.not_equal(number, _before(number, -1))
         return Words(
-            tf.RaggedTensor.from_row_starts(chars.values[kept], tf.where(begins)[:, 0]),
-            rows[begins], chars.num_rows, starts[kept], ends[kept])
+            tf.RaggedTensor.from_row_starts(chars.values[keep], tf.where(begins)[:, 0]),
+            rows[begins], chars.num_rows, starts[keep], ends[keep])
 
     def _order(self, chars: Flat) -> tf.Tensor:
-        """The canonical order of the characters: each run of those that combine by
-        combining class (Unicode standard, section 3.11)."""
+        """Returns the canonical order of the characters: each run of combining ones is
+        sorted by combining class (Unicode standard, section 3.11)."""
         classes = self._class(chars.values)
         new_row = tf.not_equal(chars.rows, _before(chars.rows, -1))
         sinks = (_before(classes, 0) > classes) & (classes > 0) & ~new_row
@@ -472,12 +478,12 @@ class Splitting:
 
 
 def _joined(starts, ends, is_mark, rows):
-    """`ends` of characters with those of marks that follow them at once (see
-    cleaning.drop_marks)."""
+    """Returns `ends` of characters, extended over the marks that directly follow them
+    (see cleaning.drop_marks)."""
     size = tf.size(starts)
 
     def step(distance, found, at):
-        # The mark at `distance` behind each character, if only marks are between.
+        # Find the mark at `distance` after each character, if only marks are between.
         there = at + distance < size
         at = at[there]
         mark = tf.gather(is_mark, at + distance) & tf.equal(
@@ -503,7 +509,7 @@ def _splitting(lower: bool, strip_accents: bool) -> Splitting:
 
 
 class WordPieceOps(TokenizerOps):
-    """A WordPieceTokenizer as operations."""
+    """A WordPieceTokenizer as TensorFlow operations."""
 
     def __init__(self, tokenizer: FullTokenizer):
         super().__init__()
@@ -521,7 +527,7 @@ class WordPieceOps(TokenizerOps):
         self.ids = traced(self._ids_of)
 
     def _pieces(self, words: Words) -> tf.RaggedTensor:
-        """Strings [W, (pieces)]."""
+        """Returns the tokens of words, strings [W, (tokens)]."""
         fits = words.chars.row_lengths() <= wordpiece_tokenizer.MAX_WORD_CHARS
         return self._model.tokenize(tf.where(fits, tf.strings.unicode_encode(
             words.chars, "UTF-8"), _UNKNOWN_WORD))
@@ -535,31 +541,34 @@ class WordPieceOps(TokenizerOps):
             validate=False)
 
     def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        """Ids, first and last character of the pieces: tokenize_with_offsets."""
+        """Returns ids, first and last character of tokens, as tokenize_with_offsets."""
         words = self._words(texts)
         pieces = Flat.of(self._pieces(words))
         lengths = tf.strings.length(pieces.values, "UTF8_CHAR")
         begins = tf.not_equal(pieces.rows, _before(pieces.rows, -1))
-        lengths = tf.where(begins, lengths, lengths - 2)  # without "##"
+        lengths = tf.where(begins, lengths, lengths - 2)  # "##" is not in the text.
         whole = tf.cast(tf.gather(words.chars.row_lengths(), pieces.rows), tf.int32)
         lengths = tf.where(
             begins & tf.equal(pieces.values, self._unknown), whole, lengths)
         last = tf.cumsum(lengths)
-        found = (tf.cast(self._table.lookup(pieces.values), tf.int32),
+        results = (tf.cast(self._table.lookup(pieces.values), tf.int32),
                  tf.gather(words.starts, last - lengths),
                  tf.gather(words.ends, last - 1) - 1)
         rows = tf.gather(words.rows, pieces.rows)
         return tuple(tf.RaggedTensor.from_value_rowids(
-            part, rows, words.num_rows, validate=False) for part in found)
+            part, rows, words.num_rows, validate=False) for part in results)
 
 
 def tensorflow_text():
-    """The package, which registers the operations of an export that takes text."""
+    """Imports tensorflow_text, which registers operations for exports that take text.
+
+    Raises InputError if it is not installed.
+    """
     try:
         import tensorflow_text as package
     except ImportError as error:
         raise InputError(
-            "tensorflow_text is not installed, whose operations an exported model takes "
-            "text apart with: pip install --no-deps 'tensorflow-text=="
+            "tensorflow_text is not installed, but exported models need it to tokenize "
+            "text; run pip install --no-deps 'tensorflow-text=="
             f"{'.'.join(tf.__version__.split('.')[:2])}.*'.") from error
     return package

@@ -1,4 +1,4 @@
-"""SentencePiece as the release applies it, with offsets into the text given."""
+"""SentencePiece as in the original implementation, with offsets into the text."""
 
 from typing import Iterable
 
@@ -17,16 +17,16 @@ _SPACE = UNDERLINE + " "
 
 
 class SentencePieceMixin:
-    """The part of FullTokenizer that is SentencePiece.
+    """The SentencePiece part of FullTokenizer.
 
-    The release splits a piece that ends in a digit and a comma, such as "▁1999,": the
-    part before the comma is encoded again on its own, and encoding puts a "▁" before
-    it. The release means to take that away where the piece had none, and never does:
-    the piece "9," inside a longer number becomes "▁9" and ",".
+    The original implementation splits a token that ends in a digit and a comma, such as
+    "▁1999,". It encodes the part before the comma again, which puts a "▁" before it. It
+    intends to remove that if the token had none, but never does: the token "9," inside
+    a longer number becomes "▁9" and ",".
     """
 
     uses_sentencepiece = True
-    _told = False  # of a text that was not prepared
+    _told = False  # whether a text that was not prepared was reported
     _advice = "train one with train_sentencepiece.py"
 
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
@@ -36,11 +36,11 @@ class SentencePieceMixin:
         pieces = self._processor.id_to_piece(list(range(size)))
         vocab = {piece: i for i, piece in enumerate(pieces)}
         unk_id, pad_id = self._processor.unk_id(), self._processor.pad_id()
-        # Ids after which a row of ids may differ from the ids of its pieces: an
-        # unknown piece can end in a digit and a comma too, or read "[CLS]".
+        # If a row has one of these ids, its final ids may differ. An unknown token can
+        # end in a digit and a comma too, or be "[CLS]".
         self._unsafe_ids = frozenset(
             i for piece, i in vocab.items() if _ends_in_digit_comma(piece)) | {unk_id}
-        # A model trained without padding lacks the piece; the name is then "<pad>".
+        # A model trained without padding lacks this token; its name is then "<pad>".
         return vocab, pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
 
     def prepare(self, text: str) -> str:
@@ -56,9 +56,9 @@ class SentencePieceMixin:
                 prepared := self.prepare(text)):
             self._told = True
             logging.warning(
-                "The text %r was not prepared as the vocabulary's "
-                "texts were (%r), and may have other pieces: give tokenizer.prepare("
-                "text), or call encode.", text[:40], prepared[:40])
+                "The text %r was not prepared as for the vocabulary (%r), so its "
+                "tokens may differ. Pass tokenizer.prepare(text), or call encode.",
+                text[:40], prepared[:40])
         return self._split_digit_commas(self._encode(text, str))
 
     def tokenize_batch(self, texts: Iterable[str],
@@ -73,18 +73,16 @@ class SentencePieceMixin:
                 for text, row in zip(texts, self._encode(texts, int, num_threads))]
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
-        """The model's own ids of each text; no piece is split at digit and comma.
+        """Returns the model's own ids for each text, without the digit-comma rule.
 
-        They equal encode_batch(texts) except where a row holds unk_id, whose text
-        may need splitting, or an id in split_pieces().
+        They equal encode_batch(texts) except for rows with unk_id, whose text may need
+        splitting, or with an id in split_pieces().
         """
         return self._encode(texts, int)
 
     def split_pieces(self) -> dict[int, list[str]]:
-        """Id of each piece that ends in a digit and a comma → what it is split into.
-
-        Without the unknown piece, which depends on the text.
-        """
+        """Returns id → parts for each token that ends in a digit and a comma, without
+        the unknown token, which depends on the text."""
         return {i: self._split_digit_commas([piece]) for piece, i in self.vocab.items()
                 if i in self._unsafe_ids and i != self.unk_id}
 
@@ -99,16 +97,16 @@ class SentencePieceMixin:
         chars = self._normalize(string, prepared)
         if "".join([c for c, _, _ in chars]) != _without_space("".join(pieces)):
             raise InputError(
-                f"The model's pieces for {string[:60]!r} do not spell out its "
+                f"The model's tokens for {string[:60]!r} do not add up to its "
                 "normalized text, so their offsets are unknown; use a model without "
-                "byte fallback and without normalization rules of its own.")
+                "byte fallback and without additional normalization rules.")
         located: list[Located] = []
         first, place = 0, 0
         for piece in pieces:
-            own = chars[first:first + len(_without_space(piece))]
-            first += len(own)
-            if own:
-                start, end = min(c[1] for c in own), max(c[2] for c in own)
+            part = chars[first:first + len(_without_space(piece))]
+            first += len(part)
+            if part:
+                start, end = min(c[1] for c in part), max(c[2] for c in part)
             else:
                 start = end = chars[first][1] if first < len(chars) else place
             place = end
@@ -132,7 +130,7 @@ class SentencePieceMixin:
         return result
 
     def _normalize(self, text: str, sources: list[SourcedChar]) -> list[SourcedChar]:
-        """The model's own normalization of a prepared text, without its blanks."""
+        """Applies the model's normalization to a prepared text; leaves out blanks."""
         normalized, starts = self._processor.normalize(text, with_offsets=True)
         boundaries = sorted({*starts, len(text)})
         following = dict(zip(boundaries, boundaries[1:]))
@@ -144,10 +142,10 @@ class SentencePieceMixin:
         return chars
 
     def _tight_end(self, text: str, start: int, end: int) -> int:
-        """Cuts off characters that the model drops, such as a control character.
+        """Returns the end without characters that the model drops, such as controls.
 
-        A normalized character's source reaches up to the next one's: it may hold
-        several characters that were composed, and then some that were dropped.
+        A normalized character's source extends up to that of the next. It may consist
+        of several composed characters, followed by dropped ones.
         """
         if end - start > 1:
             whole = self._processor.normalize(text[start:end])
@@ -165,25 +163,28 @@ class SentencePieceMixin:
             raise
 
 
-# In a model whose text kept its accents, where the trainer names its text's format.
+# The value of the trainer's input_format in a model whose text kept its accents.
 _KEEPS_ACCENTS = "strip_accents=false"
 
 
 def keeps_accents(model: bytes) -> bool:
-    """Whether a model says that it was trained on text with accents."""
+    """Returns whether a model is marked as trained on text with accents."""
     return _KEEPS_ACCENTS.encode() in model and (
         model_proto().FromString(model).trainer_spec.input_format == _KEEPS_ACCENTS)
 
 
 def marked(model: bytes) -> bytes:
-    """A model that says so."""
+    """Marks a model as trained on text with accents; see keeps_accents."""
     proto = model_proto().FromString(model)
     proto.trainer_spec.input_format = _KEEPS_ACCENTS
     return proto.SerializeToString()
 
 
 def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
-    """The model in a .model file, or in Hugging Face's tokenizer.json."""
+    """Loads the model in a .model file, or in Hugging Face's tokenizer.json.
+
+    Raises InputError if the file is not such a model.
+    """
     with files.open_binary(model_file) as stream:
         content = stream.read()
     if tokenizer_json.is_json(content):
@@ -195,10 +196,10 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
             processor.LoadFromSerializedProto(content)
             return processor
         except RuntimeError:
-            problem = "it is damaged or of another kind"
+            problem = "it is damaged or of a different kind"
     raise InputError(
-        f"{model_file}: not a SentencePiece model ({problem}); give the .model file "
-        "that train_sentencepiece.py or the release provides.")
+        f"{model_file}: not a SentencePiece model ({problem}); give a released .model "
+        "file or one from train_sentencepiece.py.")
 
 
 def _ends_in_digit_comma(piece: str) -> bool:
@@ -210,12 +211,12 @@ def _without_space(text: str) -> str:
 
 
 def _check_encodable(texts: Iterable[str]) -> None:
-    """Raises an InputError for half a surrogate pair, which UTF-8 cannot hold."""
+    """Raises InputError for half a surrogate pair, which UTF-8 cannot represent."""
     for text in texts:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InputError(
                 f"Character {error.start + 1} of the text {text[:60]!r} is half a "
-                "surrogate pair, not a character; mend the text where it comes "
-                "from.") from error
+                "surrogate pair, not a character; fix the source of the text."
+            ) from error

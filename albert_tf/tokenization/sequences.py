@@ -1,8 +1,7 @@
-"""Sequences `[CLS] a [SEP] b [SEP]`: put together, cut to size, padded; and which of
-their tokens start a word.
+"""Assembles, cuts and pads sequences `[CLS] a [SEP] b [SEP]`, and finds word starts.
 
-One at a time for fine-tuning and for --reproduce_release, in lists of pieces or ids;
-many at a time for data creation, in arrays.
+Fine-tuning and --reproduce_release handle one sequence at a time, in lists of tokens or
+ids. Data creation handles many at a time, in arrays.
 """
 
 import random as python_random
@@ -12,7 +11,7 @@ import numpy as np
 
 T = TypeVar("T")
 
-# What [CLS] and two [SEP] take away from max_seq_length.
+# The number of special tokens in a sequence with one text and with two.
 NUM_SPECIAL_SINGLE = 2
 NUM_SPECIAL_PAIR = 3
 
@@ -26,7 +25,7 @@ class Assembled(NamedTuple):
 
 def assemble(first: Sequence[T], second: Optional[Sequence[T]], cls: T,
              sep: T) -> Assembled:
-    """Puts one text or two, pieces or ids alike, between their special pieces.
+    """Puts special tokens around one or two texts, which are tokens or ids.
 
         [CLS] a1 a2 a3 [SEP] b1 b2 [SEP]
           0    0  0  0   0    1  1   1      segment_ids
@@ -40,54 +39,55 @@ def assemble(first: Sequence[T], second: Optional[Sequence[T]], cls: T,
 
 
 class SequenceBatch(NamedTuple):
-    """N sequences of at most S pieces, padded."""
+    """N sequences of at most S tokens, padded."""
 
     input_ids: np.ndarray  # int32 [N, S]
     starts_word: np.ndarray  # bool [N, S]; True for [CLS], [SEP], False in the padding
     segment_ids: np.ndarray  # uint8 [N, S]; 0 up to the first [SEP] and in the padding
-    input_mask: np.ndarray  # uint8 [N, S]; 1 where there is a piece
-    lengths: np.ndarray  # int64 [N]; pieces with [CLS] and [SEP]
+    input_mask: np.ndarray  # uint8 [N, S]; 1 for tokens, 0 in the padding
+    lengths: np.ndarray  # int64 [N]; number of tokens with [CLS] and [SEP]
 
 
 def assemble_batch(
         plans: np.ndarray, codes_a: np.ndarray, codes_b: np.ndarray,
         max_seq_length: int, cls_id: int, sep_id: int, pad_id: int = 0
 ) -> SequenceBatch:
-    """`assemble` and `pad_inputs` for many instances at a time.
+    """Assembles and pads many instances at a time, as `assemble` and `pad_inputs` do.
 
         [CLS] a1 a2 [SEP] b1 [SEP] [PAD]     or     [CLS] a1 a2 [SEP] [PAD] [PAD]
           0   0  0    0   1    1     0                0   0  0    0     0     0
 
-    `plans` [N] have the fields length_a and length_b; a length_b of 0 stands for an
-    instance of one segment. `codes_a` are those of the pieces (id * 2 + starts_word) of
-    all first segments, in the order of the plans, `codes_b` of all second ones.
+    `plans` [N] have the fields length_a and length_b; a length_b of 0 means an instance
+    with one segment. `codes_a` are the token codes (id * 2 + starts_word) of all first
+    segments, in the order of the plans, `codes_b` those of all second segments. Raises
+    ValueError if the lengths do not fit.
     """
     length_a = plans["length_a"].astype(np.int64)
     length_b = plans["length_b"].astype(np.int64)
     for name, length, codes in (("first", length_a, codes_a),
                                 ("second", length_b, codes_b)):
         if length.sum() != len(codes):
-            raise ValueError(f"{len(codes)} pieces are given for {name} segments of "
+            raise ValueError(f"there are {len(codes)} tokens for {name} segments with "
                              f"{length.sum()}.")
     lengths = length_a + np.where(
         length_b > 0, length_b + NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE)
     if lengths.max(initial=0) > max_seq_length:
         raise ValueError(f"instance {lengths.argmax()} of the batch has "
-                         f"{lengths.max()} pieces; at most {max_seq_length} fit.")
+                         f"{lengths.max()} tokens; at most {max_seq_length} fit.")
     position = np.arange(max_seq_length, dtype=np.int32)
-    first_end = (length_a + 1).astype(np.int32)[:, None]  # where the first [SEP] is
+    first_end = (length_a + 1).astype(np.int32)[:, None]  # position of the first [SEP]
     in_first = (position <= first_end) & (position > 0)
     used = position < lengths.astype(np.int32)[:, None]
     in_second = used & (position > first_end)
     segment_ids = in_second.astype(np.uint8)
-    # The last [SEP] is no position of the text; the first may be the last.
+    # [SEP] is not a position of the text; the first [SEP] may also be the last.
     rows = np.arange(len(plans))
     in_first[rows, length_a + 1] = False
     in_second[rows, lengths - 1] = False
     codes = np.full((len(plans), max_seq_length), 2 * pad_id, codes_a.dtype)
     codes[:, 0] = 2 * cls_id + 1
     codes[rows, length_a + 1] = codes[rows, lengths - 1] = 2 * sep_id + 1
-    # Positions are filled row by row, from the left: the order of the pieces.
+    # Positions are filled row by row from the left, which is the order of the codes.
     codes[in_first] = codes_a
     codes[in_second] = codes_b
     return SequenceBatch(
@@ -96,16 +96,19 @@ def assemble_batch(
 
 
 def pad(values: Sequence[T], length: int, value=0) -> list[T]:
-    """Appends `value` until there are `length` values."""
+    """Appends `value` until there are `length` values; raises ValueError if there are
+    more."""
     if len(values) > length:
-        raise ValueError(f"{len(values)} values do not fit into {length} places.")
+        raise ValueError(f"{len(values)} values do not fit into a length of {length}.")
     return [*values, *[value] * (length - len(values))]
 
 
 def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
                max_seq_length: int, pad_id: int = 0) -> dict[str, list[int]]:
-    """The model's inputs, each of `max_seq_length` values: 0 in the padding, but for
-    input_ids; input_mask is 1 where there is a piece."""
+    """Returns the model's inputs, each padded to `max_seq_length` values.
+
+    input_ids are padded with `pad_id`, the others with 0. input_mask is 1 for tokens.
+    """
     return {
         "input_ids": pad(ids, max_seq_length, pad_id),
         "input_mask": pad([1] * len(ids), max_seq_length),
@@ -116,11 +119,13 @@ def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
 def truncate_longer_first(
         first: Sequence[T], second: Sequence[T], max_pieces: int
 ) -> tuple[list[T], list[T]]:
-    """Drops pieces off the end of the longer text until both fit, special ones aside;
-    of two equally long texts off the second (the release's _truncate_seq_pair of the
-    GLUE tasks)."""
-    # All but the shorter text's share is the longer one's; where neither fits
-    # into half, both are cut to half and an odd piece goes to the first.
+    """Removes tokens from the end of the longer text until both fit into `max_pieces`.
+
+    Of two equally long texts the second is cut. `max_pieces` does not include special
+    tokens. (_truncate_seq_pair for GLUE in the original implementation.)
+    """
+    # The longer text gets what the shorter one leaves. If both are longer than half,
+    # each is cut to half, and an odd token goes to the first.
     half, odd = divmod(max(max_pieces, 0), 2)
     keep_first = max(half + odd, max_pieces - len(second))
     keep_second = max(half, max_pieces - len(first))
@@ -130,11 +135,11 @@ def truncate_longer_first(
 def truncate_at_random_ends(
         first: Sequence[T], second: Sequence[T], max_pieces: int,
         random: python_random.Random) -> tuple[list[T], list[T]]:
-    """Drops pieces off the longer text, off its front or its back at random.
+    """Removes tokens from the front or the back of the longer text at random.
 
-    Of two equally long texts the second loses one. One random number is drawn for each
-    piece dropped. (The release's truncate_seq_pair of pretraining: "to add more
-    randomness and avoid biases". `pretraining_data.plans` has it for many pairs.)
+    Of two equally long texts the second is cut. One random number is drawn for each
+    removed token. (truncate_seq_pair for pretraining in the original: "to add more
+    randomness and avoid biases". `pretraining_data.plans` does this for many pairs.)
     """
     kept_first, kept_second = [0, len(first)], [0, len(second)]  # begin, end
     for _ in range(len(first) + len(second) - max_pieces):
@@ -153,7 +158,7 @@ def truncate_at_random_ends(
 
 def window_spans(
         num_pieces: int, window: int, stride: int) -> list[tuple[int, int]]:
-    """(begin, end) of windows of `window` pieces; the last one may be shorter."""
+    """Returns (begin, end) of windows of `window` tokens; the last may be shorter."""
     spans = [(0, min(window, num_pieces))]
     while spans[-1][1] < num_pieces:
         begin = spans[-1][0] + min(window, stride)
@@ -162,11 +167,11 @@ def window_spans(
 
 
 def max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
-    """Per window and piece, whether no other window shows more context around it.
+    """Returns 1 for each token in the window that shows most context around it, else 0.
 
-    Context is the lesser number of pieces to the left and right, plus a hundredth of
-    the window's length; of equal windows the first counts (the release's
-    _check_is_max_context).
+    The result has a list for each window. Context is the smaller of the numbers of
+    tokens to the left and right, plus a hundredth of the window's length. If windows
+    are equal, the first counts. (_check_is_max_context in the original implementation.)
     """
     highest = np.full(spans[-1][1], -np.inf)
     best = np.zeros(spans[-1][1], int)
@@ -187,15 +192,18 @@ def max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
 # of its own for SentencePiece.
 
 _LATIN = frozenset("abcdefghijklmnopqrstuvwxyz")
-# Without ' < = >: a piece that holds one of these always starts a word, whereas
-# one of several others, such as "**", does not.
+# This lacks ' < = >, so a token that contains one of them always starts a word, whereas
+# a token with several other marks, such as "**", does not.
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 
 
 def _release(piece: str) -> bool:
-    """The release's _is_start_piece_sp: true for a piece that begins with "▁" or "<",
-    is a punctuation mark, or holds any character besides Latin letters and punctuation;
-    so every piece of a non-Latin script, and every number, starts a word."""
+    """Returns the result of the original implementation's _is_start_piece_sp.
+
+    It is true for a token that begins with "▁" or "<", is a punctuation mark, or has
+    any other character than Latin letters and punctuation. Every token in a non-Latin
+    script and every number therefore starts a word.
+    """
     if piece.startswith(("▁", "<")) or piece in _PUNCTUATION:
         return True
     return not all(c.lower() in _LATIN or c.lower() in _PUNCTUATION for c in piece)
@@ -204,14 +212,14 @@ def _release(piece: str) -> bool:
 _RULES = {
     "release": _release,
     "sentencepiece": lambda piece: piece.startswith("▁"),
-    # The release's _is_start_piece_bert.
+    # This is _is_start_piece_bert in the original implementation.
     "wordpiece": lambda piece: not piece.startswith("##"),
 }
 
 
 class WordStarts(dict):
-    """piece → whether it starts a word by a rule, "release", "sentencepiece" or
-    "wordpiece"; each piece is looked at once.
+    """A map of tokens to whether they start a word, by a rule: "release",
+    "sentencepiece" or "wordpiece". Results are cached.
 
         >>> starts = WordStarts("wordpiece")
         >>> starts["un"], starts["##aff"]

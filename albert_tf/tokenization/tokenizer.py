@@ -1,4 +1,5 @@
-"""Text → pieces → ids, by SentencePiece or WordPiece, as in the TF1 release."""
+"""Splits text into tokens and ids with SentencePiece or WordPiece, as the original
+implementation does."""
 
 import abc
 import numbers
@@ -15,7 +16,7 @@ from albert_tf.tokenization.wordpiece_tokenizer import WordPieceMixin
 
 
 class PieceSpan(NamedTuple):
-    """A piece, its id, and the characters text[start:end] that it came from."""
+    """A token, its id, and the characters text[start:end] that it came from."""
 
     piece: str
     id: int
@@ -24,7 +25,7 @@ class PieceSpan(NamedTuple):
 
 
 class FullTokenizer(abc.ABC):
-    """Pieces and ids of text, by SentencePiece or WordPiece.
+    """A tokenizer that uses SentencePiece or WordPiece.
 
         tokenizer = FullTokenizer(spm_model_file="30k-clean.model")
         tokenizer.tokenize(tokenizer.prepare("Hello, World!"))
@@ -34,16 +35,19 @@ class FullTokenizer(abc.ABC):
         tokenizer(["One text.", "Another one."], max_length=128)["input_ids"].shape
         # (2, 6)
 
-    As pathlib.Path it makes the class that suits, `SentencePieceTokenizer` or
-    `WordPieceTokenizer`. It can be pickled and sent to other processes. Besides its
-    arguments it has `vocab` (piece → id, not to be changed), `vocabulary_path`, whether
-    it `uses_sentencepiece`, and the ids of the special pieces: cls_id, sep_id, mask_id,
-    pad_id, unk_id.
+    Its constructor returns a `SentencePieceTokenizer` or a `WordPieceTokenizer`. It can
+    be pickled and sent to other processes.
+
+    Attributes:
+      vocab: token → id; do not change it.
+      vocabulary_path: the file that was loaded.
+      uses_sentencepiece: whether it uses SentencePiece.
+      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
     """
 
     uses_sentencepiece: bool
-    _strips = True  # what the vocabulary says of accents
-    _advice: str  # where the vocabulary lacks special pieces
+    _strips = True  # whether the vocabulary was made from text without accents
+    _advice: str  # what to do if the vocabulary lacks special tokens
 
     def __new__(cls, vocab_file: Optional[str] = None, do_lower_case: bool = True,
                 spm_model_file: Optional[str] = None,
@@ -60,32 +64,35 @@ class FullTokenizer(abc.ABC):
         """Loads a SentencePiece model or a WordPiece vocabulary.
 
         Args:
-          vocab_file: WordPiece vocabulary, one piece a line; not read where
+          vocab_file: WordPiece vocabulary file, one token per line; not read if
             spm_model_file is given.
-          do_lower_case: whether to lower-case: by `prepare` with SentencePiece, within
+          do_lower_case: whether to lower-case text: in `prepare` with SentencePiece, in
             `tokenize` with WordPiece.
-          spm_model_file: SentencePiece model.
-          strip_digit_comma_prefix: SentencePiece only. A piece such as "9," is split
-            into "9" and ","; the release turns a "9," inside a word into "▁9" and ",",
-            though it means to leave out the "▁". True leaves it out. A published model
-            expects False.
-          strip_accents: whether accents and other combining marks go, as in the release
-            ("schön" becomes "schon"); with WordPiece only of text that is lower-cased.
-            None: as the vocabulary says, which is yes but for SentencePiece models that
-            were trained otherwise.
+          spm_model_file: SentencePiece model file.
+          strip_digit_comma_prefix: SentencePiece only. A token such as "9," is split
+            into "9" and ",". The original implementation turns "9," inside a word into
+            "▁9" and ",", although it intends to leave out the "▁". True leaves it out.
+            Released models expect False.
+          strip_accents: whether to remove accents and other combining marks, as in the
+            original ("schön" becomes "schon"); with WordPiece only if do_lower_case.
+            None: as in the vocabulary, which is True except for SentencePiece models
+            that were trained with accents.
+
+        Raises:
+          InputError: the vocabulary is missing, damaged or does not fit the arguments.
         """
         self.do_lower_case = do_lower_case
         self.strip_digit_comma_prefix = strip_digit_comma_prefix
         if not (spm_model_file or vocab_file):
             raise InputError(
-                "There is no vocabulary: give --spm_model_file (SentencePiece) or "
+                "There is no vocabulary; give --spm_model_file (SentencePiece) or "
                 "--vocab_file (WordPiece).")
         path = self.vocabulary_path = os.fspath(spm_model_file or vocab_file)
         self.vocab, pad_piece, unk_piece = self._load(path)
         self.strip_accents = self._strips if strip_accents is None else strip_accents
         if self.uses_sentencepiece and self.strip_accents != self._strips:
             raise InputError(
-                f"{path}: the vocabulary was made of text "
+                f"{path}: the vocabulary was trained on text "
                 f"{'without' if self._strips else 'with'} accents; give "
                 f"--strip_accents={str(self._strips).lower()}, or leave it out.")
         self._pieces = list(self.vocab)
@@ -100,40 +107,43 @@ class FullTokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
-        """The vocabulary, and its pieces for padding and for unknown text."""
+        """Loads the vocabulary; returns it with its padding and unknown tokens."""
 
     @property
     def keeps(self) -> dict[str, bool]:
-        """What is remembered of accents beside a vocabulary; {} as in the release."""
+        """The setting to store beside a vocabulary; {} if accents are stripped."""
         return {} if self.strip_accents else {"strip_accents": False}
 
     @property
     def vocab_size(self) -> int:
-        """Number of pieces, special pieces included."""
+        """The number of tokens in the vocabulary, with special tokens."""
         return len(self.vocab)
 
     def prepare(self, text: str) -> str:
-        """The release's work on a text before `tokenize`: preprocess_text for
-        SentencePiece, nothing for WordPiece, whose cleaning is part of tokenizing."""
+        """Prepares a text for `tokenize`: preprocess_text with SentencePiece, nothing
+        with WordPiece, which cleans text in `tokenize`."""
         return text
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
-        """[prepare(text) for text in texts], faster."""
+        """Returns [prepare(text) for text in texts], but faster."""
         return [self.prepare(text) for text in texts]
 
     @abc.abstractmethod
     def tokenize(self, text: str) -> list[str]:
-        """Splits text into pieces; with SentencePiece the text must be prepared."""
+        """Splits text into tokens; with SentencePiece the text must be prepared."""
 
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
-        """[tokenize(text) for text in texts], faster; texts are prepared. SentencePiece
-        takes `num_threads` threads, -1 for one for each CPU."""
+        """Returns [tokenize(text) for text in texts], but faster.
+
+        Texts must be prepared. SentencePiece uses `num_threads` threads, or one per CPU
+        if it is -1.
+        """
         return [self.tokenize(text) for text in texts]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text: of tokenize(prepare(text)), or of tokenize(text) where
-        `prepare` made the text."""
+        """Returns the ids of tokenize(prepare(text)); a result of `prepare` is not
+        prepared again."""
         return self.convert_tokens_to_ids(self.tokenize(self._prepared(text)))
 
     def _prepared(self, text: str) -> str:
@@ -141,18 +151,19 @@ class FullTokenizer(abc.ABC):
 
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
-        """[encode(text) for text in texts], faster; for num_threads see
+        """Returns [encode(text) for text in texts], but faster; for num_threads see
         tokenize_batch."""
         return [self.encode(text) for text in texts]
 
     def __call__(self, texts: str | Sequence[str],
                  text_pairs: None | str | Sequence[str] = None, max_length: int = 512
                  ) -> dict[str, Any]:
-        """A batch for a model, padded to its longest sequence: int32 arrays [B, S]
-        input_ids, input_mask, segment_ids.
+        """Returns a batch for a model, padded to its longest sequence: int32 arrays
+        [B, S] input_ids, input_mask, segment_ids.
 
-        Texts are cleaned, and cut as in training: of a pair from the longer one.
-        `max_length` counts the special pieces too.
+        Texts are cleaned and cut as in training; in a pair the longer text is cut.
+        `max_length` includes special tokens. Raises InputError if an argument is not
+        valid.
         """
         import numpy as np
 
@@ -161,7 +172,7 @@ class FullTokenizer(abc.ABC):
             text_pairs, "text_pairs")
         if len(pairs) != len(texts):
             raise InputError(f"there are {len(texts)} texts, but {len(pairs)} "
-                             "text_pairs; each text needs its own.")
+                             "text_pairs; give one for each text.")
         rows = [self.features(text, pair, max_length, "max_length=")
                 for text, pair in zip(texts, pairs)]
         longest = max(len(row["input_ids"]) for row in rows)
@@ -172,15 +183,17 @@ class FullTokenizer(abc.ABC):
 
     def features(self, text: str, text_pair: Optional[str], max_length: int,
                  option: str = "--max_seq_length=") -> dict[str, list[int]]:
-        """One text or pair as a model's input, not padded (the release's
-        convert_single_example): input_ids, input_mask, segment_ids. A pair is cut from
-        its longer text, of equally long ones from the second; a second text of no
-        pieces is none, even after the cut."""
+        """Returns input_ids, input_mask, segment_ids for one text or pair, not padded
+        (convert_single_example in the original implementation).
+
+        In a pair the longer text is cut, or the second if both are equally long. A
+        second text without tokens is left out, even after the cut.
+        """
         if not (isinstance(max_length, numbers.Integral)
                 and max_length > sequences.NUM_SPECIAL_PAIR):
             raise InputError(
-                f"{option}{max_length} leaves no room for text: [CLS] and "
-                f"two [SEP] take {sequences.NUM_SPECIAL_PAIR}.")
+                f"{option}{max_length} leaves no room for text, because [CLS] and two "
+                f"[SEP] take {sequences.NUM_SPECIAL_PAIR}; give a larger number.")
         first = self.encode(self.prepare(text))
         second = self.encode(self.prepare(text_pair)) if text_pair else None
         if second:
@@ -193,8 +206,11 @@ class FullTokenizer(abc.ABC):
         return {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": segments}
 
     def decode(self, ids: Sequence[Any], skip_special: bool = True) -> str | list[str]:
-        """The text of a row of ids, or of each row of a batch: as far as cleaning kept
-        it; without [CLS], [SEP] and padding, unless `skip_special` is False."""
+        """Returns the text for a row of ids, or for each row in a batch.
+
+        Cleaning cannot be undone. [CLS], [SEP] and padding are left out unless
+        `skip_special` is False.
+        """
         rows = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         if rows and isinstance(rows[0], (list, tuple)):
             return [self.decode(row, skip_special) for row in rows]
@@ -205,17 +221,16 @@ class FullTokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _joined(self, pieces: list[str]) -> str:
-        """The text that pieces spell."""
+        """Joins tokens into text."""
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
-        """tokenize(prepare(text)), each piece with its place in `text`.
+        """Returns tokenize(prepare(text)), each token with its position in `text`.
 
-        text[start:end] is what the piece came from: in the text as given, before white
-        space is collapsed, accents dropped and letters lower-cased. An accent written
-        as a character of its own belongs to its letter. Where one character gives
-        several pieces, each has that character's place. White space is in no piece's
-        place: "▁" alone has start == end, just before the next character that is not
-        white space.
+        text[start:end] is the source of the token in the original text, before white
+        space is collapsed, accents are removed and letters are lower-cased. An accent
+        that is a separate character belongs to its letter. If one character gives
+        several tokens, each has its position. White space belongs to no token: "▁"
+        alone has start == end, just before the next character that is not white space.
         """
         located = self._locate(text)
         ids = self.convert_tokens_to_ids(piece for piece, _, _ in located)
@@ -224,16 +239,18 @@ class FullTokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _locate(self, text: str) -> list[Located]:
-        """The pieces of tokenize(prepare(text)) with their places in `text`."""
+        """Returns tokenize(prepare(text)) with the tokens' positions in `text`."""
 
     @abc.abstractmethod
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of pieces. A piece that is not in the vocabulary is unk_id for
-        SentencePiece, which keeps unknown text in its pieces, and an InputError for
-        WordPiece."""
+        """Returns the ids of tokens.
+
+        A token that is not in the vocabulary becomes unk_id with SentencePiece, whose
+        tokens keep unknown text, and raises InputError with WordPiece.
+        """
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Pieces of ids."""
+        """Returns the tokens for ids; raises InputError for an unknown id."""
         try:
             ids = [operator.index(i) for i in ids]
         except TypeError:
@@ -242,8 +259,8 @@ class FullTokenizer(abc.ABC):
         for i in ids:
             if not 0 <= i < len(self._pieces):
                 raise InputError(
-                    f"There is no piece of id {i}: the vocabulary has ids 0 to "
-                    f"{len(self._pieces) - 1}; check that these ids were made with "
+                    f"There is no token with id {i}, because the vocabulary has ids 0 "
+                    f"to {len(self._pieces) - 1}; check that these ids were made with "
                     "this vocabulary.")
         return [self._pieces[i] for i in ids]
 
@@ -257,19 +274,19 @@ class WordPieceTokenizer(WordPieceMixin, FullTokenizer):
 
 
 def _texts(given: Any, name: str) -> list[str]:
-    """A text, or texts, as a list of them; InputError where one is none."""
-    found = [given] if isinstance(given, str) else given
-    if isinstance(found, bytes) or not hasattr(found, "__iter__"):
+    """Returns a text, or several, as a list; raises InputError if one is not a text."""
+    texts = [given] if isinstance(given, str) else given
+    if isinstance(texts, bytes) or not hasattr(texts, "__iter__"):
         raise InputError(f"{name} is {given!r:.40}; give a text or a list of texts.")
-    found = list(found)
-    if not found:
-        raise InputError(f"{name} is empty; give one text at least.")
-    for i, text in enumerate(found):
+    texts = list(texts)
+    if not texts:
+        raise InputError(f"{name} is empty; give at least one text.")
+    for i, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(f"{name}[{i}] is {text!r:.40}, not a text.")
-    return found
+            raise InputError(f"{name}[{i}] is {text!r:.40}, not a text; give a string.")
+    return texts
 
 
 def vocabulary_of(path: str) -> dict[str, str]:
-    """Name and SHA-256 of a vocabulary file."""
+    """Returns the name and the SHA-256 of a vocabulary file."""
     return {"file": os.path.basename(path), "sha256": files.sha256(path)}

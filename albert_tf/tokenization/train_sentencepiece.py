@@ -1,4 +1,4 @@
-"""Training a SentencePiece vocabulary with the settings of the 2019 release.
+"""Trains a SentencePiece vocabulary with the settings of the original implementation.
 
     vocabulary = train(open("wiki.txt"), Options(vocab_size=8000))
     vocabulary.model                           # the bytes of the .model file
@@ -22,13 +22,14 @@ from albert_tf.errors import InputError, Interruption
 from albert_tf.tokenization.cleaning import preprocess_text
 from albert_tf.tokenization.sentencepiece_tokenizer import marked
 
-# The pieces that stand first, whose ids the data and the models rely on.
+# The first pieces in the vocabulary; data and models rely on their ids.
 CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
 USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
-# Memory for each byte of text, measured; and what tells the one from the other.
+# Measured memory for each byte of text, in words and in sentences without spaces, and
+# the mean length in bytes that distinguishes them.
 _BYTES_OF_WORDS, _BYTES_OF_SENTENCES, _LONGEST_MEAN_WORD = 20, 60, 30
-# Characters that are left together in a word and in a line: the trainer's time grows
-# with the square of what has no blank in it, and of what a line repeats.
+# Maximum numbers of characters in a word and in a line. The trainer's time grows with
+# the square of text without blanks, and of text that a line repeats.
 _LONGEST_WORD, _LONGEST_LINE = 1 << 12, 1 << 14
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
 _PART = re.compile(rf"\S.{{,{_LONGEST_LINE}}}(?!\S)")
@@ -36,27 +37,32 @@ FIRST_PIECES = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_SYMBOLS)
 
 
 class Options(NamedTuple):
-    """Settings of the training; the defaults are the release's."""
+    """Settings for the training, by default those of the original implementation."""
 
-    vocab_size: int = 30000  # FIRST_PIECES among them
-    # The model itself does neither this nor strip_accents, so its callers must.
+    vocab_size: int = 30000  # includes FIRST_PIECES
+    # The model itself does neither this nor strip_accents, so users of it must.
     do_lower_case: bool = True
-    # Share of the text's characters that get a piece; the others become <unk>.
+    # Fraction of the text's characters that the pieces cover; others become <unk>.
     character_coverage: float = 0.99995
-    # Sentences drawn at random to train on, if there are more; they are held in memory.
-    # Equal text gives an equal draw.
+    # Maximum number of sentences, which are held in memory; a random sample of more.
+    # Equal text gives an equal sample.
     input_sentence_size: int = 10_000_000
-    # A part of the result, since sums in another order round differently; hence not the
-    # number of cores.
+    # The result depends on it, because sums round differently in a different order.
+    # Therefore it is not the number of cores.
     num_threads: int = 16
     verbose: bool = False  # shows the trainer's own log
-    strip_accents: bool = True  # else the model says that it keeps them
+    strip_accents: bool = True  # if False, the model is marked as keeping them
 
 
 class Vocabulary(NamedTuple):
-    """A trained model: the contents of the .model and the .vocab file (per line a
-    piece, a tab, its log probability), and the number of sentences that were offered
-    and of their characters after preprocessing."""
+    """A trained model.
+
+    Attributes:
+      model: content of the .model file.
+      vocab: content of the .vocab file; a line has a piece, a tab, its log probability.
+      sentences: number of sentences in the text.
+      characters: number of their characters after preprocessing.
+    """
 
     model: bytes
     vocab: bytes
@@ -66,11 +72,11 @@ class Vocabulary(NamedTuple):
 
 def train(lines: Iterable[str], options: Options = Options(),
           exactly: bool = True) -> Vocabulary:
-    """Trains a unigram model on lines of text, a sentence each; blank ones are skipped.
+    """Trains a unigram model on lines of text, one sentence each; skips blank lines.
 
-    The text goes through the preprocessing that the tokenizer applies. Equal input and
-    options give an equal result. Unless `exactly`, a text may give fewer pieces than
-    vocab_size.
+    The text is preprocessed as by the tokenizer. Equal input and options give an equal
+    result. Unless `exactly`, the result may have fewer pieces than vocab_size. Raises
+    InputError if the text or the options do not allow training.
     """
     check(options)
     source = _Source(lines, options)
@@ -78,13 +84,13 @@ def train(lines: Iterable[str], options: Options = Options(),
         source.sentences(), lambda error: _explained(error, source, options),
         model_type="unigram", vocab_size=options.vocab_size,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-        # As lists: in one comma-separated string a bare quote would swallow the
-        # symbols after it.
+        # These are lists, because a quotation mark in a comma-separated string would
+        # include the symbols after it.
         control_symbols=list(CONTROL_SYMBOLS), user_defined_symbols=list(USER_SYMBOLS),
         character_coverage=options.character_coverage,
         input_sentence_size=options.input_sentence_size,
         shuffle_input_sentence=True, num_threads=options.num_threads,
-        # Bytes; by default the trainer leaves out sentences above 4192.
+        # This is in bytes; by default the trainer leaves out sentences above 4192.
         max_sentence_length=2**30, hard_vocab_limit=exactly,
         minloglevel=0 if options.verbose else 2)
     if not options.strip_accents:
@@ -92,22 +98,22 @@ def train(lines: Iterable[str], options: Options = Options(),
     return Vocabulary(model, vocab_lines(model), source.count, source.characters)
 
 
-# ---- the trainer's process: within it no signal would be heard for minutes ----
+# ---- the trainer's process, because the trainer ignores signals for minutes ----
 
-_SEED = 12345  # of the draw of sentences
+_SEED = 12345  # for the sample of sentences
 _PROGRAM = "from albert_tf.tokenization import train_sentencepiece as t; t.serve()"
 
 
 def _train_apart(sentences: Iterable[str], explained: Callable[[str], InputError],
                  **arguments: Any) -> bytes:
-    """The trainer's model, made in another process, which ends with this one."""
+    """Trains in a separate process, which ends with this one; returns the model."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
         os.path.abspath(folder) for folder in sys.path)}
     with subprocess.Popen(
             [sys.executable, "-c", _PROGRAM], env=environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
-            # Where it ends early, what it says shows why.
+            # If the process ends early, its output explains why.
             with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                 stream.write(json.dumps(arguments).encode() + b"\n")
                 for sentence in sentences:
@@ -120,14 +126,16 @@ def _train_apart(sentences: Iterable[str], explained: Callable[[str], InputError
         raise explained(result.decode())
     if kind != b"m" or process.returncode:
         raise Interruption(
-            "the process of SentencePiece's trainer was killed, perhaps for want of "
+            "the process of SentencePiece's trainer was killed, perhaps for lack of "
             "memory; give a smaller --input_sentence_size.")
     return result
 
 
 def serve() -> None:
-    """The trainer's process: arguments and sentences in, a line each; the model out."""
-    with contextlib.suppress(Exception):  # Linux; 1: PR_SET_PDEATHSIG
+    """Runs the trainer's process: reads arguments and then sentences, one per line, and
+    writes the model."""
+    # On Linux, end with the parent (1 is PR_SET_PDEATHSIG).
+    with contextlib.suppress(Exception):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     stream, model = sys.stdin.buffer, io.BytesIO()
     arguments = json.loads(stream.readline())
@@ -144,40 +152,45 @@ def check(options: Options) -> None:
     """Raises InputError for settings that cannot work."""
     if options.vocab_size <= len(FIRST_PIECES):
         raise InputError(
-            f"--vocab_size={options.vocab_size} leaves no room beside the "
-            f"{len(FIRST_PIECES)} fixed pieces: choose a few hundred at least.")
+            f"--vocab_size={options.vocab_size} leaves no room besides the "
+            f"{len(FIRST_PIECES)} fixed pieces; give at least a few hundred.")
     if not 0.98 <= options.character_coverage <= 1:
         raise InputError(
             f"--character_coverage={options.character_coverage} is not between 0.98 "
-            "and 1.")
+            "and 1; give a number in this range.")
     if not 1 <= options.num_threads <= 1024:
         raise InputError(
-            f"--num_threads={options.num_threads} is not between 1 and 1024.")
+            f"--num_threads={options.num_threads} is not between 1 and 1024; give a "
+            "number in this range.")
     if options.input_sentence_size <= 100:
         raise InputError(
-            f"--input_sentence_size={options.input_sentence_size}: more than 100 "
-            "sentences are needed.")
+            f"--input_sentence_size={options.input_sentence_size} is too small; more "
+            "than 100 sentences are needed.")
 
 
 def _drawn(lines: Iterable[bytes], size: int) -> Iterator[str]:
-    """The lines, or `size` of them drawn at random if there are more. The trainer's own
-    draw is another one in each process."""
-    held: list[bytes] = []
+    """Yields the lines, or a random sample of `size` of them if there are more.
+
+    The trainer's own sample would differ in each process.
+    """
+    sample: list[bytes] = []
     draw = random.Random(_SEED)
     for number, line in enumerate(lines):
         if number < size:
-            held.append(line)
+            sample.append(line)
         elif (place := draw.randrange(number + 1)) < size:
-            held[place] = line
-    held.reverse()
-    while held:  # Freed as the trainer takes them.
-        yield held.pop()[:-1].decode("utf-8", "surrogatepass")
+            sample[place] = line
+    sample.reverse()
+    while sample:  # Lines are freed while the trainer reads them.
+        yield sample.pop()[:-1].decode("utf-8", "surrogatepass")
 
 
 def memory_of_sentence(sample: Sequence[str]) -> float:
-    """Bytes of memory that the trainer takes for a sentence of a text like the sample,
-    mostly for the suffix array of what stands between two blanks: words, which come
-    again, or (Chinese, Thai) whole sentences."""
+    """Returns the bytes of memory that the trainer needs for a sentence of such text.
+
+    Most of it is for the suffix array of text between two blanks. That is words, which
+    are repeated, or in Chinese or Thai whole sentences.
+    """
     texts = [line for line in sample if line.strip()] or [" "]
     num_bytes = sum(len(line.encode("utf-8", "replace")) for line in texts)
     words = sum(len(line.split()) for line in texts)
@@ -187,7 +200,7 @@ def memory_of_sentence(sample: Sequence[str]) -> float:
 
 
 class _Source:
-    """Preprocessed sentences, counted."""
+    """A source of preprocessed sentences that counts them."""
 
     def __init__(self, lines: Iterable[str], options: Options):
         self._lines, self._options = lines, options
@@ -196,7 +209,7 @@ class _Source:
 
     def sentences(self) -> Iterator[str]:
         for line in self._lines:
-            # NUL ends a sentence inside the trainer.
+            # NUL would end a sentence inside the trainer.
             text = preprocess_text(
                 line.replace("\0", " "), self._options.do_lower_case,
                 strip_accents=self._options.strip_accents)
@@ -209,29 +222,29 @@ class _Source:
 
 
 def _explained(error: str, source: _Source, options: Options) -> InputError:
-    """The trainer's exception in a sentence for the user."""
+    """Turns the trainer's exception into a readable error."""
     if not source.count:
         return InputError(
-            "there is no text to train a vocabulary on: --input_file holds blank "
-            "lines only.")
+            "there is no text to train a vocabulary on, because --input_file has only "
+            "blank lines; give more text.")
     text = f"{source.count:,} sentences with {source.characters:,} characters"
     largest = re.search(r"value\s*<=\s*(\d+)", error)
     if largest:
         return InputError(
             f"--vocab_size={options.vocab_size} is more than the text allows "
-            f"({text}): give --vocab_size={largest.group(1)} at most, or more text.")
+            f"({text}); give --vocab_size={largest.group(1)} at most, or more text.")
     smallest = re.search(r"smaller than required_chars\.?\s*(\d+) vs (\d+)", error)
     if smallest:
         return InputError(
             f"--vocab_size={options.vocab_size} is less than the "
-            f"{smallest.group(2)} single characters of the text: give more, or a "
-            "smaller --character_coverage.")
+            f"{smallest.group(2)} single characters in the text; give a larger "
+            "--vocab_size or a smaller --character_coverage.")
     return InputError(
         f"SentencePiece cannot train on this text ({text}): {error}")
 
 
 def vocab_lines(model: bytes) -> bytes:
-    """The content of a .vocab file as the SentencePiece trainer writes it."""
+    """Returns the content of a .vocab file as the SentencePiece trainer writes it."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     if tuple(pieces[:len(FIRST_PIECES)]) != FIRST_PIECES:

@@ -1,7 +1,6 @@
 """WordPiece: BERT's splitting into words, then greedy longest match, with offsets.
 
-Words are split and matched one by one and remembered, as most words of a text
-are repetitions.
+The results for words are cached, because most words in a text are repeated.
 """
 
 import os
@@ -20,20 +19,20 @@ MAX_WORD_CHARS = 200  # A longer word becomes [UNK].
 _CACHED_WORDS = 200_000
 
 _CHINESE = "".join(f"{chr(first)}-{chr(last)}" for first, last in CHINESE_RANGES)
-# Class Zs, tab, line feed, carriage return, and the separators U+2028, U+2029, at
-# which the release splits when it divides cleaned text into words. Other white
-# space is of class Cc, which cleaning removes without splitting there.
+# Class Zs, tab, line feed, carriage return, and the separators U+2028, U+2029, at which
+# the original implementation splits cleaned text into words. Other white space has
+# class Cc, which cleaning removes without splitting there.
 _SPACE = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # One Chinese character, or a run of characters without space.
 CHUNK = re.compile(f"[{_CHINESE}]|[^{_SPACE}{_CHINESE}]+")
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Reads a vocabulary, one piece a line (the release's load_vocab).
+    """Reads a vocabulary with one token per line (load_vocab in the original).
 
-    A line counts up to its first white space, an empty line is the piece " ",
-    and a piece that comes again is skipped without using up an id. Hugging Face's
-    tokenizer.json is read too.
+    A line is read up to its first white space, an empty line is the token " ", and a
+    repeated token is skipped without using an id. Hugging Face's tokenizer.json is read
+    too. Raises InputError if the vocabulary is empty.
     """
     if os.fspath(vocab_file).endswith(".json"):
         return tokenizer_json.word_pieces(vocab_file)
@@ -43,22 +42,23 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
         vocab.setdefault(words[0] if words else " ", len(vocab))
     if not vocab:
         raise InputError(
-            f"{vocab_file}: the vocabulary is empty; give a file with one piece "
-            "a line.")
+            f"{vocab_file}: the vocabulary is empty; give a file with one token per "
+            "line.")
     return vocab
 
 
 def basic_tokenize(text: str, lower: bool = True,
                    strip_accents: bool = True) -> list[str]:
-    """Splits text into words and punctuation (the release's BasicTokenizer)."""
+    """Splits text into words and punctuation (BasicTokenizer in the original)."""
     return ["".join([char for char, _, _ in word])
-            for chunk in CHUNK.findall(text) for word in _split_chunk(chunk, lower, strip_accents)]
+            for chunk in CHUNK.findall(text)
+            for word in _split_chunk(chunk, lower, strip_accents)]
 
 
 def _split_chunk(chunk: str, lower: bool, strip_accents: bool = True
                  ) -> list[list[SourcedChar]]:
-    """Words of a run of characters without space, as characters with sources; accents
-    are stripped of lower-cased ones alone."""
+    """Splits characters without space into words of characters with sources. Accents
+    are stripped only if `lower`."""
     chars = [c for c in source(chunk)
              if c[0] not in "\0\ufffd" and not is_control(c[0])]
     if lower:
@@ -79,7 +79,7 @@ def _split_chunk(chunk: str, lower: bool, strip_accents: bool = True
 
 
 class WordPieceMixin:
-    """The part of FullTokenizer that is WordPiece."""
+    """The WordPiece part of FullTokenizer."""
 
     uses_sentencepiece = False
     _advice = "add them, or give a SentencePiece model as --spm_model_file"
@@ -92,7 +92,7 @@ class WordPieceMixin:
         return vocab, "[PAD]", self._unk_piece
 
     def __getstate__(self):
-        # Workers that get a pickled tokenizer fill caches of their own.
+        # Workers that receive a pickled tokenizer fill their own caches.
         return {**self.__dict__, "_cache": {}}
 
     def tokenize(self, text: str) -> list[str]:
@@ -109,8 +109,8 @@ class WordPieceMixin:
             return [self.vocab[piece] for piece in tokens]
         except KeyError as error:
             raise InputError(
-                f"The piece {error} is not in the vocabulary of {len(self.vocab)} "
-                f"pieces; use pieces from tokenize() or {self._unk_piece}.") from None
+                f"The token {error} is not in the vocabulary of {len(self.vocab)} "
+                f"tokens; use tokens from tokenize() or {self._unk_piece}.") from None
 
     def _joined(self, pieces: list[str]) -> str:
         return " ".join(pieces).replace(" ##", "")
@@ -123,12 +123,12 @@ class WordPieceMixin:
                            for located in self._match(word))
             if len(self._cache) >= _CACHED_WORDS:
                 self._cache.clear()
-            if len(chunk) <= MAX_WORD_CHARS:  # Many long ones would fill the memory.
+            if len(chunk) <= MAX_WORD_CHARS:  # Many long chunks would fill the memory.
                 self._cache[chunk] = pieces
         return pieces
 
     def _match(self, word: list[SourcedChar]) -> list[Located]:
-        """Greedy longest match from the left; [UNK] if any part has no match."""
+        """Matches the longest tokens from the left; [UNK] if any part has no match."""
         unknown = [(self._unk_piece, word[0][1], word[-1][2])]
         if len(word) > MAX_WORD_CHARS:
             return unknown

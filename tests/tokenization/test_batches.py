@@ -68,7 +68,7 @@ def test_what_is_no_text_is_refused(tokenizer, arguments, pattern):
 
 def test_ids_of_no_piece_are_refused(tokenizer):
     for ids in ([10 ** 6], [-1], [[1, 10 ** 6]]):
-        with pytest.raises(InputError, match="no piece of id"):
+        with pytest.raises(InputError, match="no token with id"):
             tokenizer.decode(ids)
     with pytest.raises(InputError, match="whole numbers"):
         tokenizer.decode([1.5])

@@ -52,7 +52,7 @@ def test_pad_inputs():
 
 def test_pad_refuses_what_is_too_long():
     assert sequences.pad([1, 2], 2) == [1, 2]
-    with pytest.raises(ValueError, match="3 values do not fit into 2"):
+    with pytest.raises(ValueError, match="3 values do not fit into a length of 2"):
         sequences.pad([1, 2, 3], 2)
 
 
@@ -139,10 +139,10 @@ def test_no_sequences():
 
 
 @pytest.mark.parametrize("lengths, num_a, num_b, message", [
-    ([(3, 2)], 2, 2, "2 pieces are given for first segments of 3"),
-    ([(3, 2), (1, 1)], 4, 2, "2 pieces are given for second segments of 3"),
-    ([(1, 1), (3, 3)], 4, 4, "instance 1 of the batch has 9 pieces; at most 8 fit"),
-    ([(7, 0)], 7, 0, "instance 0 of the batch has 9 pieces"),
+    ([(3, 2)], 2, 2, "there are 2 tokens for first segments with 3"),
+    ([(3, 2), (1, 1)], 4, 2, "there are 2 tokens for second segments with 3"),
+    ([(1, 1), (3, 3)], 4, 4, "instance 1 of the batch has 9 tokens; at most 8 fit"),
+    ([(7, 0)], 7, 0, "instance 0 of the batch has 9 tokens"),
 ])
 def test_segments_that_do_not_fit(lengths, num_a, num_b, message):
     with pytest.raises(ValueError, match=message):

@@ -389,7 +389,7 @@ def test_the_released_english_model():
 
 # --- Wrong inputs ----------------------------------------------------------------
 
-NO_MODEL = ": not a SentencePiece.*damaged or of another kind"
+NO_MODEL = ": not a SentencePiece.*damaged or of a different kind"
 
 
 @pytest.mark.parametrize("option, content, message", [
@@ -426,7 +426,7 @@ def test_pieces_and_ids_that_do_not_exist():
         wordpiece().convert_tokens_to_ids(["the", "nopiece"])
     assert spm().convert_tokens_to_ids(["nopiece"]) == [spm().unk_id]
     for wrong in (4000, -1):
-        with pytest.raises(InputError, match=f"no piece of id {wrong}: .*0 to 3999"):
+        with pytest.raises(InputError, match=f"no token with id {wrong}, .*0 to 3999"):
             spm().convert_ids_to_tokens([5, wrong])
 
 

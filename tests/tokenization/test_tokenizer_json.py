@@ -65,9 +65,9 @@ def test_word_pieces(tmp_path):
     ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "its pieces and scores, unk"),
     *(('{"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, %s}' % more, words)
       for more, words in (
-          ('"normalizer": "NFKC"', "its normalizer is not laid out"),
-          ('"normalizer": {"normalizers": [3]}', "its normalizer is not laid out"),
-          ('"added_tokens": "[CLS]"', "its added_tokens is not laid out"),
+          ('"normalizer": "NFKC"', "its normalizer is not in the format"),
+          ('"normalizer": {"normalizers": [3]}', "its normalizer is not in the format"),
+          ('"added_tokens": "[CLS]"', "its added_tokens is not in the format"),
           ('"added_tokens": [{"id": 1}]', "added_tokens or precompiled_charsmap are d"),
           ('"normalizer": {"type": "Precompiled"}', "precompiled_charsmap are damaged"),
           ('"normalizer": {"type": "Precompiled", "precompiled_charsmap": "!"}',

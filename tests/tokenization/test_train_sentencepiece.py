@@ -90,7 +90,7 @@ def test_ctrl_c_ends_the_trainer(tmp_path):
              "--vocab_size=200", f"--output_prefix={tmp_path}/spm"], text=True, cwd=ROOT,
             stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as done:
         said = ""
-        while "training starts" not in said:
+        while "Training starts" not in said:
             said += done.stderr.readline()
             assert done.poll() is None, said
         while not (found := children(done.pid)):
