@@ -209,7 +209,7 @@ def _check_record(spec: FeatureSpec, arrays: Mapping[str, np.ndarray],
     """Raises InputError for the faults that parse_numpy does not look for."""
     missing = [f.name for f in spec.features if f.name not in arrays]
     if missing:
-        raise InputError(f"{where}: the feature {', '.join(missing)} is missing.")
+        raise InputError(f"{where}: it has no feature {', '.join(missing)}.")
     lengths = {f.name: arrays[f.name].shape[-1] for f in spec.features
                if _in_batches(f)}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():

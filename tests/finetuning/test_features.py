@@ -135,9 +135,9 @@ def test_values_of_more_than_32_bits_are_refused():
 @pytest.mark.parametrize("spec, message", [
     (classification_spec(1, 100), "label_ids holds int64_list instead"),
     (records.FeatureSpec((*SPEC.features, records.Feature("more", "int64", (1,)))),
-     "the feature more is missing"),
+     "it has no feature more"),
     (records.FeatureSpec((*SPEC.features, records.Feature(
-        "more", "int64", (1,), parsed=False))), "the feature more is missing"),
+        "more", "int64", (1,), parsed=False))), "it has no feature more"),
 ])
 def test_records_of_another_specification_are_refused(spec, message):
     with pytest.raises(InputError, match=f"^record 1: {message}"):

@@ -322,8 +322,8 @@ def test_better_evaluations_train_to_the_end(tmp_path):
 
 def test_no_model_to_start_from(tmp_path):
     with pytest.raises(InputError, match=re.escape(
-            f"there is no model to start from: {tmp_path} has no checkpoint, and "
-            "--init_checkpoint is not given; give one, or --from_scratch")):
+            f"there is no model to start from: {tmp_path} holds no checkpoint and no "
+            "--init_checkpoint is given; give one, or --from_scratch")):
         make(tmp_path, from_scratch=False).train()
     assert not list(tmp_path.glob("model.ckpt*"))
     assert not (tmp_path / "albert_config.json").exists()

@@ -198,7 +198,7 @@ def test_stopped_task_ends_as_the_unbroken_one(whole, tmp_path):
 def test_folder_of_another_task_is_refused_before_its_data_are_read(wanted, whole):
     task = MadeUp(whole.folder)
     task.read = None
-    with pytest.raises(InputError, match="task 'made-up' there, 'other' here"):
+    with pytest.raises(InputError, match="task: 'made-up' there, 'other' in this"):
         task.run(wanted, task="other")
 
 

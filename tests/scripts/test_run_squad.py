@@ -134,7 +134,7 @@ WRONG = {
         "to answer, as in SQuAD 2.0; add --version_2_with_negative"),
     "nothing to score": (
         dict(do_train="true", do_eval="true", predict_file="{data}/questions.json"),
-        "questions.json, article 1, paragraph 1, question 'q3' has no answers, so its"),
+        "questions.json, article 1, paragraph 1, question 'q3' has no answers, so that"),
     "threshold of version 1": (
         dict(do_train="true", null_score_diff_threshold=0),
         "--null_score_diff_threshold applies to SQuAD 2.0"),
