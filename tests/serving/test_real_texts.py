@@ -30,7 +30,7 @@ from tests.tokenization.test_in_graph import equally_likely
 
 COUNT = 1000
 SIZES = dict(max_seq_length=96, doc_stride=32)
-# By saved_model_cli, too; as docs/SERVING.md has the command.
+# Asked by saved_model_cli, too, with the command in docs/EXPORT.md.
 BY_CLI = ("sentences", "questions", "tags")
 CLI = ("import tensorflow_text; "
        "from tensorflow.python.tools.saved_model_cli import main; main()")
