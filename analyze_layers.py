@@ -1,14 +1,15 @@
-r"""Measures how far each layer moves its input, as the paper's picture does for
-BERT-large and ALBERT-large (section 3.1): L2 distance and cosine similarity.
+r"""Measures how much each layer changes its input, by L2 distance and cosine
+similarity, as in the paper's figure for BERT-large and ALBERT-large (section 3.1).
 
     python analyze_layers.py --model=runs/bert,runs/albert --titles=BERT,ALBERT \
         --input_file=heldout.txt --spm_model_file=spm.model \
         --output=layers.json --picture=layers.png
 
-A model is whatever `albert_tf.load` takes, of any sharing. A file holds a text a line,
-a tab before a second one, or JSON lines, as for extract_features.py; blank lines are
-left out. The first layer's input is the embeddings, after their projection. Means and
-standard deviations are over all pieces, [CLS] and [SEP] among them, and no padding.
+A model is any model that `albert_tf.load` accepts, with any sharing of parameters. A
+file holds one text per line, optionally with a second text after a tab, or JSON lines,
+as for extract_features.py; blank lines are left out. The input of the first layer is
+the projected embeddings. Means and standard deviations are over all tokens, including
+[CLS] and [SEP] but not padding.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -33,19 +34,21 @@ FLAGS = flags.FLAGS
 model_flags.define_flags()
 model_flags.define_batch_size()
 flags.adopt_module_key_flags(model_flags)
-flags.DEFINE_list("titles", [], "What to call the models; default: their paths.")
-flags.DEFINE_string("albert_config_file", None, "The config, for folders without one.")
-flags.DEFINE_string("input_file", None, "Text files: paths or globs, separated by "
-                    "commas.", required=True)
-flags.DEFINE_integer("max_seq_length", 0, "Pieces of a text, [CLS] and [SEP] among "
-                     "them; default: as in training.", lower_bound=0,
+flags.DEFINE_list("titles", [], "Comma-separated titles of the models in table and "
+                  "figure; default: their paths.")
+flags.DEFINE_string("albert_config_file", None, "JSON file with the model's "
+                    "configuration, for folders without one.")
+flags.DEFINE_string("input_file", None, "Comma-separated paths or globs of text files.",
+                    required=True)
+flags.DEFINE_integer("max_seq_length", 0, "Maximum number of tokens in a text, with "
+                     "[CLS] and [SEP]; 0: as in training.", lower_bound=0,
                      upper_bound=cli_flags.MOST)
-flags.DEFINE_string("output", None, "The numbers as JSON.")
-flags.DEFINE_string("picture", None, "The curves as PNG.")
+flags.DEFINE_string("output", None, "JSON file for the numbers; default: none.")
+flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 
 def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """The inputs of files, in order, without blank ones."""
+    """Yields the texts of files, in order, without blank ones."""
     for given, _, where in itertools.chain.from_iterable(map(inputs.read, paths)):
         try:
             named = inputs.named(given, NAMES, NAMES[1:])
@@ -61,7 +64,7 @@ def main(argv):
     titles = FLAGS.titles or models
     if len({*titles}) != len(models):
         raise InputError(f"--titles={','.join(titles)}: there are {len(models)} "
-                         "models; give each a title of its own.")
+                         "models; give each its own title.")
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     outputs = {f"--{name}": [path] for name in ("output", "picture")
                if (path := FLAGS[name].value)}
@@ -86,20 +89,20 @@ def main(argv):
     import albert_tf
     from albert_tf.features import layer_distances
 
-    found = {}
+    distances = {}
     for model, title, length in zip(models, titles, lengths):
         progress = Progress(f"measuring {title}", "texts", count)
-        found[title] = {"model": model, "max_seq_length": length,
+        distances[title] = {"model": model, "max_seq_length": length,
                         **layer_distances.measure(
                             albert_tf.load(model, FLAGS.albert_config_file,
                                            vocabulary=vocabulary),
                             texts(paths), length, FLAGS.batch_size,
                             on_texts=progress.add).as_dict()}
-    print(layer_distances.table(found))
+    print(layer_distances.table(distances))
     if FLAGS.output:
-        text_files.write_json(FLAGS.output, {"input_file": paths, "models": found})
+        text_files.write_json(FLAGS.output, {"input_file": paths, "models": distances})
     if FLAGS.picture:
-        layer_distances.draw(found, FLAGS.picture)
+        layer_distances.draw(distances, FLAGS.picture)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-r"""Writes the vectors of texts, of each piece or after any pass, to a file.
+r"""Writes the vectors of texts, or of each token, after any layer, to a file.
 
     python extract_features.py --model=runs/base --input_file=texts.txt \
         --output_file=texts.npz --pooling=mean
     python extract_features.py --model=albert_base --input_file='corpus/*.jsonl.gz' \
-        --output_file=pieces.parquet --pooling=pieces --layers=-1,-2 --max_seq_length=128
+        --output_file=pieces.parquet --pooling=pieces --layers=-1,-2 \
+        --max_seq_length=128
     cat texts.txt | python extract_features.py --model=runs/base --input_file=-
 
-The model is whatever `albert_tf.load` takes. A file holds a text a line, a tab before a
-second one; a file .jsonl objects with text, text_pair, and an id that goes into the
-output, whose rows stand in the order of the texts. Its name's end says what it is:
-.jsonl, .npz, .parquet; without one, JSON lines go to the standard output. Memory stays
-bounded, whatever the number of texts; a run that was stopped is resumed when the same
-command is started again. --runner does the same on a cluster.
+The model is any model that `albert_tf.load` accepts. An input file holds one text per
+line, optionally with a second text after a tab. A .jsonl file holds objects with text,
+text_pair, and an id that is copied to the output. The output has the texts' order, and
+its format is that of its name's end: .jsonl, .npz or .parquet. Without an output file,
+JSON lines are written to the standard output. The memory used does not depend on the
+number of texts. If the command is interrupted, run it again to resume. --runner runs it
+on a cluster.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -30,29 +32,31 @@ from albert_tf.text import inputs
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
-flags.DEFINE_string("input_file", None, "Text files: paths or globs, separated by "
-                    "commas; - is the standard input.", required=True)
-flags.DEFINE_string("output_file", None, "A new file, .jsonl, .npz or .parquet; default: "
-                    "JSON lines to the standard output.")
+flags.DEFINE_string("input_file", None, "Comma-separated paths or globs of text files, "
+                    "or - for the standard input.", required=True)
+flags.DEFINE_string("output_file", None, "New output file: .jsonl, .npz or .parquet; "
+                    "default: write JSON lines to the standard output.")
 flags.DEFINE_list(
-    "pooling", [], "Some of pooled (the release's pooler), cls (the first piece), mean, "
-    "max, mean_sqrt_len_tokens, weightedmean, lasttoken (over the pieces), pieces (each "
-    "with its vector), embedding (as a folder of sentence-transformers says). Default: "
-    "embedding where there is one, else pooled,mean.")
-flags.DEFINE_list("layers", ["-1"], "After which passes: 1 is the first, -1 the last. Of "
-                  "several, vectors have an axis more.")
-flags.DEFINE_integer("max_seq_length", 0, "Pieces of a text, [CLS] and [SEP] among them; "
-                     "default: as in training.", lower_bound=0,
+    "pooling", [], "Comma-separated kinds of vectors: pooled (the model's pooler), cls "
+    "(the first token), mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken (over "
+    "the tokens), pieces (a vector for each token), embedding (as defined by a folder "
+    "of sentence-transformers). Default: embedding if it is defined, else "
+    "pooled,mean.")
+flags.DEFINE_list("layers", ["-1"], "Comma-separated numbers of the layers to use: 1 "
+                  "is the first, -1 the last. With several layers the vectors have an "
+                  "additional axis.")
+flags.DEFINE_integer("max_seq_length", 0, "Maximum number of tokens in a text, with "
+                     "[CLS] and [SEP]; 0: as in training.", lower_bound=0,
                      upper_bound=cli_flags.MOST)
 model_flags.define_batch_size()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string(
-    "work_dir", None, "Folder for unfinished work, removed at the end; by default "
-    "<output_file>.unfinished. Give one on this machine where the output is remote.")
+    "work_dir", None, "Folder for unfinished work, removed at the end; default: "
+    "<output_file>.unfinished. If the output is remote, give a folder on this machine.")
 flags.DEFINE_string(
-    "runner", None, "Run on a cluster, by Apache Beam: DirectRunner, FlinkRunner, "
+    "runner", None, "Run on a cluster with Apache Beam: DirectRunner, FlinkRunner, "
     "SparkRunner, DataflowRunner, DaskRunner, PortableRunner, or the full name of "
-    "another runner's class. Options of the runner come last, after a --.")
+    "another runner's class. Give options of the runner last, after a --.")
 
 
 def _layers() -> tuple[int, ...]:
@@ -66,8 +70,8 @@ def _layers() -> tuple[int, ...]:
 def main(argv):
     if argv[1:] and not FLAGS.runner:
         raise InputError(
-            f"'{argv[1]}' is not a flag: flags are written --name=value, and a value "
-            "with spaces in quotes. (Words after a -- are options of --runner.)")
+            f"'{argv[1]}' is not a flag; write flags as --name=value, and quote values "
+            "with spaces. (Words after a -- are options of --runner.)")
     options = feature_options.Options(
         tuple(kind.strip() for kind in FLAGS.pooling), _layers(), FLAGS.max_seq_length,
         FLAGS.batch_size)
@@ -76,17 +80,18 @@ def main(argv):
         FLAGS.input_file, "--input_file")
     vocabulary = model_flags.vocabulary()
     if FLAGS["batch_size"].present:
-        found = formats.read(FLAGS.model, vocabulary=vocabulary)
-        model_flags.check_batch_size(found.config, found.facts.get("task") or {})
+        checkpoint = formats.read(FLAGS.model, vocabulary=vocabulary)
+        model_flags.check_batch_size(
+            checkpoint.config, checkpoint.facts.get("task") or {})
     if FLAGS.output_file:
         job.extract(
             FLAGS.model, paths, FLAGS.output_file, options, work_dir=FLAGS.work_dir,
             runner=FLAGS.runner or "", runner_options=argv[1:], vocabulary=vocabulary)
     elif FLAGS.runner:
-        raise InputError("--runner needs an --output_file, as workers do not write to "
-                         "the standard output.")
+        raise InputError("--runner needs --output_file, because workers do not write "
+                         "to the standard output; give both.")
     else:
-        # Who types waits for each answer.
+        # A user who types texts should see each answer immediately.
         job.show(job.stream(
             FLAGS.model, paths, options,
             held=1 if sys.stdin.isatty() and typed else 1024, vocabulary=vocabulary))

@@ -1,10 +1,10 @@
-"""The whole way on a small scale: text, vocabulary, records, pretraining, evaluation.
+"""All steps at a small scale: text, vocabulary, records, pretraining, evaluation.
 
     python quickstart.py --output_dir=quickstart_output [--text='my/*.txt']
 
-Runs the project's own scripts one after another and shows each command, so that
-every step can be repeated and changed. Without --text it takes the English prose
-that comes with Python and the installed packages. About ten minutes on two cores.
+Runs the project's scripts one after another and prints each command, so that you can
+repeat and change every step. Without --text it uses the English documentation in Python
+and the installed packages. It takes about ten minutes on two cores.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -29,17 +29,19 @@ from albert_tf.training import baselines, log
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
-    "text", "", "Plain text, wikiextractor output or JSON lines: comma-separated "
-    "paths or globs. Default: the prose that comes with Python.")
+    "text", "", "Comma-separated paths or globs of plain text, wikiextractor output or "
+    "JSON lines. Default: the English documentation in Python and installed packages.")
 flags.DEFINE_string("language", "en", "Language of --text, an ISO 639 code.")
-flags.DEFINE_string("output_dir", "quickstart_output", "Where everything goes.")
+flags.DEFINE_string("output_dir", "quickstart_output", "Folder for all output.")
 flags.DEFINE_integer(
-    "vocab_size", 4000, "Pieces of the vocabulary; fewer where the text is small.")
-flags.DEFINE_integer("num_train_steps", 1500, "Training steps.", lower_bound=1)
-flags.DEFINE_integer("random_seed", 12345, "Fixes everything.")
+    "vocab_size", 4000, "Number of tokens in the vocabulary; reduced if the text is "
+    "small.")
+flags.DEFINE_integer(
+    "num_train_steps", 1500, "Number of training steps.", lower_bound=1)
+flags.DEFINE_integer("random_seed", 12345, "Seed of all random choices.")
 
-# A model that two cores train to something in minutes: three shared layers of
-# width 128 on sequences of 64 pieces.
+# A model that two cores can train in minutes: three shared layers of width 128 on
+# sequences of 64 tokens.
 MODEL = dict(
     embedding_size=128, hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
     intermediate_size=512, max_position_embeddings=64)
@@ -47,50 +49,50 @@ MAX_SEQ_LENGTH = 64
 MAX_PREDICTIONS_PER_SEQ = 10
 BATCH_SIZE = 64
 
-# Besides folders and what is made with them.
+# The files in the output folder.
 OUTPUTS = ("corpus.txt", "heldout.txt", "corpus.txt.summary.json", "spm.model",
            "spm.vocab", "albert_config.json", "curves.png")
 
-# Text that a piece of the vocabulary needs; small texts get fewer pieces.
+# Bytes of text per token of the vocabulary; small texts get a smaller vocabulary.
 BYTES_PER_PIECE = 500
 
 
 def run_script(step: str, script: str, **flag_values) -> None:
-    """Runs one of the project's scripts and shows its command."""
+    """Runs one of the project's scripts and prints its command."""
     command = [sys.executable, os.path.join(os.path.dirname(__file__) or ".", script)]
     command += [f"--{name}={value}" for name, value in flag_values.items()]
     shown = ["python", script, *command[2:]]
     print(f"\n== {step}\n{' '.join(shlex.quote(word) for word in shown)}\n", flush=True)
     begin = time.monotonic()
-    # The scripts warn of nothing here that their own lines do not say.
     with subprocess.Popen(command) as process:
         try:
             status = process.wait()
         except BaseException:
-            process.terminate()  # It ends in order, as this one does.
+            process.terminate()  # Lets the script save its work and end.
             raise
     if status:
         raise InputError(
-            f"{script} ended with status {status}; its last lines say why.")
+            f"{script} ended with status {status}; see its last lines above.")
     print(f"({duration(time.monotonic() - begin)})", flush=True)
 
 
 def make_data(folder: str) -> AlbertConfig:
-    """Text → corpus → vocabulary → records; returns the model's config."""
+    """Makes corpus, vocabulary and records from the text; returns the model's
+    config."""
     corpus, heldout = f"{folder}/corpus.txt", f"{folder}/heldout.txt"
     source = {"input_format": "python"}
     if FLAGS.text:
         source = {"input_file": FLAGS.text, "language": FLAGS.language}
         if len(files.expand_patterns(FLAGS.text, "--text")) == 1:
-            # One book is not one document: some of it must be held out.
+            # A single book must be several documents, because some are held out.
             source["document_separator"] = "blank_line"
     run_script(
-        "1. Text: one sentence a line, some documents held out for evaluation",
+        "1. Text: one sentence per line, some documents held out for evaluation",
         "prepare_corpus.py", **source, output_file=corpus, heldout_file=heldout,
         heldout_share=0.05, min_document_sentences=3, random_seed=FLAGS.random_seed)
     vocab_size = min(FLAGS.vocab_size, os.path.getsize(corpus) // BYTES_PER_PIECE)
     run_script(
-        "2. Vocabulary: SentencePiece with the release's settings",
+        "2. Vocabulary: SentencePiece with the original implementation's settings",
         "train_sentencepiece.py", input_file=corpus, output_prefix=f"{folder}/spm",
         vocab_size=vocab_size)
     for name, text, copies in (("train", corpus, 10), ("heldout", heldout, 2)):
@@ -107,7 +109,7 @@ def make_data(folder: str) -> AlbertConfig:
 
 
 def pretrain(folder: str) -> None:
-    """Trains, and evaluates on the held-out documents as it goes."""
+    """Trains the model, with evaluations on the held-out documents."""
     steps = FLAGS.num_train_steps
     run_script(
         "4. Pretraining: masked LM and sentence order with LAMB",
@@ -123,7 +125,7 @@ def pretrain(folder: str) -> None:
 
 
 def report(folder: str, config: AlbertConfig, begin: float) -> None:
-    """Prints the table, draws the curves with the baselines, says what is where."""
+    """Prints the results and the files, and draws the curves with the baselines."""
     spec = pretraining_spec(MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ)
     tokenizer = FullTokenizer(spm_model_file=f"{folder}/spm.model")
     guess = baselines.count_baselines(
@@ -132,17 +134,17 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
     metrics_path = f"{folder}/model/{log.METRICS_FILE}"
     rows = log.read_metrics(metrics_path)
     result = [row for row in rows if row["split"] == "eval"][-1]
-    rates = [row["steps_per_second"] for row in rows if "steps_per_second" in row]
+    speeds = [row["steps_per_second"] for row in rows if "steps_per_second" in row]
     parameters = count_parameters(config).with_heads
     log.draw_curves(metrics_path, f"{folder}/curves.png", {
         "masked_lm_accuracy": {"most frequent follower": guess.most_frequent_follower,
-                               "most frequent piece": guess.most_frequent_piece},
+                               "most frequent token": guess.most_frequent_piece},
         "sentence_order_accuracy": {"larger class": guess.larger_class}})
     order = result["sentence_order_accuracy"]
     low, high = baselines.wilson_interval(order, guess.examples)
     lines = [
         ("masked-LM accuracy", f"{result['masked_lm_accuracy']:.1%}"),
-        ("  always the most frequent piece", f"{guess.most_frequent_piece:.1%}"),
+        ("  always the most frequent token", f"{guess.most_frequent_piece:.1%}"),
         ("  most frequent follower of the left neighbour",
          f"{guess.most_frequent_follower:.1%}"),
         ("sentence-order accuracy", f"{order:.1%} (95 %: {low:.1%} to {high:.1%})"),
@@ -150,28 +152,28 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
         ("masked-LM loss", f"{result['masked_lm_loss']:.3f}"),
         ("sentence-order loss", f"{result['sentence_order_loss']:.3f}"),
         ("steps", f"{result['step']} of {BATCH_SIZE} sequences"),
-        ("steps/s", f"{sorted(rates)[len(rates) // 2]:.1f}" if rates else "-"),
+        ("steps/s", f"{sorted(speeds)[len(speeds) // 2]:.1f}" if speeds else "-"),
         ("parameters", f"{parameters:,}"),
         ("time", duration(time.monotonic() - begin)),
     ]
-    print(f"\n== On held-out documents ({guess.examples} sequences, "
-          f"{guess.predictions} masked pieces)\n")
+    print(f"\n== Results on held-out documents ({guess.examples} sequences, "
+          f"{guess.predictions} masked tokens)\n")
     for name, value in lines:
         print(f"  {name:<48} {value}")
     print(f"""
-== What lies where
+== Files
 
-  {folder}/corpus.txt, heldout.txt       the text, one sentence a line
+  {folder}/corpus.txt, heldout.txt       the text, one sentence per line
   {folder}/spm.model, spm.vocab          the vocabulary
   {folder}/train.tfrecord, heldout.tfrecord   the records
   {folder}/model                         checkpoints, metrics.jsonl, the config
   {folder}/curves.png                    curves with the baselines
   tensorboard --logdir={folder}/model/tensorboard
 
-== What next
+== Next steps
 
   Your own text:         make quickstart TEXT='my/*.txt'
-  Train on:              the command of step 4 with a larger --num_train_steps
+  Train longer:          the command of step 4 with a larger --num_train_steps
   A published size:      python run_pretraining.py --help   (--model=base)
   A TF1 checkpoint:      python run_pretraining.py --init_checkpoint=model.ckpt-best ...
 """)
@@ -183,8 +185,8 @@ def main(argv):
     folder = FLAGS.output_dir
     if os.path.exists(f"{folder}/model/checkpoint"):
         raise InputError(
-            f"{folder} holds an earlier quickstart; remove it (rm -r {folder}), or "
-            "choose another: make quickstart OUTPUT=folder.")
+            f"{folder} holds the output of an earlier quickstart; remove it (rm -r "
+            f"{folder}), or choose a different folder: make quickstart OUTPUT=FOLDER.")
     texts = files.expand_patterns(FLAGS.text, "--text") if FLAGS.text else []
     files.prepare_outputs(
         {"--output_dir": [f"{folder}/{name}" for name in files.names_in(folder)

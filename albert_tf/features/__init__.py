@@ -1,1 +1,2 @@
-"""Vectors of many texts, and how far layers move their input."""
+"""Computing vectors of many texts, and measuring how much each layer changes its
+input."""

@@ -1,9 +1,9 @@
-"""Vectors on a cluster: the parts of job, by Apache Beam's RunInference.
+"""Vectors on a cluster: computes the parts of a job with Apache Beam's RunInference.
 
     files ─► units of texts ─► RunInference ─► parts in the folder for unfinished work
 
-A batch of RunInference is a unit, so that texts share batches as on one machine. The
-parts are joined where the pipeline was started.
+A batch of RunInference is a unit, so that the same texts share batches as on one
+machine. The parts are joined on the machine that started the pipeline.
 """
 
 import dataclasses
@@ -16,7 +16,8 @@ from albert_tf.jobs.work_folder import WorkFolder
 
 def prepared(runner: str, runner_options: Sequence[str], tasks: Sequence[tuple]
              ) -> Callable[[Any], None]:
-    """What does a job's tasks on a runner, whose name and options are checked."""
+    """Checks a runner's name and options; returns a function that runs a job's tasks on
+    it."""
     beam = beam_runner.package()
     pipeline = beam_runner.pipeline(beam, runner, runner_options, len(tasks))
 
@@ -31,11 +32,11 @@ def prepared(runner: str, runner_options: Sequence[str], tasks: Sequence[tuple]
 
 
 def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
-    """Joins the steps to a pipeline; `beam` is the package apache_beam."""
+    """Adds the steps to a pipeline; `beam` is the package apache_beam."""
     from apache_beam.ml.inference import base
 
     class Handler(base.ModelHandler):
-        """A model in a worker: units to parts."""
+        """A model in a worker, which turns units into parts."""
 
         def load_model(self):
             from albert_tf.features import vectors
@@ -49,7 +50,7 @@ def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
                     unit.name, job.files.part(model.rows(unit.inputs)))
 
         def should_skip_batching(self):
-            # BatchElements' last batch is lost by Beam's Dask runner.
+            # Beam's Dask runner loses the last batch of BatchElements.
             return True
 
     logging.getLogger("apache_beam.ml").setLevel(logging.WARNING)
@@ -62,4 +63,4 @@ def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
      | "SpreadUnits" >> beam.Reshuffle()
      | "Batch" >> beam.Map(lambda unit: [unit])
      | "Embed" >> base.RunInference(Handler())
-     | "Keep" >> beam.Map(lambda found: job.keep(found.example, found.inference)))
+     | "Keep" >> beam.Map(lambda result: job.keep(result.example, result.inference)))

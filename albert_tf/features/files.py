@@ -1,11 +1,12 @@
-"""Files of features: JSON lines, NPZ, Parquet, each made of finished parts.
+"""Files of features: JSON lines, NPZ or Parquet, each joined from finished parts.
 
-A row is a dict: `id` if the input had one, arrays of float32, and where pieces are asked
-for `pieces`, a list of texts, beside `piece_vectors`, an array with a row for each.
+A row is a dict with `id`, if the input had one, and float32 arrays. For the pooling
+"pieces" it has the list of tokens, `pieces`, and `piece_vectors`, an array with a row
+for each token.
 
-    answer.jsonl    a row is an object
-    answer.npz      arrays with a row for each text; of all texts' pieces one after the
-                    other, `piece_counts` says how many each has
+    answer.jsonl    one object per row
+    answer.npz      arrays with one row per text; the tokens of all texts follow each
+                    other, and `piece_counts` holds their number in each text
     answer.parquet  columns; vectors are lists of fixed size
 """
 
@@ -24,24 +25,26 @@ _COPIED = 1 << 20
 
 
 def line(row: Row) -> str:
-    """A row as JSON."""
+    """Returns a row as JSON."""
     return json.dumps({name: value.tolist() if isinstance(value, np.ndarray) else value
                        for name, value in row.items()}, ensure_ascii=False)
 
 
 class JsonLines:
-    """A JSON object a line."""
+    """JSON lines: one object per line."""
 
     end = ".jsonl"
     needs_columns = False
 
     def check(self) -> None:
-        """Raises InputError where a package is missing."""
+        """Raises InputError if a package is missing."""
 
     def part(self, rows: Sequence[Row]) -> bytes:
+        """Returns a part of the output that holds `rows`."""
         return "".join(f"{line(row)}\n" for row in rows).encode()
 
     def join(self, parts: Sequence[str], stream: BinaryIO) -> None:
+        """Writes the parts in the files `parts` to the output."""
         for path in parts:
             with files.open_binary(path) as part:
                 while data := part.read(_COPIED):
@@ -49,7 +52,7 @@ class JsonLines:
 
 
 class Npz(JsonLines):
-    """NumPy's arrays by name, not compressed; np.load maps them."""
+    """NumPy's arrays by name, not compressed."""
 
     end = ".npz"
     needs_columns = True
@@ -68,7 +71,7 @@ class Npz(JsonLines):
                 known[2] = np.promote_types(known[2], dtype)
         with zipfile.ZipFile(stream, "w") as target:
             for name, (count, rest, dtype) in shapes.items():
-                # Of no date, so that the same vectors are the same bytes.
+                # Without a date, so that the same vectors result in the same bytes.
                 with target.open(zipfile.ZipInfo(f"{name}.npy"), "w",
                                  force_zip64=True) as member:
                     np.lib.format.write_array_header_1_0(member, {
@@ -80,19 +83,19 @@ class Npz(JsonLines):
 
 
 def _headers(path: str) -> dict[str, tuple]:
-    """Names of the arrays in an .npz → shape and type, without their numbers."""
-    found = {}
+    """Returns the shape and type of each array in an .npz, without reading its data."""
+    headers = {}
     with files.open_binary(path) as stream, zipfile.ZipFile(stream) as archive:
         for member in archive.namelist():
             with archive.open(member) as array:
                 np.lib.format.read_magic(array)
                 shape, _, dtype = np.lib.format.read_array_header_1_0(array)
-            found[member.removesuffix(".npy")] = shape, dtype
-    return found
+            headers[member.removesuffix(".npy")] = shape, dtype
+    return headers
 
 
 class Parquet(JsonLines):
-    """Columns, by pyarrow."""
+    """Parquet columns, written by pyarrow."""
 
     end = ".parquet"
     needs_columns = True
@@ -102,12 +105,12 @@ class Parquet(JsonLines):
 
     def part(self, rows):
         pyarrow, parquet = _pyarrow()
-        made = columns(rows)
-        counts = made.pop("piece_counts", None)
+        arrays_by_name = columns(rows)
+        counts = arrays_by_name.pop("piece_counts", None)
         offsets = None if counts is None else np.concatenate(
             [[0], np.cumsum(counts)]).astype(np.int32)
         arrays = {}
-        for name, values in made.items():
+        for name, values in arrays_by_name.items():
             array = pyarrow.array(values.reshape(-1).tolist() if (
                 values.dtype.kind == "U") else values.reshape(-1))
             for size in reversed(values.shape[1:]):
@@ -136,36 +139,36 @@ def _pyarrow():
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError("files of Parquet need the package pyarrow: pip install "
+        raise InputError("Parquet files need the package pyarrow; run pip install "
                          "'albert_tf[parquet]', or pip install pyarrow.") from error
     return pyarrow, pyarrow.parquet
 
 
 def columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """Rows as arrays, pieces of all rows one after the other."""
-    found: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-    if "pieces" in found:
-        found["piece_counts"] = np.array(list(map(len, found["pieces"])), np.int32)
+    """Converts rows to arrays; the tokens of all rows follow each other."""
+    by_name: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    if "pieces" in by_name:
+        by_name["piece_counts"] = np.array(list(map(len, by_name["pieces"])), np.int32)
         for name in ("pieces", "piece_vectors"):
-            found[name] = np.concatenate(list(map(np.asarray, found[name])))
-    return {name: np.asarray(values) for name, values in found.items()}
+            by_name[name] = np.concatenate(list(map(np.asarray, by_name[name])))
+    return {name: np.asarray(values) for name, values in by_name.items()}
 
 
-FORMATS = {made.end: made for made in (JsonLines(), Npz(), Parquet())}
+FORMATS = {kind.end: kind for kind in (JsonLines(), Npz(), Parquet())}
 
 
 def format_of(path: str) -> JsonLines:
-    """By the end of an output's name."""
-    for end, made in FORMATS.items():
+    """Returns the format for the end of an output's name."""
+    for end, kind in FORMATS.items():
         if path.endswith(end):
-            made.check()
-            return made
-    raise InputError(f"--output_file={path}: its name says no format; end it in "
-                     f"{', '.join(FORMATS)}.")
+            kind.check()
+            return kind
+    raise InputError(f"--output_file={path}: the format is not known; end the name in "
+                     f"one of {', '.join(FORMATS)}.")
 
 
 class Ids:
-    """Checks that the ids of a column are all there and of one kind."""
+    """Checks that all ids of a column exist and have the same type."""
 
     def __init__(self):
         self._first = None
@@ -180,6 +183,6 @@ class Ids:
             what = "missing" if value is None else f"{value!r:.40}"
             raise InputError(
                 f"{where}: the id is {what}" + (
-                    f", those before are {self._first}" if kind else "")
-                + "; files of columns take texts alone or whole numbers of 64 bits "
-                "alone: mend it, or write .jsonl.")
+                    f", but earlier ids are {self._first}" if kind else "")
+                + "; in .npz and .parquet files all ids must be texts, or all whole "
+                "numbers of 64 bits. Fix the id, or write a .jsonl file.")

@@ -2,9 +2,9 @@
 
     files ─► tasks ─► units of 1,024 texts ─► rows ─► parts ─► the output
 
-A unit is computed by itself, so that its vectors depend neither on those before it nor
-on a run that was stopped; its part lies in a folder for unfinished work until all are
-there. TensorFlow is loaded when all inputs are checked.
+Each unit is computed separately, so that its vectors depend neither on earlier units
+nor on an interruption. Its part stays in a folder for unfinished work until all parts
+exist. TensorFlow is loaded after all inputs are checked.
 """
 
 import dataclasses
@@ -28,34 +28,35 @@ from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 from albert_tf.jobs.work_folder import WorkFolder, state_of
 
 NAMES = ("text", "text_pair")
-# Part of what an unfinished run is compared by: goes up when vectors change.
+# Increased whenever vectors change; unfinished work of a different version is not
+# resumed.
 _VERSION = 1
-# Bytes of the numbers of a unit; of texts by the way to it.
+# Maximum number of bytes of the vectors in a unit.
 _UNIT_BYTES = 64 << 20
-# Bytes of small files that are read together.
+# Maximum number of bytes of small files that are read in one task.
 _TASK_BYTES = 8 << 20
 _JOINED = "joined"
 
 
 class Unit(NamedTuple):
-    """Texts that are computed by themselves."""
+    """Texts that are computed separately from others."""
 
     name: str
     inputs: list[Input]
 
 
-Task = tuple[int, tuple[str, ...]]  # number, files that are read one after the other
+Task = tuple[int, tuple[str, ...]]  # number, files to read in order
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What workers must know; can be pickled.
+    """The settings that workers need; can be pickled.
 
     Attributes:
-      options: filled in.
-      format: one of feature_files.FORMATS.
-      text_bytes: of the numbers of a text, of each of its pieces if they are wanted.
-      vocabulary: for a model whose folder has none.
+      options: options with all defaults filled in.
+      format: key of feature_files.FORMATS.
+      text_bytes: bytes of the vectors of a text, or of each token with vectors of
+      tokens. vocabulary: vocabulary for a model whose folder has none.
     """
 
     model: str
@@ -72,37 +73,40 @@ class Job:
 
     def units(self, task: Task, ids: Optional[feature_files.Ids] = None
               ) -> Iterator[Unit]:
-        """A task's texts, checked."""
+        """Yields the units of a task's texts, which it checks."""
         number, paths = task
         ids = ids or feature_files.Ids()
-        held, size, count = [], 0, 0
+        texts, size, count = [], 0, 0
         for path in paths:
             for each in text_inputs.read(path):
                 try:
-                    given = text_inputs.named(each.given, NAMES, NAMES[1:])
+                    text = text_inputs.named(each.given, NAMES, NAMES[1:])
                 except InputError as error:
                     raise InputError(f"{each.where}: {error}") from error
                 if self.files.needs_columns:
                     ids.check(each.kept.get("id"), each.where)
-                own = self.text_bytes * (1 if PIECES not in self.options.pooling else min(
+                tokens = 1 if PIECES not in self.options.pooling else min(
                     self.options.max_seq_length,
-                    sum(map(len, filter(None, given.values()))) + NUM_SPECIAL_PAIR))
-                if held and (len(held) == self.unit_texts or size + own > _UNIT_BYTES):
-                    yield Unit(_name(number, count), held)
-                    held, size, count = [], 0, count + 1
-                held.append(each._replace(given=given))
-                size += own
-        if held:
-            yield Unit(_name(number, count), held)
+                    sum(map(len, filter(None, text.values()))) + NUM_SPECIAL_PAIR)
+                text_size = self.text_bytes * tokens
+                if texts and (len(texts) == self.unit_texts
+                              or size + text_size > _UNIT_BYTES):
+                    yield Unit(_name(number, count), texts)
+                    texts, size, count = [], 0, count + 1
+                texts.append(each._replace(given=text))
+                size += text_size
+        if texts:
+            yield Unit(_name(number, count), texts)
 
     def unfinished(self, task: Task) -> Iterator[Unit]:
+        """Yields the units of a task that have no part yet."""
         return (unit for unit in self.units(task) if not self.is_finished(unit.name))
 
     def is_finished(self, name: str) -> bool:
         return self.folder.finished(name) is not None
 
     def keep(self, name: str, part: bytes) -> None:
-        """Writes a unit's part."""
+        """Writes the part of a unit."""
         with self.folder.write(self.part_of(name)) as stream:
             stream.write(part)
         self.folder.finish(name, {}, {self.part_of(name): stream.sum})
@@ -116,23 +120,23 @@ def _name(task: int, unit: int) -> str:
 
 
 def tasks_of(paths: Sequence[str]) -> list[Task]:
-    """Files, of which small ones that follow each other go together."""
-    found: list[list[str]] = []
-    held = 0
+    """Groups files into tasks; consecutive small files share a task."""
+    groups: list[list[str]] = []
+    total = 0
     for path in paths:
         size = _TASK_BYTES if path == text_inputs.STANDARD_INPUT or (
             files.is_remote(path)) else files.size(path)
-        if not found or held + size > _TASK_BYTES:
-            found.append([])
-            held = 0
-        found[-1].append(path)
-        held += size
-    return [(number, tuple(group)) for number, group in enumerate(found)]
+        if not groups or total + size > _TASK_BYTES:
+            groups.append([])
+            total = 0
+        groups[-1].append(path)
+        total += size
+    return [(number, tuple(group)) for number, group in enumerate(groups)]
 
 
 def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
            vocabulary: Optional[Vocabulary] = None) -> Iterator[Row]:
-    """The rows of texts as they come, `held` of which wait for each other at most."""
+    """Yields the rows of texts while they are read, at most `held` texts at a time."""
     job = _job(model, options, WorkFolder(""), ".jsonl",
                formats.read(model, vocabulary=vocabulary))
     job = dataclasses.replace(job, unit_texts=held, vocabulary=vocabulary)
@@ -144,9 +148,10 @@ def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
 
 def _job(model: str, options: Options, folder: WorkFolder, format: str,
          checkpoint: Checkpoint) -> Job:
+    """Returns the job for a model, with the options' defaults filled in."""
     if checkpoint.vocabulary is None:
-        raise InputError(f"--model={model}: its folder holds no vocabulary; give "
-                         "--spm_model_file or --vocab_file.")
+        raise InputError(f"--model={model}: its folder holds no vocabulary; "
+                         "give --spm_model_file or --vocab_file.")
     options = options.of(checkpoint)
     vectors = 1 if PIECES in options.pooling else len(options.pooling)
     return Job(model, options, folder, format, unit_texts=Job.unit_texts,
@@ -155,7 +160,7 @@ def _job(model: str, options: Options, folder: WorkFolder, format: str,
 
 
 def _extractor(job: Job):
-    from albert_tf.features import vectors  # With TensorFlow.
+    from albert_tf.features import vectors  # Late: it loads TensorFlow.
 
     return vectors.load(job.model, job.options, job.vocabulary)
 
@@ -165,38 +170,41 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
             runner: str = "", runner_options: Sequence[str] = (),
             vocabulary: Optional[Vocabulary] = None,
             unit_texts: int = Job.unit_texts) -> None:
-    """Writes the vectors of the texts in files, or goes on with a run that was stopped.
+    """Writes the vectors of the texts in files, or resumes a run that was stopped.
 
         extract("runs/base", ["texts.txt"], "texts.parquet", Options(("mean",)))
 
     Args:
-      model: whatever `load` takes.
-      input_files: as text_inputs.read takes them; STANDARD_INPUT alone is never resumed.
-      output_file: a new file; the end of its name, one of feature_files.FORMATS, says
-        what it holds.
+      model: a model that `load` accepts.
+      input_files: files for text_inputs.read; STANDARD_INPUT, which must be the only
+        one, is never resumed.
+      output_file: a new file; the end of its name is one of feature_files.FORMATS and
+        selects the format.
       work_dir: folder for unfinished work, by default the output's name and
-        ".unfinished"; with a `runner` all workers must reach it.
-      runner, runner_options: of Apache Beam (beam_runner.pipeline); by default this
-        process does the work.
-      vocabulary: for a model whose folder has none.
-      unit_texts: in a unit at most.
+        ".unfinished"; with a `runner` all workers must be able to write to it.
+      runner, runner_options: runner of Apache Beam (beam_runner.pipeline) and its
+        options; by default this process does the work.
+      vocabulary: vocabulary for a model whose folder has none.
+      unit_texts: maximum number of texts in a unit.
     """
     typed = text_inputs.STANDARD_INPUT in input_files
     if typed and (runner or len(input_files) > 1):
-        raise InputError("--input_file=- is the standard input, which goes neither with "
-                         "other files nor with --runner; give files.")
+        raise InputError("--input_file=- is the standard input, which cannot be "
+                         "combined with other files or with --runner; give files.")
+    # 1. Check the files; a finished output of the same command needs no work.
     kind = feature_files.format_of(output_file)
     sources = [] if typed else list(input_files)
     files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
     folder = WorkFolder.beside(output_file, work_dir, (*sources, model))
     if files.exists(output_file):
         if (folder.known(_JOINED) or {}).get("mark") == _mark(output_file):
-            logging.info("%s is whole.", output_file)
+            logging.info("%s is already complete.", output_file)
             return files.remove_folder(folder.path)
-        raise InputError(f"--output_file={output_file} is there already; give a new "
-                         "name, or remove it.")
+        raise InputError(f"--output_file={output_file} exists already; give a new "
+                         "name, or remove the file.")
     if not files.is_remote(output_file):
         files.make_directory(os.path.dirname(output_file) or ".", "--output_file")
+    # 2. Read the model's config, and check all inputs.
     checkpoint = formats.read(model, vocabulary=vocabulary)
     job = _job(model, options, folder, kind.end, checkpoint)
     job = dataclasses.replace(job, unit_texts=unit_texts, vocabulary=vocabulary)
@@ -206,6 +214,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
 
         run = beam.prepared(runner, runner_options, tasks)
     names, texts = ([], None) if typed else _scan(job, tasks)
+    # 3. Compute the missing parts, unless model or inputs have changed, and join them.
     state = [os.urandom(8).hex()] if typed else state_of(
         [*sources, *_files_of(checkpoint)])
     with folder.used(_settings(job), state, keeps=lambda error: not typed):
@@ -222,14 +231,14 @@ def _settings(job: Job) -> dict[str, Any]:
 
 
 def _files_of(checkpoint: Checkpoint) -> list[str]:
-    """The model's weights and vocabulary."""
+    """Returns the files of the model's weights and vocabulary."""
     folder, name = os.path.split(checkpoint.source)
     return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
               if other.startswith(name)), checkpoint.vocabulary.path]
 
 
 def _scan(job: Job, tasks: Iterable[Task]) -> tuple[list[str], int]:
-    """Checks all inputs; the names of the units, and how many texts there are."""
+    """Checks all inputs; returns the names of the units and the number of texts."""
     progress, ids = Progress("checking", "texts", None), feature_files.Ids()
     names, texts = [], 0
     for task in tasks:
@@ -243,13 +252,13 @@ def _scan(job: Job, tasks: Iterable[Task]) -> tuple[list[str], int]:
 
 
 def _compute(job: Job, tasks: Iterable[Task], texts: Optional[int]) -> list[str]:
-    """Makes the parts that are not there; the names of all units."""
+    """Computes the missing parts; returns the names of all units."""
     progress, done, names, extractor = None, 0, [], None
     for task in tasks:
         for unit in job.units(task):
             names.append(unit.name)
             if not job.is_finished(unit.name):
-                # Loading the model is no part of the rate.
+                # The model is loaded first, so that this does not count for the speed.
                 extractor = extractor or _extractor(job)
                 progress = progress or Progress("embedding", "texts", texts, done)
                 job.keep(unit.name, job.files.part(extractor.rows(unit.inputs)))
@@ -264,25 +273,26 @@ def _compute(job: Job, tasks: Iterable[Task], texts: Optional[int]) -> list[str]
 
 
 def _join(job: Job, names: Sequence[str], output_file: str) -> None:
-    """Makes the output of all parts."""
+    """Joins all parts to the output."""
     paths = [job.folder.file(job.part_of(name)) for name in names]
     missing = [path for path in paths if not os.path.exists(path)]
     if missing:
-        raise RuntimeError(f"{len(missing)} parts are not there, such as {missing[0]}.")
+        raise RuntimeError(f"{len(missing)} parts are missing, such as {missing[0]}.")
     with files.staged(output_file) as (temporary,):
         with files.open_binary(temporary, "wb") as opened:
             job.files.join(paths, opened)
-        # Whoever starts again knows the output by it, as a kill may come right behind.
+        # Lets a restarted run recognise the output if this one is killed before
+        # cleanup.
         job.folder.finish(_JOINED, {"mark": _mark(temporary)}, {})
     logging.info("Wrote %s.", output_file)
 
 
 def _mark(path: str) -> list[int]:
-    """What a file keeps when it is renamed."""
+    """Returns properties of a file that do not change when it is renamed."""
     if files.is_remote(path):
         return [files.size(path)]
-    found = os.stat(path)
-    return [found.st_size, found.st_ino, found.st_mtime_ns]
+    status = os.stat(path)
+    return [status.st_size, status.st_ino, status.st_mtime_ns]
 
 
 def show(rows: Iterable[Row]) -> None:
@@ -290,5 +300,5 @@ def show(rows: Iterable[Row]) -> None:
     try:
         for row in rows:
             print(feature_files.line(row), flush=True)
-    except BrokenPipeError:  # As of `| head`.
+    except BrokenPipeError:  # For example with `| head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

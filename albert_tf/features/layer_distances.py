@@ -1,8 +1,8 @@
-"""How far each layer moves its input: the L2 distance and the angle between input and
-output, over the pieces of texts (paper, section 3.1). Shared parameters make the way
-through the layers smoother.
+"""Measures how much each layer changes its input: the L2 distance and the angle between
+input and output, over the tokens of texts (paper, section 3.1). With shared parameters
+they change more smoothly from layer to layer.
 
-Shapes: B texts, S pieces of the longest, H hidden, L layers.
+Shapes: B texts, S tokens of the longest, H hidden, L layers.
 """
 
 import dataclasses
@@ -23,10 +23,12 @@ MEASURES = ("l2_distance", "cosine_similarity", "degrees")
 
 @dataclasses.dataclass(frozen=True)
 class Distances:
-    """Of a model's layers, over all pieces, [CLS] and [SEP] among them.
+    """The distances of a model's layers, over all tokens including [CLS] and [SEP].
 
     Attributes:
-      means, deviations: of each of MEASURES, over pieces, float64 [3, L].
+      texts, positions: number of texts and of tokens.
+      means, deviations: mean and standard deviation of each of MEASURES over the
+        tokens, float64 [3, L].
     """
 
     texts: int
@@ -35,13 +37,13 @@ class Distances:
     deviations: np.ndarray
 
     def unevenness(self) -> float:
-        """How much the distances differ from layer to layer: their standard deviation
-        over the layers, as a share of their mean."""
+        """Returns how much the distances differ from layer to layer: their standard
+        deviation over the layers, divided by their mean."""
         distances = self.means[0]
         return float(distances.std() / distances.mean()) if distances.any() else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON; lists have a number for each layer."""
+        """Returns a dict for JSON, whose lists have one number per layer."""
         return {"texts": self.texts, "positions": self.positions, **{
             name: {"mean": mean.tolist(), "standard_deviation": deviation.tolist()}
             for name, mean, deviation in zip(MEASURES, self.means, self.deviations)},
@@ -49,18 +51,18 @@ class Distances:
 
 
 class _Layers(Answering):
-    """A text's sums over its pieces, of each measure and its square."""
+    """Computes the sums over a text's tokens of each measure and of its square."""
 
     def __init__(self, loaded: Loaded, max_length: int):
         super().__init__(loaded, None)
         self.max_length = max_length
 
     def outputs(self, features):
-        found = self.bert(features, computation=self.computation,
+        encoded = self.bert(features, computation=self.computation,
                           padding_is_read=False)
-        # A layer may be several blocks one after the other.
-        states = [self.bert.encoder.enter(found["embedding_output"]),
-                  *found["encoder_outputs"][self.config.inner_group_num - 1::
+        # A layer may consist of several blocks.
+        states = [self.bert.encoder.enter(encoded["embedding_output"]),
+                  *encoded["encoder_outputs"][self.config.inner_group_num - 1::
                                             self.config.inner_group_num]]
         values = tf.stack([_moved(before, after) for before, after
                            in itertools.pairwise(states)], axis=2)  # [B, 3, L, S]
@@ -75,10 +77,11 @@ class _Layers(Answering):
 
 
 def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
-    """float [B, S, H] twice → each of MEASURES, [B, 3, S]."""
+    """Returns each of MEASURES, [B, 3, S], for hidden states before and after a layer,
+    [B, S, H]."""
     one, other = (tf.math.divide_no_nan(state, tf.norm(state, axis=-1, keepdims=True))
                   for state in (before, after))
-    # The cosine of a small angle would lose half of its digits.
+    # Computing a small angle from its cosine would lose half of the digits.
     angle = 2 * tf.atan2(tf.norm(one - other, axis=-1), tf.norm(one + other, axis=-1))
     return tf.stack([tf.norm(after - before, axis=-1), tf.cos(angle),
                      angle * (180 / np.pi)], axis=1)
@@ -87,8 +90,8 @@ def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
 def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
             batch_size: int = 32, held: int = 1024,
             on_texts: Callable[[int], None] = lambda count: None) -> Distances:
-    """The distances of a model's layers on texts, as `predict` takes them; `held` of
-    them are in memory at a time.
+    """Returns the distances of a model's layers on texts in the form of `predict`'s
+    inputs, at most `held` of which are in memory at a time.
 
         distances = measure(albert_tf.load("runs/base"), ["ALBERT shares."], 512)
         distances.means[0]   # L2 distance of each layer
@@ -96,24 +99,27 @@ def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
     head = _Layers(loaded, max_seq_length)
     texts = positions = 0
     sums = squares = np.zeros([len(MEASURES), loaded.config.num_hidden_layers])
-    rest = iter(inputs)
-    while part := list(itertools.islice(rest, held)):
-        for found in answers([
+    remaining = iter(inputs)
+    while part := list(itertools.islice(remaining, held)):
+        for of_text in answers([
                 head.request(text_inputs.named(each, head.names, head.optional), 1)
                 for each in part], batch_size):
-            sums, squares = sums + found["sums"], squares + found["squares"]
-            positions += int(found["positions"])
+            sums, squares = (sums + of_text["sums"],
+                             squares + of_text["squares"])
+            positions += int(of_text["positions"])
         texts += len(part)
         on_texts(len(part))
     if not texts:
-        raise InputError("there is no text to measure the layers on.")
+        raise InputError("there is no text to measure the layers on; give at least "
+                         "one.")
     means = sums / positions
     return Distances(texts, positions, means,
                      np.sqrt(np.maximum(squares / positions - means ** 2, 0)))
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """A line for each layer; title of a model → Distances.as_dict."""
+    """Returns a table with a line for each layer; `found` maps the title of each model
+    to Distances.as_dict."""
     width = max(26, *(len(title) + 2 for title in found))
     columns = [[f"{title:>{width}}", f"{'L2    cosine   degrees':>{width}}", *(
         f"{'{:.3f}  {:8.4f}  {:8.2f}'.format(*row):>{width}}"
@@ -124,16 +130,16 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
         itertools.zip_longest(*columns, fillvalue=" " * width))]
     unevenness = ", ".join(
         f"{title} {each['l2_unevenness']:.3f}" for title, each in found.items())
-    return "\n".join([*lines, "Standard deviation of L2 over the layers, as a share of "
+    return "\n".join([*lines, "Standard deviation of L2 over the layers, divided by "
                       f"the mean: {unevenness}"])
 
 
 def draw(found: Mapping[str, Mapping[str, Any]], path: str) -> None:
-    """A panel for the distance, one for the angle; bands are a standard deviation over
-    the pieces."""
-    made = pictures.figure(10, 4)
+    """Draws a panel for the distance and one for the angle; bands show one standard
+    deviation over the tokens."""
+    figure = pictures.figure(10, 4)
     for name, label, axes in zip(("l2_distance", "degrees"), (
-            "L2 distance", "angle in degrees"), made.subplots(1, 2)):
+            "L2 distance", "angle in degrees"), figure.subplots(1, 2)):
         for title, each in found.items():
             mean, spread = map(np.array, each[name].values())
             layers = np.arange(1, len(mean) + 1)
@@ -144,4 +150,4 @@ def draw(found: Mapping[str, Mapping[str, Any]], path: str) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=8)
         axes.grid(alpha=0.3)
-    pictures.save(made, path)
+    pictures.save(figure, path)

@@ -1,6 +1,7 @@
-"""The vectors of texts: pooled, means, of each token, after any layer.
+"""Computes the vectors of texts: the pooled output, the mean over tokens or the vector
+of each token, after any layer.
 
-    texts ─► sequences ─► batches of like length ─► hidden states ─► vectors
+    texts ─► sequences ─► batches of similar length ─► hidden states ─► vectors
 
 Shapes: B texts, S tokens of the longest, H hidden.
 """
@@ -26,16 +27,17 @@ _ACTIVATIONS = {
 
 
 class Vectors(Answering):
-    """A text or pair as vectors: the pooled output and the mean over tokens; of a
-    folder of sentence-transformers the one that it defines."""
+    """Turns a text or pair into vectors: the pooled output and the mean over tokens or,
+    for a folder of sentence-transformers, the vector that the folder defines."""
 
     def __init__(self, model, head=None):
         super().__init__(model, head)
         self.sentence = model.sentence
 
     def outputs(self, features):
-        return of(self.bert(features, computation=self.computation,
-                            padding_is_read=False), features["input_mask"], self.sentence)
+        return of(
+            self.bert(features, computation=self.computation, padding_is_read=False),
+            features["input_mask"], self.sentence)
 
     def answer(self, outputs):
         return {name: outputs[name].tolist() for name in sorted(outputs, reverse=True)}
@@ -43,12 +45,13 @@ class Vectors(Answering):
 
 def load(model: str, options: Options, vocabulary: Optional[Vocabulary] = None
          ) -> "Features":
-    """Loads the model of a folder; `options` are filled in (Options.of)."""
+    """Loads the model in a folder; the defaults of `options` must be filled in
+    (Options.of)."""
     return Features(loading.load(model, vocabulary=vocabulary), options)
 
 
 class Features(Vectors):
-    """Texts or pairs as the vectors that options name."""
+    """Turns texts or pairs into the vectors that the options name."""
 
     def __init__(self, loaded: loading.Loaded, options: Options):
         super().__init__(loaded)
@@ -57,7 +60,7 @@ class Features(Vectors):
             self.computation, passes=max(options.layers))
 
     def rows(self, inputs: Sequence[Input]) -> list[Row]:
-        """What is kept of each input, and its vectors."""
+        """Returns the kept fields and the vectors of each input."""
         vectors = answers([self.request(each.given, 1) for each in inputs],
                           self.options.batch_size)
         return [{**each.kept, **answer} for each, answer in zip(inputs, vectors)]
@@ -81,7 +84,7 @@ class Features(Vectors):
     def outputs(self, features):
         encoded = self.bert(features, computation=self.computation,
                             padding_is_read=False)["encoder_outputs"]
-        # A layer may be several blocks one after the other.
+        # A layer may consist of several blocks.
         inner, mask = self.config.inner_group_num, features["input_mask"]
         hidden = [tf.cast(encoded[number * inner - 1], tf.float32)
                   for number in self.options.layers]
@@ -103,13 +106,13 @@ class Features(Vectors):
         return pool(kind, hidden, mask)
 
 
-# ---- one vector of several -------------------------------------------------
+# ---- one vector from those of the tokens -----------------------------------
 
 
 def of(found: Mapping[str, Any], mask: tf.Tensor, sentence: Optional[Sentence] = None
        ) -> dict[str, tf.Tensor]:
-    """What a model answers of its outputs: `embedding`, the vector that a folder of
-    sentence-transformers defines, else `mean`, and `pooled` if there is a pooler."""
+    """Returns the vectors from a model's outputs: `embedding`, the vector that a folder
+    of sentence-transformers defines, else `mean`, and `pooled` if there is a pooler."""
     hidden = tf.cast(found["sequence_output"], tf.float32)
     if sentence:
         return {"embedding": embedding(hidden, mask, sentence)}
@@ -118,31 +121,31 @@ def of(found: Mapping[str, Any], mask: tf.Tensor, sentence: Optional[Sentence] =
 
 
 def pool(mode: str, hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """float [B, S, H], int [B, S], 1 for pieces → [B, H]; `mode` is one of
-    sentence_transformers.POOLING. Padding may hold anything."""
-    is_piece = tf.cast(mask, tf.bool)
+    """Pools hidden states: float [B, S, H], int [B, S], 1 for tokens → [B, H]. `mode`
+    is one of sentence_transformers.POOLING. Values at padding have no effect."""
+    is_token = tf.cast(mask, tf.bool)
     if mode == "cls":
         return hidden[:, 0]
     if mode == "max":
-        return tf.reduce_max(tf.where(tf.expand_dims(is_piece, -1), hidden,
+        return tf.reduce_max(tf.where(tf.expand_dims(is_token, -1), hidden,
                                       hidden.dtype.min), axis=1)
     counts = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
     if mode == "lasttoken":
         return tf.gather(hidden, tf.maximum(counts - 1, 0), batch_dims=1)
-    pieces = tf.where(tf.expand_dims(is_piece, -1), hidden, 0.0)
+    tokens = tf.where(tf.expand_dims(is_token, -1), hidden, 0.0)
     if mode == "weightedmean":
-        weights = tf.cumsum(tf.cast(is_piece, tf.float32), axis=1)
-        weights = tf.where(is_piece, weights, 0.0)[..., tf.newaxis]
-        return tf.math.divide_no_nan(tf.reduce_sum(pieces * weights, axis=1),
+        weights = tf.cumsum(tf.cast(is_token, tf.float32), axis=1)
+        weights = tf.where(is_token, weights, 0.0)[..., tf.newaxis]
+        return tf.math.divide_no_nan(tf.reduce_sum(tokens * weights, axis=1),
                                      tf.reduce_sum(weights, axis=1))
     total = tf.cast(counts, tf.float32)[:, tf.newaxis]
     return tf.math.divide_no_nan(
-        tf.reduce_sum(pieces, axis=1),
+        tf.reduce_sum(tokens, axis=1),
         tf.sqrt(total) if mode == "mean_sqrt_len_tokens" else total)
 
 
 def embedding(hidden: tf.Tensor, mask: tf.Tensor, sentence: Sentence) -> tf.Tensor:
-    """As `pool`, all of a folder's modules."""
+    """Applies all modules of a folder of sentence-transformers; shapes as in `pool`."""
     vector = tf.concat([pool(mode, hidden, mask) for mode in sentence.pooling], axis=-1)
     for layer in sentence.layers:
         if isinstance(layer, Dense):

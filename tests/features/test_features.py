@@ -199,7 +199,7 @@ def test_a_kill_right_after_the_last_step(model, tmp_path, monkeypatch):
     assert os.path.isdir(f"{output}.unfinished")
     job.extract(model, [str(tmp_path / "texts.txt")], output)
     assert os.stat(output) == before and not os.path.isdir(f"{output}.unfinished")
-    with pytest.raises(InputError, match="--output_file=.*out.jsonl is there already"):
+    with pytest.raises(InputError, match="--output_file=.*out.jsonl exists already"):
         job.extract(model, [str(tmp_path / "texts.txt")], output)
 
 
@@ -241,13 +241,13 @@ def test_small_files_go_together(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("options, pattern", [
-    ({"pooling": ("media",)}, "--pooling=media: is not known; give some of pooled, cls"),
+    ({"pooling": ("media",)}, "--pooling=media: this kind is not known; give .* pooled"),
     ({"pooling": ("embedding",)}, "--pooling=embedding: only folders of sentence-tr"),
-    ({"pooling": ("mean", "mean")}, "--pooling=mean: is there twice"),
-    ({"layers": (3,)}, "--layers=3: the model has 2 passes; give 1 to 2"),
-    ({"layers": (0,)}, "--layers=0: the model has 2 passes"),
-    ({"layers": (2, -1)}, "--layers=2,-1: give each pass once"),
-    ({"layers": ()}, "--layers=: give each pass once, one at least"),
+    ({"pooling": ("mean", "mean")}, "--pooling=mean: it is given twice"),
+    ({"layers": (3,)}, "--layers=3: the model has 2 layers; give 1 to 2"),
+    ({"layers": (0,)}, "--layers=0: the model has 2 layers"),
+    ({"layers": (2, -1)}, "--layers=2,-1: give .* each layer only once"),
+    ({"layers": ()}, "--layers=: give at least one layer, and each"),
     ({"max_seq_length": 65}, "--max_seq_length=65: give 4 to 64"),
     ({"max_seq_length": 3}, "--max_seq_length=3: give 4 to 64"),
 ])
@@ -263,11 +263,11 @@ def test_options_that_a_model_has_not(options, pattern, model, tmp_path):
     ("in.jsonl", '{"text": 5}', "o.jsonl", "line 2: 'text' is 5, not a text"),
     ("in.jsonl", '{"text": "x"', "o.jsonl", "in.jsonl, line 2: not JSON"),
     ("in.jsonl", '{"id": "b", "text": "x"}', "o.npz",
-     "line 2: the id is 'b', those before are whole numbers; files of columns"),
+     "line 2: the id is 'b', but earlier ids are whole numbers; in .npz"),
     ("in.jsonl", '{"text": "x"}', "o.npz", "line 2: the id is missing, those before"),
     ("in.jsonl", '{"id": 1.5, "text": "x"}', "o.npz", "line 2: the id is 1.5; files"),
     ("in.jsonl", '{"id": 9223372036854775808, "text": "x"}', "o.npz", "is 9223372036"),
-    ("in.jsonl", "", "o.txt", "--output_file=.*o.txt: its name says no format.*.npz"),
+    ("in.jsonl", "", "o.txt", "--output_file=.*o.txt: the format is not known.*.npz"),
     ("in.jsonl", "", "in.jsonl", "in.jsonl is also an input"),
 ])
 def test_wrong_texts_are_found_before_the_model_is_loaded(
@@ -281,7 +281,7 @@ def test_wrong_texts_are_found_before_the_model_is_loaded(
 
 def test_what_the_user_has_stays(model, tmp_path):
     (tmp_path / "out.npz").write_text("mine")
-    with pytest.raises(InputError, match="is there already; give a new name"):
+    with pytest.raises(InputError, match="exists already; give a new name"):
         extract(model, tmp_path, "out.npz")
     assert (tmp_path / "out.npz").read_text() == "mine"
     (tmp_path / "own").mkdir()
@@ -324,7 +324,7 @@ def test_the_standard_input(model, tmp_path, monkeypatch):
             found = list(job.stream(model, ["-"], Options(), held=1))
         assert [row.get("id") for row in found] == [None, 1]
     assert os.listdir(tmp_path) == ["out.jsonl"]
-    with pytest.raises(InputError, match="standard input, which goes neither with"):
+    with pytest.raises(InputError, match="standard input, which cannot be combined"):
         job.extract(model, ["-", "x"], str(tmp_path / "new.jsonl"))
 
 
@@ -384,7 +384,7 @@ def test_the_command(results):
 @pytest.mark.parametrize("name, pattern", [
     ("wrong text", "bad.jsonl, line 1: 'text' is 5, not a text"),
     ("wrong layers", "--layers=last: give whole numbers"),
-    ("no file", "--runner needs an --output_file"),
+    ("no file", "--runner needs --output_file"),
     ("word", "'mean' is not a flag"),
     ("no model", "/no/model: there is no such file"),
     ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),

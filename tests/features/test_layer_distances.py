@@ -137,7 +137,7 @@ def test_the_command(results):
 
 
 @pytest.mark.parametrize("name, pattern", [
-    ("titles", "--titles=A,B: there are 1 models; give each a title of"),
+    ("titles", "--titles=A,B: there are 1 models; give each its own"),
     ("no model", "/no/model: there is no such file"),
     ("empty model", ": there is no such file"),
     ("no config", "there is no albert_config.json, .* give the config"),

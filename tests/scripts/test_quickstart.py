@@ -30,15 +30,15 @@ def test_quickstart_on_one_file_of_text(tmp_path):
                "--num_train_steps=16"]
     run = run_python(*command)
     assert run.returncode == 0, run.stderr[-2000:]
-    for row in ("masked-LM accuracy", "always the most frequent piece",
+    for row in ("masked-LM accuracy", "always the most frequent token",
                 "most frequent follower", "sentence-order accuracy", "larger class",
-                "steps/s", "parameters", "What next"):
+                "steps/s", "parameters", "Next steps"):
         assert row in run.stdout
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (output / "model" / "model.ckpt-best.index").exists()
 
     again = run_python(*command)
-    assert again.returncode == 1 and "holds an earlier quickstart" in again.stderr
+    assert again.returncode == 1 and "an earlier quickstart; remove" in again.stderr
 
 
 def test_quickstart_names_a_pattern_without_files(tmp_path):
