@@ -68,7 +68,7 @@ def test_unknown_host_is_named_and_refused(monkeypatch, caplog):
     found = cluster(monkeypatch, config(["a:1", "nowhere:2"]))
     with pytest.raises(InputError, match="known for the host in nowhere:2; correct"):
         found.resolve(patience=0.02, pause=0.01)
-    assert "Waiting for nowhere:2 of TF_CONFIG" in caplog.text
+    assert "Waiting for nowhere:2 from TF_CONFIG" in caplog.text
 
 
 def free_ports(count):
