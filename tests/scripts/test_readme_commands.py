@@ -161,19 +161,42 @@ def run(words, place, **options):
         check=False, timeout=300, **options)
 
 
-def test_every_command_runs(place):
-    served = ""
-    for command in commands():
-        words = shlex.split(command)
-        if words[1:2] == ["serve.py"]:
-            served = command
-        elif not command.startswith(LEFT_OUT):
-            assert words[0] == "python", f"{command}: add it to LEFT_OUT, or run it"
-            done = run(words, place)
-            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    _check_served(served, place)
+SERVE = next(line for line in commands() if "serve.py" in line)
+ORDER = [line for line in commands() if not line.startswith(LEFT_OUT) and line != SERVE]
+
+
+@pytest.fixture(scope="module", name="after")
+def _after(place):
+    """Runs the commands up to one, of those that have not run, and returns its result."""
+    results = []
+
+    def run_up_to(number):
+        for command in ORDER[len(results):number + 1]:
+            results.append(run(shlex.split(command), place))
+        return results[number]
+
+    return run_up_to
+
+
+@pytest.mark.parametrize("number", range(len(ORDER)),
+                         ids=lambda number: f"{number}-{shlex.split(ORDER[number])[1]}")
+def test_command_runs(number, after):
+    assert shlex.split(ORDER[number])[0] == "python", (
+        f"{ORDER[number]}: add it to LEFT_OUT, or run it")
+    done = after(number)
+    assert done.returncode == 0, f"{ORDER[number]}\n{done.stdout}\n{done.stderr}"
+
+
+def test_outputs_are_where_the_readme_says(place, after):
+    after(len(ORDER) - 1)
     assert (place / "runs" / "base" / "model.ckpt-2.index").exists()
+    assert (place / "runs" / "reviews" / "model.ckpt-best.index").exists()
     assert (place / "reviews_hf" / "config.json").exists()
+
+
+def test_server_answers(place, after):
+    after(ORDER.index(next(line for line in ORDER if "predict.py" in line)))
+    _check_served(SERVE, place)
 
 
 def _check_served(command, place):
@@ -205,9 +228,8 @@ def _check_served(command, place):
         server.communicate(timeout=60)
 
 
-def test_python_example_runs_after_them(place):
-    if not (place / "runs" / "reviews").exists():
-        test_every_command_runs(place)
+def test_python_example_runs_after_them(place, after):
+    after(ORDER.index(next(line for line in ORDER if "predict.py" in line)))
     [code] = blocks("python")
     names = {}
     exec(code.replace("albert_base", str(place / "albert_hf")).replace(
