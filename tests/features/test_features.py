@@ -211,7 +211,7 @@ def test_another_text_begins_anew_and_other_options_are_refused(
     monkeypatch.setattr(job, "_join", stopped)
     with pytest.raises(KeyboardInterrupt):
         extract(model, tmp_path, "out.jsonl", ("mean",))
-    with pytest.raises(InputError, match='unfinished run with pooling=."mean"..*this one'):
+    with pytest.raises(InputError, match='unfinished run with pooling=."mean"..*this run'):
         extract(model, tmp_path, "out.jsonl", ("max",))
     monkeypatch.undo()
     rows = rows_of(extract(model, tmp_path, "out.jsonl", ("mean",), lines=["x"] * 3))
@@ -389,7 +389,7 @@ def test_the_command(results):
     ("no model", "/no/model: there is no such file"),
     ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
     ("two vocabularies", "--vocab_file and --spm_model_file are two vocabularies"),
-    ("vocabulary that is not there", "--spm_model_file: /no/spm.model is not there"),
+    ("vocabulary that is not there", "--spm_model_file: /no/spm.model does not exist"),
     ("another vocabulary", ".model is not the vocabulary of the model in .*named, which "
      r"was made with other.model"),
 ])
