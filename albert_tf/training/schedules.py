@@ -170,7 +170,7 @@ def depth_of(config: AlbertConfig, num_steps: int, seed: int, schedule: str = ""
     wrong = [number for number in passes if not 1 <= number <= layers]
     if wrong:
         raise InputError(f"{flag}: {wrong[0]} passes; the config has "
-                         f"num_hidden_layers {layers}, so give 1 to {layers}.")
+                         f"num_hidden_layers {layers}; give 1 to {layers}.")
     if passes[-1] != layers:
         raise InputError(
             f"{flag} ends at {passes[-1]} passes, but the trained model uses the "

@@ -240,7 +240,7 @@ def test_memory_of_the_model():
                            "memory with gradients") and "150 MB are free" in base
     assert pretraining(code, "--model=base", "--nodo_train", "--do_eval") == 1
     assert pretraining(code, "--model=base", "--tpu=local") == 1
-    assert "which take 236 MB of memory, but" in pretraining(
+    assert "which need 236 MB of memory, but" in pretraining(
         code, "--model=xlarge", "--tpu=local")
 
 

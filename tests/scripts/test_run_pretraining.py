@@ -346,7 +346,7 @@ EARLY |= NUMBERS
 
 # Found when the devices and the model are made, or while training:
 LATE = {
-    "GPUs": (dict(num_gpus=2), "--num_gpus is 2, but TensorFlow sees 0 GPUs here"),
+    "GPUs": (dict(num_gpus=2), "--num_gpus is 2, but TensorFlow sees 0 GPUs on this"),
     "no TPU": (dict(use_tpu="true"), "give the name or address of the TPU: --tpu=NAME"),
     "checkpoint of another shape": (
         dict(init_checkpoint="{data}/other_shape/model.ckpt"),

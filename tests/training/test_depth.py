@@ -56,7 +56,7 @@ def test_random_depth():
       for text in ("3:0.5,12:0.6", "3:0.5,12:0.4", "3:0,12:1", "3:-1,12:2",
                    "3:1e999,12:1")),
     (dict(schedule="3:0.9999,12:0.0001"), "12:0.0001 is less than one step of 1000"),
-    (dict(schedule="0:0.5,12:0.5"), "0 passes; .*num_hidden_layers 12, so give 1 to 12"),
+    (dict(schedule="0:0.5,12:0.5"), "0 passes; .*num_hidden_layers 12; give 1 to 12"),
     (dict(schedule="13:0.5,12:0.5"), "13 passes; the config has"),
     (dict(schedule="12:0.5,6:0.5"), "ends at 6 passes, but .*_layers 12; end"),
     *((dict(random=text), "cannot be read; give LEAST-MOST")
