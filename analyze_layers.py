@@ -49,9 +49,9 @@ flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yields the texts of files, in order, without blank ones."""
-    for given, _, where in itertools.chain.from_iterable(map(inputs.read, paths)):
+    for text, _, where in itertools.chain.from_iterable(map(inputs.read, paths)):
         try:
-            named = inputs.named(given, NAMES, NAMES[1:])
+            named = inputs.named(text, NAMES, NAMES[1:])
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         if any(map(str.strip, filter(None, named.values()))):
