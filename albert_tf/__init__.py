@@ -1,15 +1,17 @@
 """ALBERT in TensorFlow 2 / Keras, faithful to Google's TF1 code.
 
-Three rings: the core is the paper and imports nothing of the others; scale is the same
-made fast, resumable, on many machines; around stand tasks, formats and serving, each
-closed in one folder.
+The code has three rings. The core is the paper. Scale makes the same computations fast,
+resumable and distributed. Around them are tasks, formats and serving, each in a folder
+of its own. Besides modules that all share (errors, text_files), the core imports only
+modeling/kernels (faster computations), modeling/inputs (checks) and
+tokenization/sequences ([CLS] a [SEP] b [SEP], and which tokens start a word).
 
     core     text ─► tokens ─► sentence pairs, n-gram masks ─► records
                 ─► encoder, heads ─► losses ─► LAMB
     scale    pretraining_data/, training/, modeling/kernels/, records/, jobs/
     around   finetuning/TASK/, checkpoints/, features/, serving/, cli/
 
-Read the core in this order; it takes an hour:
+Read the core in this order:
 
      1. config                       the shape of a model, the published sizes
      2. masking/options              how many tokens are masked, and how they are shown
@@ -24,6 +26,9 @@ Read the core in this order; it takes an hour:
     11. training/losses              what it learns
     12. training/optimization        LAMB and AdamW, warm-up and decay
 
+Keep modeling/kernels/plain open beside 6 to 8: it has the formulas of attention, GELU,
+LayerNorm and dropout. tokenization/sequences goes with 5: how pairs are truncated.
+
 Names load on first use: `import albert_tf`, tokenization and data creation never load
 TensorFlow.
 """
@@ -34,17 +39,18 @@ from typing import Any, Callable, Mapping
 
 __version__ = "0.2.0"
 
-# TensorFlow's C++ log tells of missing GPUs when it loads; its errors come as
-# exceptions.
+# When it loads, TensorFlow's C++ code logs that GPUs are missing. Errors are not lost:
+# they are raised as exceptions.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def lazily(package: str, public: Mapping[str, str], modules: str = ""
            ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose public names load on first use.
+    """Returns `__getattr__` and `__dir__` for a package whose public names are loaded
+    on first use.
 
-    `package` is its `__name__`; `public` maps modules of it to the names that they
-    define; `modules` are public themselves.
+    `package` is its `__name__`; `public` maps its modules to the names that they
+    define; `modules` are modules that are public themselves.
     """
     module_of = {name: module for module, names in public.items()
                  for name in names.split()}

@@ -1,10 +1,14 @@
-"""What the three maskers share: options, special pieces, budget and odds.
+"""What the three maskers share: options, special tokens, how much is masked, and the
+probabilities.
 
-ALBERT hides n-grams of whole words (section 4.1, after SpanBERT by Joshi et al.):
-a single missing piece can often be guessed from the rest of its word or of a fixed
-expression, "White House [MASK]"; a whole n-gram has to come from the context. With
-P(n) in proportion to 1/n short n-grams are the most frequent, and each length hides
-the same number of words on average, n · P(n).
+The maskers are `reference` (one sequence at a time, as in the original), `batched` (in
+NumPy) and `in_training` (in TensorFlow).
+
+ALBERT masks n-grams of whole words (section 4.1 of the paper, after SpanBERT by Joshi
+et al.). A single masked token can often be guessed from the rest of its word or of a
+fixed expression, as in "White House [MASK]"; a whole n-gram has to be predicted from
+the context. P(n) is proportional to 1/n: short n-grams are the most frequent, and every
+length contributes the same number of masked words on average, n · P(n).
 """
 
 import dataclasses
@@ -17,11 +21,11 @@ from albert_tf.errors import InputError
 
 CLS, SEP, MASK = "[CLS]", "[SEP]", "[MASK]"
 
-# A masked piece is shown as [MASK] in 80 % of cases, as itself in 10 %, as any piece
-# of the vocabulary in 10 % (BERT, section 3.1: fine-tuning never sees [MASK], so
-# pretraining must not rely on it). That is decided for each piece, not each n-gram.
+# A masked token is replaced by [MASK] in 80 % of cases, left as it is in 10 %, and
+# replaced by a random token in 10 % (BERT, section 3.1: fine-tuning never sees [MASK],
+# so pretraining must not rely on it). This is decided for each token, not each n-gram.
 SHOWN_AS_MASK = 0.8
-REST_SHOWN_AS_ITSELF = 0.5  # of what is not shown as [MASK]
+REST_SHOWN_AS_ITSELF = 0.5  # of the tokens that are not replaced by [MASK]
 
 
 class SpecialIds(NamedTuple):
@@ -34,19 +38,19 @@ class SpecialIds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MaskingOptions:
-    """What to mask; fields are the flags of the release, with its defaults.
+    """How to mask a sequence; the fields are the original's flags, with its defaults.
 
         >>> MaskingOptions(ngram=1).num_to_predict(np.array([64, 128]))
         array([10, 19])
 
     Attributes:
-      max_predictions_per_seq: most pieces masked in one sequence.
-      masked_lm_prob: share of a sequence's pieces to mask, special ones counted.
-      ngram: longest n-gram, in words.
-      favor_shorter_ngram: P(n) in proportion to 1/n; False reverses the odds.
-      do_whole_word_mask: mask words whole; False takes each piece as a word.
-      do_permutation: further n-grams change places among themselves, and are to be
-        predicted too.
+      max_predictions_per_seq: maximum number of masked tokens in a sequence.
+      masked_lm_prob: fraction of a sequence's tokens to mask; [CLS] and [SEP] count.
+      ngram: maximum length of an n-gram, in words.
+      favor_shorter_ngram: P(n) proportional to 1/n; False reverses the probabilities.
+      do_whole_word_mask: mask whole words; False treats each token as a word.
+      do_permutation: also shuffle the tokens of further n-grams among themselves, and
+        predict what stood there.
     """
 
     max_predictions_per_seq: int = 20
@@ -57,48 +61,58 @@ class MaskingOptions:
     do_permutation: bool = False
 
     def __post_init__(self):
-        for name, most in (("max_predictions_per_seq", 2**31 - 1), ("ngram", 4096)):
-            if not 1 <= getattr(self, name) <= most:
+        for name, limit in (("max_predictions_per_seq", 2**31 - 1), ("ngram", 4096)):
+            if not 1 <= getattr(self, name) <= limit:
                 raise InputError(f"--{name}={getattr(self, name)}: give a number of 1 "
-                                 f"or more, at most {most}.")
+                                 f"or more, at most {limit}.")
         if not 0 <= self.masked_lm_prob <= 1:
             raise InputError(f"--masked_lm_prob={self.masked_lm_prob}: give a "
                              "probability between 0 and 1.")
 
     @property
     def num_prediction_slots(self) -> int:
-        """Prediction slots of a record: twice as many with do_permutation."""
+        """Number of predictions that fit into a record; doubled with do_permutation."""
         return self.max_predictions_per_seq * (2 if self.do_permutation else 1)
 
     def num_to_predict(self, lengths: int | np.ndarray) -> np.ndarray:
-        """The budget: pieces to mask in sequences of so many pieces, special ones
-        counted, int64; halves are rounded to even, as by Python's round."""
-        wanted = np.rint(np.asarray(lengths) * self.masked_lm_prob).astype(np.int64)
-        return np.clip(wanted, int(self.masked_lm_prob > 0),
+        """Returns how many tokens to mask in sequences of these lengths: int64.
+
+        [CLS] and [SEP] count in a length. Halves are rounded to even, as by Python's
+        round.
+        """
+        counts = np.rint(np.asarray(lengths) * self.masked_lm_prob).astype(np.int64)
+        # Short sequences get one masked token at least, long ones not too many.
+        return np.clip(counts, int(self.masked_lm_prob > 0),
                        self.max_predictions_per_seq)
 
 
 @functools.lru_cache
 def cumulative_size_odds(options: MaskingOptions) -> tuple[float, ...]:
-    """P(n-gram of at most n words), n = 1, ..., rounded as NumPy's choice does it."""
+    """Returns P(an n-gram has at most n words) for n = 1, 2, ..."""
+    # P(n) is proportional to 1/n (section 4.1 of the paper).
     weights = 1.0 / np.arange(1, options.ngram + 1)
     weights /= weights.sum(keepdims=True)
     if not options.favor_shorter_ngram:
         weights = weights[::-1]
+    # The original divides once more, and NumPy's `choice`, which it calls, a third
+    # time: we do the same, so that even the last bit is equal.
     cumulative = (weights / weights.sum(keepdims=True)).cumsum()
     return tuple((cumulative / cumulative[-1]).tolist())
 
 
 def thresholds(cumulative: Sequence[float]) -> list[int]:
-    """Where draws, uniform over 0..2^32-1, cross over to the next of the outcomes."""
+    """Returns the limits between outcomes for a random integer of 32 bits: the number
+    of limits that are <= the integer is the index of the outcome."""
     return [round(odds * 2**32) for odds in cumulative[:-1]]
 
 
 def size_thresholds(options: MaskingOptions) -> list[int]:
-    """An n-gram has 1 + (how many of these are <= a draw of 32 bits) words."""
+    """Returns the limits between lengths of n-grams for a random integer of 32 bits:
+    the length is 1 + the number of limits that are <= the integer."""
     return thresholds(cumulative_size_odds(options))
 
 
-# Below the first a draw of 32 bits shows [MASK], below the second the piece itself.
+# A random integer of 32 bits below the first limit shows [MASK], below the second the
+# token itself, else a random token.
 SHOWN_THRESHOLDS = thresholds(
     [SHOWN_AS_MASK, SHOWN_AS_MASK + (1 - SHOWN_AS_MASK) * REST_SHOWN_AS_ITSELF, 1])

@@ -1,10 +1,10 @@
-"""The release's masker: one sequence at a time, the same masks bit for bit.
+"""N-gram masking of one sequence at a time, with the same masks as the original.
 
-Used by create_pretraining_data.py --reproduce_release, and the standard that the other
-two are tested against: `batched` draws for many sequences in NumPy, `in_training` in
-TensorFlow. The random source comes as an argument and is called in the order in which
-the release's create_masked_lm_predictions calls its own, so that the same generators
-give the same masks.
+`create_pretraining_data.py --reproduce_release` uses this module, and the two other
+maskers are tested against it: `batched`, for many sequences in NumPy, and
+`in_training`, in TensorFlow. The caller passes the random generators. They are called
+in the same order as in the original's create_masked_lm_predictions, so that equal
+generators give equal masks, bit for bit.
 """
 
 import bisect
@@ -22,43 +22,45 @@ from albert_tf.masking.options import (
 
 @dataclasses.dataclass
 class RandomSource:
-    """The two generators that the release draws instances from."""
+    """The two random generators that the original uses to create instances."""
 
     python: python_random.Random
-    numpy: np.random.RandomState  # the sizes of n-grams alone
+    numpy: np.random.RandomState  # only for the lengths of n-grams
 
     @classmethod
     def from_seed(cls, seed: int) -> "RandomSource":
-        """Both generators from one seed (the release left NumPy's unseeded)."""
+        """Seeds both generators (the original does not seed NumPy's)."""
         return cls(python_random.Random(seed), np.random.RandomState(seed % 2**32))
 
 
 class MaskedSequence(NamedTuple):
     """A sequence after masking."""
 
-    pieces: list[str]  # as shown
+    pieces: list[str]  # the tokens that the model sees
     token_boundary: list[int]  # 1 for [CLS], [SEP] and where a word starts
     positions: list[int]  # masked and permuted positions, ascending
-    labels: list[str]  # the pieces that stood there
+    labels: list[str]  # the tokens to predict there
     ngrams: list[int]  # number of words of each masked n-gram
 
 
-def group_words(pieces: Sequence[str], starts_word: Mapping[str, bool],
+def group_words(tokens: Sequence[str], starts_word: Mapping[str, bool],
                 whole_words: bool) -> tuple[list[list[int]], list[int]]:
-    """Words of a sequence, each the positions of its pieces without [CLS] and [SEP];
-    and for each position 1 for [CLS], [SEP] and word starts, else 0.
+    """Groups the positions of a sequence into words. Also returns for each position 1
+    if a word starts there or if it holds [CLS] or [SEP], else 0.
 
-    A piece that starts no word belongs to the word before it, also where a [SEP] lies
-    between them, as in the release.
+    A token that does not start a word belongs to the word before it, even if a [SEP] is
+    between them, as in the original.
     """
     words, boundary = [], []
-    for position, piece in enumerate(pieces):
-        if piece == CLS or piece == SEP:
+    for position, token in enumerate(tokens):
+        # [CLS] and [SEP] are never masked, so they are in no word.
+        if token == CLS or token == SEP:
             boundary.append(1)
             continue
-        starts = starts_word[piece]
-        boundary.append(int(starts))
-        if whole_words and words and not starts:
+        is_start = starts_word[token]
+        boundary.append(int(is_start))
+        # The token continues the last word, or starts a new one.
+        if whole_words and words and not is_start:
             words[-1].append(position)
         else:
             words.append([position])
@@ -66,100 +68,110 @@ def group_words(pieces: Sequence[str], starts_word: Mapping[str, bool],
 
 
 def choose_ngrams(
-        words: Sequence[list[int]], order: Sequence[int], budget: int, taken: set[int],
-        size_odds: Sequence[float], random: RandomSource
+        words: Sequence[list[int]], order: Sequence[int], budget: int,
+        used_positions: set[int], size_odds: Sequence[float], random: RandomSource
 ) -> tuple[list[int], list[int]]:
-    """Takes n-grams in the given order until the budget of pieces is spent; returns the
-    positions chosen, in the order of choice, and each n-gram's words.
+    """Chooses n-grams, visiting words in the given order, until `budget` tokens are
+    chosen. Returns their positions, in the order of choice, and the number of words of
+    each n-gram.
 
-    A size is drawn for each word visited, also for one that is taken already. An n-gram
-    that exceeds the budget loses words at its end; one that still does, or touches a
-    taken piece, is passed over.
+    A length is drawn for each word visited, even if the word is already used. An n-gram
+    that exceeds the budget loses words at its end. If its first word is still too long,
+    or if one of its tokens is already used, it is skipped.
 
     Args:
-      words: positions of each word's pieces.
-      order: the words at which n-grams begin, in the order of the visit.
-      budget: most positions to choose.
-      taken: positions not to choose; those chosen are added.
-      size_odds: of options.cumulative_size_odds.
-      random: `numpy` is drawn from.
+      words: the positions of each word's tokens.
+      order: indices of the words at which n-grams begin, in the order of the visit.
+      budget: maximum number of positions to choose.
+      used_positions: positions not to choose; the chosen ones are added.
+      size_odds: from options.cumulative_size_odds.
+      random: its `numpy` generator draws the lengths.
     """
-    chosen, sizes = [], []
+    positions, sizes = [], []
     draw = random.numpy.random_sample
-    for first in order:
-        room = budget - len(chosen)
+    for start in order:
+        room = budget - len(positions)
         if room <= 0:
             break
-        # How many words: by the odds of n-gram sizes, 1/n unless options say otherwise.
+        # Draw how many words to mask, by P(n). Near the end of the sequence there may
+        # be fewer.
         size = bisect.bisect_right(size_odds, draw()) + 1
-        ngram = words[first:first + size]
+        ngram = words[start:start + size]
         length = sum(map(len, ngram))
-        # At the end of the sequence an n-gram is shorter than its drawn size.
+        # Shorten an n-gram that does not fit into the budget, or skip it: the next word
+        # may be shorter.
         while length > room and len(ngram) > 1:
             length -= len(ngram.pop())
         if length > room:
             continue
-        positions = [position for word in ngram for position in word]
-        if not taken.isdisjoint(positions):
+        # N-grams must not overlap, so skip one that touches an earlier one.
+        ngram_positions = [position for word in ngram for position in word]
+        if not used_positions.isdisjoint(ngram_positions):
             continue
-        taken.update(positions)
-        chosen += positions
+        used_positions.update(ngram_positions)
+        positions += ngram_positions
         sizes.append(len(ngram))
-    return chosen, sizes
+    return positions, sizes
 
 
 @functools.lru_cache(maxsize=None)
 def _budget(options: MaskingOptions, length: int) -> int:
+    """Returns num_to_predict as an int; cached, since every sequence needs it."""
     return int(options.num_to_predict(length))
 
 
 def mask_sequence(
-        pieces: Sequence[str], starts_word: Mapping[str, bool],
+        tokens: Sequence[str], starts_word: Mapping[str, bool],
         vocabulary: Sequence[str], options: MaskingOptions,
         random: RandomSource) -> MaskedSequence:
-    """Masks n-grams of a sequence (the release's create_masked_lm_predictions).
+    """Masks n-grams of a sequence (the original's create_masked_lm_predictions).
 
         from albert_tf.tokenization.sequences import WordStarts
         mask_sequence("[CLS] ▁a ▁b [SEP] ▁c [SEP]".split(), WordStarts("release"),
                       tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size)),
                       MaskingOptions(), RandomSource.from_seed(1))
 
-    Random pieces are drawn from the whole vocabulary, control symbols included, as in
-    the release. The generators of `random` continue from where they stand.
+    Random tokens are drawn from the whole vocabulary, control symbols included, as in
+    the original. The generators of `random` advance with each call.
     """
-    # 1. Tokens into words, and how many tokens are to be predicted.
-    words, boundary = group_words(pieces, starts_word, options.do_whole_word_mask)
-    output = list(pieces)
-    budget = _budget(options, len(pieces))
+    # 1. Group tokens into words, and compute how many tokens to mask.
+    words, boundary = group_words(tokens, starts_word, options.do_whole_word_mask)
+    output = list(tokens)
+    budget = _budget(options, len(tokens))
     if budget == 0:
         return MaskedSequence(output, boundary, [], [], [])
-    # 2. N-grams at random words, until the budget is spent.
+    # 2. Choose n-grams at random words, until the budget is used up.
     size_odds = cumulative_size_odds(options)
-    order, taken = list(range(len(words))), set()
+    order, used_positions = list(range(len(words))), set()
     random.python.shuffle(order)
-    positions, sizes = choose_ngrams(words, order, budget, taken, size_odds, random)
-    # 3. What stands in their place: mostly [MASK], else the token or a random one.
+    positions, sizes = choose_ngrams(
+        words, order, budget, used_positions, size_odds, random)
+    # 3. Replace each chosen token: mostly by [MASK], else by itself or a random token.
     for position in positions:
-        output[position] = _replacement(pieces[position], vocabulary, random.python)
-    # The release shuffles a second time also where nothing is permuted.
+        output[position] = _replacement(tokens[position], vocabulary, random.python)
+    # 4. The original shuffles again even if it permutes nothing. So do we, to draw the
+    #    same random numbers from here on.
     random.python.shuffle(order)
     if options.do_permutation:
-        permuted, _ = choose_ngrams(words, order, budget, taken, size_odds, random)
-        permuted.sort()
-        sources = list(permuted)
+        # Further n-grams exchange their tokens, and are predicted as well.
+        targets, _ = choose_ngrams(
+            words, order, budget, used_positions, size_odds, random)
+        targets.sort()
+        sources = list(targets)
         random.python.shuffle(sources)
-        for position, source in zip(permuted, sources):
-            output[position] = pieces[source]
-        positions += permuted
+        for position, source in zip(targets, sources):
+            output[position] = tokens[source]
+        positions += targets
     positions.sort()
     return MaskedSequence(
-        output, boundary, positions, [pieces[p] for p in positions], sizes)
+        output, boundary, positions, [tokens[p] for p in positions], sizes)
 
 
-def _replacement(piece: str, vocabulary: Sequence[str],
+def _replacement(token: str, vocabulary: Sequence[str],
                  random: python_random.Random) -> str:
+    """Returns what the model sees instead of a masked token."""
     if random.random() < SHOWN_AS_MASK:
         return MASK
     if random.random() < REST_SHOWN_AS_ITSELF:
-        return piece
+        return token
     return vocabulary[random.randint(0, len(vocabulary) - 1)]

@@ -15,17 +15,18 @@ from albert_tf.modeling.kernels.packing import layout_of
 from albert_tf.modeling.layers import (
     Dense, DropoutSeeds, LayerNorm, NamedLayer, given_or_drawn, kernel_initializer)
 
-# Added to the attention scores of masked positions. Finite, so that a sequence whose
-# mask is all zero attends evenly, as in the release.
+# Added to the attention scores of padding. It is finite, so that a sequence whose mask
+# is all zero attends to every position equally, as in the original.
 MASKED_SCORE = -10000.0
 
 
 class Embeddings(NamedLayer):
-    """Word + token type + position, LayerNorm, dropout; all of width E ≪ H in ALBERT.
+    """Adds word, token-type and position embeddings; then LayerNorm and dropout. All
+    are of width E, which in ALBERT is much smaller than H.
 
-    What a piece means without its context takes fewer numbers than what it means within
-    one; and a table of V pieces costs V · E + E · H parameters in place of V · H
-    (paper, section 3.1). Release: `embedding_lookup`, `embedding_postprocessor`.
+    The meaning of a token without context takes fewer numbers than its meaning in
+    context, and V tokens then cost V · E + E · H parameters instead of V · H (section
+    3.1 of the paper). Original: `embedding_lookup`, `embedding_postprocessor`.
     """
 
     def __init__(self, config: AlbertConfig):
@@ -36,6 +37,7 @@ class Embeddings(NamedLayer):
         def table(name, rows):
             return self.make_weight(name, [rows, width], kernel_initializer(config))
 
+        # Three tables, for tokens, segments and positions; their rows are added.
         self.word_embeddings = table("word_embeddings", config.vocab_size)
         self.token_type_embeddings = table(
             "token_type_embeddings", config.type_vocab_size)
@@ -47,31 +49,33 @@ class Embeddings(NamedLayer):
     def call(self, input_ids, segment_ids, seeds: DropoutSeeds):
         """int32 [B, S], int32 [B, S] → float [B, S, E]."""
         length = tf.shape(input_ids)[1]
-        # Of the table as a tensor: a variable that rows were gathered from is copied
-        # by all who read it whole, the head of masked pieces and the optimizer.
+        # Gather from the table as a tensor. If rows were gathered from the variable,
+        # TensorFlow would copy it for the masked-LM head and for the optimizer.
         output = tf.gather(tf.convert_to_tensor(self.word_embeddings), input_ids)
-        # Which segment a token is in, and where it stands.
+        # Add which segment each token is in, and its position.
         output += tf.gather(self.token_type_embeddings, segment_ids)
         output += self.position_embeddings[tf.newaxis, :length]
         return seeds.dropout(self.layer_norm(output), self.dropout_prob)
 
 
 def attention_bias(mask: tf.Tensor) -> tf.Tensor:
-    """[B, S] → what is added to the scores of attention, float32 [B, 1, 1, S]."""
-    # Two new axes in one slice do not convert to TFLite where sizes are unknown.
+    """Maps a mask [B, S] to a bias for the attention scores, float32 [B, 1, 1, S]: 0
+    for tokens, MASKED_SCORE for padding."""
+    # Not mask[:, None, None, :], which TFLite cannot convert if sizes are unknown.
     unmasked = tf.expand_dims(tf.expand_dims(tf.cast(mask, tf.float32), 1), 1)
     return (1.0 - unmasked) * MASKED_SCORE
 
 
 class ConfiguredModel(tf_keras.Model):
-    """A Keras model of a config, which Keras can store and make again; `options` are
-    the constructor's further arguments.
+    """A Keras model made from a config, which Keras can save and load; `options` are
+    the constructor's other arguments.
 
-    `model.save("name.keras")` keeps all of it. A SavedModel (tf.saved_model.save) takes
-    the length of the last call, and no other: for any length, call serving.export.
+    `model.save("name.keras")` stores the whole model. A SavedModel written by
+    tf.saved_model.save accepts only the sequence length of the last call; use
+    serving.export for all lengths.
     """
 
-    # Features that it may be given beside those that it reads, for its loss.
+    # Features that a model accepts but does not read: for masking, losses and answers.
     beside = model_inputs.BESIDE
 
     def __init__(self, config: AlbertConfig, name: str, **options: Any):
@@ -93,7 +97,7 @@ class ConfiguredModel(tf_keras.Model):
 
 
 class AlbertModel(ConfiguredModel):
-    """The ALBERT encoder with its pooler (release: `modeling.AlbertModel`).
+    """The ALBERT encoder with its pooler (original: `modeling.AlbertModel`).
 
     >>> model = AlbertModel(AlbertConfig.named("base", vocab_size=100))
     >>> outputs = model({"input_ids": tf.constant([[2, 45, 7, 3]])})
@@ -121,54 +125,57 @@ class AlbertModel(ConfiguredModel):
 
         Args:
           inputs: `input_ids` int [B, S]; optionally `input_mask` int [B, S], 1 for
-            pieces and 0 for padding (default all 1), and `segment_ids` int [B, S]
-            (default all 0); also by their names elsewhere, `attention_mask` and
-            `token_type_ids`. What records hold besides is ignored, else is refused.
+            tokens and 0 for padding (default all 1), and `segment_ids` int [B, S]
+            (default all 0). Hugging Face's names `attention_mask` and `token_type_ids`
+            are accepted, too. Other features of records are ignored; unknown names
+            raise InputError.
           training: whether dropout is on.
           seed: int32 [2]; equal seeds drop equal units on one kind of device, so that a
-            training step is a function of its number and can be repeated after a restart. A part of a
-            batch drops what the whole would with [3], the last of them the number of
-            its first row. By default every training call draws a new one.
-          positions: int [B, Q], Q ≥ 0; where the caller reads the sequence output, by
-            default everywhere. Of the last layer no other outputs are computed.
-          padding_is_read: False allows outputs without meaning at positions of padding,
-            which a computation that skips padding needs.
+            training step depends only on its number, and can be repeated after a
+            restart. For a part of a batch int32 [3], whose last value is the index of
+            its first row: it drops the same units as the whole batch would. By default
+            each training call draws a new seed.
+          positions: int [B, Q], Q ≥ 0; the positions at which the caller reads the
+            sequence output, by default all. The last layer computes no other outputs.
+          padding_is_read: False allows meaningless outputs at padding, without which
+            padding cannot be skipped.
 
         Returns:
           `embedding_output` [B, S, E]; `encoder_outputs`, a list of [B, S, H] in the
-          computation's dtype, one for each block of the layers that are run (layers ·
-          inner_group_num); `sequence_output` [B, S, H], the last
-          of them; `pooled_output` [B, H] float32, of position 0, if the config has a
-          pooler. With `positions`, sequence_output and the last of encoder_outputs are
-          [B, Q, H], in their order.
+          computation's dtype, with inner_group_num tensors for each layer that is run;
+          `sequence_output` [B, S, H], the last of them; `pooled_output` [B, H] float32,
+          from position 0, if the config has a pooler. With `positions`,
+          sequence_output and the last of encoder_outputs are [B, Q, H], in the order of
+          `positions`.
         """
         computation = computation or Computation()
+        # Inputs that are left out mean: no padding, and one segment.
         input_ids = tf.cast(inputs["input_ids"], tf.int32)
         mask, segment_ids = inputs.get("input_mask"), inputs.get("segment_ids")
         mask = tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask)
         segment_ids = (tf.zeros_like(input_ids) if segment_ids is None
                        else tf.cast(segment_ids, tf.int32))
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
-        # 1. Tokens to vectors of the small width E.
+        # 1. Look up the tokens' vectors, of the small width E.
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
         if positions is not None:
-            # Position 0 before them, for the pooler.
+            # Put position 0 before the others: the pooler needs it.
             positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
-        # 2. The encoder, on all positions or, packed, on those that are no padding.
+        # 2. Run the encoder on all positions or, packed, on those that are not padding.
         layout = layout_of(mask, computation.skip_padding and not padding_is_read,
                            served=computation.constants is not None)
-        outputs = self.encoder(tf.cast(embedding_output, computation.dtype),
-                               attention_bias(mask), seeds, computation, layout,
-                               positions)
+        states = self.encoder(tf.cast(embedding_output, computation.dtype),
+                              attention_bias(mask), seeds, computation, layout,
+                              positions)
         # 3. The first token, [CLS], stands for the whole sequence: the pooler reads it.
-        first = outputs[-1][:, 0]
+        first_state = states[-1][:, 0]
         if positions is not None:
-            outputs[-1] = outputs[-1][:, 1:]
-        found = {
+            states[-1] = states[-1][:, 1:]
+        outputs = {
             "embedding_output": embedding_output,
-            "encoder_outputs": outputs,
-            "sequence_output": outputs[-1],
+            "encoder_outputs": states,
+            "sequence_output": states[-1],
         }
         if self.pooler is not None:
-            found["pooled_output"] = self.pooler(tf.cast(first, tf.float32))
-        return found
+            outputs["pooled_output"] = self.pooler(tf.cast(first_state, tf.float32))
+        return outputs

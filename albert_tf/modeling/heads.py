@@ -1,18 +1,18 @@
-"""Heads: the layers of a task on the encoder, one object for each.
+"""Heads: the layers that a task adds to the encoder, one object for each task.
 
-A `Head` holds the names and shapes of its variables in a checkpoint, its layers, its
-outputs, what it learns, what a teacher teaches it, and how an answer is made of its
-outputs. Training, evaluation, prediction, export, conversion and distillation all use
-that one object:
+A `Head` knows the names and shapes of its variables in a checkpoint, its layers, its
+outputs, its objective, what it learns from a teacher in distillation, and how its
+outputs become answers. Training, evaluation, prediction, export, conversion and
+distillation all use this one object:
 
     shapes ──► checkpoints: conversion, restoring
     layers, outputs ──► modeling.models ──► predictions ──► scores, answers
                                        └──► served ──► exported models
     objective, targets ──► training, distillation
 
-Here are the two heads of pretraining (paper, section 3.1); those of tasks are in the
-tasks' folders, `albert_tf/finetuning/*/head.py`. Checkpoints are converted without
-TensorFlow, so a module of heads loads it inside the methods that need it.
+This file defines the two heads of pretraining (section 3.1 of the paper); those of
+other tasks are in `albert_tf/finetuning/*/head.py`. Checkpoints are converted without
+TensorFlow, so modules of heads import it only inside the methods that need it.
 
 Shapes: B batch, S sequence, P predictions, H hidden, E embedding, V tokens, K width.
 """
@@ -33,17 +33,18 @@ Layers = Mapping[str, Any]
 
 
 def dense_shapes(scope: str, rows: int, columns: int) -> Shapes:
-    """Names and shapes of a layer `Dense` in a checkpoint."""
+    """Returns the names and shapes of a `Dense` layer's variables in a checkpoint."""
     return {f"{scope}/kernel": (rows, columns), f"{scope}/bias": (columns,)}
 
 
 def norm_shapes(scope: str, size: int) -> Shapes:
-    """Names and shapes of a `LayerNorm` in a checkpoint."""
+    """Returns the names and shapes of a `LayerNorm`'s variables in a checkpoint."""
     return {f"{scope}/gamma": (size,), f"{scope}/beta": (size,)}
 
 
 def output_shapes(scope: str, rows: int, columns: int) -> Shapes:
-    """Names and shapes of an `OutputLayer`; the scope "" is the root."""
+    """Returns the names and shapes of an `OutputLayer`'s variables in a checkpoint; the
+    scope "" is the root."""
     scope = scope and f"{scope}/"
     return {f"{scope}output_weights": (rows, columns), f"{scope}output_bias": (rows,)}
 
@@ -55,26 +56,27 @@ def output_shapes(scope: str, rows: int, columns: int) -> Shapes:
 class Head:
     """One head: by default a linear layer of `width` outputs on the pooled output.
 
-    Subclasses override what is different. All methods are functions of their arguments:
-    the variables belong to the model that called `layers`.
+    Subclasses override what differs. The methods depend only on their arguments: the
+    variables belong to the model that called `layers`.
 
     Attributes:
-      width: how many outputs it has; heads with `fixed_width` have always the same.
-      name: as checkpoints and `albert_tf.load` call it.
-      title: what a sentence to a user calls it.
-      task: what a model with it can do, as predict.py calls it.
-      scope: of its output layer in a checkpoint; "" is the root.
+      width: number of outputs; heads with `fixed_width` always have the same.
+      name: its name in checkpoints and in `albert_tf.load`.
+      title: its name in messages to users.
+      task: what a model with this head does, in the words of predict.py.
+      scope: scope of its output layer in a checkpoint; "" is the root.
       reads: the encoder's output that it reads, "pooled_output" or "sequence_output".
-      positions: the feature that says at which positions it reads, "" for all.
-      inputs: the features that it needs to answer.
-      rank: axes of these features in training and in exports.
-      has_threshold: whether it leaves some inputs unanswered, from a threshold on.
-      scored_alone: whether evaluation computes no loss: the outputs differ from those
-        of training, and the predictions are scored as a whole.
+      positions: name of the feature with the positions that it reads; "" for all.
+      inputs: the features that prediction needs.
+      rank: number of axes of these features in training and in exports.
+      has_threshold: whether it leaves an input unanswered above a threshold.
+      scored_alone: whether evaluation computes no loss, because its outputs differ from
+        those of training; predictions are then scored all together.
     """
 
     width: int = 1
 
+    # The same for all heads of a class; subclasses set what differs from these values.
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     task: ClassVar[str] = ""
@@ -86,7 +88,7 @@ class Head:
     rank: ClassVar[int] = 2
     has_threshold: ClassVar[bool] = False
     scored_alone: ClassVar[bool] = False
-    # Every kind of head that has been defined, by its name.
+    # All classes of heads, by name. Each adds itself when it is defined.
     kinds: ClassVar[dict[str, type["Head"]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -94,7 +96,7 @@ class Head:
 
     @property
     def reads_padding(self) -> bool:
-        """Tells whether outputs at positions of padding count."""
+        """Whether outputs at padding matter."""
         return False
 
     def shapes(self, config: AlbertConfig) -> Shapes:
@@ -102,7 +104,7 @@ class Head:
         return output_shapes(self.scope, self.width, config.hidden_size)
 
     def layers(self, config: AlbertConfig) -> Layers:
-        """Makes its Keras layers, whose variables carry the names of `shapes`."""
+        """Makes its Keras layers, whose variables have the names in `shapes`."""
         from albert_tf.modeling.layers import OutputLayer
 
         return {"output_layer": OutputLayer(self.scope, config.hidden_size, self.width)}
@@ -113,11 +115,12 @@ class Head:
 
         Args:
           layers: what `layers` returned.
-          encoded: of AlbertModel.call, and `word_embeddings` [V, E]. `sequence_output`
-            is float32, but in AlbertForPreTraining in the computation's dtype.
-          features: the model's.
-          dropout: layers.DropoutSeeds of this call, which drop nothing but in training.
-          training: whether the true answers are known and used.
+          encoded: what AlbertModel.call returned, and `word_embeddings` [V, E].
+            `sequence_output` is float32, except in AlbertForPreTraining, where it has
+            the computation's dtype.
+          features: the model's inputs.
+          dropout: layers.DropoutSeeds of this call; they drop units only in training.
+          training: whether the correct answers are available and used.
         """
         raise NotImplementedError
 
@@ -126,26 +129,26 @@ class Head:
         return outputs
 
     def served(self, outputs: Tensors) -> Tensors:
-        """Returns the outputs that an exported model gives."""
+        """Returns the outputs of an exported model."""
         return self.predictions(outputs)
 
     def output_names(self, labels: Sequence[str]) -> Sequence[str]:
-        """Returns the names of its outputs if it chooses one of them, by default
-        numbers."""
+        """Returns the names of the outputs among which it chooses, from the task's
+        labels; none if it does not choose."""
         return ()
 
     def serving(self) -> "Head":
-        """Returns this head as it answers."""
+        """Returns the head to use for prediction, by default this one."""
         return self
 
-    # Of heads that are fine-tuned.
+    # Only heads that are fine-tuned have the methods below.
 
     def objective(self) -> Any:
-        """Returns the training.losses.Objective that it learns."""
+        """Returns its training.losses.Objective."""
         raise NotImplementedError
 
     def targets(self, features: Tensors) -> Mapping[str, Any]:
-        """Maps each output to how it is learned from a teacher
+        """Returns, for each output, how it is learned from a teacher
         (training.distillation)."""
         raise NotImplementedError
 
@@ -155,8 +158,8 @@ class Head:
         raise NotImplementedError
 
     def text_task(self) -> Any:
-        """Returns the finetuning.text.TextTask by which an exported model takes text;
-        with None it takes ids."""
+        """Returns the finetuning.text.TextTask with which an exported model accepts
+        text; if None, the model accepts token ids."""
         return None
 
 
@@ -165,7 +168,8 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModel(Head):
-    """Scores of every token at the masked positions (`get_masked_lm_output`)."""
+    """Scores all tokens of the vocabulary at the masked positions (original:
+    `get_masked_lm_output`)."""
 
     name, title = "masked_lm", "head for masked tokens"
     task, fixed_width = "fill-mask", True
@@ -173,6 +177,8 @@ class MaskedLanguageModel(Head):
     inputs = (*INPUTS, "masked_lm_positions")
 
     def shapes(self, config):
+        # A transform from H back to E, and a bias for each token. The output matrix is
+        # the word embeddings, which the encoder has already.
         scope, width = "cls/predictions", config.embedding_size
         return {**dense_shapes(f"{scope}/transform/dense", config.hidden_size, width),
                 **norm_shapes(f"{scope}/transform/LayerNorm", width),
@@ -184,13 +190,14 @@ class MaskedLanguageModel(Head):
         return {"predictions": TokenScores(config)}
 
     def outputs(self, layers, encoded, features, dropout=None, training=False):
-        """`mlm_logits` [B, P, V] of the hidden states [B, P, H]."""
+        """Returns `mlm_logits` [B, P, V], from hidden states [B, P, H]."""
         return {"mlm_logits": layers["predictions"](
             encoded["sequence_output"], encoded["word_embeddings"])}
 
     def predictions(self, outputs):
         import tensorflow as tf
 
+        # Only prediction needs probabilities: losses are computed from the logits.
         return {"probabilities": tf.nn.softmax(outputs["mlm_logits"])}
 
 
@@ -198,10 +205,10 @@ class MaskedLanguageModel(Head):
 class SentenceOrder(Head):
     """Classifies two segments as in order (0) or swapped (1).
 
-    BERT's next sentence prediction takes its negatives from another text, so that the
-    topic alone gives them away. Two segments of one text, in either order, have the
-    same topic: what is left to learn is how a text hangs together (section 3.1).
-    Release: `get_sentence_order_output`.
+    BERT's next-sentence prediction takes its negative examples from different
+    documents, so that the topic alone reveals them. Two segments of one text have the
+    same topic in either order: coherence is what remains to be learned (section 3.1 of
+    the paper). Original: `get_sentence_order_output`.
     """
 
     width: int = 2
@@ -212,12 +219,15 @@ class SentenceOrder(Head):
     def layers(self, config):
         from albert_tf.modeling.layers import OutputLayer
 
+        # Initialized with the config's range, unlike the heads of tasks.
         return {"output_layer": OutputLayer(
             self.scope, config.hidden_size, self.width, config.initializer_range)}
 
     def outputs(self, layers, encoded, features, dropout=None, training=False):
-        """`sentence_order_logits` [B, 2] of the pooled output [B, H]."""
-        return {"sentence_order_logits": layers["output_layer"](encoded["pooled_output"])}
+        """Returns `sentence_order_logits` [B, 2], from the pooled output [B, H]."""
+        # The pooled output has seen both segments, through [CLS].
+        logits = layers["output_layer"](encoded["pooled_output"])
+        return {"sentence_order_logits": logits}
 
     def predictions(self, outputs):
         import tensorflow as tf

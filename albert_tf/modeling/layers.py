@@ -1,7 +1,8 @@
-"""What the encoder and the heads are made of: dense layers, LayerNorm, dropout.
+"""The parts of encoder and heads: dense layers, LayerNorm, dropout.
 
-Every variable carries the name that it has in the release's checkpoints, and
-exists as soon as the model is constructed; all kernels are two-dimensional.
+Every variable has the same name as in the original's checkpoints, and is created by the
+constructor; all kernels are two-dimensional. The formulas of GELU, LayerNorm and
+dropout are in kernels.plain.
 """
 
 import copy
@@ -16,22 +17,23 @@ from albert_tf.modeling.kernels import fast, plain
 from albert_tf.modeling.kernels.recompute import after
 
 
-# Of the output layers of tasks, whatever the config's initializer_range is.
+# Standard deviation of the initial weights of tasks' output layers; the config's
+# initializer_range does not apply to them.
 TASK_INITIALIZER_RANGE = 0.02
 
 
 class NamedLayer(tf_keras.layers.Layer):
-    """A layer whose variables are named as in the release's checkpoints, where `scope`
-    is its path."""
+    """A layer whose variables are named `<scope>/<name>`, as in the original's
+    checkpoints."""
 
     def __init__(self, scope: str, **kwargs):
-        # Each layer casts what it must; Keras would cast all inputs to float32.
+        # Layers cast their inputs themselves; Keras would cast all of them to float32.
         super().__init__(name=scope.replace("/", "_"), autocast=False, **kwargs)
         self.scope = scope
 
     def _trackable_children(self, save_type="checkpoint", **options):
-        # In a SavedModel a layer is its variables: Keras would store a function for
-        # each, which takes many times as long, and cannot store those of ours.
+        # A SavedModel stores only the variables of a layer. Keras would also store a
+        # function for each, which takes many times as long and fails for ours.
         if save_type == "savedmodel":
             return tf.Module._trackable_children(self, save_type)
         return super()._trackable_children(save_type, **options)
@@ -44,36 +46,37 @@ class NamedLayer(tf_keras.layers.Layer):
 
 
 def kernel_initializer(config: AlbertConfig):
-    """Truncated normal of the config's range; a new object for each weight."""
+    """Returns a truncated normal with the config's deviation, new for each weight."""
     return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
 
 def sizes(tensor: tf.Tensor) -> list:
-    """Its shape: ints where they are known, else tensors."""
+    """Returns a tensor's shape: ints for the sizes that are known, else tensors."""
     return [tf.shape(tensor)[axis] if size is None else size
             for axis, size in enumerate(tensor.shape)]
 
 
 def product(inputs: tf.Tensor, kernel: tf.Tensor,
             bias: Optional[tf.Tensor] = None) -> tf.Tensor:
-    """[..., in] × [in, out] + bias [out] → [..., out], as one flat product."""
-    def flat(inputs):
+    """[..., in] × [in, out] + bias [out] → [..., out], as one product of matrices."""
+    def matrix_product(inputs):
         output = tf.matmul(inputs, kernel)
-        # Right behind a product TensorFlow makes the bias part of it.
+        # TensorFlow fuses a bias into a product if it is added directly after it.
         return output if bias is None else fast.add_bias(output, bias)
 
     if inputs.shape.rank == 2:
-        return flat(inputs)
-    # [B·S, in] × [in, out] is faster than a batched one.
+        return matrix_product(inputs)
+    # One product [B·S, in] × [in, out] is faster than one for each sequence.
     shape, (in_size, out_size) = inputs.shape, kernel.shape
-    output = flat(tf.reshape(inputs, [-1, in_size]))
+    output = matrix_product(tf.reshape(inputs, [-1, in_size]))
+    # Restore the axes, and the sizes that are known, which reshaping forgets.
     output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [out_size]], axis=0))
     output.set_shape(shape[:-1].concatenate([out_size]))
     return output
 
 
 class Dense(NamedLayer):
-    """x · kernel + bias over the last axis: [..., in] → [..., out], in x's type."""
+    """x · kernel + bias, then an activation: [..., in] → [..., out], in x's dtype."""
 
     def __init__(self, scope: str, in_size: int, out_size: int, initializer,
                  hidden_act: str = "linear"):
@@ -103,10 +106,11 @@ class LayerNorm(NamedLayer):
 
 
 class TokenScores(NamedLayer):
-    """Scores of every token at some positions (`get_masked_lm_output`).
+    """Scores all tokens of the vocabulary at the masked positions (original:
+    `get_masked_lm_output`).
 
-    The output weights are the word embeddings, passed in by the caller: a table of its
-    own would cost V · E parameters once more.
+    The output weights are the word embeddings, which the caller passes: a separate
+    table would cost V · E more parameters.
     """
 
     def __init__(self, config: AlbertConfig):
@@ -119,12 +123,15 @@ class TokenScores(NamedLayer):
             config.masked_lm_layer_norm_eps or config.layer_norm_eps)
         self.output_bias = self.make_weight("output_bias", [config.vocab_size], "zeros")
 
-    def call(self, masked, word_embeddings):
-        """Outputs at the masked positions [B, P, H], [V, E] → logits [B, P, V]."""
-        batch, num_predictions, _ = tf.unstack(tf.shape(masked))
-        masked = tf.reshape(masked, [-1, masked.shape[-1]])
-        # Few positions: in float32 whatever type the layers compute in.
-        hidden = self.layer_norm(self.transform(tf.cast(masked, tf.float32)))
+    def call(self, states, word_embeddings):
+        """Maps hidden states at the masked positions [B, P, H] and word embeddings
+        [V, E] to logits [B, P, V]."""
+        batch, num_predictions, _ = tf.unstack(tf.shape(states))
+        states = tf.reshape(states, [-1, states.shape[-1]])
+        # From width H back to E. There are only a few positions, so float32 costs
+        # little, whatever dtype the layers use.
+        hidden = self.layer_norm(self.transform(tf.cast(states, tf.float32)))
+        # A token's score is the product of its embedding with the hidden state.
         logits = tf.matmul(hidden, word_embeddings, transpose_b=True)  # [B·P, V]
         logits = tf.nn.bias_add(logits, self.output_bias)
         return tf.reshape(logits, [batch, num_predictions, self.output_bias.shape[0]])
@@ -133,8 +140,8 @@ class TokenScores(NamedLayer):
 class OutputLayer(NamedLayer):
     """x · weightsᵀ + bias, [N, in] → [N, out]: `output_weights`, `output_bias`.
 
-    The scope "" is the root, where the release has them for classification and multiple
-    choice.
+    The scope "" is the root, where the original keeps them for classification and
+    multiple choice.
     """
 
     def __init__(self, scope: str, in_size: int, out_size: int,
@@ -149,7 +156,7 @@ class OutputLayer(NamedLayer):
     def make_weight(self, name: str, shape, initializer) -> tf.Variable:
         if self.scope:
             return super().make_weight(name, shape, initializer)
-        # "" is the root, whatever scope the model is constructed in.
+        # The name scope "" is the root, even if the model is built in another scope.
         with tf.name_scope(""):
             return self.add_weight(name=name, shape=shape, initializer=initializer)
 
@@ -159,35 +166,40 @@ class OutputLayer(NamedLayer):
 
 
 def _not_negative(seed: tf.Tensor) -> tf.Tensor:
-    """From negative seeds XLA draws other numbers than TensorFlow."""
+    """Clears the sign of a seed, since for negative ones XLA and TensorFlow draw
+    different numbers."""
     return tf.bitwise.bitwise_and(seed, tf.int32.max)
 
 
 class _Draws:
-    """Random numbers of one dropout: those of a row are a function of the seed and the
-    row's number in the whole batch, so that parts of a batch draw what the whole would
-    (with Philox, whose numbers are numbered; TPUs have a faster one of their own).
+    """The random numbers of one dropout.
+
+    The numbers of a row depend only on the seed and on the row's index in the whole
+    batch, so that a part of a batch draws the same numbers as the whole would. The
+    generator is Philox, whose counter can start anywhere; TPUs use their own.
     """
 
-    _WORDS = 4  # of 32 bits, that a count of Philox's counter gives
+    _WORDS = 4  # of 32 bits, for each count of Philox's counter
 
     def __init__(self, seed: tf.Tensor, first_row: tf.Tensor):
         self._key, self._counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
         self._first_row = tf.cast(first_row, tf.uint64)
 
     def _counter_at(self, blocks, series=0):
-        """Where rows begin that have `blocks` of the counter each."""
+        """Returns the counter of the first row, if each row takes `blocks` counts."""
         low = self._counter[0] + self._first_row * tf.cast(blocks, tf.uint64)
         return tf.stack([low, self._counter[1] + tf.constant(series, tf.uint64)])
 
     def keep(self, shape, rate: float) -> tf.Tensor:
-        """Which units of a tensor [R, ...] stay: bool of `shape`."""
-        known = tf.get_static_value(tf.convert_to_tensor(shape))
-        # A batch of millions has more units than 32 bits can count.
-        rows, *others = tf.unstack(tf.cast(shape, tf.int64)) if known is None else (
-            map(int, known))
-        units = math.prod(others)
-        # Whatever the type of what is dropped from, so that the same units are.
+        """Draws which units of a tensor [R, ...] stay: bool of `shape`."""
+        static_shape = tf.get_static_value(tf.convert_to_tensor(shape))
+        # In int64, since a large batch has more units than int32 can count.
+        rows, *row_shape = (
+            tf.unstack(tf.cast(shape, tf.int64)) if static_shape is None
+            else map(int, static_shape))
+        units = math.prod(row_shape)
+        # One random number for each unit. The choice does not depend on the tensor's
+        # dtype, so that the same units are dropped in every dtype.
         if fast.on_cpu() and rate < 255 / 256:
             numbers, threshold = self._bytes(rows, units), self._byte_threshold(rate)
         else:
@@ -199,16 +211,17 @@ class _Draws:
         return tf.reshape(numbers[:, :units], shape) >= threshold
 
     def _bytes(self, rows, units):
-        """A byte for each unit, [rows, at least units]. A float each would cost a CPU
-        ten times as much."""
+        """Draws a byte for each unit: [rows, at least units]. On a CPU floats would
+        take ten times as long."""
         blocks = -(-units // (4 * self._WORDS))
-        found = fast.random_bytes(self._key, self._counter_at(blocks), rows * blocks)
-        return tf.reshape(found, [rows, blocks * 4 * self._WORDS])
+        numbers = fast.random_bytes(self._key, self._counter_at(blocks), rows * blocks)
+        return tf.reshape(numbers, [rows, blocks * 4 * self._WORDS])
 
     def _byte_threshold(self, rate):
-        """256 · rate, rounded down or, as one more word decides, up: a byte is below it
-        with just the probability `rate`."""
+        """Returns 256 · rate, rounded up or down at random, so that the probability of
+        a byte below it is exactly `rate`."""
         level = math.floor(256 * rate)
+        # Round up as often as the remainder says, by one more random number.
         rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
         word = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=[1], key=self._key, counter=self._counter_at(0, series=1),
@@ -217,7 +230,7 @@ class _Draws:
 
 
 def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
-    """`seed`, or a new one."""
+    """Returns `seed` as a tensor, or a new random seed if it is None."""
     if seed is not None:
         return tf.convert_to_tensor(seed, tf.int32)
     return tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
@@ -225,46 +238,49 @@ def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
 
 
 class DropoutSeeds:
-    """Gives each dropout of one forward pass a seed of its own.
+    """Gives each dropout of a forward pass its own seed.
 
     Args:
-      seed: int32 [2], or [3] for a part of a batch, with the number of the part's first
-        row in the whole; None drops nothing.
-      purpose: other numbers for another purpose.
+      seed: int32 [2]; for a part of a batch int32 [3], whose last value is the index of
+        the part's first row in the batch. None turns dropout off.
+      purpose: a number; different purposes get different random numbers from one seed.
     """
 
     def __init__(self, seed: Optional[tf.Tensor], purpose: Optional[int] = None):
         self._seed = None
-        self.next_draw = 0  # Its number.
-        self.drawn = 0
+        self.next_draw = 0  # index of the next dropout in the forward pass
+        self.drawn = 0  # how many dropouts this object has drawn
         if seed is not None:
             self._first_row = seed[2] if seed.shape[0] == 3 else tf.constant(0)
             seed = seed[:2] if purpose is None else tf.random.fold_in(seed[:2], purpose)
             self._seed = _not_negative(seed)
 
     def draw(self, shape, rate: float) -> Optional[plain.Dropped]:
-        """Which of the units of a tensor [rows, ...] stay; None if all do."""
+        """Draws which units of a tensor [rows, ...] stay; returns None if all do."""
         if self._seed is None or rate == 0.0:
             return None
+        # The seed depends only on the dropout's index, so that a step can be repeated.
         seed = _not_negative(tf.random.fold_in(self._seed, self.next_draw))
         self.skip(1)
         return plain.Dropped(_Draws(seed, self._first_row).keep(shape, rate), rate)
 
     def after(self, tensor: tf.Tensor, next_draw) -> "DropoutSeeds":
-        """A copy that has drawn nothing yet, continues with the draw of a number, an
-        int or int32 [], and draws only once `tensor` is there.
+        """Returns a copy that starts with the dropout of index `next_draw` (an int or
+        int32 []), and that draws only after `tensor` has been computed.
 
-        No draw needs an input, so that otherwise all of a step could be made at its
-        beginning, and those of recomputed layers be kept from the first time.
+        Drawing needs no input. TensorFlow could therefore draw for all layers at the
+        start of a step, or keep the draws of layers that are recomputed; both would
+        cost memory.
         """
-        found = copy.copy(self)
-        found.next_draw, found.drawn = next_draw, 0
+        seeds = copy.copy(self)
+        seeds.next_draw, seeds.drawn = next_draw, 0
+        # Make the seed depend on the tensor, and with it everything that is drawn.
         if self._seed is not None:
-            found._seed = after(self._seed, tensor)
-        return found
+            seeds._seed = after(self._seed, tensor)
+        return seeds
 
     def skip(self, count: int) -> None:
-        """Continues as if `count` more had been drawn."""
+        """Advances as if `count` more dropouts had been drawn."""
         self.next_draw += count
         self.drawn += count
 
@@ -274,7 +290,7 @@ class DropoutSeeds:
 
 
 def of_positions(layer, hidden: tf.Tensor) -> tf.Tensor:
-    """An OutputLayer at every position: [B, S, H] → [B, S, K]."""
+    """Applies an OutputLayer at every position: [B, S, H] → [B, S, K]."""
     batch, length, size = tf.unstack(tf.shape(hidden))
     output = layer(tf.reshape(hidden, [-1, size]))
     width = output.shape[-1]

@@ -23,7 +23,7 @@ class AlbertForPreTraining(ConfiguredModel):
     >>> outputs["mlm_logits"].shape, outputs["sentence_order_logits"].shape
     (TensorShape([1, 1, 100]), TensorShape([1, 2]))
 
-    Release: `run_pretraining.model_fn_builder`.
+    Original: `run_pretraining.model_fn_builder`.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
@@ -41,19 +41,20 @@ class AlbertForPreTraining(ConfiguredModel):
         """Runs encoder and heads.
 
         Args:
-          features: as for AlbertModel.call, and `masked_lm_positions` int [B, P], as
-            parsed from the records.
+          features: as for AlbertModel.call, and `masked_lm_positions` int [B, P].
           training, seed, computation: as for AlbertModel.call.
 
         Returns:
           `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2]; in training also
-          `sequence_output` [B, P, H], what the first is made of.
+          `sequence_output` [B, P, H], the hidden states at the masked positions.
         """
-        # The last layer is computed at the masked positions and the first one alone:
-        # nothing else of it is read.
+        # 1. Run the encoder. Its last layer computes only the masked positions and the
+        #    first one, since nothing else is read.
         encoded = self.bert(
             features, training=training, seed=seed, padding_is_read=False,
             positions=features["masked_lm_positions"], computation=computation)
+        # 2. Predict the masked tokens, with the word embeddings as output weights, and
+        #    the order of the two segments.
         encoded["word_embeddings"] = self.bert.embeddings.word_embeddings
         outputs = {
             **MASKED_LM.outputs({"predictions": self.predictions}, encoded, features),
@@ -64,8 +65,7 @@ class AlbertForPreTraining(ConfiguredModel):
         return outputs
 
     def freeze_sentence_layers(self) -> None:
-        """Leaves the pooler and the sentence-order head as they are, for training
-        without the loss over sentences: weight decay alone would shrink them to
-        nothing."""
+        """Makes the pooler and the sentence-order head untrainable, for training
+        without a sentence loss: weight decay alone would shrink them to zero."""
         self.bert.pooler.trainable = False
         self.seq_relationship.trainable = False

@@ -1,13 +1,13 @@
-"""From documents to pretraining instances, as the release makes them.
+"""Cuts documents into pretraining instances, as the original does.
 
-Used by --reproduce_release, and the one to read first; by default `plans` makes the same
-instances, in distribution, for thousands of walks at a time.
+`--reproduce_release` uses this module, and it is the one to read first. By default
+`plans` makes instances of the same distribution, for thousands of documents at once.
 
-Random numbers are drawn from the source that is given, in the order in which the
-release's create_instances_from_document draws them.
+Random numbers come from the caller's generators, in the same order as in the original's
+create_instances_from_document.
 
     document     a list of segments (sentences), in order
-    segment      a list of pieces
+    segment      a list of tokens
     instance     [CLS] a [SEP] b [SEP], masked, with the label of its order
                  (without a sentence objective: [CLS] a [SEP])
 """
@@ -26,40 +26,43 @@ Document = list[Segment]
 
 
 class Pieces(NamedTuple):
-    """What instances need to know of a vocabulary."""
+    """What the creation of instances needs to know about a vocabulary."""
 
-    vocabulary: Sequence[str]  # all pieces, in its order
-    starts_word: Mapping[str, bool]
+    vocabulary: Sequence[str]  # all tokens, in the order of their ids
+    starts_word: Mapping[str, bool]  # token → whether it starts a word
 
     @classmethod
     def of(cls, vocabulary: Sequence[str], rule: str) -> "Pieces":
-        """All pieces, and a rule of tokenization.sequences."""
+        """Takes all tokens, and the name of a rule of tokenization.sequences."""
         return cls(list(vocabulary), WordStarts(rule))
 
 
 class Instance(NamedTuple):
-    """One example of pretraining, before padding; lists are [length] or [masked]."""
+    """One pretraining example, before padding. Lists have an entry for each token, or
+    for each masked token."""
 
-    tokens: list[str]  # pieces with [CLS] and [SEP], after masking
+    tokens: list[str]  # with [CLS] and [SEP], after masking
     segment_ids: list[int]  # 0 up to the first [SEP], then 1; all 0 for one segment
     token_boundary: list[int]  # 1 where a word starts
     masked_lm_positions: list[int]  # ascending
-    masked_lm_labels: list[str]  # the pieces to predict
+    masked_lm_labels: list[str]  # the tokens to predict
     label: int  # 1 if the second segment is swapped or from another document, else 0
     origin: str  # one of options.ORIGINS
-    num_cut: int  # pieces cut off to fit max_seq_length
-    ngrams: list[int]  # words of each masked n-gram
+    num_cut: int  # tokens cut off to fit max_seq_length
+    ngrams: list[int]  # number of words of each masked n-gram
 
 
 class DocumentInstances(NamedTuple):
-    """One walk over a document (without a sentence objective: over several)."""
+    """The result of one walk over a document (without a sentence objective: over all
+    documents)."""
 
     instances: list[Instance]  # in the order of the text
-    skipped: list[int]  # pieces of each chunk of one sentence that was left out
+    skipped: list[int]  # tokens of each chunk of one sentence that was left out
 
 
 class _Pair(NamedTuple):
-    """Two segments; `num_unused` segments of the chunk go back to the document."""
+    """Two segments. The last `num_unused` sentences of the chunk are not in them, and
+    are visited again."""
 
     first: Segment
     second: Segment
@@ -70,8 +73,9 @@ class _Pair(NamedTuple):
 def create_walks(
         documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
         random: RandomSource) -> Iterator[DocumentInstances]:
-    """All instances of one copy of the documents: a walk over each of them in turn;
-    without a sentence objective, one walk over all. Arguments as of create_instances.
+    """Yields all instances of one copy of the documents: a walk over each document in
+    turn; without a sentence objective, one walk over all of them. The arguments are
+    those of create_instances.
     """
     if options.sentence_objective == "none":
         yield create_full_sentences(documents, pieces, options, random)
@@ -83,19 +87,19 @@ def create_walks(
 def create_instances(
         documents: Sequence[Document], document_index: int, pieces: Pieces,
         options: InstanceOptions, random: RandomSource) -> DocumentInstances:
-    """Walks once over a document (the release's create_instances_from_document).
+    """Walks once over a document (the original's create_instances_from_document).
 
-    Segments gather in a chunk until it has the target length or the document ends; each
-    chunk gives one instance.
+    Segments are collected in a chunk until it reaches the target length or the document
+    ends; each chunk gives one instance.
 
         pieces = Pieces.of(tokenizer.vocab, "release")
         walk = create_instances(
             documents, 0, pieces, InstanceOptions(), RandomSource.from_seed(1))
         walk.instances[0].tokens
 
-    No document and no segment is empty. Documents other than `document_index` are only
-    read for second segments of the origin RANDOM_DOCUMENT. `options` have a sentence
-    objective; the generators of `random` continue from their state.
+    No document and no segment may be empty. Documents other than `document_index` are
+    read only for second segments of the origin RANDOM_DOCUMENT. `options` must have a
+    sentence objective. The generators of `random` advance with each call.
     """
     if options.sentence_objective == "none":
         raise ValueError(
@@ -106,19 +110,21 @@ def create_instances(
     chunk: list[Segment] = []
     length = position = 0
     while position < len(document):
-        # 1. Sentences gather in a chunk until it is long enough.
+        # 1. Collect sentences in a chunk until it is long enough.
         chunk.append(document[position])
         length += len(document[position])
         position += 1
         if position < len(document) and length < target_length:
             continue
-        # 2. The chunk is cut in two at a sentence's end: in order, or swapped.
+        # 2. Cut it in two at the end of a sentence: the segments stay in order, or are
+        #    swapped.
         pair = _pair_of_chunk(
             chunk, documents, document_index, target_length, pieces, options, random)
         if pair is None:
             skipped.append(length)
         else:
-            # 3. A random second segment leaves sentences unused: they come again.
+            # 3. Truncate and mask the pair. If its second segment came from elsewhere,
+            #    go back to the sentences that it replaced.
             position -= pair.num_unused
             instances.append(_instance_of_pair(pair, pieces, options, random))
         chunk, length = [], 0
@@ -130,40 +136,41 @@ def create_full_sentences(
         random: RandomSource) -> DocumentInstances:
     """Walks once over documents, one after another, without a sentence objective.
 
-    Whole sentences fill each sequence up to its target length; where one document
-    ends and the next begins within a sequence, a [SEP] stands between (RoBERTa,
-    Liu et al. 2019, section 4.2, FULL-SENTENCES). A sentence longer than the
-    target is an instance of its own, and the only one to be cut.
+    Each sequence is filled with whole sentences up to its target length. If a document
+    ends within a sequence, a [SEP] separates it from the next (RoBERTa, Liu et al.
+    2019, section 4.2, FULL-SENTENCES). A sentence longer than the target length becomes
+    an instance by itself; only such sentences are truncated.
     """
-    # [SEP] goes before a document's first sentence, but not at a sequence's start.
+    # Mark the first sentence of each document: a [SEP] will go before it.
     sentences = [(index == 0, sentence) for document in documents
                  for index, sentence in enumerate(document)]
     instances, position = [], 0
     while position < len(sentences):
-        # Whole sentences for as long as they fit.
+        # 1. Take one sentence, whatever its length, and more while they fit.
         target_length = _target_length(options, random)
         text = list(sentences[position][1])
         position += 1
         while position < len(sentences):
-            begins, sentence = sentences[position]
-            more = [SEP, *sentence] if begins else sentence
-            if len(text) + len(more) > target_length:
+            is_first, sentence = sentences[position]
+            addition = [SEP, *sentence] if is_first else sentence
+            if len(text) + len(addition) > target_length:
                 break
-            text += more
+            text += addition
             position += 1
-        kept, _ = sequences.truncate_at_random_ends(
+        # 2. Truncate, which only a single long sentence needs, and mask.
+        segment, _ = sequences.truncate_at_random_ends(
             text, [], target_length, random.python)
         instances.append(_masked_instance(
-            sequences.assemble(kept, None, CLS, SEP), ONE_SEGMENT,
-            len(text) - len(kept), pieces, options, random))
+            sequences.assemble(segment, None, CLS, SEP), ONE_SEGMENT,
+            len(text) - len(segment), pieces, options, random))
     return DocumentInstances(instances, [])
 
 
 def _target_length(options: InstanceOptions, random: RandomSource) -> int:
-    """Pieces to aim at: mostly as many as fit."""
+    """Returns the number of tokens to aim at: usually as many as fit."""
     target_length = options.max_pieces
     if random.python.random() < options.short_seq_prob:
-        # Texts of fine-tuning are often shorter than a full sequence.
+        # Texts in fine-tuning are often shorter than a full sequence, so train on both.
         target_length = random.python.randint(2, target_length)
     return target_length
 
@@ -172,8 +179,9 @@ def _pair_of_chunk(
         chunk: list[Segment], documents: Sequence[Document], document_index: int,
         target_length: int, pieces: Pieces, options: InstanceOptions,
         random: RandomSource) -> Optional[_Pair]:
-    """Makes two segments of a chunk; None if it is to be left out."""
-    draw = random.python
+    """Cuts a chunk into two segments; returns None if the chunk is to be left out."""
+    generator = random.python
+    # 1. A single sentence has no second half: take a random one, skip it, or split it.
     if len(chunk) == 1 and options.single_segment == "random":
         second = _random_segment(
             documents, document_index, target_length - len(chunk[0]), random)
@@ -182,18 +190,21 @@ def _pair_of_chunk(
         if options.single_segment == "skip" or len(chunk[0]) < 2:
             return None
         first, second = _split_segment(chunk[0], pieces, random)
-        num_unused = 0  # both halves are one segment, which is used
+        num_unused = 0  # both halves come from one sentence, which is used up
     else:
-        num_first = draw.randint(1, len(chunk) - 1)
-        first = [piece for segment in chunk[:num_first] for piece in segment]
-        second = [piece for segment in chunk[num_first:] for piece in segment]
+        # 2. Otherwise cut after a random sentence.
+        num_first = generator.randint(1, len(chunk) - 1)
+        first = [token for segment in chunk[:num_first] for token in segment]
+        second = [token for segment in chunk[num_first:] for token in segment]
         num_unused = len(chunk) - num_first
-    if draw.random() >= 0.5:
+    # 3. Half of the pairs stay as they are, with label 0.
+    if generator.random() >= 0.5:
         return _Pair(first, second, FOLLOWING)
-    # Sentence order: both segments are of one text and topic, so that only coherence
-    # shows that a pair was swapped (section 3.1 of the paper).
+    # 4. Sentence order: swap the others. Both segments have the same topic, so only
+    #    their coherence tells that they were swapped (section 3.1 of the paper).
     if not options.random_next_sentence:
         return _Pair(second, first, SWAPPED)
+    # 5. BERT's objective: put text of a different document in the second's place.
     second = _random_segment(
         documents, document_index, target_length - len(first), random)
     return _Pair(first, second, RANDOM_DOCUMENT, num_unused)
@@ -202,27 +213,30 @@ def _pair_of_chunk(
 def _random_segment(
         documents: Sequence[Document], document_index: int, target_length: int,
         random: RandomSource) -> Segment:
-    """Text from a random place of a random other document, of at least one segment.
+    """Returns text from a random place in a random different document: at least one
+    segment.
 
-    Ten draws look for another document; then the last one drawn is used, so that a
-    single document gives its own text.
+    After ten draws of the same document, that document is used. This happens if there
+    is only one.
     """
     for _ in range(10):
-        other = random.python.randint(0, len(documents) - 1)
-        if other != document_index:
+        index = random.python.randint(0, len(documents) - 1)
+        if index != document_index:
             break
-    document = documents[other]
-    pieces = []
+    # Start at a random segment, and continue until the text is long enough.
+    document = documents[index]
+    tokens = []
     for segment in document[random.python.randint(0, len(document) - 1):]:
-        pieces += segment
-        if len(pieces) >= target_length:
+        tokens += segment
+        if len(tokens) >= target_length:
             break
-    return pieces
+    return tokens
 
 
 def _split_segment(segment: Segment, pieces: Pieces,
                    random: RandomSource) -> tuple[Segment, Segment]:
-    # Before the start of a word if there is one: half a word would give the order away.
+    """Cuts a sentence in two at a random place."""
+    # Cut where a word starts if possible, since half a word would reveal the order.
     starts = [index for index in range(1, len(segment))
               if pieces.starts_word[segment[index]]]
     cut = random.python.choice(starts or range(1, len(segment)))
@@ -231,28 +245,31 @@ def _split_segment(segment: Segment, pieces: Pieces,
 
 def _instance_of_pair(pair: _Pair, pieces: Pieces, options: InstanceOptions,
                       random: RandomSource) -> Instance:
-    """Cuts a pair to size, assembles and masks it."""
+    """Truncates a pair, puts [CLS] and [SEP] around the segments, and masks it."""
+    # The longer segment loses tokens at its front or back at random, so that neither
+    # beginnings nor ends of texts are rarer.
     first, second = sequences.truncate_at_random_ends(
         pair.first, pair.second, options.max_pieces, random.python)
-    num_given = len(pair.first) + len(pair.second)
+    num_tokens = len(pair.first) + len(pair.second)
     return _masked_instance(
         sequences.assemble(first, second, CLS, SEP), pair.origin,
-        num_given - len(first) - len(second), pieces, options, random)
+        num_tokens - len(first) - len(second), pieces, options, random)
 
 
 def _masked_instance(assembled: sequences.Assembled, origin: str, num_cut: int,
                      pieces: Pieces, options: InstanceOptions,
                      random: RandomSource) -> Instance:
-    masked = mask_sequence(
+    """Masks a sequence and makes its instance."""
+    masking = mask_sequence(
         assembled.tokens, pieces.starts_word, pieces.vocabulary, options.masking,
         random)
     return Instance(
-        tokens=masked.pieces,
+        tokens=masking.pieces,
         segment_ids=assembled.segment_ids,
-        token_boundary=masked.token_boundary,
-        masked_lm_positions=masked.positions,
-        masked_lm_labels=masked.labels,
+        token_boundary=masking.token_boundary,
+        masked_lm_positions=masking.positions,
+        masked_lm_labels=masking.labels,
         label=int(origin in LABEL_1),
         origin=origin,
         num_cut=num_cut,
-        ngrams=masked.ngrams)
+        ngrams=masking.ngrams)

@@ -1,4 +1,4 @@
-"""What to make of which text: the flags of create_pretraining_data as options."""
+"""The options of data creation: the flags of create_pretraining_data.py."""
 
 import dataclasses
 import re
@@ -10,18 +10,19 @@ from albert_tf.tokenization import sequences
 SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
 SENTENCE_OBJECTIVES = ("order", "next", "none")
 WORD_STARTS = ("release", "sentencepiece")
-# Many times what attention can do; a batch of much longer ones would fill the memory.
+# Much longer than attention can handle; longer sequences would also fill the memory.
 MAX_SEQ_LENGTH = 1 << 15
 
-# Where an instance's second segment comes from. The label is 1 for the swapped and the
-# random ones.
-FOLLOWING = "following"  # the text after the first one
-SWAPPED = "swapped"  # the text before it
-RANDOM_DOCUMENT = "random_document"  # another document
-ONE_SEGMENT = "one_segment"  # there is none
+# Where an instance's second segment comes from. The label is 1 for SWAPPED and
+# RANDOM_DOCUMENT, else 0.
+FOLLOWING = "following"  # the text after the first segment
+SWAPPED = "swapped"  # the text before the first segment
+RANDOM_DOCUMENT = "random_document"  # a different document
+ONE_SEGMENT = "one_segment"  # there is no second segment
 ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)
 LABEL_1 = (SWAPPED, RANDOM_DOCUMENT)
 
+# How the names of shards end, see shard_names.
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 
@@ -32,39 +33,41 @@ def _require(flag: str, value: object, valid: bool, advice: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class InstanceOptions:
-    """How to cut documents into instances; the release's flags and defaults.
+    """How documents are cut into instances; the original's flags and defaults.
 
         InstanceOptions(max_seq_length=128, single_segment="split")
     """
 
-    max_seq_length: int = 512  # longest sequence, in pieces, special ones counted
-    # Share of the walks over a document (without a sentence objective: of the sequences)
-    # that aim at a shorter length, drawn uniformly, since texts of fine-tuning are often
-    # shorter.
+    max_seq_length: int = 512  # maximum length in tokens; [CLS] and [SEP] count
+    # Probability of a shorter, uniformly drawn target length, because texts in
+    # fine-tuning are often shorter. It is decided once for each walk over a document;
+    # without a sentence objective, once for each sequence.
     short_seq_prob: float = 0.1
-    random_next_sentence: bool = False  # the release's flag for the objective "next"
-    # What label 1 means (table 5 of the paper). "order": the segments are swapped.
-    # "next": the second is from another document; that is random_next_sentence=True,
-    # and each sets the other. "none": there are no pairs, but full sentences of one
-    # document after another (RoBERTa, section 4.2), all with label 0. By default
-    # "order": a random document differs in topic, which masked pieces teach already, so
-    # that detecting it is easy and helps little; the order of two segments of one text
-    # has to be learned from their coherence (section 4.6).
+    random_next_sentence: bool = False  # the original's flag for the objective "next"
+    # What the sentence label means (Table 5 of the paper). "order": 1 if the segments
+    # are swapped. "next": 1 if the second segment is from a different document, as with
+    # random_next_sentence=True; setting one of the two sets the other. "none": there
+    # are no pairs, but sequences of full sentences (RoBERTa, section 4.2), all with
+    # label 0. The default is "order". A random document differs in topic, and topics
+    # are learned from masked tokens already, so "next" is easy and helps little. The
+    # order of two segments of one text has to be learned from their coherence (section
+    # 4.6).
     sentence_objective: str | None = None
-    # What to do with a chunk of one sentence, which has no second segment: "random"
-    # takes one from another document (the release), "split" cuts the sentence in two,
-    # "skip" leaves it out.
+    # What to do with a chunk of a single sentence, which gives no second segment:
+    # "random" takes one from a different document, as the original does, "split" cuts
+    # the sentence in two, "skip" leaves the chunk out.
     single_segment: str = "random"
     masking: MaskingOptions = MaskingOptions()
 
     def __post_init__(self):
         length, share = self.max_seq_length, self.short_seq_prob
-        _require("max_seq_length", length, length >= 5, "5 or more, for one piece in "
+        _require("max_seq_length", length, length >= 5, "5 or more, for one token in "
                  "each of two segments, [CLS] and two [SEP]")
         _require("max_seq_length", length, length <= MAX_SEQ_LENGTH,
                  f"{MAX_SEQ_LENGTH} or less")
         _require("short_seq_prob", share, 0 <= share <= 1,
                  "a probability between 0 and 1")
+        # Two flags can name the objective; they must not contradict each other.
         objective = self.sentence_objective or (
             "next" if self.random_next_sentence else "order")
         for name, value, choices in (
@@ -75,12 +78,13 @@ class InstanceOptions:
             raise InputError(
                 "--random_next_sentence is the sentence objective next, but "
                 f"--sentence_objective={objective}; give one of the two.")
+        # A frozen dataclass can be set only this way. From here on the flags agree.
         object.__setattr__(self, "sentence_objective", objective)
         object.__setattr__(self, "random_next_sentence", objective == "next")
 
     @property
     def max_pieces(self) -> int:
-        """Most pieces in a sequence, [CLS] and the [SEP] at segments' ends apart."""
+        """Maximum tokens in a sequence, without [CLS] and the [SEP] after segments."""
         return self.max_seq_length - (
             sequences.NUM_SPECIAL_SINGLE if self.sentence_objective == "none"
             else sequences.NUM_SPECIAL_PAIR)
@@ -94,21 +98,22 @@ class InstanceOptions:
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
-    """What create_pretraining_data makes; fields as the flags, globs expanded.
+    """What create_pretraining_data.py reads and writes; the fields are its flags, with
+    file patterns expanded.
 
         options = DataOptions(("train.txt",), shard_names("train.tfrecord", 4))
         local.create(options, FullTokenizer(spm_model_file="30k-clean.model"))
     """
 
-    input_files: tuple[str, ...]  # text, in the order in which it is read
-    output_files: tuple[str, ...]  # TFRecords, evenly filled
+    input_files: tuple[str, ...]  # text files, in the order of reading
+    output_files: tuple[str, ...]  # TFRecord files, evenly filled
     instances: InstanceOptions = InstanceOptions()
-    dupe_factor: int = 40  # walks over each document, with other masks each time
-    # Which pieces start a word (tokenization.sequences). "sentencepiece": those that
-    # begin with "▁"; "release": also those that begin with "<", punctuation marks, and
-    # pieces that hold anything but Latin letters and punctuation.
+    dupe_factor: int = 40  # walks over each document, each with different masks
+    # Which tokens start a word (tokenization.sequences). "sentencepiece": those that
+    # begin with "▁". "release", the original's rule: also those that begin with "<",
+    # punctuation marks, and tokens with anything but Latin letters and punctuation.
     word_start: str = "release"
-    random_seed: int = 12345  # fixes all that is random
+    random_seed: int = 12345  # determines everything that is random
 
     def __post_init__(self):
         _require("dupe_factor", self.dupe_factor, self.dupe_factor >= 1,
@@ -123,19 +128,21 @@ class DataOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How work is cut up. Records do not depend on it; tests make units small."""
+    """Sizes of the units of work. The records do not depend on them; tests use small
+    ones."""
 
     span_bytes: int = 0  # of text in a unit of tokenizing; 0: by the input's size
-    few_bytes: int = 1 << 20  # less takes one process: starting others takes longer
-    unit_rows: int = 2048  # fewest instances in a unit of writing
-    # Elements of the Beam pipeline (beam_stages), the last in bytes of pieces at least.
+    few_bytes: int = 1 << 20  # less text takes one process: starting more is slower
+    unit_rows: int = 2048  # minimum instances in a unit of writing
+    # Elements of the Beam pipeline (beam_stages); the last is a minimum, in bytes.
     slice_sentences: int = 1 << 16
     block_documents: int = 256
     bucket_bytes: int = 1 << 20
 
 
 def shard_names(output_file: str, num_shards: int) -> tuple[str, ...]:
-    """`name-00000-of-00064` and so on; the name itself for one shard."""
+    """Returns the names of the shards, `name-00000-of-00064` and so on; for one shard
+    the name itself."""
     _require("num_shards", num_shards, 1 <= num_shards <= 99_999,
              "a number from 1 to 99999")
     if num_shards == 1:

@@ -1,16 +1,16 @@
-"""What a model learns: objectives, and the one of pretraining.
+"""Training objectives: what an objective is, and the one of pretraining.
 
-An `Objective` holds losses, metrics and what is kept of the outputs; a `Task` is a
-model with its objective. Losses are natural-log cross-entropies in float32, weighted
-means on one replica. Numerators and denominators are apart: a batch computed in parts
-(gradient accumulation) divides each part's sum by the denominator of the whole, so that
-the parts' losses and gradients add up to those of the whole.
+An `Objective` has losses, metrics and the predictions to store; a `Task` is a model
+with its objective. Losses are cross-entropies (natural logarithm, float32), as weighted
+means over the batch. Their denominators are computed separately: if a batch is computed
+in parts (gradient accumulation), each part's sum is divided by the denominator of the
+whole batch, so that losses and gradients of the parts add up to those of the batch.
 
-Pretraining adds the loss of the masked tokens and that of sentence order. BERT asked
-whether the second segment follows the first at all, which a model can guess from the
-topic of the two; that they may be swapped shows only in how a text hangs together
-(section 3.1 and Table 5 of the paper). Objectives of fine-tuning are in the heads of
-their tasks.
+The loss of pretraining is the sum of the masked-token loss and the sentence-order loss.
+BERT predicts whether the second segment follows the first at all, which a model can
+guess from their topics. Whether two segments of one text were swapped shows only in its
+coherence (section 3.1 and Table 5 of the paper). The objectives of fine-tuning are in
+the heads of the tasks.
 
 Shapes: B batch, P predictions, V tokens, N classes.
 """
@@ -31,18 +31,19 @@ WeightedValues = dict[str, tuple[tf.Tensor, tf.Tensor]]
 # Name → one array for each example, in the order of their `example_index`.
 Predictions = dict[str, list[np.ndarray]]
 
-# Added to the sum of the masked-LM weights; keeps a batch without predictions
-# finite, and is part of the release's numbers.
+# Added to the sum of the masked-LM weights, as in the original. It keeps the loss
+# finite for a batch without predictions.
 MASKED_LM_EPSILON = 1e-5
 
 
 def floats(tensor: tf.Tensor) -> tf.Tensor:
+    """Casts to float32."""
     return tf.cast(tensor, tf.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a model learns, and what is kept of its outputs.
+    """What a model learns, and which of its outputs are stored.
 
     Attributes:
       denominators: features → what the losses of the whole batch are divided by.
@@ -51,8 +52,8 @@ class Objective:
       metrics: (outputs, features, losses) → weighted values. In evaluation the features
         hold `example_weights` [B], 0 for examples that only pad a batch; without it
         every example counts 1.
-      predictions: (outputs, features) → what is kept of each example, [B, ...]; the
-        features hold `example_index` [B], -1 for padding. None keeps nothing.
+      predictions: (outputs, features) → what is stored for each example, [B, ...]; the
+        features hold `example_index` [B], -1 for padding. None stores nothing.
     """
 
     denominators: Callable[[Tensors], Tensors]
@@ -63,7 +64,7 @@ class Objective:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What the loop must know of a task.
+    """What the training loop needs to know about a task.
 
         Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
 
@@ -71,14 +72,14 @@ class Task:
       model: called as model(features, training=..., seed=..., computation=...), without
         AutoGraph.
       objective: what it learns.
-      training_objective: what it learns in training, where evaluation asks for less.
+      training_objective: the objective in training, if evaluation has a simpler one.
       best_metric: the evaluation metric, higher is better, by which the best checkpoint
         is chosen.
       score: predictions of all examples, as Evaluator.predict returns them → further
         evaluation metrics.
-      may_be_new: whether a variable of this name may be missing from the checkpoint
-        that the weights come from: a head that is trained from new.
-      on_report: called with the step and the metrics of each line of progress.
+      may_be_new: whether a variable of this name may be missing from the initial
+        checkpoint, such as those of a new head, which is trained from scratch.
+      on_report: called with the step and the metrics whenever progress is logged.
     """
 
     model: tf_keras.Model
@@ -95,12 +96,12 @@ class Task:
 
 
 def integers(tensor: tf.Tensor) -> tf.Tensor:
-    """One integer per example, [B] or [B, 1] → int32 [B]."""
+    """Returns one integer per example: [B] or [B, 1] → int32 [B]."""
     return tf.cast(tf.reshape(tensor, [-1]), tf.int32)
 
 
 def example_weights(features: Tensors) -> tf.Tensor:
-    """float32 [B]: 0 for the examples that only pad a batch."""
+    """Returns float32 [B]: 0 for examples that only fill up a batch, else 1."""
     weights = features.get("example_weights")
     if weights is None:
         return tf.ones(tf.shape(next(iter(features.values())))[:1])
@@ -110,28 +111,31 @@ def example_weights(features: Tensors) -> tf.Tensor:
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Softmax cross-entropy: [..., N], [...] → [...].
 
-    Sparse: a one-hot matrix over all pieces costs more than the rest of the loss.
+    Labels stay indices: a one-hot matrix over the vocabulary would cost more than the
+    rest of the loss.
     """
     return fast.cross_entropy(floats(logits), tf.cast(labels, tf.int32))
 
 
 def hits(scores: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """1.0 where the highest score is the label's: [..., N], [...] → [...]."""
-    found = tf.argmax(scores, axis=-1, output_type=tf.int32)
-    return floats(found == tf.cast(labels, tf.int32))
+    """Returns 1.0 where the label has the highest score: [..., N], [...] → [...]."""
+    predictions = tf.argmax(scores, axis=-1, output_type=tf.int32)
+    return floats(predictions == tf.cast(labels, tf.int32))
 
 
 # ---- pretraining -----------------------------------------------------------
 
 
 def sentence_order_labels(features: Tensors) -> tf.Tensor:
-    """int32 [B], 1 = swapped; under its parsed name or its name on disk."""
+    """Returns the labels int32 [B], 1 for swapped segments."""
+    # In the records they have BERT's name, in parsed features ours.
     labels = features.get("sentence_order_labels")
     return integers(features["next_sentence_labels"] if labels is None else labels)
 
 
 def pretraining_denominators(features: Tensors) -> dict[str, tf.Tensor]:
-    """Scalars `masked_lm` and `sentence_order`; they need no forward pass."""
+    """Returns scalars `masked_lm`, the number of masked tokens + 1e-5, and
+    `sentence_order`, the number of examples; they need no forward pass."""
     return {
         "masked_lm": tf.reduce_sum(
             floats(features["masked_lm_weights"])) + MASKED_LM_EPSILON,
@@ -142,27 +146,27 @@ def pretraining_denominators(features: Tensors) -> dict[str, tf.Tensor]:
 def pretraining_losses(
         heads: Tensors, features: Tensors, denominators: Optional[Tensors] = None,
         sentence_loss: bool = True) -> dict[str, tf.Tensor]:
-    """Masked-LM and sentence-order losses (release: `get_masked_lm_output`,
-    `get_sentence_order_output`).
+    """Computes the masked-LM and sentence-order losses (original:
+    `get_masked_lm_output`, `get_sentence_order_output`).
 
     Args:
       heads: `mlm_logits` [B, P, V], `sentence_order_logits` [B, 2].
       features: `masked_lm_ids` int [B, P], `masked_lm_weights` float [B, P],
         `sentence_order_labels` int [B] or [B, 1].
-      denominators: of the batch of which `features` is a part; by default of
-        `features`.
-      sentence_loss: False leaves out the loss over sentences ("None" in Table 5 of the
-        paper) and all its entries.
+      denominators: those of the whole batch, if `features` is a part of one; by default
+        those of `features`.
+      sentence_loss: False leaves out the sentence-order loss and all its entries
+        ("None" in Table 5 of the paper).
 
     Returns:
-      Scalars `masked_lm_loss`, Σ w·nll divided by (Σ w + 1e-5), `sentence_order_loss`,
-      the mean over the batch, and their sum `total_loss`; per example
-      `masked_lm_example_loss` [B, P], not weighted, and `sentence_order_example_loss`
-      [B].
+      Scalars `masked_lm_loss`, which is Σ weight · cross-entropy / (Σ weight + 1e-5),
+      `sentence_order_loss`, the mean over the batch, and their sum `total_loss`; per
+      example `masked_lm_example_loss` [B, P], without weights, and
+      `sentence_order_example_loss` [B].
     """
     if denominators is None:
         denominators = pretraining_denominators(features)
-    # 1. Masked tokens: slots without a prediction have the weight 0.
+    # 1. Masked tokens. Slots that a sequence does not use have weight 0.
     masked_lm = cross_entropy(heads["mlm_logits"], features["masked_lm_ids"])
     masked_lm_loss = tf.reduce_sum(
         floats(features["masked_lm_weights"]) * masked_lm) / denominators["masked_lm"]
@@ -171,7 +175,7 @@ def pretraining_losses(
         "masked_lm_example_loss": masked_lm}
     if not sentence_loss:
         return losses
-    # 2. Sentence order: both losses count alike.
+    # 2. Sentence order. The two losses are added without weights.
     sentence_order = cross_entropy(
         heads["sentence_order_logits"], sentence_order_labels(features))
     sentence_order_loss = (
@@ -183,25 +187,26 @@ def pretraining_losses(
 
 def pretraining_metrics(heads: Tensors, features: Tensors,
                         losses: Tensors) -> WeightedValues:
-    """Loss and accuracy of masked pieces and, where `losses` have it, of sentence
-    order, of shape [B, P] or [B] (the release's `metric_fn`)."""
-    examples = example_weights(features)
-    predictions = floats(features["masked_lm_weights"]) * examples[:, tf.newaxis]
+    """Returns loss and accuracy of masked tokens [B, P] and, if `losses` has it, of
+    sentence order [B] (original: `metric_fn`)."""
+    # An example that only fills up a batch has weight 0, and so have its masked tokens.
+    weights = example_weights(features)
+    token_weights = floats(features["masked_lm_weights"]) * weights[:, tf.newaxis]
     metrics = {
-        "masked_lm_loss": (losses["masked_lm_example_loss"], predictions),
+        "masked_lm_loss": (losses["masked_lm_example_loss"], token_weights),
         "masked_lm_accuracy": (
-            hits(heads["mlm_logits"], features["masked_lm_ids"]), predictions)}
+            hits(heads["mlm_logits"], features["masked_lm_ids"]), token_weights)}
     if "sentence_order_example_loss" in losses:
         metrics |= {
-            "sentence_order_loss": (losses["sentence_order_example_loss"], examples),
+            "sentence_order_loss": (losses["sentence_order_example_loss"], weights),
             "sentence_order_accuracy": (
                 hits(heads["sentence_order_logits"], sentence_order_labels(features)),
-                examples)}
+                weights)}
     return metrics
 
 
 PRETRAINING = Objective(
     pretraining_denominators, pretraining_losses, pretraining_metrics)
-# "None" in Table 5 of the paper.
+# Without a sentence loss, "None" in Table 5 of the paper.
 MASKED_LM_ALONE = dataclasses.replace(
     PRETRAINING, losses=functools.partial(pretraining_losses, sentence_loss=False))
