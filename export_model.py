@@ -6,7 +6,7 @@ r"""Exports any ALBERT as a SavedModel that takes text, or as a file for other e
 
 The model is anything that `albert_tf.load` accepts, such as a folder of this project or
 of Hugging Face. Lengths and the kind of input are those of its training, if the folder
-tells them. docs/SERVING.md describes the inputs and outputs.
+tells them. docs/EXPORT.md describes the inputs and outputs.
 """
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.

@@ -13,7 +13,7 @@ import os
 from typing import Any, Iterable, Iterator, Mapping, Optional
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import checkpoint, formats, load as loading
+from albert_tf.checkpoints import checkpoint, formats, hub, load as loading
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
@@ -205,12 +205,13 @@ def load(path: str, config: formats.Config = None, head: str = "",
     Raises:
       InputError: the format is not supported, or the model is damaged or incomplete.
     """
+    path = hub.local(os.fspath(path))
     if portable.recognise(path):
         return Model(**portable.read(path, vocabulary))
     loaded = loading.load(path, config, head, allow_nan, vocabulary)
     return Model(**{field.name: getattr(loaded, field.name)
                     for field in dataclasses.fields(loading.Loaded)},
-                 threshold=_threshold(os.fspath(path)))
+                 threshold=_threshold(path))
 
 
 def _threshold(folder: str) -> float:

@@ -6,7 +6,7 @@
 When the graph is built, the result of Python's functions for each character is stored
 in tables, because the operations in tensorflow_text use a different version of Unicode.
 If two ways to split a text are equally likely, tensorflow_text (SentencePiece 0.1.96)
-may choose differently (docs/SERVING.md).
+may choose differently (docs/EXPORT.md).
 
 Shapes: N texts, C code points in all texts, P tokens in all texts. The values of all
 texts are in one row, and `rows` is the number of the text for each.

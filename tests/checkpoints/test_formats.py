@@ -301,10 +301,10 @@ def _server():
     made.server_close()
 
 
-def fetched(name, server, tmp_path, before=""):
+def fetched(name, server, tmp_path, before="", read="checkpoints.formats.read"):
     """In a process of its own: the package reads its settings when it is imported."""
-    code = (f"{before}\nfrom albert_tf.checkpoints import formats\n"
-            f"print(formats.read({name!r}).heads)")
+    code = (f"{before}\nimport albert_tf, albert_tf.checkpoints.formats\n"
+            f"print(albert_tf.{read}({name!r}).heads)")
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
         check=False, env={**os.environ, "HF_ENDPOINT": server,
@@ -319,6 +319,8 @@ def test_a_name_at_hugging_face(server, tmp_path):
     for name in ("hf://me/tiny", "hf://me/tiny@main"):
         done = fetched(name, server, tmp_path)
         assert done.stdout == "{'classification': 1}\n", done.stderr
+    done = fetched("hf://me/tiny", server, tmp_path, read="load")
+    assert done.stdout == "{'classification': 1}\n", done.stderr
     done = fetched("hf://me/other", server, tmp_path)
     assert "InputError: hf://me/other: cannot be fetched" in done.stderr
 
