@@ -21,7 +21,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from absl import flags
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import formats, hub
+from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
@@ -68,8 +68,8 @@ def main(argv):
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     outputs = {f"--{name}": [path] for name in ("output", "picture")
                if (path := FLAGS[name].value)}
-    files.prepare_outputs(outputs, {"--input_file": paths, "--model": [
-        formats.folder_of_model(model) for model in models if not hub.is_hub(model)]})
+    files.prepare_outputs(outputs, {"--input_file": paths, "--model":
+                                    formats.folders_of_models(*models)})
     vocabulary = model_flags.vocabulary()
     lengths = []
     for model in models:

@@ -127,6 +127,11 @@ def folder_of_model(path: str) -> str:
     return folders.folder_of(_whole(path)) or "."
 
 
+def folders_of_models(*paths: str) -> list[str]:
+    """Returns the folders of models; a name on a hub has none that is a user's."""
+    return [folder_of_model(path) for path in paths if not hub.is_hub(path)]
+
+
 def is_foreign(path: str) -> bool:
     """Returns whether a path holds a model in a known format that is not a plain
     checkpoint with the original implementation's names."""

@@ -149,13 +149,12 @@ def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None
     if path.endswith(".gz"):
         raise InputError(f"--prediction_file={path}: compressed predictions are not "
                          "supported; leave .gz out.")
-    sources = {name: FLAGS[name].value for name in (
+    sources = {f"--{name}": [FLAGS[name].value] for name in (
         *inputs, "spm_model_file", "vocab_file", "albert_config_file")
         if FLAGS[name].value}
-    sources.update((name, formats.folder_of_model(FLAGS[name].value)) for name in (
-        "init_checkpoint", "teacher") if FLAGS[name].value)
-    files.prepare_outputs({"--prediction_file": [path]}, {
-        f"--{name}": [source] for name, source in sources.items()})
+    sources |= {f"--{name}": formats.folders_of_models(FLAGS[name].value) for name in (
+        "init_checkpoint", "teacher") if FLAGS[name].value}
+    files.prepare_outputs({"--prediction_file": [path]}, sources)
     folder, name = os.path.split(os.path.realpath(path))
     if name != "predictions.tsv" and is_of_run(name) and (
             folder == os.path.realpath(FLAGS.output_dir or "")):

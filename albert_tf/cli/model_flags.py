@@ -7,7 +7,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.jobs import parallel
-from albert_tf.checkpoints import checkpoint, formats, hub
+from albert_tf.checkpoints import checkpoint, formats
 from albert_tf.checkpoints.folders import is_of_run
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.cli.flags import MOST, Number
@@ -75,7 +75,7 @@ def check_task() -> None:
 def check_output(flag: str, path: str) -> None:
     """Raises InputError if the output would overwrite a file of the model. JSON lines
     may be written into the model's folder."""
-    folders = [] if hub.is_hub(FLAGS.model) else [formats.folder_of_model(FLAGS.model)]
+    folders = formats.folders_of_models(FLAGS.model)
     may_overwrite = not path.endswith(".jsonl") or is_of_run(os.path.basename(path))
     files.prepare_outputs({flag: [path]}, {
         "--model": folders if may_overwrite else [],
