@@ -234,7 +234,7 @@ class AlbertConfig:
 
     @property
     def projects_embeddings(self) -> bool:
-        """Whether a dense layer projects the embeddings from width E to H."""
+        """True if a dense layer projects the embeddings from width E to H."""
         return self.project_embeddings or self.embedding_size != self.hidden_size
 
     def attention_index(self, layer: int) -> int:

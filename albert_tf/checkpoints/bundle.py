@@ -272,7 +272,7 @@ def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
             if model_only and name in tensors_by_name:
                 raise InputError(
                     f"{prefix}: two variables of the model are named '{name}' and "
-                    "cannot be told apart; give a checkpoint of an ALBERT model.")
+                    "cannot be distinguished; give a checkpoint of an ALBERT model.")
             # Outside of the model a name may occur twice; then the key replaces it.
             tensors_by_name[key if name in tensors_by_name else name] = tensors[key]
     return tensors_by_name

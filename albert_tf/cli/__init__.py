@@ -1,2 +1,2 @@
-"""absl flags that scripts share, turned into frozen options; nothing else knows
+"""absl flags that scripts share, converted to frozen options. Nothing else uses
 flags."""

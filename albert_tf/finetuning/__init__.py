@@ -1,1 +1,2 @@
-"""Labelled data to features, batches of a few lengths, scores, files of predictions."""
+"""Fine-tuning: from labelled data to features, batches of a few lengths, scores and
+files of predictions."""

@@ -1,5 +1,6 @@
-"""Which n-grams are hidden and behind what: one set of options and odds; drawn one by
-one (the release), for a batch (data creation), in TensorFlow (while training)."""
+"""Chooses the n-grams to mask and what replaces them. One set of options serves three
+maskers: for one sequence (as the original implementation does), for a batch (data
+creation), and in TensorFlow (during training)."""
 
 from albert_tf import lazily
 

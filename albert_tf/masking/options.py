@@ -1,4 +1,4 @@
-"""What the three maskers share: options, special tokens, how much is masked, and the
+"""Shared by the three maskers: options, special tokens, how much is masked, and the
 probabilities.
 
 The maskers are `reference` (one sequence at a time, as in the original), `batched` (in

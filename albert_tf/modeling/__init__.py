@@ -1,5 +1,5 @@
-"""The encoder, its heads and the models made of both, every variable under its name in
-the release."""
+"""The encoder, the heads, and the models that combine them. Every variable has the name
+that it has in the original implementation."""
 
 from albert_tf import lazily
 

@@ -96,7 +96,7 @@ class Head:
 
     @property
     def reads_padding(self) -> bool:
-        """Whether outputs at padding matter."""
+        """True if outputs at padding matter."""
         return False
 
     def shapes(self, config: AlbertConfig) -> Shapes:

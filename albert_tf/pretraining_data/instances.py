@@ -26,7 +26,7 @@ Document = list[Segment]
 
 
 class Pieces(NamedTuple):
-    """What the creation of instances needs to know about a vocabulary."""
+    """The properties of a vocabulary that the creation of instances needs."""
 
     vocabulary: Sequence[str]  # all tokens, in the order of their ids
     starts_word: Mapping[str, bool]  # token → whether it starts a word
@@ -141,7 +141,7 @@ def create_full_sentences(
     2019, section 4.2, FULL-SENTENCES). A sentence longer than the target length becomes
     an instance by itself; only such sentences are truncated.
     """
-    # Mark the first sentence of each document: a [SEP] will go before it.
+    # Mark the first sentence of each document: a [SEP] will precede it.
     sentences = [(index == 0, sentence) for document in documents
                  for index, sentence in enumerate(document)]
     instances, position = [], 0

@@ -91,14 +91,14 @@ class InstanceOptions:
 
     @property
     def needs_random_documents(self) -> bool:
-        """Whether second segments may come from other documents."""
+        """True if second segments may come from other documents."""
         return self.sentence_objective != "none" and (
             self.random_next_sentence or self.single_segment == "random")
 
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
-    """What create_pretraining_data.py reads and writes; the fields are its flags, with
+    """The input and output of create_pretraining_data.py; the fields are its flags, with
     file patterns expanded.
 
         options = DataOptions(("train.txt",), shard_names("train.tfrecord", 4))

@@ -43,7 +43,7 @@ def floats(tensor: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a model learns, and which of its outputs are stored.
+    """A training objective, and which outputs of the model are stored.
 
     Attributes:
       denominators: features → what the losses of the whole batch are divided by.
@@ -64,7 +64,7 @@ class Objective:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What the training loop needs to know about a task.
+    """A task, as the training loop needs it.
 
         Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
 

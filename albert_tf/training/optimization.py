@@ -209,7 +209,7 @@ def _name(variable: tf.Variable) -> str:
 
 
 def _matches(patterns: Iterable[str], name: str) -> bool:
-    """Whether one of the regular expressions occurs in a name."""
+    """Returns whether one of the regular expressions occurs in a name."""
     return any(re.search(pattern, name) for pattern in patterns)
 
 
@@ -227,7 +227,7 @@ def _pattern_tuple(name: str, patterns: Union[str, Iterable[str]]) -> tuple[str,
 
 
 class MomentsOptimizer(tf_keras.optimizers.Optimizer):
-    """What AdamW and LAMB share: moments, groups of variables, the update.
+    """The common part of AdamW and LAMB: moments, groups of variables, the update.
 
         optimizer = create_optimizer(0.00176, num_train_steps=125000,
                                      num_warmup_steps=3125, optimizer="lamb")

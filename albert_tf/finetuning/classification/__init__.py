@@ -1,1 +1,1 @@
-"""One label of several, or a number, for a text or a pair: GLUE, or own data."""
+"""Classification and regression of a text or a pair of texts: GLUE, or your own data."""

@@ -1,1 +1,1 @@
-"""A tag for every word: names, parts of speech."""
+"""Tagging words: names, parts of speech."""
