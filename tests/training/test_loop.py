@@ -366,7 +366,7 @@ def test_own_checkpoint_goes_before_init_checkpoint(copy, finished, data, caplog
                    init_checkpoint=str(finished / "model.ckpt-3"))
     run.evaluate()
     assert run.current_step == 12
-    assert f"Using {copy}/model.ckpt-12, of step 12." in caplog.text
+    assert f"Using {copy}/model.ckpt-12, step 12." in caplog.text
 
 
 def test_init_checkpoint_gives_the_weights_at_step_0(tmp_path, finished, data, caplog):

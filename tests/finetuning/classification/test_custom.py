@@ -139,7 +139,7 @@ def test_blank_lines_are_counted(tmp_path):
     ("x.jsonl", '{"text": 5, "label": "x"}', "line 1: .*'text' holds 5, not a text"),
     ("x.jsonl", '{"text": "a", "label": null}', "line 1: there is no label in col"),
     ("x.jsonl", '{"text": "a", "label": ["x"]}', r'line 1: .*holds \["x"\], not a l'),
-    ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', "line 1: .*ud83d.*half of a pair"),
+    ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', "line 1: .*ud83d.*half of a surrogate pair"),
     ("x.tsv.gz", "text\tlabel\n", "no example"),
 ])
 def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, name, content, message):
