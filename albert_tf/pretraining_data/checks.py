@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount
-from albert_tf.pretraining_data.encoder import PieceEncoder
+from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
 from albert_tf.pretraining_data.options import DataOptions, SHARD
+from albert_tf.pretraining_data.plans import SlicePosition, finish, plan_chunks
 from albert_tf.pretraining_data.spans import plan_spans, read_span
-from albert_tf.pretraining_data.summary import CorpusCounts, summary_paths
+from albert_tf.pretraining_data.summary import (
+    CorpusCounts, InstanceCounts, long_lines, summary_paths)
+from albert_tf.pretraining_data.token_store import Documents, random_starts
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -29,7 +32,7 @@ _MANY_UNKNOWN = 0.02
 def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
     """Checks flags and file names before any work, and makes the output folders."""
     for path in options.input_files:
-        files.open_binary(path).close()
+        _check_line_ends(path)
     files.prepare_outputs(
         {"--output_file": options.output_files,
          "the summary of --output_file": summary_paths(options)},
@@ -50,6 +53,21 @@ def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
             "tokens; --masked_lm_prob=%g needs %d.", masking.max_predictions_per_seq,
             100 * masking.max_predictions_per_seq / instances.max_seq_length,
             instances.max_seq_length, masking.masked_lm_prob, wanted)
+
+
+def _check_line_ends(path: str) -> None:
+    """Raises InputError if a file cannot be opened, or if carriage returns alone
+    separate its lines."""
+    with files.open_binary(path) as stream:
+        try:
+            start = text_files.decompressed(path, stream).read(_BLOCK_BYTES)
+        except text_files.READ_ERRORS:
+            return  # Reading all of it reports the damage, with the line.
+    if b"\r" in start.rstrip() and b"\n" not in start:
+        raise InputError(
+            f"{path}: its lines end in carriage returns alone, as on old Macs, so that "
+            "the whole file would be one line. Convert it with prepare_corpus.py, or "
+            "with tr '\\r' '\\n'.")
 
 
 def _check_no_other_shards(paths: tuple[str, ...]) -> None:
@@ -89,13 +107,6 @@ def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
         logging.warning(
             "%.1f %% of the tokens are unknown, so the vocabulary does not fit the "
             "text. Check its language and --do_lower_case.", 100 * unknown_share)
-    if (options.instances.single_segment == "random" and
-            corpus.single_sentence_documents > corpus.documents / 2):
-        logging.warning(
-            "%d of %d documents are a single sentence. All their instances get label "
-            "1, from which the model learns nothing about sentence order; see "
-            "--single_segment.",
-            corpus.single_sentence_documents, corpus.documents)
 
 
 def check_number(made: dict[str, Any], options: DataOptions) -> None:
@@ -118,9 +129,9 @@ def check_number(made: dict[str, Any], options: DataOptions) -> None:
 
 # ---- room on the disk and in memory ----------------------------------------
 
-# The estimate tokenizes a small sample of the text. The number of instances of a
-# document is about its tokens divided by the length that sequences aim at, at least 1.
+# The estimate plans the instances of a small sample of the text.
 _FILES, _BLOCK_BYTES = 4, 1 << 16  # the files in the sample, and the bytes of each
+_COPIES = 8  # the most walks over each document of the sample
 _FRAME_BYTES = 16  # the length and the checksums of a record
 _PLAN_BYTES = 50  # the size of an instance in unfinished work
 _MEMORY_OF_PIECE = 9  # bytes for a token if all documents are held as lists
@@ -135,34 +146,62 @@ class Estimate:
     instances: float
     record_bytes: float  # of all instances together
     work_bytes: float  # of unfinished work, without the records
+    warning: str = ""  # summary.long_lines of the sample
 
 
 def estimate(options: DataOptions, encoder: PieceEncoder,
              text_bytes: int) -> Estimate:
     """Returns the expected size of the data set; `text_bytes` are decompressed."""
-    goal = options.instances.max_pieces * (1 - options.instances.short_seq_prob / 2)
-    codes, num_bytes, instances = [np.zeros(1, encoder.dtype)], 1, 0.0
+    sample, num_bytes = _sample(options, encoder)
+    copies = min(options.dupe_factor, _COPIES)
+    made = _planned(sample, options, copies)
+    ids = sample.codes >> 1 if len(sample.codes) else np.zeros(1, encoder.dtype)
+    scale = text_bytes / max(num_bytes, 1)
+    pieces = int(sample.sentence_lengths.sum())
+    instances = made["instances"] * scale * options.dupe_factor / copies
+    return Estimate(
+        text_bytes, pieces * scale, instances, instances * _record_bytes(options, ids),
+        pieces * scale * ids.itemsize + instances * _PLAN_BYTES,
+        long_lines(pieces, len(sample.sentence_lengths), made, options))
+
+
+def _sample(options: DataOptions, encoder: PieceEncoder) -> tuple[Documents, int]:
+    """Returns the first documents of a few files, of which the last may be cut short,
+    and the bytes of their text."""
+    codes, lengths, sizes, num_bytes = [np.zeros(0, encoder.dtype)], [], [], 0
     step = max(1, len(options.input_files) // _FILES)
     for path in options.input_files[::step][:_FILES]:
-        for lines in _first_documents(path, encoder):
-            num_bytes += sum(len(line.encode()) + 1 for line in lines)
-            codes.append(encoder.encode(lines).codes)
-            instances += max(len(codes[-1]) / goal, len(codes[-1]) > 0)
-    ids = np.concatenate(codes) >> 1
-    scale = text_bytes / num_bytes
-    pieces, instances = len(ids) * scale, instances * scale * options.dupe_factor
-    return Estimate(
-        text_bytes, pieces, instances, instances * _record_bytes(options, ids),
-        pieces * ids.itemsize + instances * _PLAN_BYTES)
-
-
-def _first_documents(path: str, encoder: PieceEncoder) -> list[list[str]]:
-    """Returns prepared documents from a file's start; the last may be cut short."""
-    for block in read_span(
-            [path], plan_spans([path])[0], encoder.prepare, _BLOCK_BYTES):
+        block = next(read_span(
+            [path], plan_spans([path])[0], encoder.prepare, _BLOCK_BYTES), None)
+        if block is None:
+            continue
         bounds = sorted({0, *block.first, len(block.lines)})
-        return [block.lines[start:end] for start, end in zip(bounds, bounds[1:])]
-    return []
+        for start, end in zip(bounds, bounds[1:]):
+            lines = block.lines[start:end]
+            num_bytes += sum(len(line.encode()) + 1 for line in lines)
+            encoded = encoder.encode(lines)
+            if len(encoded.codes):
+                codes += [encoded.codes, [encoder.separator]]
+                lengths.append(encoded.lengths[encoded.lengths > 0])
+                sizes.append(len(encoded.codes) + 1)
+    return Documents(
+        np.concatenate(codes).astype(encoder.dtype),
+        np.concatenate(lengths or [np.zeros(0, np.uint32)]),
+        sums_before(list(map(len, lengths))), sums_before(sizes),
+        np.arange(len(sizes), dtype=np.uint64)), num_bytes
+
+
+def _planned(sample: Documents, options: DataOptions, copies: int) -> dict[str, Any]:
+    """Plans the instances of `copies` walks over documents; returns their counts, as
+    InstanceCounts.as_dict does."""
+    counts = InstanceCounts(options.instances.max_seq_length)
+    position = SlicePosition(0, 0, 0, len(sample.ids))
+    for drafts in plan_chunks(sample, position, range(copies), options.instances,
+                              options.random_seed, counts):
+        lookups = drafts.lookups
+        finish(drafts, np.zeros(len(lookups)), *random_starts(
+            sample, lookups["document"], lookups["drawn"], lookups["wanted"]), counts)
+    return counts.as_dict()
 
 
 def _record_bytes(options: DataOptions, ids: np.ndarray) -> int:
@@ -188,6 +227,8 @@ def check_room(options: DataOptions, encoder: PieceEncoder, text_bytes: int,
             f"--dupe_factor={options.dupe_factor}, "
             f"--max_seq_length={options.instances.max_seq_length})")
     logging.info("The records will be %s.", size)
+    if expected.warning:
+        logging.warning("In the beginning of the input, %s", expected.warning)
     advice = ("a smaller --dupe_factor, or write each record once and mask it during "
               "training (--masked_lm_prob=0 --dupe_factor=1, and --dynamic_masking in "
               "run_pretraining.py)")

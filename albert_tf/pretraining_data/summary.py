@@ -21,6 +21,9 @@ from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 _SHOWN = ("mask", "same", "other")  # the replacements of a masked token
 _MOST_BINS = 64  # in the histogram of lengths
+# Ordinary sentences stay below these shares: label 1 exceeds one half where text ends
+# in single sentences, and the last sentence of a chunk is cut.
+_MUCH_LABEL_1, _MUCH_CUT = 0.65, 0.25
 
 
 def _counter():
@@ -243,6 +246,39 @@ def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str
            f"tokens), {n['tokens cut off to fit']} tokens cut off to fit")
 
 
+def long_lines(num_tokens: int, num_lines: int, made: Mapping[str, Any],
+               options: DataOptions) -> str:
+    """Returns what to do about text whose lines make poor instances; "" if they do not.
+
+    The lines have `num_tokens` in total; `made` is from InstanceCounts.as_dict.
+    """
+    instances, lost = made["instances"], made["pieces_cut_off"]
+    single = options.instances.single_segment
+    # The label of a pair is a coin; a share of few coins may be high by chance.
+    chance = 1 / max(instances, 1) ** 0.5
+    found = []
+    if made["label_1_share"] > _MUCH_LABEL_1 + chance:
+        found.append(
+            f"{made['label_1_share']:.1%} of the instances have label 1, because many "
+            "chunks of text are a single line, whose second segment is taken from a "
+            "different document")
+    if lost > _MUCH_CUT * (lost + made["pieces_in_instances"]):
+        found.append(f"{_share(lost, lost + made['pieces_in_instances']):.1%} of the "
+                     "tokens are cut off to fit")
+    left_out = _share(made["pieces_skipped"],
+                      made["pieces_skipped"] + lost + made["pieces_in_instances"])
+    if left_out > _MUCH_CUT:
+        found.append(f"{left_out:.1%} of the tokens are left out by "
+                     f"--single_segment={single}")
+    if not found:
+        return ""
+    return (f"{', and '.join(found)}. Lines have {num_tokens / num_lines:.0f} tokens "
+            f"on average, and --max_seq_length={options.instances.max_seq_length}. "
+            "Write one sentence per line and several to a document, which "
+            "prepare_corpus.py does; --single_segment says what becomes of a single "
+            f"line (now: {single}).")
+
+
 # ---- the files ---------------------------------------------------------------
 
 
@@ -301,6 +337,10 @@ def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> Non
                  duration(seconds), num_instances / max(seconds, 1e-9))
     for line in describe(summary["text"], summary):
         logging.info("%s", line)
+    text = summary["text"]
+    warning = long_lines(text["pieces"], text["sentences"], summary, options)
+    if warning:
+        logging.warning("In the records, %s", warning)
     shown = options.output_files
     if len(shown) > 4:
         shown = (*shown[:2], "...", shown[-1])

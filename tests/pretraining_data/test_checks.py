@@ -1,5 +1,7 @@
 """What a data set will take, said before it is made."""
 
+import dataclasses
+import re
 import shutil
 
 import pytest
@@ -47,3 +49,41 @@ def test_what_memory_has_not_got_is_refused(tmp_path, tokenizer, monkeypatch):
     with pytest.raises(InputError, match="--reproduce_release holds everything in memory: .* "
                                          "but 1 MB are free; leave the flag out"):
         release.create(options_of(tmp_path), tokenizer)
+
+
+def test_lines_longer_than_a_sequence_are_reported(tmp_path, tokenizer, caplog):
+    """Before the work from a sample, and at the end from all instances."""
+    options = options_of(tmp_path)
+    line = " ".join(["the old mouse ran near a house"] * 20)
+    (tmp_path / "text.txt").write_text(f"{line}\n{line}\n{line}\n\n" * 20)
+    made = local.create(options, tokenizer, num_workers=1, picture=False)
+    assert made["label_1_share"] == 1  # As in the original implementation.
+    warnings = [record.getMessage() for record in caplog.records
+                if record.levelname == "WARNING" and "label 1" in record.getMessage()]
+    assert [text.split(",")[0] for text in warnings] == [
+        "In the beginning of the input", "In the records"]
+    cut = made["pieces_cut_off"] / (made["pieces_cut_off"] + made["pieces_in_instances"])
+    for text in warnings:
+        assert "100.0% of the instances have label 1" in text
+        assert f"{cut:.1%} of the tokens are cut off" in text
+        assert "Lines have " in text and " --max_seq_length=64" in text
+        assert "prepare_corpus.py" in text and "--single_segment" in text
+    number = re.search(r"will be about ([\d,]+) instances", caplog.text)[1]
+    assert float(number.replace(",", "")) == pytest.approx(made["instances"], rel=0.1)
+
+
+@pytest.mark.parametrize("single, warned", [
+    ("random", "of the instances have label 1"), ("split", ""),
+    ("skip", "of the tokens are left out by --single_segment=skip")])
+def test_a_paragraph_a_line_is_reported(tmp_path, tokenizer, caplog, single, warned):
+    """Chunks of one line are frequent, though no line is longer than a sequence."""
+    options = options_of(tmp_path, dupe_factor=2)
+    options = dataclasses.replace(options, instances=InstanceOptions(
+        max_seq_length=64, single_segment=single))
+    short, long = SENTENCE.format("cat").strip(), (
+        SENTENCE.format("old dog").strip() + " ") * 3
+    (tmp_path / "text.txt").write_text(
+        "".join(f"{short}\n{short}\n\n{long}\n\n{long}\n\n" for _ in range(80)))
+    made = local.create(options, tokenizer, num_workers=1, picture=False)
+    found = "In the records" in caplog.text
+    assert found == bool(warned) and warned in caplog.text

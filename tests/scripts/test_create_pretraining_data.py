@@ -110,7 +110,7 @@ def test_one_document_warns_and_works(tmp_path, tokenizer, caplog, create):
 @pytest.mark.parametrize("text, more, warned", [
     (TEXT, {}, ""),
     ("文\n\n字\n\n語 a\n", {}, "vocabulary does not fit"),
-    ("One.\n\nTwo.\n\nThree.\n", {}, "3 of 3 documents are a single sentence"),
+    ("One.\n\nTwo.\n\nThree.\n", {}, "100.0% of the instances have label 1"),
     (TEXT, {"instances": InstanceOptions(max_seq_length=256)}, "needs 38"),
 ])
 def test_poor_data_warns_and_good_does_not(
@@ -147,6 +147,7 @@ def test_the_summary_has_a_picture_and_a_text(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("text, more, message", [
     ("", {}, "text.txt: there is no sentence"),
+    (TEXT.replace("\n", "\r"), {}, "text.txt: its lines end in carriage returns alone"),
     ("\n \n\n", {}, "there is no sentence"),
     (b"Good.\n\nBad \xff here.\n", {}, "text.txt, line 3: byte 5 is not UTF-8"),
     (TEXT, {"word_start": "sentencepiece"}, "--spm_model_file"),
