@@ -9,15 +9,17 @@ r"""Writes the vectors of texts, or of each token, after any layer, to a file.
 
 The model is any model that `albert_tf.load` accepts. An input file holds one text per
 line, optionally with a second text after a tab. A .jsonl file holds objects with text,
-text_pair, and an id that is copied to the output. The output has the texts' order, and
-its format is that of its name's end: .jsonl, .npz or .parquet. Without an output file,
-JSON lines are written to the standard output. The memory used does not depend on the
-number of texts. If the command is interrupted, run it again to resume. --runner runs it
-on a cluster.
+text_pair, and an id that is copied to the output. Of a .csv or .tsv file the columns are
+read that the model was trained with, or those that --text_column, --text_b_column and
+--id_column name. The output has the texts' order, and its format is that of its name's
+end: .jsonl, .npz or .parquet. Without an output file, JSON lines are written to the
+standard output. The memory used does not depend on the number of texts. If the command
+is interrupted, run it again to resume. --runner runs it on a cluster.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import functools
 import sys
 
 from absl import flags
@@ -27,6 +29,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.features import job, options as feature_options
+from albert_tf.finetuning.classification import custom
 from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
@@ -49,6 +52,7 @@ flags.DEFINE_integer("max_seq_length", 0, "Maximum number of tokens in a text, w
                      "[CLS] and [SEP]; 0: as in training.", lower_bound=0,
                      upper_bound=cli_flags.MOST)
 model_flags.define_batch_size()
+model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string(
     "work_dir", None, "Folder for unfinished work, removed at the end; default: "
@@ -79,14 +83,15 @@ def main(argv):
     paths = [FLAGS.input_file] if typed else files.expand_patterns(
         FLAGS.input_file, "--input_file")
     vocabulary = model_flags.vocabulary()
-    if FLAGS["batch_size"].present:
-        checkpoint = formats.read(FLAGS.model, vocabulary=vocabulary)
-        model_flags.check_batch_size(
-            checkpoint.config, checkpoint.facts.get("task") or {})
+    checkpoint = formats.read(FLAGS.model, vocabulary=vocabulary)
+    settings = checkpoint.facts.get("task") or {}
+    model_flags.check_batch_size(checkpoint.config, settings)
+    read = functools.partial(custom.inputs, **model_flags.columns(settings))
     if FLAGS.output_file:
         job.extract(
             FLAGS.model, paths, FLAGS.output_file, options, work_dir=FLAGS.work_dir,
-            runner=FLAGS.runner or "", runner_options=argv[1:], vocabulary=vocabulary)
+            runner=FLAGS.runner or "", runner_options=argv[1:], vocabulary=vocabulary,
+            read=read)
     elif FLAGS.runner:
         raise InputError("--runner needs --output_file, because workers do not write "
                          "to the standard output; give both.")
@@ -94,7 +99,8 @@ def main(argv):
         # A user who types texts should see each answer immediately.
         job.show(job.stream(
             FLAGS.model, paths, options,
-            held=1 if sys.stdin.isatty() and typed else 1024, vocabulary=vocabulary))
+            held=1 if sys.stdin.isatty() and typed else 1024, vocabulary=vocabulary,
+            read=read))
 
 
 if __name__ == "__main__":

@@ -10,22 +10,27 @@ r"""Runs a trained model on text: labels, answers, filled masks, order or vector
 
 The model is anything that `albert_tf.load` accepts. An input file holds one text per
 line, or two separated by a tab. A .jsonl file holds inputs by name: text, text_pair;
-question, passage; passage, question, options; an `id` is copied into the answer.
-Answers are in the order of the inputs: JSON lines, or a table on a terminal.
+question, passage; passage, question, options; an `id` is copied into the answer. Of a
+.csv or .tsv file the columns are read that the model was trained with, or those that
+--text_column, --text_b_column and --id_column name.
+Answers are in the order of the inputs: JSON lines, or a table on a terminal. A wrong
+line of a file gets `error` and its `line` as its answer, and the exit status is 1.
 """
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
+import functools
 import json
 import os
 import sys
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 from absl import flags
 
 from albert_tf import files
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
+from albert_tf.finetuning.classification import custom
 from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
@@ -33,9 +38,11 @@ FLAGS = flags.FLAGS
 model_flags.define_flags()
 model_flags.define_exit_flags()
 model_flags.define_batch_size()
+model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string("input_file", None, "File of texts to use instead of those on the "
-                    "command line: one per line, or .jsonl; - is the standard input.")
+                    "command line: one per line, .jsonl, .csv or .tsv; - is the "
+                    "standard input.")
 flags.DEFINE_string("output_file", None, "File to write the answers to, as JSON lines; "
                     "default: the standard output.")
 flags.DEFINE_string("task", "", "classify, tag, answer, choose, fill-mask, order or "
@@ -49,13 +56,21 @@ flags.DEFINE_integer("top_k", 5, "Number of tokens to return for a [MASK].",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 
 
-def _inputs(words: list[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yields inputs, each with the values that its answer begins with."""
+def _inputs(words: list[str], read: Callable) -> Iterator[inputs.Input]:
+    """Yields the inputs. A file that cannot be read to its end ends in an input that is
+    the InputError, so that the texts before it are answered."""
     if FLAGS.input_file is None:
-        yield words[0] if len(words) == 1 else words, {}
+        yield inputs.Input(words[0] if len(words) == 1 else words, {}, "", 0)
         return
-    for item, prefix, _ in inputs.read(FLAGS.input_file):
-        yield item, prefix
+    last = 0
+    try:
+        for item in read(FLAGS.input_file):
+            last = item.line
+            yield item
+    except InputError as error:
+        if not last:
+            raise
+        yield inputs.Input(error, {}, "", last + 1)
 
 
 def _readable(given: Any, answer: dict[str, Any]) -> str:
@@ -67,6 +82,8 @@ def _readable(given: Any, answer: dict[str, Any]) -> str:
 
 
 def _short(answer: dict[str, Any]) -> str:
+    if "error" in answer:
+        return f"no answer to line {answer['line']}: {answer['error']}"
     if "masks" in answer:
         return "; ".join(", ".join(f"{each['piece']} {each['probability']:.3f}"
                                    for each in mask) for mask in answer["masks"])
@@ -96,35 +113,49 @@ def main(argv):
     model_flags.check_batch_size(model.config, model.settings)
     table = FLAGS.format == "table" or FLAGS.format == "auto" and (
         not path and sys.stdout.isatty())
-    waiting: list[tuple[Any, dict[str, Any]]] = []  # inputs without an answer yet
+    waiting: list[inputs.Input] = []  # without an answer yet
+    read = functools.partial(custom.inputs, **model_flags.columns(model.settings))
+    number = wrong = 0  # all answers so far, and those that are errors
+    first_wrong = ""
 
     def stream_inputs():
-        for item, prefix in _inputs(words):
-            waiting.append((item, prefix))
-            yield item
+        for item in _inputs(words, read):
+            waiting.append(item)
+            yield item.given
 
     answers = model.stream(
         stream_inputs(), task=FLAGS.task, top_k=FLAGS.top_k,
         batch_size=FLAGS.batch_size,
         # Standard input may be typed or follow a log: each text is answered at once.
         held=1 if FLAGS.input_file == "-" else 1024,
-        exit_threshold=FLAGS.exit_threshold)
+        exit_threshold=FLAGS.exit_threshold, keep_errors=FLAGS.input_file is not None)
 
     def line_of(answer):
-        item, prefix = waiting.pop(0)
-        return _readable(item, {**prefix, **answer}) if table else json.dumps(
-            {**prefix, **answer}, ensure_ascii=False)
+        nonlocal number, wrong, first_wrong
+        number += 1
+        item = waiting.pop(0)
+        kept = item.kept
+        if "error" in answer:
+            kept, wrong = {**kept, "line": item.line}, wrong + 1
+            first_wrong = first_wrong or ": ".join(
+                filter(None, (item.where, answer["error"])))
+        return _readable(item.given, {**kept, **answer}) if table else json.dumps(
+            {**kept, **answer}, ensure_ascii=False)
 
     lines = map(line_of, answers)
     if path:
         with files.atomic_write(path) as stream:
             stream.writelines(f"{line}\n".encode() for line in lines)
-        return
-    try:
-        for line in lines:
-            print(line, flush=True)
-    except BrokenPipeError:  # The reader has ended, such as `| head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    else:
+        try:
+            for line in lines:
+                print(line, flush=True)
+        except BrokenPipeError:  # The reader has ended, such as `| head`.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if wrong:
+        raise InputError(
+            f"{wrong:,} of {number:,} inputs have an `error` instead of an answer. The "
+            f"first is {first_wrong}")
 
 
 if __name__ == "__main__":

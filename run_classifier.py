@@ -82,7 +82,6 @@ _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
          "dropout_prob", "text_column", "text_b_column", "label_column", "header",
          "labels", "regression", "delimiter", "early_exit")
 
-
 def _export(task, settings, model, metrics, step):
     from albert_tf.serving.export import export, text_of
 
@@ -155,6 +154,10 @@ def main(argv):
     task = dataclasses.replace(
         task, pairs=task.pairs or FLAGS.text_b_column is not None,
         unlabeled_file=FLAGS.unlabeled_file or "",
+        unlabeled_inputs=functools.partial(
+            custom.inputs, **finetuning_flags.values(
+                "text_column", "text_b_column", "header", "delimiter")
+            if task.name == "custom" else {}),
         reading=finetuning_flags.values(
             "text_column", "text_b_column", "label_column", "header", "delimiter"),
         **finetuning_flags.values("early_exit", "exit_weight"))

@@ -47,6 +47,33 @@ def define_batch_size(upper_bound: int = MOST) -> None:
                          "computed together.", lower_bound=1, upper_bound=upper_bound)
 
 
+def define_columns() -> None:
+    """Defines the flags of tables, which are those of run_classifier.py."""
+    trained = "default: as the model was trained"
+    flags.DEFINE_string("text_column", None, "Column of the text in a .csv or .tsv file: "
+                        "its name, or its number from 0 with --noheader; or a field of "
+                        f"JSON lines; {trained}.")
+    flags.DEFINE_string("text_b_column", None, f"Column of the second text; {trained}.")
+    flags.DEFINE_string("id_column", None, "Column that is copied as `id`.")
+    flags.DEFINE_bool("header", None, "The first line of a .csv or .tsv file names the "
+                      f"columns; {trained}, else true.")
+    flags.DEFINE_string("delimiter", None, f"Column separator; {trained}, else a tab in "
+                        ".tsv and a comma in .csv files.")
+
+
+def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of classification.custom.inputs: the flags and, if they do
+    not name a column, what a model of the user's own data was trained with (task.json).
+    """
+    values = {name: FLAGS[name].value for name in (
+        "text_column", "text_b_column", "id_column", "header", "delimiter")}
+    trained = settings.get("flags", {}) if settings.get("task") == "custom" else {}
+    if values["text_column"] is None and values["text_b_column"] is None:
+        return {name: trained.get(name) if value is None else value
+                for name, value in values.items()}
+    return values
+
+
 def check_batch_size(config: AlbertConfig, settings: Mapping[str, Any],
                      most: int = _HELD) -> None:
     """Raises InputError if a --batch_size needs more memory than is free, for texts of

@@ -10,7 +10,7 @@ exist. TensorFlow is loaded after all inputs are checked.
 import dataclasses
 import os
 import sys
-from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 from absl import logging
 
@@ -45,6 +45,7 @@ class Unit(NamedTuple):
     inputs: list[Input]
 
 
+Reader = Callable[[str], Iterator[Input]]
 Task = tuple[int, tuple[str, ...]]  # number, files to read in order
 
 
@@ -57,6 +58,7 @@ class Job:
       format: key of feature_files.FORMATS.
       text_bytes: bytes of the vectors of a text, or of each token with vectors of
       tokens. vocabulary: vocabulary for a model whose folder has none.
+      read: yields the inputs in a file.
     """
 
     model: str
@@ -66,6 +68,7 @@ class Job:
     text_bytes: int
     vocabulary: Optional[Vocabulary] = None
     unit_texts: int = 1024
+    read: Reader = text_inputs.read
 
     @property
     def files(self) -> feature_files.JsonLines:
@@ -78,7 +81,7 @@ class Job:
         ids = ids or feature_files.Ids()
         texts, size, count = [], 0, 0
         for path in paths:
-            for each in text_inputs.read(path):
+            for each in self.read(path):
                 try:
                     text = text_inputs.named(each.given, NAMES, NAMES[1:])
                 except InputError as error:
@@ -135,11 +138,13 @@ def tasks_of(paths: Sequence[str]) -> list[Task]:
 
 
 def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
-           vocabulary: Optional[Vocabulary] = None) -> Iterator[Row]:
+           vocabulary: Optional[Vocabulary] = None,
+           read: Reader = text_inputs.read) -> Iterator[Row]:
     """Yields the rows of texts while they are read, at most `held` texts at a time."""
     job = _job(model, options, WorkFolder(""), ".jsonl",
                formats.read(model, vocabulary=vocabulary))
-    job = dataclasses.replace(job, unit_texts=held, vocabulary=vocabulary)
+    job = dataclasses.replace(
+        job, unit_texts=held, vocabulary=vocabulary, read=read)
     extractor = None
     for unit in job.units((0, tuple(paths))):
         extractor = extractor or _extractor(job)
@@ -169,14 +174,15 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
             options: Options = Options(), *, work_dir: Optional[str] = None,
             runner: str = "", runner_options: Sequence[str] = (),
             vocabulary: Optional[Vocabulary] = None,
-            unit_texts: int = Job.unit_texts) -> None:
+            unit_texts: int = Job.unit_texts,
+            read: Reader = text_inputs.read) -> None:
     """Writes the vectors of the texts in files, or resumes a run that was stopped.
 
         extract("runs/base", ["texts.txt"], "texts.parquet", Options(("mean",)))
 
     Args:
       model: a model that `load` accepts.
-      input_files: files for text_inputs.read; STANDARD_INPUT, which must be the only
+      input_files: files for `read`; STANDARD_INPUT, which must be the only
         one, is never resumed.
       output_file: a new file; the end of its name is one of feature_files.FORMATS and
         selects the format.
@@ -186,6 +192,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
         options; by default this process does the work.
       vocabulary: vocabulary for a model whose folder has none.
       unit_texts: maximum number of texts in a unit.
+      read: yields the inputs in a file; workers need it, so it can be pickled.
     """
     typed = text_inputs.STANDARD_INPUT in input_files
     if typed and (runner or len(input_files) > 1):
@@ -207,7 +214,8 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     # 2. Read the model's config, and check all inputs.
     checkpoint = formats.read(model, vocabulary=vocabulary)
     job = _job(model, options, folder, kind.end, checkpoint)
-    job = dataclasses.replace(job, unit_texts=unit_texts, vocabulary=vocabulary)
+    job = dataclasses.replace(
+        job, unit_texts=unit_texts, vocabulary=vocabulary, read=read)
     tasks = tasks_of(input_files)
     if runner:
         from albert_tf.features import beam
@@ -226,8 +234,10 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
 
 
 def _settings(job: Job) -> dict[str, Any]:
+    columns = getattr(job.read, "keywords", {})
     return {**dataclasses.asdict(job.options), "model": job.model, "format": job.format,
-            "unit_texts": job.unit_texts, "version": _VERSION}
+            "unit_texts": job.unit_texts, "version": _VERSION,
+            **{name: value for name, value in columns.items() if value is not None}}
 
 
 def _files_of(checkpoint: Checkpoint) -> list[str]:

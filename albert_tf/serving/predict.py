@@ -95,28 +95,40 @@ class Model(loading.Loaded):
 
     def stream(self, inputs: Iterable[Any], *, task: str = "", top_k: int = 5,
                batch_size: int = 32, held: int = _STREAMED,
-               exit_threshold: Optional[float] = None) -> Iterator[Answer]:
+               exit_threshold: Optional[float] = None,
+               keep_errors: bool = False) -> Iterator[Answer]:
         """Yields answers while inputs arrive, of which at most `held` are collected
-        first. A pair is a tuple; other arguments are as for `predict`."""
+        first. A pair is a tuple; other arguments are as for `predict`.
+
+        With `keep_errors`, the answer to a wrong input is {"error": a sentence}, and
+        all others are answered.
+        """
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; give 1 or more.")
         if exit_threshold is not None:
             self.check_exits(exit_threshold, task)
+        self._check_top_k(top_k)
+        # A model that cannot do the task is not an error of the inputs.
+        self.head(task or next(iter(self.tasks())))
         numbered = enumerate(inputs)
         while part := list(itertools.islice(numbered, held)):
-            requests = []
+            requests: list[Request] = []
+            errors: dict[int, Answer] = {}
             for number, item in part:
                 try:
                     requests.append(self.request(item, task, top_k, exit_threshold))
                 except InputError as error:
-                    raise InputError(f"input {number + 1}: {error}") from error
-            yield from answers(requests, batch_size)
+                    if not keep_errors:
+                        raise InputError(f"input {number + 1}: {error}") from error
+                    errors[number] = {"error": str(error)}
+            found = iter(answers(requests, batch_size))
+            for number, _ in part:
+                yield errors[number] if number in errors else next(found)
 
     def request(self, given: Any, task: str = "", top_k: int = 5,
                 exit_threshold: Optional[float] = None) -> Request:
         """Checks and tokenizes an input; arguments as for `predict`."""
-        if not isinstance(top_k, int) or not 1 <= top_k <= self.config.vocab_size:
-            raise InputError(f"top_k is {top_k!r}; give 1 to {self.config.vocab_size}.")
+        self._check_top_k(top_k)
         exits = exit_threshold is not None
         if exits:
             self.check_exits(exit_threshold, task)
@@ -126,6 +138,10 @@ class Model(loading.Loaded):
         return dataclasses.replace(request, sequences=[
             {**row, EXIT_INPUT: [exit_threshold]} for row in request.sequences
             ]) if exits else request
+
+    def _check_top_k(self, top_k: Any) -> None:
+        if not isinstance(top_k, int) or not 1 <= top_k <= self.config.vocab_size:
+            raise InputError(f"top_k is {top_k!r}; give 1 to {self.config.vocab_size}.")
 
     def check_exits(self, threshold: Any, task: str = "") -> None:
         """Raises InputError if the model cannot answer with exits."""

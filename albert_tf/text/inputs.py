@@ -17,20 +17,23 @@ class Input(NamedTuple):
     """An input for `predict`.
 
     Attributes:
-      given: the input for `predict`.
+      given: the input for `predict`, or the InputError of a line that is not valid,
+        which `named` raises.
       kept: fields to copy to the answer, such as `id`.
       where: its file and line, for errors.
+      line: the number of this line, from 1.
     """
 
     given: Any
     kept: dict[str, Any]
     where: str
+    line: int
 
 
 def read(path: str) -> Iterator[Input]:
     """Yields the inputs in a file, or in STANDARD_INPUT.
 
-    Raises InputError for a line that is not valid.
+    Raises InputError if the file cannot be read as text.
     """
     typed = path == STANDARD_INPUT
     plain = path
@@ -41,15 +44,22 @@ def read(path: str) -> Iterator[Input]:
         where = f"{'the standard input' if typed else path}, line {number}"
         if not is_json and not (typed and line.startswith("{")):
             first, tab, second = line.partition("\t")
-            yield Input((first, second) if tab else line, {}, where)
+            yield Input((first, second) if tab else line, {}, where, number)
         elif line.strip():
-            value = text_files.parse_json(
-                line, path, "each line must hold one JSON object", number)
-            if not isinstance(value, dict):
-                raise InputError(f"{path}, line {number}: not a JSON object; give one "
-                                 "object per line.")
-            extra = {"id": value.pop("id")} if "id" in value else {}
-            yield Input(value, extra, where)
+            yield Input(*_of_json(line, path, number), where, number)
+
+
+def _of_json(line: str, path: str, number: int) -> tuple[Any, dict[str, Any]]:
+    """Returns `given` and `kept` of an Input from a line of JSON."""
+    try:
+        value = text_files.parse_json(
+            line, path, "each line must hold one JSON object", number)
+    except InputError as error:
+        return InputError(str(error).removeprefix(f"{path}, line {number}: ")), {}
+    if not isinstance(value, dict):
+        return InputError("not a JSON object; give one object per line."), {}
+    extra = {"id": value.pop("id")} if "id" in value else {}
+    return value, extra
 
 
 def _typed() -> Iterator[tuple[int, str]]:
@@ -69,6 +79,8 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
     Inputs in `optional` may be missing. Raises InputError if others are, or if a value
     is not valid.
     """
+    if isinstance(given, InputError):
+        raise given
     words = (given,) if isinstance(given, str) else given
     if isinstance(words, (tuple, list)):
         num_names = len(names)

@@ -108,6 +108,15 @@ def test_answers_are_characters_of_the_passage(model, kind):
         assert strict.predict("What was made?", PASSAGE)["answer"] == ""
 
 
+def test_errors_are_kept_on_request(model):
+    found = list(model("spans").stream(
+        [("Who?", PASSAGE), ("Who?", " "), ("What?", PASSAGE)], keep_errors=True))
+    assert [answer.keys() == {"error"} for answer in found] == [False, True, False]
+    # What no input can mend is raised all the same.
+    with pytest.raises(InputError, match="no head for the task 'order'"):
+        list(model("spans").stream(["x"], task="order", keep_errors=True))
+
+
 def test_choices(model):
     answer = model("choices").predict(
         {"passage": PASSAGE, "question": "Which _?", "options": ["it", "a", "b"]})
@@ -149,7 +158,14 @@ def _results(folders, tmp_path_factory):
     (data / "in.jsonl").write_text(
         '{"id": 7, "text": "It is."}\n{"text": "One", "text_pair": "Größe"}\n')
     (data / "in.txt").write_text("It is.\nOne\tGröße\n")
-    (data / "bad.jsonl").write_text('{"text": "It is."}\n{"txt": "x"}\n')
+    (data / "bad.jsonl").write_text(
+        '{"text": "It is."}\n{"id": 8, "txt": "x"}\nno\n[1]\n{"text": "One"}\n')
+    (data / "cut.txt").write_bytes(b"It is.\nOne\n\xff\nTwo\n")
+    (data / "reviews.csv").write_text(
+        'key,review,stars\na,"It is.",5\n\nb,,1\nc,"One, or\ntwo",3\nd,Fine\n')
+    reviews = tiny_models.write(
+        data / "reviews", "classes", text_column="review", text_b_column=None,
+        header=True, delimiter=None)
     model = f"--model={folders['classes']}"
     bare = tiny_models.write(data / "bare", "pretrained")
     (data / "bare" / tiny_models.SPM.name).unlink()
@@ -159,6 +175,13 @@ def _results(folders, tmp_path_factory):
         "lines": [model, f"--input_file={data}/in.txt"],
         "bad": [model, f"--input_file={data}/bad.jsonl",
                 f"--output_file={data}/bad_out.jsonl"],
+        "cut": [model, f"--input_file={data}/cut.txt",
+                f"--output_file={data}/cut_out.jsonl"],
+        "table": [f"--model={reviews}", f"--input_file={data}/reviews.csv",
+                  "--id_column=key", f"--output_file={data}/table_out.jsonl"],
+        "no column": [model, f"--input_file={data}/reviews.csv"],
+        "wrong column": [model, f"--input_file={data}/reviews.csv",
+                         "--text_column=text"],
         "nothing": [model],
         "no vocabulary": [f"--model={bare}", f"--input_file={data}/in.txt"],
         "vocabulary": [f"--model={bare}", f"--spm_model_file={tiny_models.SPM}",
@@ -189,10 +212,52 @@ def test_the_command_answers_in_json_lines(results, model):
                                    atol=1e-5)
 
 
+def answers_in(path):
+    return list(map(json.loads, path.read_text().splitlines()))
+
+
+def test_a_line_without_an_answer_leaves_the_others(results, model):
+    """It gets an error with its line, and the exit status tells."""
+    results, data = results
+    results.refused("bad", "bad.jsonl, line 2: there is no input 'txt'", loaded=True)
+    assert "3 of 5 inputs have an `error`" in results["bad"]["stderr"]
+    answers = answers_in(data / "bad_out.jsonl")
+    expected = model("classes").predict(["It is.", "One"])
+    for answer, right in zip((answers[0], answers[4]), expected):
+        assert answer["label"] == right["label"]
+        np.testing.assert_allclose(
+            answer["probabilities"], right["probabilities"], atol=1e-5)
+    assert answers[1].keys() == {"id", "line", "error"} and answers[1]["id"] == 8
+    assert answers[2] == {"line": 3, "error": "not JSON (Expecting value, character 1); "
+                          "each line must hold one JSON object."}
+    assert answers[3] == {
+        "line": 4, "error": "not a JSON object; give one object per line."}
+    # What is before a byte that is no text is kept.
+    results.refused("cut", "line 3: byte 1 is not UTF-8", loaded=True)
+    answers = answers_in(data / "cut_out.jsonl")
+    assert [each.get("line") for each in answers] == [None, None, 3]
+
+
+def test_a_table_is_read_by_the_columns_of_training(results, model):
+    results, data = results
+    results.refused("table", "2 of 4 inputs have an `error` instead of an answer.* line 4: "
+                    "the text of column 'review' is empty", loaded=True)
+    first, empty, third, narrow = answers_in(data / "table_out.jsonl")
+    for answer, key, right in zip(
+            (first, third), "ac", model("classes").predict(["It is.", "One, or\ntwo"])):
+        assert answer["id"] == key and answer["label"] == right["label"]
+        np.testing.assert_allclose(
+            answer["probabilities"], right["probabilities"], atol=1e-5)
+    assert empty["line"] == 4 and narrow["line"] == 7
+    assert "1 line(s) blank and left out (line 3)" in results["table"]["log"]
+
+
 def test_wrong_commands_end_in_a_sentence(results):
     results, data = results
-    results.refused("bad", "input 2: there is no input 'txt'", loaded=True)
-    assert not (data / "bad_out.jsonl").exists()
+    results.refused("no column", "reviews.csv is a table, .* give --text_column",
+                    loaded=True)
+    results.refused("wrong column", "reviews.csv: there is no column 'text'; the header "
+                    "has 'key', 'review', 'stars'; .* --noheader", loaded=True)
     results.refused("no vocabulary", "no vocabulary; .* --spm_model_file or --vocab_file",
                     loaded=True)
     results.refused("other vocabulary", "wp_vocab.txt has .* tokens, but there are 4000",

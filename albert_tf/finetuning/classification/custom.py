@@ -13,12 +13,16 @@ import math
 import os
 from typing import Iterable, Iterator, Mapping, Sequence
 
-from albert_tf import files
+from absl import logging
+
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification.task import (
     SPLITS, ClassificationTask, Example, parse_label)
 from albert_tf.finetuning.common import ExampleSet
+from albert_tf.text import inputs as text_inputs
+from albert_tf.text.inputs import Input
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,12 +158,13 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
                 yield row
 
     examples: list[Example] = []
-    for row, text_a, text_b, label, guid in (
-            _fields if kind == "jsonl" else _cells)(rows(), file, label_needed):
-        for text, column in ((text_a, file.text_a), (text_b, file.text_b)):
-            if column is not None and not text.strip():
-                raise InputError(f"{row.where}: the text of column '{column}' is "
-                                 "empty; fill it in, or remove the line.")
+    values_of = (functools.partial(_fields, file=file, label_needed=label_needed)
+                 if kind == "jsonl" else _Cells(file, label_needed))
+    for row in rows():
+        values = values_of(row)
+        if values is None:
+            continue
+        text_a, text_b, label, guid = values
         if label is None or not label.strip():
             if label_needed and file.label is not None:
                 raise InputError(
@@ -179,28 +184,103 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         file.path, blank, "blank and left out"))
 
 
-# A row with its text, second text, label and id.
-_Values = tuple[tables.Row, str, str | None, str | None, str | None]
+def inputs(path: str, text_column: str | None = None, text_b_column: str | None = None,
+           id_column: str | None = None, header: bool | None = None,
+           delimiter: str | None = None) -> Iterator[Input]:
+    """Yields the inputs of a file for a trained model: the columns of a .csv or .tsv
+    file, else as text.inputs.read; a line of JSON may have the columns as fields.
+
+        for item in inputs("reviews.csv", text_column="review"):
+
+    Blank lines of a table are left out, and counted in a warning.
+    """
+    plain = os.fspath(path).lower()
+    for end in text_files.COMPRESSED:
+        plain = plain.removesuffix(end)
+    if not plain.endswith((".csv", ".tsv")):
+        for each in text_inputs.read(path):
+            if isinstance(each.given, dict) and text_column in each.given:
+                texts = [each.given[text_column],
+                         each.given.get(text_b_column or "text_pair")]
+                guid = each.given.get(id_column)
+                each = each._replace(
+                    given=texts[0] if texts[1] is None else tuple(texts),
+                    kept=each.kept if guid is None else {"id": guid})
+            yield each
+        return
+    if text_column is None:
+        raise InputError(
+            f"{path} is a table, but its columns are not known: give --text_column, the "
+            "name of the column of the texts (with --noheader its number from 0), and "
+            "--text_b_column for second texts. If each line is a text, call the file "
+            ".txt.")
+    file = DataFile(path, text_column, text_b_column, guid=id_column,
+                    delimiter=delimiter, header=header is not False)
+    values_of, blank = _Cells(file), []
+    for row in tables.read_rows(path, plain[-3:], delimiter):
+        if row.cells == []:
+            blank.append(row.number)
+            continue
+        kept = {}
+        try:
+            values = values_of(row)
+            if values is None:
+                continue
+            text_a, text_b, _, guid = values
+            given = text_a if text_b is None else (text_a, text_b)
+            kept = {} if guid is None else {"id": guid}
+        except InputError as error:
+            if values_of.places is None:  # The file lacks a column.
+                raise
+            given = InputError(str(error).removeprefix(f"{row.where}: "))
+        yield Input(given, kept, row.where, row.number)
+    for note in tables.line_note(path, blank, "blank and left out"):
+        logging.warning("%s", note)
 
 
-def _cells(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
-           ) -> Iterator[_Values]:
-    """Yields the values of the columns of a TSV or CSV file."""
-    places, width = None, 0
-    for row in rows:
-        if places is None:
-            width = len(row.cells)
-            places = [None if name is None else _place(
-                file, name, row, optional=name == file.label and not label_needed)
+# A row's text, second text, label and id.
+_Values = tuple[str, str | None, str | None, str | None]
+
+
+@dataclasses.dataclass
+class _Cells:
+    """Returns the values of a row of a TSV or CSV file; None for the header.
+
+    Attributes:
+      places: the indices of the columns, once the first row is known.
+      width: the number of columns.
+    """
+
+    file: DataFile
+    label_needed: bool = True
+    places: list[int | None] | None = None
+    width: int = 0
+
+    def __call__(self, row: tables.Row) -> _Values | None:
+        file = self.file
+        if self.places is None:
+            self.width = len(row.cells)
+            self.places = [None if name is None else _place(
+                file, name, row, optional=name == file.label and not self.label_needed)
                 for name in (file.text_a, file.text_b, file.label, file.guid)]
             if file.header:
-                continue
-        if len(row.cells) != width:
+                return None
+        if len(row.cells) != self.width:
             raise InputError(
                 f"{row.where}: the row has {len(row.cells)} columns, but the first "
-                f"line has {width}. If a text contains the delimiter, remove it, or "
-                "use CSV with the text in quotes.")
-        yield row, *(None if place is None else row.cells[place] for place in places)
+                f"line has {self.width}. If a text contains the delimiter, remove it, "
+                "or use CSV with the text in quotes.")
+        return _with_text(row, file, *(
+            None if place is None else row.cells[place] for place in self.places))
+
+
+def _with_text(row: tables.Row, file: DataFile, *values: str | None) -> _Values:
+    """Returns the values of a row, whose texts must not be empty."""
+    for text, column in zip(values, (file.text_a, file.text_b)):
+        if column is not None and not text.strip():
+            raise InputError(f"{row.where}: the text of column '{column}' is "
+                             "empty; fill it in, or remove the line.")
+    return values
 
 
 def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int | None:
@@ -228,15 +308,13 @@ def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int 
         f"{other and '; ' + tables.delimiter_advice(other)}.")
 
 
-def _fields(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
-            ) -> Iterator[_Values]:
-    """Yields the values of the fields of a JSON lines file."""
-    for row in rows:
-        yield row, *(None if name is None else _field(row, name, what, needed)
-                     for name, what, needed in (
-                         (file.text_a, "text", True), (file.text_b, "text", True),
-                         (file.label, "label", label_needed),
-                         (file.guid, "label", True)))
+def _fields(row: tables.Row, file: DataFile, label_needed: bool) -> _Values:
+    """Returns the values of the fields of a row of JSON lines."""
+    return _with_text(row, file, *(
+        None if name is None else _field(row, name, what, needed)
+        for name, what, needed in (
+            (file.text_a, "text", True), (file.text_b, "text", True),
+            (file.label, "label", label_needed), (file.guid, "label", True))))
 
 
 def _field(row: tables.Row, name: str, what: str, needed: bool) -> str | None:

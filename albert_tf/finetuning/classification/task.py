@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import (
+    Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence)
 
 import numpy as np
 from absl import logging
@@ -65,6 +66,7 @@ class ClassificationTask(FineTuningTask):
       guid_name: the title of the column of ids in files of predictions.
       pairs: whether an example is two texts.
       unlabeled_file: additional training texts without labels; paths or globs.
+      unlabeled_inputs: yields the inputs in such a file; default: text.inputs.read.
       reading: the settings of reading the files, on which the features depend.
       early_exit: whether a second head answers before the last layer.
       exit_weight: the weight of the loss of its answers.
@@ -83,6 +85,7 @@ class ClassificationTask(FineTuningTask):
     of_glue: bool = True
     guid_name: str = "guid"
     unlabeled_file: str = ""
+    unlabeled_inputs: Optional[Callable[[str], Iterator[Any]]] = None
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     early_exit: bool = False
     exit_weight: float = 1.0
@@ -118,7 +121,7 @@ class ClassificationTask(FineTuningTask):
         from albert_tf.text import inputs
 
         names = ("text", "text_pair") if self.pairs else ("text",)
-        for number, each in enumerate(inputs.read(path)):
+        for number, each in enumerate((self.unlabeled_inputs or inputs.read)(path)):
             try:
                 texts = inputs.named(each.given, names)
             except InputError as error:

@@ -1,6 +1,8 @@
 """A user's own TSV, CSV and JSON lines."""
 
 import csv
+import dataclasses
+import functools
 import gzip
 import json
 import os
@@ -378,3 +380,52 @@ def test_a_missing_name_is_refused(tmp_path):
                              labels=["x", "y"])
     with pytest.raises(InputError, match="no column 'key'"):
         task.read("", "test")
+
+
+# --- inputs of a trained model
+
+@pytest.mark.parametrize("name, content, columns, given", [
+    ("x.csv", 'id,text\n7,"a, b"\n', dict(text_column="text"), ["a, b"]),
+    ("x.TSV", "id\ttext\tother\n7\ta\tb\n", dict(
+        text_column="text", text_b_column="other"), [("a", "b")]),
+    ("x.tsv.gz", "a\tb\n", dict(text_column="1", header=False), ["b"]),
+    ("x.csv", "id;text\n7;a\n", dict(text_column="text", delimiter=";"), ["a"]),
+    ("x.jsonl", '{"text": "a"}\n{"review": "b", "stars": 5}\n',
+     dict(text_column="review"), [{"text": "a"}, "b"]),
+    ("x.jsonl", '{"text": "a", "text_pair": "b", "label": "x"}\n',
+     dict(text_column="text"), [("a", "b")]),
+    ("x.jsonl", '{"text": "a"}\n', dict(text_column="0"), [{"text": "a"}]),
+    ("x.txt", "a,b\nc\td\n", dict(text_column="text"), ["a,b", ("c", "d")]),
+])
+def test_inputs_are_read_as_in_training(tmp_path, name, content, columns, given):
+    path = write(tmp_path, name, content)
+    assert [each.given for each in custom.inputs(path, **columns)] == given
+
+
+def test_ids_and_lines_of_inputs_and_wrong_rows(tmp_path):
+    path = write(tmp_path, "x.csv", 'key,text\nk,"a\nb"\nl,\nm\n\nn,c\n')
+    found = list(custom.inputs(path, "text", id_column="key"))
+    assert [(each.line, each.kept) for each in found] == [
+        (2, {"id": "k"}), (4, {}), (5, {}), (7, {"id": "n"})]
+    assert str(found[1].given) == (
+        "the text of column 'text' is empty; fill it in, or remove the line.")
+    assert str(found[2].given).startswith("the row has 1 columns, but the first line has 2")
+
+
+@pytest.mark.parametrize("columns, message", [
+    ({}, "x.csv is a table, but its columns are not known: give --text_column"),
+    (dict(text_column="review"), "x.csv: there is no column 'review'"),
+])
+def test_inputs_of_an_unknown_column_are_refused(tmp_path, columns, message):
+    with pytest.raises(InputError, match=message):
+        list(custom.inputs(write(tmp_path, "x.csv", "id,text\n7,a\n"), **columns))
+
+
+def test_texts_without_labels_are_read_as_in_training(tmp_path):
+    train = write(tmp_path, "train.csv", "text,label\na,x\nb,y\n")
+    texts = write(tmp_path, "more.csv", "id,text\n7,c\n8,d\n")
+    task = dataclasses.replace(
+        custom.build_task({"train": DataFile(train, "text", label="label")}),
+        unlabeled_file=texts,
+        unlabeled_inputs=functools.partial(custom.inputs, text_column="text"))
+    assert [each.text_a for each in task.read("", "train").examples] == list("abcd")
