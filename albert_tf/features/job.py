@@ -149,6 +149,8 @@ def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
     for unit in job.units((0, tuple(paths))):
         extractor = extractor or _extractor(job)
         yield from extractor.rows(unit.inputs)
+    if extractor:
+        extractor.report_cut()
 
 
 def _job(model: str, options: Options, folder: WorkFolder, format: str,
@@ -279,6 +281,7 @@ def _compute(job: Job, tasks: Iterable[Task], texts: Optional[int]) -> list[str]
         raise InputError("--input_file: there is no text in it.")
     if progress:
         progress.report(done)
+        extractor.report_cut()
     return names
 
 

@@ -11,6 +11,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from albert_tf.checkpoints import load as loading
 from albert_tf.checkpoints.checkpoint import Vocabulary
@@ -18,6 +19,7 @@ from albert_tf.checkpoints.sentence_transformers import POOLED, Dense, Sentence
 from albert_tf.features.files import Row
 from albert_tf.features.options import EMBEDDING, PIECES, Options
 from albert_tf.finetuning.answer import Answering, Request, answers
+from albert_tf.finetuning.common import cut_note
 from albert_tf.text.inputs import Input
 
 _PIECE_VECTORS = "piece_vectors"
@@ -58,12 +60,20 @@ class Features(Vectors):
         self.options, self.max_length = options, options.max_seq_length
         self.computation = dataclasses.replace(
             self.computation, passes=max(options.layers))
+        self._full = self._total = 0
 
     def rows(self, inputs: Sequence[Input]) -> list[Row]:
         """Returns the kept fields and the vectors of each input."""
-        vectors = answers([self.request(each.given, 1) for each in inputs],
-                          self.options.batch_size)
+        requests = [self.request(each.given, 1) for each in inputs]
+        self._full += sum(request.is_full for request in requests)
+        self._total += len(requests)
+        vectors = answers(requests, self.options.batch_size)
         return [{**each.kept, **answer} for each, answer in zip(inputs, vectors)]
+
+    def report_cut(self) -> None:
+        """Logs how many of the texts so far fill a sequence."""
+        if self._full:
+            logging.warning("%s", cut_note(self._full, self._total, self.max_length))
 
     def request(self, given, top_k):
         row = self.tokenizer.features(

@@ -38,6 +38,11 @@ class Request:
     def length(self) -> int:
         return max(len(row["input_ids"]) for row in self.sequences)
 
+    @property
+    def is_full(self) -> bool:
+        """True if the texts fill a sequence, so that what is longer is cut."""
+        return not self.by.in_windows and self.length >= self.by.max_length
+
 
 class Answering:
     """Answers with one head of a model: inputs → requests → outputs → answers.
@@ -48,6 +53,7 @@ class Answering:
         those that are not padded with 0.
       head: the head, or None for the model's hidden states.
       max_length: the maximum number of tokens of a sequence.
+      in_windows: whether longer texts are read in windows, not cut.
     """
 
     names: tuple[str, ...] = ("text", "text_pair")
@@ -55,6 +61,7 @@ class Answering:
     padding: Mapping[str, int] = {}
     types: Mapping[str, type] = {}
     inputs: tuple[str, ...] = ()
+    in_windows = False
 
     def __init__(self, model: Any, head: Optional[Head]):
         """`model` is a checkpoints.load.Loaded."""

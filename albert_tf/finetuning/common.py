@@ -32,6 +32,12 @@ def check_labelled(examples: Iterable, use: str = "scored",
                 f"{use}.")
 
 
+def cut_note(full: int, total: int, most: int) -> str:
+    """Returns a sentence on the texts that fill a sequence of `most` tokens."""
+    return (f"{full:,} of {total:,} texts fill all {most} tokens that the model reads; "
+            "what is longer is cut.")
+
+
 def as_table(rows: Iterable[Iterable[str]], clean: bool = True) -> str:
     """Returns lines of tab-separated cells. With `clean`, white space within a cell is
     written as one blank, because a tab or line end there would break the table."""

@@ -20,6 +20,7 @@ from albert_tf.checkpoints.checkpoint import ROOT_HEADS
 from albert_tf.checkpoints.folders import files_of_run
 from albert_tf.errors import DivergenceError, InputError
 from albert_tf.finetuning import features, model_folder, seeds
+from albert_tf.finetuning.common import cut_note
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.tokenization import (
@@ -80,6 +81,8 @@ def fine_tune(task: FineTuningTask, settings: Settings,
                   for split, data in sets.items()}
         task.check_features(sets, tables, settings)
         _check_memory(task, settings, tables)
+        if not task.in_windows:
+            _report_cut(tables, settings.max_seq_length)
 
         # 6. Train once, or several times; then the best run is evaluated again.
         def run(settings: Settings) -> str:
@@ -152,6 +155,15 @@ def _check_memory(task: FineTuningTask, settings: Settings,
             ("eval_batch_size", task.evaluation_split, settings.do_eval),
             ("predict_batch_size", task.prediction_split, settings.do_predict))
         if wanted})
+
+
+def _report_cut(tables: Mapping[str, FeatureTable], max_seq_length: int) -> None:
+    """Logs how many texts of each set are as long as a sequence."""
+    for split, table in tables.items():
+        full = int(np.count_nonzero(table.lengths >= max_seq_length))
+        if full:
+            logging.warning("--max_seq_length=%d, %s: %s", max_seq_length, split,
+                            cut_note(full, table.num_rows, max_seq_length))
 
 
 def _features(task: FineTuningTask, settings: Settings, split: str, data: Any,

@@ -104,6 +104,7 @@ class FineTuningTask(abc.ABC):
         is "train".
       code: modules that compute the features, besides the task's own module and those
         that all tasks share.
+      in_windows: whether texts longer than a sequence are read in windows, not cut.
       vectors_of_piece: the number of vectors, of the encoder's width, that the head
         computes for each token in evaluation.
     """
@@ -111,6 +112,7 @@ class FineTuningTask(abc.ABC):
     main_metric: str
     evaluation_split, prediction_split = "dev", "test"
     code: Sequence[types.ModuleType] = ()
+    in_windows = False
     vectors_of_piece = 0
 
     # ---- data and features -------------------------------------------------

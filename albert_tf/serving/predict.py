@@ -12,6 +12,8 @@ import itertools
 import os
 from typing import Any, Iterable, Iterator, Mapping, Optional
 
+from absl import logging
+
 from albert_tf import files, text_files
 from albert_tf.checkpoints import checkpoint, formats, hub, load as loading
 from albert_tf.checkpoints.checkpoint import Vocabulary
@@ -19,6 +21,7 @@ from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
 from albert_tf.finetuning.classification.head import EXIT_INPUT, ExitClasses
+from albert_tf.finetuning.common import cut_note
 from albert_tf.modeling.heads import Head
 from albert_tf.serving import portable
 from albert_tf.serving.pretrained import MASK, Masks, Order
@@ -100,7 +103,8 @@ class Model(loading.Loaded):
         """Yields answers while inputs arrive, of which at most `held` are collected
         first. A pair is a tuple; other arguments are as for `predict`.
 
-        With `keep_errors`, the answer to a wrong input is {"error": a sentence}, and
+        A warning at the end counts the texts that fill a sequence, as longer ones are
+        cut. With `keep_errors`, the answer to a wrong input is {"error": a sentence}, and
         all others are answered.
         """
         if batch_size < 1:
@@ -110,7 +114,7 @@ class Model(loading.Loaded):
         self._check_top_k(top_k)
         # A model that cannot do the task is not an error of the inputs.
         self.head(task or next(iter(self.tasks())))
-        numbered = enumerate(inputs)
+        numbered, full, total, most = enumerate(inputs), 0, 0, 0
         while part := list(itertools.islice(numbered, held)):
             requests: list[Request] = []
             errors: dict[int, Answer] = {}
@@ -121,9 +125,14 @@ class Model(loading.Loaded):
                     if not keep_errors:
                         raise InputError(f"input {number + 1}: {error}") from error
                     errors[number] = {"error": str(error)}
+            cut = [request for request in requests if request.is_full]
+            full, total = full + len(cut), total + len(part)
+            most = cut[0].by.max_length if cut else most
             found = iter(answers(requests, batch_size))
             for number, _ in part:
                 yield errors[number] if number in errors else next(found)
+        if full:
+            logging.warning("%s", cut_note(full, total, most))
 
     def request(self, given: Any, task: str = "", top_k: int = 5,
                 exit_threshold: Optional[float] = None) -> Request:

@@ -5,6 +5,7 @@ Parquet needs pyarrow, a cluster apache_beam; tests of both are skipped without.
     python -m pytest tests/features/test_features.py
 """
 
+import functools
 import io
 import json
 import os
@@ -25,6 +26,7 @@ from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.features import job, vectors as features
 from albert_tf.features.options import KINDS, Options
+from albert_tf.finetuning.classification import custom
 from tests.commands import run_commands
 from tests.helpers import ROOT
 from tests.serving import tiny_models
@@ -100,6 +102,30 @@ def test_the_default_is_what_predict_embeds_by(model, tmp_path):
         assert row.keys() == answer.keys()
         for name, values in answer.items():
             np.testing.assert_allclose(row[name], values, atol=1e-6)
+
+
+def test_cut_texts_are_counted(model, tmp_path, caplog):
+    expected = "1 of 5 texts fill all 16 tokens that the model reads; what is longer"
+    path = texts_in(tmp_path, TEXTS)
+    job.extract(model, [path], str(tmp_path / "out.jsonl"), Options(
+        ("mean",), max_seq_length=16), unit_texts=2)
+    assert caplog.text.count(expected) == 1
+    found = job.stream(model, [path], Options(("mean",), max_seq_length=16))
+    assert len(list(found)) == 5
+    assert caplog.text.count(expected) == 2
+
+
+def test_columns_of_a_table(model, tmp_path):
+    path = tmp_path / "in.csv"
+    path.write_text('key,review\n7,"It is."\n8,x\n')
+    job.extract(model, [str(path)], str(tmp_path / "out.jsonl"), Options(("mean",)),
+                read=functools.partial(
+                    custom.inputs, text_column="review", id_column="key"))
+    [first, second] = rows_of(tmp_path / "out.jsonl")
+    assert [first["id"], second["id"]] == ["7", "8"]
+    right = rows_of(extract(model, tmp_path, "right.jsonl", ("mean",), lines=["It is.", "x"]))
+    for row, other in zip((first, second), right):
+        np.testing.assert_allclose(row["mean"], other["mean"], atol=1e-5)
 
 
 def test_pairs_and_ids_go_along(model, tmp_path):

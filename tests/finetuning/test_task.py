@@ -139,6 +139,20 @@ def test_course_of_a_task(whole, caplog):
     assert same.writes == ["dev"]
 
 
+def test_texts_that_are_cut_are_counted(whole, caplog):
+    """From features that are reused, too; not where texts are read in windows."""
+    class InWindows(MadeUp):
+        in_windows = True
+
+    full = sum(len(row["input_ids"]) == LENGTH for row in SETS["dev"])
+    assert 0 < full < 5
+    InWindows(whole.folder).run("eval")
+    assert "is cut" not in caplog.text
+    MadeUp(whole.folder).run("eval")
+    assert (f"--max_seq_length={LENGTH}, dev: {full} of 5 texts fill all {LENGTH} tokens "
+            "that the model reads; what is longer is cut.") in caplog.text
+
+
 def test_lengths_to_train_with_do_not_depend_on_other_sets():
     sizes = {"train": (3, 20, 21), "dev": (9, 40), "test": (8,)}
     tables = {split: types.SimpleNamespace(lengths=np.array(lengths), num_rows=1)

@@ -108,6 +108,18 @@ def test_answers_are_characters_of_the_passage(model, kind):
         assert strict.predict("What was made?", PASSAGE)["answer"] == ""
 
 
+def test_cut_texts_are_counted(model, caplog):
+    """Texts of 64 tokens or more; passages of questions are read in windows."""
+    texts = ["x", PASSAGE, "It is.", PASSAGE]
+    assert len(model("classes").request(PASSAGE).sequences[0]["input_ids"]) == 64
+    model("classes").predict(texts)
+    model("classes").predict(texts[:1])
+    model("spans").predict(["Who?"], [PASSAGE])
+    assert [record.getMessage() for record in caplog.records
+            if "is cut" in record.getMessage()] == [
+        "2 of 4 texts fill all 64 tokens that the model reads; what is longer is cut."]
+
+
 def test_errors_are_kept_on_request(model):
     found = list(model("spans").stream(
         [("Who?", PASSAGE), ("Who?", " "), ("What?", PASSAGE)], keep_errors=True))

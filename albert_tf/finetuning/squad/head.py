@@ -274,6 +274,7 @@ class Questions(Answering):
     names, optional = ("question", "passage"), ()
     padding = {"p_mask": 1}
     version_2 = False
+    in_windows = True
 
     def __init__(self, model, head):
         super().__init__(model, head)

@@ -98,6 +98,7 @@ class SquadTask(FineTuningTask):
     main_metric = "f1"
     evaluation_split = prediction_split = "predict"
     code = (alignment, dataset)
+    in_windows = True
 
     def __post_init__(self):
         for name in ("max_query_length", "doc_stride"):

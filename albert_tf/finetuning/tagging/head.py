@@ -109,6 +109,7 @@ class Tags(Answering):
     in windows."""
 
     names, optional = ("text",), ()
+    in_windows = True
 
     def __init__(self, model, head):
         super().__init__(model, head)

@@ -69,6 +69,7 @@ class TaggingTask(FineTuningTask):
 
     name = "tagging"
     code = (readers, scoring)
+    in_windows = True
 
     def __post_init__(self):
         repeated = [tag for tag, n in collections.Counter(self.labels).items() if n > 1]
