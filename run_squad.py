@@ -83,8 +83,8 @@ flags.DEFINE(
     cli_flags.Number(lower_bound=-1e38), "null_score_diff_threshold", None,
     "SQuAD 2.0: questions whose null odds reach this threshold are left unanswered. "
     "Default: the threshold with the best F1 on --predict_file; if that file has no "
-    "answers, the threshold found earlier for this checkpoint in --output_dir; else "
-    "0.")
+    "answers, the threshold of the model in --output_dir, which its evaluation found; "
+    "else 0.")
 flags.DEFINE_bool(
     "answer_at_threshold", False, "SQuAD 2.0: answer questions whose null odds equal "
     "the threshold, as the search for the best threshold assumes. The original "
@@ -99,9 +99,8 @@ _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_l
 def _export(task, settings, model, metrics, step):
     from albert_tf.serving.export import export, text_of
 
-    threshold = metrics.get("null_score_diff_threshold")
-    if threshold is None:
-        threshold = task.known_threshold(settings.run.output_dir, step)
+    del metrics
+    threshold = task.known_threshold(settings.run.output_dir, step)
     export(model, model.head, FLAGS.export_dir, (), FLAGS.dtype, text_of(
         model.head, FLAGS.export_text and settings.tokenizer, FLAGS.max_seq_length,
         threshold=threshold, **finetuning_flags.values(

@@ -23,13 +23,17 @@ CHECKPOINT_NAME = "model.ckpt"  # "-" and the step follow
 BEST_CHECKPOINT = "model.ckpt-best"
 # TensorFlow's list of the checkpoints in a folder.
 STATE_FILE = "checkpoint"
+# The null odds from which on the model in the folder leaves a question unanswered.
+NULL_THRESHOLD = "null_score_diff_threshold"
+NULL_THRESHOLD_FILE = "null_threshold.json"
 
 # Names of the files that a run writes, and overwrites, in its folder.
 _OF_A_RUN = re.compile(
     r"checkpoint|model\.ckpt-(\d+|best)\..*|metrics\.jsonl|(curves|early_exit)\.png"
     r"|[A-Z][\w-]*\.tsv|(test_results|submit_results|predictions)\.tsv|eval_report\.txt"
     r"|dropped_questions\.txt|(albert_config|options|task|vocabulary|best_metric"
-    r"|eval_results|early_exit|predict_results|(nbest_)?predictions|null_odds)\.json")
+    r"|eval_results|early_exit|predict_results|(nbest_)?predictions|null_odds"
+    r"|null_threshold|evaluation_set)\.json")
 
 _INDEX = re.compile(re.escape(CHECKPOINT_NAME) + r"-(\d+)\.index")
 _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")

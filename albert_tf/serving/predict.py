@@ -17,6 +17,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import checkpoint, formats, hub, load as loading
 from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
@@ -243,10 +244,12 @@ def _threshold(folder: str) -> float:
     """Returns the null odds above which questions are left unanswered, as found by the
     evaluation; 0 if there was none."""
     asset = os.path.join(folder, "assets", "null_score_diff_threshold.txt")
-    results = os.path.join(folder, "eval_results.json")
     if files.exists(asset):
         return float(next(text_files.read_lines(asset))[1])
-    if files.exists(results):
-        value = text_files.read_object(results).get("null_score_diff_threshold")
-        return float(value) if isinstance(value, (int, float)) else 0.0
+    # Folders of version 0.1.0 have it in the results of the evaluation only.
+    for name in (NULL_THRESHOLD_FILE, "eval_results.json"):
+        path = os.path.join(folder, name)
+        if files.exists(path):
+            value = text_files.read_object(path).get(NULL_THRESHOLD)
+            return float(value) if isinstance(value, (int, float)) else 0.0
     return 0.0

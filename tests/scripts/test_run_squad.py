@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+import albert_tf
 from albert_tf.serving import saved_model
 from tests import tiny_run
 from tests.commands import run_commands
@@ -87,12 +88,15 @@ def _data(tmp_path_factory):
               article(range(20, 24), version_2=version_2))
     write(folder / "questions.json", article([3, 4, 5], version_2=True, labelled=False))
     write(folder / "partly.json", article([1, 2]), article([3], labelled=False))
+    # Without an answer, the best threshold is the lowest odds.
+    write(folder / "impossible.json", article(range(0, 20, 4), version_2=True))
     # Folders with a model and nothing else, as soon as it is trained.
-    for version in ("v1", "v2"):
-        (folder / f"{version} alone").mkdir()
+    for version, copy in (("v1", "v1 alone"), ("v2", "v2 alone"), ("v2", "v2 other")):
+        (folder / copy).mkdir()
         for name in ("task.json", "albert_config.json", "vocab.txt", "checkpoint",
-                     "model.ckpt-best.index", "model.ckpt-best.data-00000-of-00001"):
-            (folder / f"{version} alone" / name).symlink_to(folder / version / name)
+                     "model.ckpt-best.index", "model.ckpt-best.data-00000-of-00001",
+                     *["null_threshold.json"] * (copy == "v2 other")):
+            (folder / copy / name).symlink_to(folder / version / name)
     return folder
 
 
@@ -178,6 +182,10 @@ WORKING = {
     "v2 threshold": dict(
         V2_ALONE, null_score_diff_threshold=-1e9, do_eval="true",
         output_dir="{data}/v2 alone"),
+    "v2 other": dict(V2_ALONE, predict_file="{data}/impossible.json"),
+    "v2 other evaluated": dict(
+        V2_ALONE, predict_file="{data}/impossible.json", do_predict=None,
+        do_eval="true", output_dir="{data}/v2 other"),
     "v2 questions": dict(
         V2_ALONE, predict_file="{data}/questions.json", output_dir="{data}/v2",
         export_dir="{data}/exported-v2", export_text=HAS_TENSORFLOW_TEXT),
@@ -273,6 +281,8 @@ def test_prediction_alone_equals_that_after_training(name, results):
     assert "padded to 32 tokens" in results[name]["log"]
     assert "padded to 24, 32 tokens" in results[f"{name} alone"]["log"]
     expected, found = (files_after(results, each) for each in (name, f"{name} alone"))
+    assert "eval_results.json" not in found
+    found["eval_results.json"] = found["predict_results.json"]
     for file in ("predictions.json", "eval_results.json", "null_odds.json"):
         if file in expected or file == "predictions.json":
             for key, value in expected[file].items():
@@ -297,7 +307,7 @@ def test_questions_of_which_some_have_no_answer_are_predicted_without_metrics(
         results, data):
     found = files_after(results, "v1 questions")
     assert list(found["predictions.json"]) == ["q1", "q2", "q3"]
-    assert re.search("There will be no metrics: .*partly.json, article 2, .*'q3' has",
+    assert re.search("No metrics will be computed: .*partly.json, article 2, .*'q3' has",
                      results["v1 questions"]["log"])
     assert "Predictions at step" not in results["v1 questions"]["log"]
     rows = [*map(json.loads, (data / "mine.jsonl").read_text().splitlines())]
@@ -315,6 +325,21 @@ def test_without_answers_the_threshold_found_before_is_applied(results):
     for key, odds in found["null_odds.json"].items():
         assert (found["predictions.json"][key] == "") == (odds >= threshold)
     assert found["predictions.tsv"].splitlines()[1].endswith("\t\t")
+
+
+def test_other_answered_questions_leave_the_threshold_of_the_model(results, data):
+    threshold = files_after(results, "v2")["eval_results.json"][
+        "null_score_diff_threshold"]
+    for name, file in (("v2 other", "predict_results.json"),
+                       ("v2 other evaluated", "eval_results.json")):
+        found = files_after(results, name)
+        assert found[file]["null_score_diff_threshold"] > threshold + 1
+        assert found["null_threshold.json"]["null_score_diff_threshold"] == threshold
+    assert "eval_results.json" not in files_after(results, "v2 other")
+    assert re.search(
+        r"The model keeps the threshold of null odds .* found on .*predict-v2.json; "
+        ".*impossible.json has", results["v2 other evaluated"]["log"])
+    assert albert_tf.load(str(data / "v2 other")).threshold == threshold
 
 
 def test_a_threshold_that_is_given_is_applied(results):
@@ -351,7 +376,7 @@ def test_predictions_do_not_depend_on_the_number_of_replicas(results, data, tmp_
         ALONE, output_dir=tmp_path, num_virtual_cpus=2, predict_batch_size=3)))
     assert process.returncode == 0, process.stderr
     predictions, metrics = (json.loads((tmp_path / name).read_text()) for name in (
-        "predictions.json", "eval_results.json"))
+        "predictions.json", "predict_results.json"))
     assert predictions == expected["predictions.json"]
     assert metrics == pytest.approx(expected["eval_results.json"])
 

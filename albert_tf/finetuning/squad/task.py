@@ -16,6 +16,7 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints.checkpoint import head_of
+from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import Outputs, as_json, write_files
 from albert_tf.finetuning.squad import alignment, dataset, scoring
@@ -36,7 +37,7 @@ FIRST_UNIQUE_ID = 1_000_000_000
 
 _DROPPED_FILE = "dropped_questions.txt"
 _RESULTS_FILE = "eval_results.json"
-_THRESHOLD = "null_score_diff_threshold"
+_PREDICT_RESULTS = "predict_results.json"
 
 
 def check_room(max_seq_length: int, max_query_length: int) -> None:
@@ -313,11 +314,16 @@ class SquadTask(FineTuningTask):
         return float(places.mean()) + 0.5 * math.log(2) * self.version_2
 
     def write(self, split, data, outputs, table, step, settings):
-        """Writes files of predictions (see scoring) and, if the answers are known, the
-        metrics."""
+        """Keeps the threshold that an evaluation found, and writes files of predictions
+        (see scoring) and, if the answers are known, their metrics."""
+        folder, task = settings.run.output_dir, self
+        # An evaluation of --resume_from's checkpoint does not concern the model.
+        if settings.do_eval and self.version_2 and not settings.run.resume_from:
+            self._keep_threshold(folder, step, data, self.answers(
+                data, outputs, table.columns).metrics[NULL_THRESHOLD],
+                settings.do_train)
         if not settings.do_predict:
             return
-        folder, task = settings.run.output_dir, self
         if not data.answered:
             task = dataclasses.replace(
                 self, threshold=self.known_threshold(folder, step))
@@ -326,22 +332,45 @@ class SquadTask(FineTuningTask):
             logging.info("Predictions at step %d: %s", step, ", ".join(
                 f"{name} {value:.6g}" for name, value in answers.metrics.items()))
             write_files(folder, {
-                _RESULTS_FILE: as_json({"step": step, **answers.metrics})})
+                _PREDICT_RESULTS: as_json({"step": step, **answers.metrics})})
+        else:  # A remaining file would have the results of a different set.
+            files.remove(os.path.join(folder, _PREDICT_RESULTS))
         logging.info("Wrote %s.", ", ".join(scoring.write_prediction_files(
             folder, data.examples, answers, data.dataset if data.answered else None,
             settings.prediction_file)))
 
     def known_threshold(self, folder: str, step: int) -> Optional[float]:
-        """Returns the threshold of null odds for questions without known answers: the
-        flag's, else the one found when this step was evaluated in the run's folder,
-        else 0. None for version 1.1."""
+        """Returns the threshold of null odds of the model in a run's folder: the
+        flag's, else the one found when this step was evaluated, else 0. None for
+        version 1.1."""
+    def _keep_threshold(self, folder: str, step: int, data: QuestionSet,
+                        threshold: float, trained: bool) -> None:
+        """Writes the threshold of the model in a folder, with the questions that it is
+        from. Other questions replace it only if the model was trained, too."""
+        path = os.path.join(folder, NULL_THRESHOLD_FILE)
+        kept = _object(path) if files.exists(path) else {}
+        digests = [files.sha256(path) for path in data.paths]
+        if not trained and kept.get("step") == step and kept.get("sha256") != digests:
+            if kept.get(NULL_THRESHOLD) != threshold:
+                logging.warning(
+                    "The model keeps the threshold of null odds %s, which was found on "
+                    "%s; %s has %g. To let the model use that one, remove %s and "
+                    "evaluate again.", kept.get(NULL_THRESHOLD),
+                    ", ".join(map(str, kept.get("files", ["other questions"]))),
+                    ", ".join(data.paths), threshold, path)
+            return
+        write_files(folder, {NULL_THRESHOLD_FILE: as_json({
+            "step": step, NULL_THRESHOLD: threshold, "files": list(data.paths),
+            "sha256": digests})})
+
         if not self.version_2:
             return None
         threshold, source = self.threshold, "the flag"
-        for name, rows in ((_RESULTS_FILE, _results), (METRICS_FILE, read_metrics)):
+        for name, rows in ((NULL_THRESHOLD_FILE, _results), (METRICS_FILE, read_metrics),
+                           (_RESULTS_FILE, _results)):
             path = os.path.join(folder, name)
             if threshold is None and files.exists(path):
-                values = [row.get(_THRESHOLD) for row in rows(path)
+                values = [row.get(NULL_THRESHOLD) for row in rows(path)
                           if row.get("step") == step]
                 threshold = next((float(value) for value in reversed(values)
                                   if isinstance(value, (int, float))), None)
@@ -355,7 +384,11 @@ class SquadTask(FineTuningTask):
 
 
 def _results(path: str) -> list[dict]:
-    return [text_files.read_object(path, "remove it, and evaluate again")]
+    return [_object(path)]
+
+
+def _object(path: str) -> dict:
+    return text_files.read_object(path, "remove it, and evaluate again")
 
 
 # --- Windows ----------------------------------------------------------------------
