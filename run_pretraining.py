@@ -333,7 +333,8 @@ def main(argv):
             task, config, options,
             data.batches(options, masking, config, stages, streams, FLAGS.random_seed,
                          FLAGS.max_eval_steps),
-            optimizer, task_options, depth)
+            optimizer, task_options, depth,
+            data.evaluation_set(options.eval_batch_size, FLAGS.max_eval_steps))
         if not FLAGS.do_train:
             run.evaluate()
             return

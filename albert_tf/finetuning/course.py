@@ -90,7 +90,8 @@ def fine_tune(task: FineTuningTask, settings: Settings,
                 return _run(task, settings, sets, tables, teaching, export)
 
         if settings.several:
-            seeds.train_all(task, settings, strategy, run)
+            seeds.train_all(task, settings, strategy, run, task.sources(
+                "train", sets["train"]), _evaluation_set(task, settings, sets))
             settings = dataclasses.replace(settings, do_train=False)
         run(settings)
 
@@ -256,7 +257,7 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
     from albert_tf.finetuning.length_batching import FeatureBatches
     from albert_tf.finetuning.objectives import scored_alone
     from albert_tf.modeling.models import AlbertForTask
-    from albert_tf.training import losses, optimization
+    from albert_tf.training import losses, optimization, run_folder
     from albert_tf.training.loop import Run
 
     options, evaluated = settings.run, task.evaluation_split
@@ -271,8 +272,9 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
     tf_keras.utils.set_random_seed(options.step.random_seed)
     head = task.head(settings)
     model, objective = AlbertForTask(settings.config, head), head.objective()
-    optimizer, taught = None, None
+    optimizer, taught, train_data = None, None, {}
     if settings.do_train:
+        train_data = {run_folder.TRAIN_DATA: task.sources("train", sets["train"])}
         optimizer = optimization.create_optimizer(
             settings.learning_rate, options.num_train_steps, settings.num_warmup_steps,
             optimizer=settings.optimizer)
@@ -295,9 +297,19 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
         eval_batch_size=options.eval_batch_size,
         num_steps=options.num_train_steps, seed=options.step.random_seed)
     run = Run(learned, settings.config, options, batches, optimizer, {
-        **task.kept_options(settings), "learning_rate": settings.learning_rate,
-        **(teaching.settings if teaching else {})})
+        **task.kept_options(settings), **train_data,
+        "learning_rate": settings.learning_rate,
+        **(teaching.settings if teaching else {})},
+        evaluation_set=_evaluation_set(task, settings, sets))
     return run
+
+
+def _evaluation_set(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any]
+                    ) -> dict[str, Any]:
+    """Returns what the scores of evaluations depend on besides the model."""
+    split = task.evaluation_split
+    return {**task.sources(split, sets[split]), **task.scoring()
+            } if settings.do_eval else {}
 
 
 class _Watch(contextlib.AbstractContextManager):

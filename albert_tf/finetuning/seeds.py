@@ -45,12 +45,14 @@ def check_folder(folder: str, several: bool) -> None:
             "a different --output_dir.")
 
 
-def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], str]
-              ) -> None:
+def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], str],
+              train_data: Mapping[str, str], evaluation_set: Mapping[str, Any]) -> None:
     """Trains with every seed, and retries failed runs if the settings say so.
 
     `train` trains and evaluates with the settings of one run. It raises DivergenceError
     if that fails, and returns what is wrong with the trained model, "" if nothing is.
+    A finished run with other data is refused: scores on different sets would be
+    compared.
     """
     folder, metric = settings.run.output_dir, task.main_metric
     path = os.path.join(folder, SEEDS_FILE)
@@ -67,7 +69,7 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
                     step=dataclasses.replace(settings.run.step, random_seed=seed)))
             if name in known:
                 run = known[name]
-                _check_same(task, of_run, strategy)
+                _check_same(task, of_run, strategy, train_data, evaluation_set)
                 logging.info("%s is finished already.", name)
             else:
                 logging.info("Training %s: learning rate %g.", name,
@@ -138,14 +140,26 @@ def _read(path: str) -> dict[str, dict[str, Any]]:
     return {run["name"]: run for run in runs}
 
 
-def _check_same(task: Any, settings: Any, strategy: Any) -> None:
-    """Raises InputError if a finished run was trained with different options."""
+def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str, str],
+                evaluation_set: Mapping[str, Any]) -> None:
+    """Raises InputError if a finished run was trained with different options, or was
+    trained or evaluated on different data."""
     from albert_tf.training import run_folder
 
-    changes = run_folder.changed_options(settings.run.output_dir, {
+    folder = settings.run.output_dir
+    changes = run_folder.changed_options(folder, {
+        run_folder.TRAIN_DATA: train_data,
         **settings.run.kept(), **task.kept_options(settings),
         "learning_rate": settings.learning_rate,
         "num_replicas": strategy.num_replicas_in_sync})
+    trained_on, _ = changes.pop(run_folder.TRAIN_DATA, ({}, {}))
+    evaluated_on = run_folder.kept_set(folder).get("set")
+    for use, before, now in (("trained", trained_on, train_data),
+                             ("evaluated", evaluated_on, evaluation_set)):
+        if before and (names := run_folder.different(before, now)):
+            raise InputError(
+                f"{folder} was {use} on different data ({', '.join(names)} changed). "
+                "Choose a different --output_dir, or give the same data.")
     for name, (old, new) in changes.items():
         raise InputError(
             f"{settings.run.output_dir} was trained with a different {name}: it was "

@@ -172,6 +172,10 @@ class FineTuningTask(abc.ABC):
               table: FeatureTable) -> Mapping[str, float]:
         """Computes the evaluation set's metrics, including `main_metric`."""
 
+    def scoring(self) -> dict[str, Any]:
+        """Returns the settings that the scores of the same outputs depend on."""
+        return {}
+
     def failure(self, data: Any, outputs: Mapping[str, Any],
                 table: FeatureTable) -> str:
         """Returns a sentence if the evaluation set's outputs show that the model has

@@ -6,6 +6,8 @@ Everything is checked before TensorFlow is loaded, so that errors are reported a
 
 import contextlib
 import dataclasses
+import hashlib
+import os
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from absl import logging
@@ -130,6 +132,18 @@ class PretrainingData(NamedTuple):
         return cls(specs, evaluation_spec, trained, evaluated, vocabulary, objective,
                    special_ids)
 
+    def evaluation_set(self, eval_batch_size: int, max_eval_steps: int
+                       ) -> dict[str, Any]:
+        """Returns what tells the evaluated records from others: the files, each with a
+        digest of its beginning, and the number of sequences; {} if there are none."""
+        infos = self.evaluation or []
+        total = sum(info.num_records for info in infos)
+        return {
+            "files": [[os.path.basename(info.path), info.num_records, info.num_bytes,
+                       _digest_of_beginning(info.path)] for info in infos],
+            "number of sequences": min(
+                total, max_eval_steps * eval_batch_size or total)} if infos else {}
+
     def streams(self, options: RunOptions, num_processes: int) -> Optional[int]:
         """Returns the number of streams into which each set of training records is
         split (see run_folder.streams)."""
@@ -163,6 +177,11 @@ class PretrainingData(NamedTuple):
                 length: input_pipeline.RecordSet(
                     self.specs[length], infos, maps[length])
                 for length, infos in self.train.items()})
+
+
+def _digest_of_beginning(path: str) -> str:
+    with files.open_binary(path) as stream:
+        return hashlib.sha256(stream.read(1 << 20)).hexdigest()
 
 
 def _check_positions(config: AlbertConfig, longest: int, options: DataOptions) -> None:

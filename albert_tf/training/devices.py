@@ -8,13 +8,15 @@ loaded.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Sequence
+from typing import (
+    TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional, Sequence)
 
 from absl import logging
 
@@ -132,8 +134,10 @@ def is_chief(strategy: "tf.distribute.Strategy") -> bool:
     return resolver.task_type == "worker" and resolver.task_id == 0 and not has_chief
 
 
-def check_same_start(strategy: "tf.distribute.Strategy", step: int) -> None:
-    """Checks that all workers of a cluster are about to start at the same step.
+def check_same_start(strategy: "tf.distribute.Strategy", step: int,
+                     evaluation_set: Mapping[str, Any]) -> None:
+    """Checks that all workers of a cluster are about to start at the same step, and to
+    evaluate on the same set.
 
     Call it before anything is restored, because the workers restore together. All of
     them raise the InputError.
@@ -144,16 +148,23 @@ def check_same_start(strategy: "tf.distribute.Strategy", step: int) -> None:
         return
 
     @tf.function
-    def everyones_steps():
-        own = tf.constant([step], tf.int64)
+    def everyones_starts():
+        own = tf.constant([[step, digest]], tf.int64)
         return tf.distribute.get_replica_context().all_gather(own, axis=0)
 
-    gathered = strategy.run(everyones_steps)
-    steps = strategy.experimental_local_results(gathered)[0].numpy().tolist()
+    # A worker that sees a new best alone would wait for the others forever.
+    digest = int(hashlib.sha256(json.dumps(
+        evaluation_set, sort_keys=True).encode()).hexdigest()[:15], 16)
+    gathered = strategy.run(everyones_starts)
+    starts = strategy.experimental_local_results(gathered)[0].numpy().tolist()
+    steps = [start[0] for start in starts]
     if len(set(steps)) > 1:
         raise InputError(
             f"the workers start at different steps ({steps}): --output_dir must be "
             "one folder that all workers can read.")
+    if len({start[1] for start in starts}) > 1:
+        raise InputError("the workers evaluate on different sets: give all of them the "
+                         "same files and flags of evaluation.")
 
 
 def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:

@@ -91,16 +91,17 @@ class FiniteCheck(Hook):
 class BestCheckpoint(Hook):
     """Keeps the checkpoint of the best evaluation, and reports if training stalls.
 
-    `evaluated` are the rows of earlier evaluations; this process saves in `folder`.
+    `evaluated` are the rows of earlier evaluations on the same set; this process saves
+    in `folder`. With `starts` there is no best yet.
     """
 
-    def __init__(self, run, evaluated: list[dict[str, Any]], folder: str):
+    def __init__(self, run, evaluated: list[dict[str, Any]], folder: str, starts: bool):
         self._run, self._folder, name = run, folder, run.task.best_metric
         self._best = orbit.actions.NewBestMetric(
             name, write_metric=run.chief,
-            # At step 0 the chief removes an older file; others must not read it.
+            # Then the chief removes an older file; others must not read it.
             filename=run.path(run_folder.BEST_FILE)
-            if run.chief or run.current_step else None)
+            if run.chief or not starts else None)
         self._values = [row[name] for row in evaluated if name in row]
 
     def on_evaluation(self, metrics, seconds):

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints.folders import CHECKPOINT_NAME
+from albert_tf.checkpoints.folders import BEST_CHECKPOINT, CHECKPOINT_NAME
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, Stopped
 from albert_tf.modeling.encoder import Computation
@@ -44,15 +44,18 @@ class Run:
     `task_options` holds other options that change the result, such as input files and
     the learning rate. `optimizer` is built, or None without training. `depth` is the
     number of passes of each training step; evaluation always uses all passes.
+    `evaluation_set` holds, as JSON values, on what evaluations are scored: name →
+    digest or setting. Scores on different sets are not compared.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
                  batches: Batches, optimizer=None,
                  task_options: Optional[Mapping[str, Any]] = None,
-                 depth: Optional[Schedule] = None):
+                 depth: Optional[Schedule] = None,
+                 evaluation_set: Optional[Mapping[str, Any]] = None):
         self.task, self.config, self.options = task, config, options
         self.batches, self.optimizer = batches, optimizer
-        self.depth = depth
+        self.depth, self.evaluation_set = depth, dict(evaluation_set or {})
         # The time of a step is proportional to the product of these.
         self.work = [schedule for schedule in (self.depth, batches.lengths)
                      if schedule]
@@ -110,7 +113,10 @@ class Run:
         The chief calls `on_start` after the weights are loaded. SIGTERM and SIGINT
         raise Stopped, after a checkpoint of the last step.
         """
-        # 1. Load the weights and their step. A failure here changes no files.
+        # 1. Load the weights and their step. A failure here changes no files. The
+        #    workers of a cluster meet there, and have read the set before the chief
+        #    writes a different one.
+        kept_set = run_folder.kept_set(self.options.output_dir)
         run_folder.load_to_train(self)
         # 2. Let the chief write the task's own files.
         if self.chief:
@@ -121,17 +127,31 @@ class Run:
         due = self._evaluation_due(evaluated)
         # 4. Remove the leftovers of a killed run, and store or compare the options.
         first = self.current_step
+        nothing_to_do = self.finished and not due
+        changes = run_folder.different(
+            kept_set["set"], self.evaluation_set) if (
+                kept_set and self.evaluates and first) else []
+        starts_best = not first or bool(changes) and not nothing_to_do
+        # Evaluations up to this step were on a different set.
+        last = max((row["step"] for row in evaluated), default=0)
+        after_step = last if changes else min(kept_set.get("after_step", 0), last)
+        if changes:
+            self._warn_of_set(changes, starts_best)
         log = None
-        if first:
+        if not starts_best:
             run_folder.check_best(self.options.output_dir)
         if self.chief:
             run_folder.remove_unfinished(self.options.output_dir)
             run_folder.keep_options(
                 self.options.output_dir, self._all_options, resumed=first > 0)
-            if not first:
+            if starts_best:
                 files.remove(self.path(run_folder.BEST_FILE))
+                files.remove(self.path(run_folder.SET_FILE))
+            if self.evaluates and not nothing_to_do:
+                run_folder.keep_set(
+                    self.options.output_dir, self.evaluation_set, after_step)
             log = MetricsLog(self.options.output_dir, first)
-        if self.finished and not due:
+        if nothing_to_do:
             logging.info("Step %d of %d is reached: nothing to train.",
                          first, self.options.num_train_steps)
             return None
@@ -139,7 +159,9 @@ class Run:
         #    are kept.
         with tempfile.TemporaryDirectory() as scratch:
             folder = self.options.output_dir if self.chief else scratch
-            training = _Training(self, evaluated, log, folder)
+            training = _Training(
+                self, [row for row in evaluated if row["step"] > after_step], log,
+                folder, starts_best)
             with self.explained(), self.signals:
                 return training.go(due)
 
@@ -148,6 +170,14 @@ class Run:
         step, path = self.current_step, self.path(METRICS_FILE)
         rows = read_metrics(path) if step and files.exists(path) else ()
         return [row for row in rows if row["split"] == "eval" and row["step"] <= step]
+
+    def _warn_of_set(self, changes: list[str], starts_best: bool) -> None:
+        logging.warning(
+            "The evaluations of this run were on a different set (%s changed). %s",
+            ", ".join(changes), "Their scores do not count any more: the next "
+            f"evaluation replaces {BEST_CHECKPOINT}, and early stopping counts from "
+            "there." if starts_best else
+            f"{BEST_CHECKPOINT} was chosen on that set, and stays.")
 
     def _evaluation_due(self, evaluated: list[dict[str, Any]]) -> bool:
         """Returns True if the run was stopped between a checkpoint and its
@@ -221,11 +251,12 @@ class _Training:
     """The parts of a run that exist while it trains; created after its weights are
     loaded.
 
-    `evaluated` are rows of earlier evaluations; this process saves in `folder`.
+    `evaluated` are rows of earlier evaluations on the same set; this process saves in
+    `folder`. With `starts_best` there is no best checkpoint to compare with.
     """
 
     def __init__(self, run: Run, evaluated: list[dict[str, Any]],
-                 log: Optional[MetricsLog], folder: str):
+                 log: Optional[MetricsLog], folder: str, starts_best: bool):
         options = run.options
         self.run = run
         # The trainer runs the steps, with a graph for each shape and depth.
@@ -243,7 +274,7 @@ class _Training:
             checkpoint_name=CHECKPOINT_NAME)
         # The hooks do everything else, in the order of the list.
         finite = hooks.FiniteCheck(run, self.trainer)
-        self.best = hooks.BestCheckpoint(run, evaluated, folder)
+        self.best = hooks.BestCheckpoint(run, evaluated, folder, starts_best)
         self.files = hooks.MetricsFiles(run, log)
         self.progress = hooks.ProgressLines(run, self.trainer, finite)
         self.hooks = [

@@ -29,6 +29,7 @@ from albert_tf.training.log import METRICS_FILE
 from albert_tf.training.options import RunOptions
 
 BEST_FILE = "best_metric.json"
+SET_FILE = "evaluation_set.json"
 OPTIONS_FILE = "options.json"
 RESULTS_FILE = "eval_results.json"
 
@@ -46,6 +47,8 @@ _NO_EFFECT = frozenset((
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
     "allow_partial_init", "from_scratch", "early_stopping", "recompute",
     "gradient_accumulation_steps"))
+# The digests of the training data; folders of version 0.1.0 have none.
+TRAIN_DATA = "train_data"
 _STEP = "step/.ATTRIBUTES/VARIABLE_VALUE"
 _SHOWN_LENGTH = 100  # maximum number of characters of a value in a message
 
@@ -123,6 +126,33 @@ def check_best(output_dir: str) -> None:
             raise InputError(f"{path}: this is not a number; {advice}.")
 
 
+def kept_set(output_dir: str) -> dict[str, Any]:
+    """Returns the set by which a folder's best checkpoint is chosen, as `keep_set`
+    wrote it; empty for a new folder, or one of version 0.1.0."""
+    path = os.path.join(output_dir, SET_FILE)
+    if not files.exists(path):
+        return {}
+    advice = "remove the file to continue with the best value so far"
+    kept = text_files.read_object(path, advice)
+    if type(kept.get("after_step")) is not int or not isinstance(kept.get("set"), dict):
+        raise InputError(f"{path}: this is not a set and a step; {advice}.")
+    return kept
+
+
+def keep_set(output_dir: str, evaluation_set: Mapping[str, Any], after_step: int
+             ) -> None:
+    """Writes by which set the best checkpoint is chosen, and the step after which its
+    evaluations begin."""
+    text_files.write_json(os.path.join(output_dir, SET_FILE),
+                          {"set": evaluation_set, "after_step": after_step})
+
+
+def different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns the names whose values in a file differ from those of now."""
+    now = json.loads(json.dumps(now))
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
+
+
 def held(output_dir: str, strategy: tf.distribute.Strategy
          ) -> contextlib.AbstractContextManager[None]:
     """Returns a context that keeps other runs out of the folder while this one trains.
@@ -161,7 +191,7 @@ def load_to_train(run) -> None:
     options = run.options
     latest = _checkpoint(options, best=False)
     devices.check_same_start(
-        run.strategy, step_of(latest) if latest else 0)
+        run.strategy, step_of(latest) if latest else 0, run.evaluation_set)
     if latest:
         # First, because a config with different shapes explains later errors.
         _keep_config(run)
@@ -256,7 +286,8 @@ def changed_options(
     if new.get("replica_gradients") != "sum":
         no_effect |= {"num_replicas"}
     return {name: (old.get(name), new.get(name)) for name in {**old, **new}
-            if name not in no_effect and old.get(name) != new.get(name)}
+            if name not in no_effect and old.get(name) != new.get(name)
+            and (name != TRAIN_DATA or name in old)}
 
 
 def kept_options(output_dir: str) -> dict[str, Any]:
@@ -290,6 +321,12 @@ def streams(output_dir: str, num_records: int, batch_size: int,
 def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:
     """Logs a warning for each option that differs from the run's start."""
     for name, (old, new) in changes.items():
+        if name == TRAIN_DATA:
+            logging.warning(
+                "The training data changed since this run started (%s). Steps that are "
+                "done are not repeated; to train on these data from the start, choose "
+                "a different --output_dir.", ", ".join(different(old, new)))
+            continue
         logging.warning(
             "%s was %s when this run started and is %s now: the result will match "
             "neither value.", name, _short(old), _short(new))

@@ -96,7 +96,7 @@ def padded(table, num_lengths=2):
 
 
 def make(folder, dropout=0.0, score=None, best_metric="accuracy", train=TRAIN,
-         evaluation=DEV, lengths=2, **options):
+         evaluation=DEV, lengths=2, evaluation_set=None, **options):
     task = make_task(dropout, score, best_metric)
     optimizer = make_optimizer(task) if train is not None else None
     options = make_options(folder, **options)
@@ -104,7 +104,7 @@ def make(folder, dropout=0.0, score=None, best_metric="accuracy", train=TRAIN,
         padded(train, lengths), padded(evaluation, lengths),
         train_batch_size=options.train_batch_size,
         eval_batch_size=options.eval_batch_size, num_steps=options.num_train_steps,
-        seed=5), optimizer)
+        seed=5), optimizer, evaluation_set=evaluation_set)
 
 
 def predict(run, table, lengths=2):
@@ -307,6 +307,21 @@ def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path):
     assert evaluated(tmp_path) == [(2, 3.0), (4, 2.0), (6, 2.5)]
     second.load()
     assert second.current_step == 2
+
+
+def test_evaluations_on_a_different_set_do_not_count_for_early_stopping(tmp_path):
+    first = make(tmp_path, score=scores(9.0, 8.0), evaluation_set={"dev data": "a"},
+                 **EARLY)
+    train_until_stopped(first, 3)
+    # The scores of the new set are lower throughout, and it stops by them alone.
+    on_other = dict(EARLY, evaluation_set={"dev data": "b"})
+    second = make(tmp_path, score=scores(1.0, 2.0), **on_other)
+    train_until_stopped(second, 5)
+    third = make(tmp_path, score=scores(1.5, 1.0), **on_other)
+    third.train()
+    assert [score for _, score in evaluated(tmp_path)] == [9, 8, 1, 2, 1.5, 1]
+    third.load()
+    assert third.current_step == 4
 
 
 def test_better_evaluations_train_to_the_end(tmp_path):

@@ -75,8 +75,21 @@ def test_a_seed_among_others_trains_as_it_does_alone(three, tmp_path):
 def test_finished_seeds_are_not_run_again(three):
     again = Scored(three.folder).run("train", "eval", num_seeds=3)
     assert again.evaluations == 1  # The best, evaluated.
-    with pytest.raises(InputError, match="learning_rate: 0.01 there, 0.02 here"):
+    with pytest.raises(InputError, match="different learning_rate: it was 0.01, and is"):
         Scored(three.folder).run("train", "eval", num_seeds=3, learning_rate=0.02)
+
+
+@pytest.mark.parametrize("split, message", [
+    ("train", r"seed-12345 was trained on different data \(train data changed\)"),
+    ("dev", r"seed-12345 was evaluated on different data \(dev data changed\)")])
+def test_finished_seeds_are_not_compared_with_those_of_other_data(split, message, three):
+    class Other(Scored):
+        def sources(self, name, data):
+            return {f"{name} data": "other"} if name == split else super().sources(
+                name, data)
+
+    with pytest.raises(InputError, match=message):
+        Other(three.folder).run("train", "eval", num_seeds=3)
 
 
 def test_the_folder_above_is_the_best_model(three):

@@ -208,6 +208,29 @@ def test_stopped_task_ends_as_the_unbroken_one(whole, tmp_path):
     tiny_run.assert_equal_tensors(found, expected, rtol=1e-5, atol=1e-7)
 
 
+def test_other_training_data_in_a_finished_folder_are_warned_of(whole, caplog):
+    class Other(MadeUp):
+        def sources(self, split, data):
+            return {f"{split} data": "other"}
+
+    line = ("The training data changed since this run started (train data). Steps that "
+            "are done are not repeated; to train on these data from the start, choose")
+    MadeUp(whole.folder).run("train", "eval")
+    assert line not in caplog.text
+    Other(whole.folder).run("train", "eval")
+    assert line in caplog.text and "nothing to train" in caplog.text
+    assert "were on a different set (dev data changed)" in caplog.text
+    # A folder of version 0.1.0 does not know.
+    options = options_of(whole)
+    del options["train_data"]
+    (whole.folder / "options.json").write_text(json.dumps(options))
+    caplog.clear()
+    Other(whole.folder).run("train")
+    assert "data" not in "".join(record.getMessage() for record in caplog.records
+                                 if record.levelname == "WARNING"
+                                 and "made up" not in record.getMessage())
+
+
 @pytest.mark.parametrize("wanted", ["train", "eval"])
 def test_folder_of_another_task_is_refused_before_its_data_are_read(wanted, whole):
     task = MadeUp(whole.folder)

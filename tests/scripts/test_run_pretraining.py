@@ -654,3 +654,23 @@ def test_only_the_chief_writes_and_workers_start_together(data, tmp_path):
     # The second does not see the checkpoint of the first.
     for worker in start_workers(args(0), args(1)):
         assert "the workers start at different steps ([10, 0])" in finish(worker, 1)
+
+
+@pytest.mark.slow
+def test_workers_start_a_new_best_together(data, tmp_path):
+    def args(eval_input_file, steps):
+        return worker_arguments(data, tmp_path / "run", num_train_steps=steps,
+                                save_checkpoints_steps=5) + [
+            f"--eval_input_file={data}/{eval_input_file}.tfrecord"]
+
+    for worker in start_workers(args("dev", 10)):
+        finish(worker)
+    (tmp_path / "run" / "best_metric.json").write_text("2.0")
+    for worker in start_workers(args("train", 20), args("dev", 20)):
+        assert "the workers evaluate on different sets" in finish(worker, 1)
+    for worker in start_workers(args("train", 20)):
+        assert "were on a different set (files, number of seq" in finish(worker)
+    rows = [row["masked_lm_accuracy"] for row in metrics(tmp_path / "run")
+            if row["split"] == "eval" and row["step"] > 10]
+    best = json.loads((tmp_path / "run" / "best_metric.json").read_text())
+    assert best == max(rows)

@@ -19,6 +19,7 @@ from albert_tf.records.checks import check_files
 from albert_tf.training import (
     hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder)
 from albert_tf.training.batches import Pipeline
+from albert_tf.training.data import PretrainingData
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases, Stage
 from tests import models, tiny_run
@@ -48,7 +49,7 @@ def _data(tmp_path_factory):
 
 
 def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
-             stages=(), sets={}, **options):
+             stages=(), sets={}, evaluation_set={"dev data": "a"}, **options):
     """A run of STEPS steps with a checkpoint every third."""
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
@@ -72,7 +73,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
     return loop.Run(
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
-        batches, optimizer, dict(learning_rate=rate), depth)
+        batches, optimizer, dict(learning_rate=rate), depth, evaluation_set)
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -158,6 +159,62 @@ def test_best_checkpoint_holds_the_weights_of_the_best_step(finished):
     assert_equal_tensors(read_tensors(str(finished / "model.ckpt-best")),
                          read_tensors(str(finished / f"model.ckpt-{best}")))
     assert len(set(accuracies)) > 1
+
+
+@pytest.mark.parametrize("digest", ["a", "b"])
+def test_a_different_evaluation_set_starts_a_new_best(digest, copy, data, caplog):
+    go_back_to(copy, 6)
+    (copy / "best_metric.json").write_text("2.0")
+    make_run(copy, data, evaluation_set={"dev data": digest}).train()
+    rows = [row["sentence_order_accuracy"] for row in rows_of(copy, "eval")]
+    line = ("The evaluations of this run were on a different set (dev data changed). "
+            "Their scores do not count any more: the next evaluation replaces "
+            "model.ckpt-best, and early stopping counts from there.")
+    assert (line in caplog.text) == (digest == "b")
+    best = json.loads((copy / "best_metric.json").read_text())
+    assert best == (2.0 if digest == "a" else max(rows[2:]))
+    assert json.loads((copy / "evaluation_set.json").read_text()) == {
+        "set": {"dev data": digest}, "after_step": 0 if digest == "a" else 6}
+    if digest == "b":
+        step = 9 if rows[2] == best else 12
+        assert_equal_tensors(read_tensors(str(copy / "model.ckpt-best")),
+                             read_tensors(str(copy / f"model.ckpt-{step}")))
+
+
+def test_evaluation_records_are_told_apart(data, tmp_path):
+    def identity(infos, eval_batch_size=4, max_eval_steps=0):
+        return PretrainingData({}, None, {}, infos, None, "order", None).evaluation_set(
+            eval_batch_size, max_eval_steps)
+
+    def same_name(folder, seed):
+        (tmp_path / folder).mkdir()
+        return check_files([tiny_run.write_records(
+            tmp_path / folder / "dev.tfrecord", 13, seed)], tiny_run.SPEC)
+
+    assert identity(data[1]) == identity(same_name("moved", 13))
+    assert identity(data[1]) == identity(data[1], max_eval_steps=4)
+    assert identity(data[1], max_eval_steps=2)["number of sequences"] == 8
+    for other in (identity(data[0]), identity(same_name("other", 14)),
+                  identity(data[1], max_eval_steps=2), identity(None)):
+        assert other != identity(data[1])
+
+
+def test_a_finished_run_keeps_the_best_of_its_own_set(copy, data, caplog):
+    before = {path.name: path.read_bytes() for path in copy.glob("*.json")}
+    make_run(copy, data, evaluation_set={"dev data": "b"}).train()
+    assert ("were on a different set (dev data changed). model.ckpt-best was chosen on "
+            "that set, and stays." in caplog.text)
+    assert before == {path.name: path.read_bytes() for path in copy.glob("*.json")}
+
+
+def test_a_folder_of_0_1_0_continues_its_best(copy, data, caplog):
+    go_back_to(copy, 6)
+    (copy / "evaluation_set.json").unlink()
+    (copy / "best_metric.json").write_text("2.0")
+    make_run(copy, data).train()
+    assert "different set" not in caplog.text
+    assert (copy / "best_metric.json").read_text() == "2.0"
+    assert (copy / "evaluation_set.json").exists()
 
 
 @pytest.mark.parametrize("batch_size", [5, 13, 16])
@@ -551,6 +608,8 @@ def overwrite(name, content):
       for content in ("", "\0\0\0\0", "no list")),
     (overwrite("options.json", "{"), "options.json, line 1: not JSON"),
     (overwrite("options.json", "[1]"), "options.json: not a JSON object; remove the"),
+    (overwrite("evaluation_set.json", '{"set": {}}'),
+     "evaluation_set.json: this is not a set and a step; remove the file to"),
     *((overwrite("best_metric.json", content), "best_metric.json.*: .*; write the "
        "best value from metrics.jsonl") for content in ("", "NaN", '"x"', "[" * 10**5))])
 def test_damaged_folder(spoil, message, copy, data):

@@ -299,6 +299,10 @@ class SquadTask(FineTuningTask):
     def score(self, data, outputs, table):
         return self.answers(data, outputs, table.columns).metrics
 
+    def scoring(self):
+        return {name: getattr(self, name) for name in (
+            "threshold", "answer_at_threshold", "n_best_size", "max_answer_length")}
+
     def failure(self, data, outputs, table):
         texts = set(self.answers(data, outputs, table.columns).texts.values())
         if data.dataset.has_answers() and texts == {""}:
@@ -339,10 +343,6 @@ class SquadTask(FineTuningTask):
             folder, data.examples, answers, data.dataset if data.answered else None,
             settings.prediction_file)))
 
-    def known_threshold(self, folder: str, step: int) -> Optional[float]:
-        """Returns the threshold of null odds of the model in a run's folder: the
-        flag's, else the one found when this step was evaluated, else 0. None for
-        version 1.1."""
     def _keep_threshold(self, folder: str, step: int, data: QuestionSet,
                         threshold: float, trained: bool) -> None:
         """Writes the threshold of the model in a folder, with the questions that it is
@@ -363,6 +363,10 @@ class SquadTask(FineTuningTask):
             "step": step, NULL_THRESHOLD: threshold, "files": list(data.paths),
             "sha256": digests})})
 
+    def known_threshold(self, folder: str, step: int) -> Optional[float]:
+        """Returns the threshold of null odds of the model in a run's folder: the
+        flag's, else the one found when this step was evaluated, else 0. None for
+        version 1.1."""
         if not self.version_2:
             return None
         threshold, source = self.threshold, "the flag"
@@ -383,12 +387,12 @@ class SquadTask(FineTuningTask):
         return threshold
 
 
-def _results(path: str) -> list[dict]:
-    return [_object(path)]
-
-
 def _object(path: str) -> dict:
     return text_files.read_object(path, "remove it, and evaluate again")
+
+
+def _results(path: str) -> list[dict]:
+    return [_object(path)]
 
 
 # --- Windows ----------------------------------------------------------------------

@@ -265,6 +265,9 @@ class TaggingTask(FineTuningTask):
         return self.metrics_of(self.counts(data.examples, self.tagged(
             data.examples, outputs, table.columns)))
 
+    def scoring(self):
+        return {"strict": self.strict}
+
     def failure(self, data, outputs, table):
         tagged = self.tagged(data.examples, outputs, table.columns)
         predicted = {tag for sentence in tagged for tag in sentence.tags}

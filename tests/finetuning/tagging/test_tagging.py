@@ -542,3 +542,10 @@ def test_a_model_that_gives_one_tag_has_not_learned(write):
 
     assert failure(["O", "O"]) == "all 2 predictions are 'O'"
     assert not failure(None)
+
+
+def test_strict_scores_are_not_compared_with_others(tmp_path):
+    path = tmp_path / "train.conll"
+    path.write_text("a B-X\nb O\n")
+    assert [build_task(str(path), strict=strict).scoring() for strict in (
+        False, True)] == [{"strict": False}, {"strict": True}]
