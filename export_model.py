@@ -150,9 +150,7 @@ def _export(loaded, task, tokenizer):
     labels = list(head.output_names(loaded.labels)) if head else []
     pairs = True if task == "order" else FLAGS.pairs
     if pairs is None:
-        glue_task = glue.TASKS.get(str(loaded.settings.get("task")))
-        pairs = glue_task.pairs if glue_task else (
-            bool(settings.get("text_b_column")) or None)
+        pairs = glue.takes_pairs(loaded.settings)
     threshold = loaded.threshold if head and head.has_threshold else None
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
            text_of(head, tokenizer, length, labels=labels or None, pairs=pairs,

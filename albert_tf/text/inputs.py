@@ -88,8 +88,10 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
         if "options" in names and len(words) >= num_names:
             words = [*words[:num_names - 1], words[num_names - 1:]]
         if len(words) > num_names:
-            raise InputError(f"there are {len(words)} texts, but the model takes "
-                             f"{' and '.join(names)}.")
+            raise InputError(
+                f"there are {len(words)} texts, but the model takes "
+                f"{' and '.join(names)}{' alone' * (num_names == 1)}. In a line, a tab "
+                "separates texts; if it is part of a text, replace it by a blank.")
         given = dict(zip(names, words))
     if not isinstance(given, Mapping):
         raise InputError(f"the input is {given!r:.40}; give a text, or an object with "
@@ -104,7 +106,7 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
             continue
         if value is None:
             raise InputError(f"'{name}' is missing; the model takes "
-                             f"{', '.join(names)}.")
+                             f"{', '.join(names)}. In a line, a tab separates them.")
         if name == "options":
             is_valid = isinstance(value, (list, tuple)) and len(value) > 1 and all(
                 isinstance(option, str) for option in value)

@@ -11,6 +11,7 @@ import pytest
 
 import albert_tf
 from albert_tf.errors import InputError
+from albert_tf.finetuning.classification import glue
 from albert_tf.finetuning.classification.task import Example
 from albert_tf.finetuning.classification.custom import build_task
 from tests.commands import run_commands
@@ -53,6 +54,35 @@ def test_labels_are_those_of_training(model):
         assert answer["label"] == task.labels[expected.argmax()]
         assert answer["probability"] == max(answer["probabilities"])
         json.dumps(answer, allow_nan=False)
+
+
+def test_a_model_answers_for_what_it_was_trained_on(tmp_path):
+    def predict(name, given, **flags):
+        if not (tmp_path / name).exists():
+            tiny_models.write(tmp_path / name, "classes", **flags)
+        return albert_tf.load(str(tmp_path / name)).predict([given])[0]
+
+    for given in ("It is", {"text": "It is"}):
+        assert "label" in predict("single", given, text_b_column=None)
+        with pytest.raises(InputError, match="input 1: 'text_pair' is missing; the "
+                           "model takes text, text_pair. In a line, a tab separates"):
+            predict("pairs", given, text_b_column="second")
+    with pytest.raises(InputError, match=(
+            "input 1: there are 2 texts, but the model takes text alone. In a line, a "
+            "tab separates texts; if it is part of a text, replace it by a blank.")):
+        predict("single", ("It is", "long"))
+    with pytest.raises(InputError, match="there is no input 'text_pair'"):
+        predict("single", {"text": "It is", "text_pair": "long"})
+    assert "label" in predict("pairs", ("It is", "long"))
+
+
+def test_whether_a_task_has_pairs():
+    found = {task: glue.takes_pairs({"task": task, "flags": {"text_b_column": None}})
+             for task in ("sst-2", "mrpc", "custom")}
+    assert found == {"sst-2": False, "mrpc": True, "custom": False}
+    assert glue.takes_pairs({"task": "custom", "flags": {"text_b_column": "b"}})
+    # Of a model from elsewhere nothing is known.
+    assert glue.takes_pairs({}) is None
 
 
 def test_an_answer_does_not_depend_on_its_batch(model):

@@ -13,7 +13,7 @@ are settings for it.
 import functools
 import os
 import re
-from typing import NamedTuple
+from typing import Any, Mapping, NamedTuple
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -212,3 +212,12 @@ TASKS: dict[str, ClassificationTask] = {task.name: task for task in (
     _task("wnli", "WNLI", _BINARY, "WNLI.tsv", _LABELLED_SENTENCES, _SENTENCES),
     _ax(),
 )}
+
+
+def takes_pairs(settings: Mapping[str, Any]) -> bool | None:
+    """Returns whether a model answers for two texts, given the contents of its
+    task.json; None if they do not tell."""
+    flags = settings.get("flags", {})
+    if settings.get("task") in TASKS:
+        return TASKS[settings["task"]].pairs
+    return flags["text_b_column"] is not None if "text_b_column" in flags else None

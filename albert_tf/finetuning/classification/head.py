@@ -176,7 +176,16 @@ def with_exits(own):
 
 
 class Classes(Answering):
-    """Answers with one of several labels, or with a number, for a text or a pair."""
+    """Answers with one of several labels, or with a number, for a text or a pair: for
+    that which the model was trained on, if its folder tells."""
+
+    def __init__(self, model, head):
+        from albert_tf.finetuning.classification import glue
+
+        super().__init__(model, head)
+        pairs = glue.takes_pairs(model.settings)
+        if pairs is not None:
+            self.names, self.optional = self.names[:1 + pairs], ()
 
     def answer(self, outputs):
         if len(outputs["logits"]) == 1:
