@@ -238,7 +238,7 @@ class SquadTask(FineTuningTask):
             if dropped:
                 logging.warning(
                     "%s: %d of %d questions are %s, because their paragraph or answer "
-                    "cannot be matched with its tokens; %s lists all of them: %s%s",
+                    "has no tokens with known characters; %s lists all of them: %s%s",
                     data.paths[0], len(dropped), len(data.examples),
                     "left out" if split == "train" else "answered with \"\"", path,
                     ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
