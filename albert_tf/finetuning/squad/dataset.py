@@ -91,6 +91,14 @@ class SquadDataset:
                                          question.paragraph, *answer, impossible))
         return examples
 
+    def count_blank_ends(self) -> int:
+        """Counts the questions whose answer for training has a blank at an end, which
+        examples do not have."""
+        return sum(
+            answers[0]["text"] != answers[0]["text"].strip()
+            for answers in (q.content.get("answers") for q in self.questions
+                            if not q.content.get("is_impossible")) if answers)
+
     def count_several_answers(self) -> int:
         """Counts the questions with several answers; training uses the first."""
         return sum(len(q.content.get("answers") or ()) > 1
@@ -163,10 +171,11 @@ def _check_version(question: Question, version_2: bool) -> None:
 
 
 def _training_answer(question: Question) -> tuple[str, int]:
-    """Returns the text of the answer and the position of its first character. Raises
+    """Returns the text of the answer and the position of its first character, without
+    blanks at its ends, which would be learned as the token behind them. Raises
     InputError if the text is not there."""
     answers = question.content.get("answers") or []
-    if not answers or not answers[0]["text"]:
+    if not answers or not answers[0]["text"].strip():
         raise InputError(
             f"{question.where} has no answer to train on; give a training file, or "
             "mark questions without an answer with \"is_impossible\": true.")
@@ -178,7 +187,7 @@ def _training_answer(question: Question) -> tuple[str, int]:
             f"{question.where}: the answer {text[:60]!r} is not at character {start} "
             f"of its paragraph, which has {there[:60]!r} there; correct its "
             "answer_start.")
-    return text, start
+    return text.strip(), start + len(text) - len(text.lstrip())
 
 
 @dataclasses.dataclass

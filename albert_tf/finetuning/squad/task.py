@@ -131,10 +131,13 @@ class SquadTask(FineTuningTask):
         questions = QuestionSet(data, data.examples(
             is_training=is_training, version_2=self.version_2), (where,))
         if is_training:
-            several = data.count_several_answers()
-            questions.notes = (
-                f"{where}: {several} of {len(questions.examples)} questions have "
-                "several answers; training takes the first.",) * bool(several)
+            found = {"several answers; training takes the first":
+                     data.count_several_answers(),
+                     "an answer with blanks at its ends; training leaves the blanks "
+                     "out": data.count_blank_ends()}
+            questions.notes = tuple(
+                f"{where}: {count} of {len(questions.examples)} questions have {what}."
+                for what, count in found.items() if count)
         elif not (self.must_score or data.has_any_answer()):
             questions.answered = False
         else:

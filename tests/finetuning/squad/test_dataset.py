@@ -80,6 +80,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
     ([], "has no answer to train on"),
     (None, "has no answer to train on"),
     ([{"text": "", "answer_start": 0}], "has no answer to train on"),
+    ([{"text": " ", "answer_start": 3}], "has no answer to train on"),
     ([{"text": "clock", "answer_start": 5}],
      "the answer 'clock' is not at character 5 of its paragraph, which has "
      "'lock ' there; correct its answer_start."),
@@ -107,6 +108,19 @@ def test_training_takes_the_first_of_several_answers(tmp_path):
     # Those of a question that is marked impossible are not looked at.
     assert not SquadTask(True).read(
         write(tmp_path, content(answers=answers, is_impossible=True)), "train").notes
+
+
+@pytest.mark.parametrize("text, start, kept", [
+    ("clock ", 4, ("clock", 4)), (" clock", 3, ("clock", 4)),
+    (" old", 12, ("old", 13)), ("clock is ", 4, ("clock is", 4))])
+def test_blanks_at_the_ends_of_answers_are_left_out_and_counted(
+        tmp_path, text, start, kept):
+    path = write(tmp_path, content(answers=[{"text": text, "answer_start": start}]))
+    found = SquadTask().read(path, "train")
+    assert found.examples[0][3:5] == kept
+    note, = found.notes
+    assert "1 of 1 questions have an answer with blanks at its ends" in note
+    assert not SquadTask().read(path).notes
 
 
 @pytest.mark.parametrize("data, answered", [
