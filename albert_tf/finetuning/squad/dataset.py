@@ -12,6 +12,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
+from albert_tf.finetuning.squad import languages
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 
 
@@ -196,6 +197,7 @@ class QuestionSet:
 
     Attributes:
       answered: whether predictions can be scored.
+      language: how answers are compared (see languages).
       notes: notes for the user, one sentence each.
       last: a task, a model's outputs, and the answers from them, which are cached.
     """
@@ -204,6 +206,7 @@ class QuestionSet:
     examples: list[SquadExample]
     paths: tuple[str, ...] = ()
     answered: bool = True
+    language: str = languages.ENGLISH
     notes: tuple[str, ...] = ()
     last: Optional[tuple[Any, ...]] = None
 
