@@ -48,9 +48,14 @@ class SquadDataset:
         dataset = SquadDataset.read("dev-v1.1.json")
         examples = dataset.examples(is_training=False, version_2=False)
 
+    A question that is marked as impossible has no answer. If the file gives it some,
+    they are left out, in training and in scores.
+
     Attributes:
       questions: the questions in file order.
       articles: the list under "data", which the official metrics take.
+      num_contradictions: the number of questions that are marked as impossible and have
+        an answer in the file.
     """
 
     def __init__(self, content: Any, name: str = "The data"):
@@ -60,6 +65,17 @@ class SquadDataset:
             raise InputError(f"{name}: there is no question in the file; give a "
                              "different file.")
         self.articles: list[dict] = content["data"]
+        marked = [bool(q.content.get("is_impossible") and q.content.get("answers"))
+                  for q in self.questions]
+        self.num_contradictions = sum(
+            any(answer["text"].strip() for answer in q.content["answers"])
+            for q, is_marked in zip(self.questions, marked) if is_marked)
+        if any(marked):
+            self.questions = [
+                q._replace(content={**q.content, "answers": []}) if is_marked else q
+                for q, is_marked in zip(self.questions, marked)]
+            self.articles = [{"paragraphs": [{"qas": [q.content]}]}
+                             for q in self.questions]
 
     @classmethod
     def read(cls, path: str) -> "SquadDataset":

@@ -133,12 +133,17 @@ class SquadTask(FineTuningTask):
         data = SquadDataset.read(where)
         questions = QuestionSet(data, data.examples(
             is_training=is_training, version_2=self.version_2), (where,))
+        if data.num_contradictions:
+            questions.notes = (
+                f"{where}: {data.num_contradictions} of {len(questions.examples)} "
+                "questions are marked as impossible, but have answers, which are left "
+                "out; remove is_impossible to use them.",)
         if is_training:
             found = {"several answers; training takes the first":
                      data.count_several_answers(),
                      "an answer with blanks at its ends; training leaves the blanks "
                      "out": data.count_blank_ends()}
-            questions.notes = tuple(
+            questions.notes += tuple(
                 f"{where}: {count} of {len(questions.examples)} questions have {what}."
                 for what, count in found.items() if count)
         elif not (self.must_score or data.has_any_answer()):
@@ -150,7 +155,7 @@ class SquadTask(FineTuningTask):
                 if self.must_score:
                     raise
                 questions.answered = False
-                questions.notes = (f"No metrics will be computed: {error}",)
+                questions.notes += (f"No metrics will be computed: {error}",)
         if questions.answered and not is_training:
             self._choose_language(questions)
         return questions

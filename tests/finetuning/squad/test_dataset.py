@@ -9,6 +9,8 @@ import re
 import pytest
 
 from albert_tf.errors import InputError
+from albert_tf.finetuning.squad import scoring
+from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.squad.dataset import SquadDataset
 
@@ -105,9 +107,28 @@ def test_training_takes_the_first_of_several_answers(tmp_path):
     assert found.examples[0][3:] == ("old", 13, False)
     assert "1 of 1 questions have several answers" in found.notes[0]
     assert not SquadTask().read(write(tmp_path, content()), "train").notes
-    # Those of a question that is marked impossible are not looked at.
-    assert not SquadTask(True).read(
-        write(tmp_path, content(answers=answers, is_impossible=True)), "train").notes
+
+
+@pytest.mark.parametrize("split", ["train", "predict"])
+def test_answers_of_impossible_questions_are_left_out_and_counted(tmp_path, split):
+    """So that a question is scored as it was trained."""
+    marked = content(is_impossible=True)
+    before = json.dumps(marked)
+    found = SquadTask(True).read(write(tmp_path, marked), split)
+    assert found.examples[0].is_impossible == (split == "train")
+    note, = found.notes
+    assert "1 of 1 questions are marked as impossible, but have answers" in note
+    for answer, exact in ("", 100), ("clock", 0):
+        metrics = scoring.score(found.dataset, Predictions(
+            {"q1": answer}, {}, {"q1": 0.0}, []), 1.0).metrics
+        assert metrics["exact"] == metrics["NoAns_exact"] == exact
+        assert "HasAns_exact" not in metrics
+    SquadDataset(marked)
+    assert json.dumps(marked) == before  # What is given is not changed.
+    # Some files give impossible questions an empty answer.
+    empty = content(is_impossible=True, answers=[{"text": "", "answer_start": -1}])
+    found = SquadTask(True).read(write(tmp_path, empty), split)
+    assert not found.notes and found.dataset.questions[0].content["answers"] == []
 
 
 @pytest.mark.parametrize("text, start, kept", [
