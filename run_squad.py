@@ -95,8 +95,8 @@ flags.DEFINE_enum(
     "answer_language", "auto", ["auto", languages.ENGLISH,
                                 *languages.CHARACTER_LANGUAGES],
     "How exact match and F1 compare answers: en, the official script of SQuAD, for all "
-    "languages with blanks between words; zh as CMRC and DRCD, ja and ko as KorQuAD, by "
-    "characters. auto: by the script of --predict_file's passages.")
+    "languages with blanks between words; zh as CMRC and DRCD, ja and ko as KorQuAD, "
+    "by characters. auto: by the script of --predict_file's passages.")
 
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
