@@ -22,6 +22,7 @@ from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.course import fine_tune
+from albert_tf.finetuning.squad import languages
 from albert_tf.finetuning.squad.task import SquadTask
 
 FLAGS = flags.FLAGS
@@ -90,10 +91,17 @@ flags.DEFINE_bool(
     "the threshold, as the search for the best threshold assumes. The original "
     "implementation does not; its F1 is therefore usually slightly below the best.")
 
+flags.DEFINE_enum(
+    "answer_language", "auto", ["auto", languages.ENGLISH,
+                                *languages.CHARACTER_LANGUAGES],
+    "How exact match and F1 compare answers: en, the official script of SQuAD, for all "
+    "languages with blanks between words; zh as CMRC and DRCD, ja and ko as KorQuAD, "
+    "by characters. auto: by the script of --predict_file's passages.")
+
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
          "do_lower_case", "strip_accents", "dropout_prob", "start_n_top", "end_n_top",
-         "n_best_size", "max_answer_length")
+         "n_best_size", "max_answer_length", "answer_language")
 
 
 def _export(task, settings, model, metrics, step):
@@ -137,6 +145,7 @@ def main(argv):
         must_score=FLAGS.do_eval, **finetuning_flags.values(
             "max_seq_length", "doc_stride", "max_query_length", "n_best_size",
             "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold",
+            "answer_language",
             "num_train_epochs", "warmup_proportion"))
     settings = finetuning_flags.settings(
         FLAGS.num_train_steps, FLAGS.num_warmup_steps, _KEPT, task=task.name,

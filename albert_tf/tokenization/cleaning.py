@@ -7,6 +7,7 @@ token came from, functions can work on *sourced characters*. These are triples
 """
 
 import functools
+import itertools
 import unicodedata
 from typing import Callable, Sequence
 
@@ -200,14 +201,19 @@ def _combining_class(char: SourcedChar) -> int:
 
 def drop_marks(
         chars: list[SourcedChar], is_mark: Callable[[str], bool]) -> list[SourcedChar]:
-    """Drops marks, and adds the source of each to that of the character before it."""
+    """Drops marks, and adds the source of each to that of the character before it.
+
+    Marks may be in canonical order, which is often not that of the text: Hebrew and
+    Arabic put the sign for a double consonant before the vowel.
+    """
     result: list[SourcedChar] = []
-    for char, start, end in chars:
-        if not is_mark(char):
-            result.append((char, start, end))
-        elif result and result[-1][2] == start:
-            base, base_start, _ = result[-1]
-            result[-1] = (base, base_start, end)
+    for marks, run in itertools.groupby(chars, lambda char: is_mark(char[0])):
+        if not marks:
+            result += run
+            continue
+        for _, start, end in sorted(run, key=lambda mark: mark[1]):
+            if result and result[-1][2] == start:
+                result[-1] = (*result[-1][:2], end)
     return result
 
 

@@ -204,6 +204,12 @@ def _decoded(texts: tf.Tensor) -> Flat:
     return Flat.of(tf.strings.unicode_decode(texts, "UTF-8"))
 
 
+def _places(chars: Flat) -> tf.Tensor:
+    """Returns the position of each character in its text."""
+    return tf.range(tf.size(chars.values)) - tf.cast(tf.gather(
+        chars.ragged().row_starts(), chars.rows), tf.int32)
+
+
 def _encoded(chars: Flat) -> tf.Tensor:
     return tf.strings.unicode_encode(chars.ragged(), "UTF-8")
 
@@ -250,9 +256,28 @@ class Cleaning:
                            if not unicodedata.combining(c)) if strip_accents else spaced
 
         self._expansion = _expansion(changed, lower)
+        self._is_mark = functools.cache(
+            lambda: of_characters(lambda char: not changed(char)))
 
     def characters(self, texts: tf.Tensor) -> Flat:
         """Returns the code points of preprocess_text(text) for texts [N]."""
+        return self._cleaned(self._collapsed(texts)[0])[0]
+
+    def sourced(self, texts: tf.Tensor) -> tuple[Flat, tf.Tensor, tf.Tensor]:
+        """Returns the code points of preprocess_text(text), and where the source of
+        each begins and ends in its text, as preprocess_with_sources; a blank has only
+        the last of its run."""
+        chars, starts = self._collapsed(texts)
+        ends = _joined(
+            starts, starts + 1, self._is_mark()(chars.values) > 0, chars.rows)
+        chars, source = self._cleaned(chars)
+        # A mark belongs to the last of several characters that come from one.
+        is_last = tf.not_equal(source, tf.concat([source, [-1]], 0)[1:])
+        starts = tf.gather(starts, source)
+        return chars, starts, tf.where(is_last, tf.gather(ends, source), starts + 1)
+
+    def _collapsed(self, texts: tf.Tensor) -> tuple[Flat, tf.Tensor]:
+        """Returns " ".join(text.split()), and the position of each character."""
         chars = _decoded(texts)
         space = tf.cast(is_space()(chars.values), tf.bool)
         # The last character of a run of white space is kept, except at both ends.
@@ -261,10 +286,15 @@ class Cleaning:
         behind = tf.gather(tf.cumsum(here), chars.rows)
         within = (words > behind - tf.gather(here, chars.rows)) & (words < behind)
         next_is_space = tf.concat([space, [True]], 0)[1:]
-        chars = chars.where(~space | (within & ~next_is_space))
+        keep = ~space | (within & ~next_is_space)
+        return chars.where(keep), _places(chars)[keep]
+
+    def _cleaned(self, chars: Flat) -> tuple[Flat, tf.Tensor]:
+        """Returns the characters after cleaning, and for each the index of its source.
+        """
         values, source = self._expansion(chars.values)
         chars = chars.take(source, values)
-        return chars._replace(values=_lower_sigmas(chars, chars.values))
+        return chars._replace(values=_lower_sigmas(chars, chars.values)), source
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
         return _encoded(self.characters(texts))
@@ -317,12 +347,16 @@ class SentencePieceOps(TokenizerOps):
         if tokenizer_json.is_json(model):
             path, model = "spiece.model", tokenizer_json.to_sentencepiece(path)
         self.assets = {os.path.basename(path): model}
-        self.prepare = traced(_cleaning(
-            tokenizer.do_lower_case, tokenizer.strip_accents))
+        self._cleaning = _cleaning(tokenizer.do_lower_case, tokenizer.strip_accents)
+        self.prepare = traced(self._cleaning)
         self.pieces, self.ids = traced(self._pieces), traced(
             lambda texts: self._tokens(texts)[0])
         self.tokens = traced(self._tokens)
         self._vocab = list(tokenizer.vocab)
+        self._is_bytes = np.array(
+            [tokenizer.is_bytes(i) for i in tokenizer.vocab.values()])
+        self._lengths = functools.cache(
+            lambda: of_characters(tokenizer.normalized_length))
         self._comparable = functools.partial(
             _comparable, tokenizer.do_lower_case, tokenizer.strip_accents)
         self._model = text.SentencepieceTokenizer(model, out_type=tf.string)
@@ -345,22 +379,87 @@ class SentencePieceOps(TokenizerOps):
 
     def _tokens(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """Returns ids and tokens of prepared texts; unknown tokens keep their text."""
-        pieces = Flat.of(self.pieces(texts))
+        ids, names, _ = self._split(Flat.of(self.pieces(texts)))
+        return ids.ragged(), ids._replace(values=names).ragged()
+
+    def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Returns ids, first and last character of tokens, as tokenize_with_offsets.
+
+        A text has none if all its tokens are blank, or if one is a byte, whose
+        character is not known. If the model's normalization both composes characters
+        and makes several of one, a token beside such a one may be off by it.
+        """
+        chars, starts, ends = self._cleaning.sourced(texts)
+        prepared = _encoded(chars)
+        pieces, *bounds = self._model.tokenize_with_offsets(prepared)
+        pieces = Flat.of(pieces)
+        ids, names, source = self._split(pieces)
+        # Count in normalized characters of all texts, without blanks.
+        widths = self._lengths()(chars.values)
+        number = tf.concat([[0], tf.cumsum(widths)], 0)
+        solid = tf.repeat(tf.range(tf.size(widths)), widths)
+        lengths = tf.strings.length(
+            tf.strings.regex_replace(names, f"[{UNDERLINE} ]", ""), "UTF8_CHAR")
+
+        def parts(first, behind, source):
+            """Returns where tokens begin if they fill their sources, which go from
+            `first` to `behind`, whether they do, and the sizes of the sources."""
+            sums = tf.math.unsorted_segment_sum(lengths, source, tf.size(first))
+            before = tf.cumsum(lengths, exclusive=True) - tf.gather(
+                tf.cumsum(sums, exclusive=True), source)
+            return (tf.gather(first, source) + before,
+                    tf.gather(tf.equal(sums, behind - first), source),
+                    tf.gather(behind - first, source))
+
+        text = chars.ragged()
+        begin, whole, _ = parts(*(tf.gather(number, tf.cast(bound, tf.int32))
+                                  for bound in (text.row_starts(), text.row_limits())),
+                                tf.cast(ids.rows, tf.int32))
+        # Where characters are composed, the tokens of a text are more or fewer. Each
+        # piece of the model knows its bytes.
+        size = 1 + sum(tf.cast(chars.values >= least, tf.int32)
+                       for least in (0x80, 0x800, 0x10000))
+        before = tf.gather(tf.cumsum(tf.strings.length(prepared), exclusive=True),
+                           pieces.rows)
+        first, behind = (tf.gather(number, tf.searchsorted(
+            tf.cumsum(size, exclusive=True), before + tf.cast(bound.values, tf.int32)))
+                         for bound in bounds)
+        of_piece, same, counts = parts(first, behind, source)
+        begin = tf.where(whole, begin, tf.where(
+            same, of_piece, tf.gather(first, source)))
+        counts = tf.where(whole | same | tf.equal(lengths, 0), lengths, tf.maximum(
+            counts, 1))
+        # "▁" alone is just before the next character or behind the last one.
+        rows = tf.concat([tf.gather(chars.rows, solid), [-1]], 0)
+        starts = tf.concat([tf.gather(starts, solid), [0]], 0)
+        ends = tf.concat([[0], tf.gather(ends, solid)], 0)
+        starts = tf.where(tf.equal(tf.gather(rows, begin), ids.rows),
+                          tf.gather(starts, begin), tf.gather(ends, begin))
+        ends = tf.where(counts > 0, tf.gather(
+            ends, tf.minimum(begin + counts, tf.size(solid))), starts)
+        known = tf.math.unsorted_segment_max(ends - starts, ids.rows, ids.num_rows) > 0
+        known &= tf.math.unsorted_segment_max(tf.cast(tf.gather(
+            self._is_bytes, ids.values), tf.int32), ids.rows, ids.num_rows) < 1
+        kept = tf.gather(known, ids.rows)
+        return tuple(ids._replace(values=part).where(kept).ragged()
+                     for part in (ids.values, starts, ends - 1))
+
+    def _split(self, pieces: Flat) -> tuple[Flat, tf.Tensor, tf.Tensor]:
+        """Splits the model's tokens at digit and comma; returns ids, tokens, and the
+        index of the model's token for each."""
         ids = self._ids.lookup(pieces.values)
         values, source = self._splits(ids)
         names = tf.where(tf.equal(values, self._unk_id),
                          tf.gather(pieces.values, source),
                          tf.gather(self._vocab, values))
-        result = pieces.take(source, values), names
+        result = pieces.take(source, values), names, source
         unknown = tf.equal(ids, self._unk_id) & tf.strings.regex_full_match(
             pieces.values, self._digit_comma)
-        result, names = tf.cond(
+        return tf.cond(
             tf.reduce_any(unknown),
-            lambda: self._split_unknown(pieces, unknown, result, source),
-            lambda: result)
-        return result.ragged(), result._replace(values=names).ragged()
+            lambda: self._split_unknown(pieces, unknown, *result), lambda: result)
 
-    def _split_unknown(self, pieces, unknown, found, source):
+    def _split_unknown(self, pieces, unknown, found, names, source):
         """Applies the digit-comma rule to tokens that are not in the vocabulary."""
         places = tf.cast(tf.where(unknown)[:, 0], tf.int32)
         parts = self.pieces(tf.strings.regex_replace(
@@ -371,10 +470,10 @@ class SentencePieceOps(TokenizerOps):
         sources = tf.concat(
             [source[keep], tf.gather(places, tf.cast(parts.rows, tf.int32))], 0)
         order = tf.argsort(sources, stable=True)
-        values = tf.concat([found[0].values[keep], self._ids.lookup(parts.values)], 0)
-        names = tf.gather(tf.concat([found[1][keep], parts.values], 0), order)
-        return pieces.take(
-            tf.gather(sources, order), tf.gather(values, order)), names
+        values = tf.concat([found.values[keep], self._ids.lookup(parts.values)], 0)
+        names = tf.gather(tf.concat([names[keep], parts.values], 0), order)
+        sources = tf.gather(sources, order)
+        return pieces.take(sources, tf.gather(values, order)), names, sources
 
 
 def _lookup(tokenizer: FullTokenizer, dtype=tf.int32) -> tf.lookup.StaticHashTable:
@@ -429,8 +528,7 @@ class Splitting:
 
     def __call__(self, texts: tf.Tensor) -> Words:
         chars = _decoded(texts)
-        place = tf.range(tf.size(chars.values)) - tf.cast(tf.gather(
-            chars.ragged().row_starts(), chars.rows), tf.int32)
+        place = _places(chars)
         kinds = self._kind(chars.values)
         keep = tf.equal(kinds & _DROPPED, 0)
         chars, kinds, place = chars.where(keep), kinds[keep], place[keep]
@@ -440,15 +538,17 @@ class Splitting:
             context = tf.gather(chars.values, source)
             chars = chars.take(source, values)
             chars = chars._replace(values=_lower_sigmas(chars, context))
-            if self._strips:
-                order = self._order(chars)
-                source = tf.gather(source, order)
-                chars = chars.take(order, tf.gather(chars.values, order))
             kinds, starts, ends = (
                 tf.gather(part, source) for part in (kinds, starts, ends))
         if self._strips:
+            # Marks are joined to their letters in the order of the text.
+            ends = _joined(
+                starts, ends, self._is_mark(chars.values) > 0, chars.rows)
+            order = self._order(chars)
+            chars = chars.take(order, tf.gather(chars.values, order))
+            kinds, starts, ends = (
+                tf.gather(part, order) for part in (kinds, starts, ends))
             is_mark = self._is_mark(chars.values) > 0
-            ends = _joined(starts, ends, is_mark, chars.rows)
             chars = chars.where(~is_mark)
             kinds, starts, ends = (part[~is_mark] for part in (kinds, starts, ends))
         apart = (self._is_punctuation(chars.values) > 0) | tf.not_equal(kinds, 0)

@@ -1,5 +1,6 @@
 """SentencePiece as in the original implementation, with offsets into the text."""
 
+import unicodedata
 from typing import Iterable
 
 import sentencepiece
@@ -14,6 +15,10 @@ from albert_tf.tokenization.cleaning import (
 from albert_tf.tokenization.tokenizer_json import UNDERLINE, model_proto
 
 _SPACE = UNDERLINE + " "
+
+
+class UnknownOffsets(InputError):
+    """A model's tokens do not tell which characters of the text they stand for."""
 
 
 class SentencePieceMixin:
@@ -86,6 +91,20 @@ class SentencePieceMixin:
         return {i: self._split_digit_commas([piece]) for piece, i in self.vocab.items()
                 if i in self._unsafe_ids and i != self.unk_id}
 
+    def is_bytes(self, token_id: int) -> bool:
+        """Returns whether a token is a byte of a character that has no token."""
+        return self._processor.is_byte(token_id)
+
+    def normalized_length(self, char: str) -> int:
+        """Returns how many characters, without blanks, the model's normalization makes
+        of a prepared character."""
+        if char in _SPACE:
+            return 0
+        if (unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp", "Zs")
+                or len(unicodedata.normalize("NFKC", char)) > 1):
+            return len(_without_space(self._processor.normalize(char)))
+        return 1
+
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         return [self.vocab.get(piece, self.unk_id) for piece in tokens]
 
@@ -96,7 +115,7 @@ class SentencePieceMixin:
         pieces = self.tokenize(PreparedText(string))
         chars = self._normalize(string, prepared)
         if "".join([c for c, _, _ in chars]) != _without_space("".join(pieces)):
-            raise InputError(
+            raise UnknownOffsets(
                 f"The model's tokens for {string[:60]!r} do not add up to its "
                 "normalized text, so their offsets are unknown; use a model without "
                 "byte fallback and without additional normalization rules.")

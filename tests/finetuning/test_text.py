@@ -102,7 +102,8 @@ def test_choices_are_those_of_race(kind):
 @pytest.mark.parametrize("kind", [
     "sentencepiece", "wordpiece", "sentencepiece, accents", "wordpiece, accents"])
 def test_pieces_have_the_characters_that_squad_gives_them(kind):
-    passages = [*PASSAGES, *TEXTS, "a  b   c d", "x\u00a0y \u00a8 z", "tab\tand\nline "]
+    passages = [*PASSAGES, *TEXTS, "a  b   c d", "x\u00a0y \u00a8 z", "tab\tand\nline ",
+                *SCRIPTS]
     found = [part.to_list() for part in text_spans.located(
         in_graph.operations(tokenizer(kind)), tf.constant(passages))]
     for i, passage in enumerate(passages):
@@ -110,6 +111,16 @@ def test_pieces_have_the_characters_that_squad_gives_them(kind):
         wanted = [[], [], []] if aligned is None else [
             aligned.piece_ids, aligned.starts, aligned.ends]
         assert [part[i] for part in found] == wanted, ascii(passage)
+
+
+# Passages that SentencePiece's pieces do not match character by character.
+SCRIPTS = [
+    "작은 도서관은 강가에 있다.", "½ ﬁ\u0301 ① Ⅷ, ½9, ½", "İ ΑΣ Σ ½ﬁ ㎏ ﬂ ⅔ ㎞ ㏎",
+    "הַסִּפְרִיָּה הַקְּטַנָּה עַל גְּדַת", "تَقَعُ المَكْتَبَةُ الصَّغِيرَةُ",
+    "e\u0301\u0323 \u0301e\u0301\u0302\u0301 o\u0302\u0323 u\u031b\u0301",
+    "\u200b\u00ad한\u200b국\u00ad  \u2581한\u200c, \u2581 ½\u200b",
+    "한9,국 1,2,한 ９,½９,",
+    "\u1112\u1161\u11ab\u1100\u116e\u11a8 a", "\u0f73\u0f75 \u0301\u0301", "\0" * 9 + "한"]
 
 
 def make(head, vocab_size, **options):

@@ -319,6 +319,15 @@ def test_offsets_of_wordpiece_by_hand(tmp_path):
         ("##\u11ab", "한"), ("[UNK]", "zz\u0301"), ("[UNK]", "?")]
 
 
+@pytest.mark.parametrize("make", [spm, wordpiece])
+def test_points_belong_to_their_letter_in_whatever_order(make):
+    """Unicode sorts the doubling of a letter behind its vowel, the text does not."""
+    for word in "ק\u05bc\u05b7ט", "ش\u0651\u064e", "e\u0301\u0323":
+        found = make().tokenize_with_offsets(f"{word} a")
+        assert (found[0].start, [p for p in found if p.end <= len(word)][-1].end) == (
+            0, len(word))
+
+
 def test_long_words_are_unknown(tmp_path):
     tokenizer = FullTokenizer(vocab_file(tmp_path, "a", "##a"))
     assert len(tokenizer.tokenize("a" * 200)) == 200

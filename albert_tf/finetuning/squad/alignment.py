@@ -4,8 +4,10 @@ SentencePiece gets a cleaned text, and may add blanks to it, so that its pieces 
 matched to the paragraph's characters. The original implementation uses the longest
 common subsequence (LCS), restricted to a band around the diagonal, and breaks ties in a
 certain way. The matched characters decide where answers begin and end; this module
-therefore makes the same match. WordPiece, which the original does not support for
-SQuAD, has exact offsets.
+therefore makes the same match. If it fails, the original drops the paragraph, and with
+it most text whose characters are not single letters after cleaning, such as Korean.
+Here such a paragraph gets the exact offsets of its tokens, and so does every paragraph
+with WordPiece, which the original does not support for SQuAD.
 
     paragraph   T h e   c a f é          8 characters
     pieces     ▁the     ▁ca   fe
@@ -20,11 +22,11 @@ from typing import NamedTuple, Optional, Sequence
 import numpy as np
 
 from albert_tf.tokenization.cleaning import comparable
-from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
+from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE, UnknownOffsets
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-# The original implementation drops a paragraph with a smaller share of matched
-# characters.
+# With a smaller share of matched characters, the original implementation drops a
+# paragraph; here its tokens have their exact characters.
 MIN_MATCHED_SHARE = 0.8
 # The width of the band on either side is the difference of the lengths plus this.
 BAND_MARGIN = 5
@@ -56,18 +58,22 @@ def align_paragraph(
         text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
     """Splits a paragraph into tokens and finds their characters.
 
-    Returns None for a paragraph without tokens, or if SentencePiece's pieces match less
-    than MIN_MATCHED_SHARE of its characters. The caller must not change the result.
+    If SentencePiece's pieces match less than MIN_MATCHED_SHARE of the characters, each
+    token has its exact characters. Returns None for a paragraph without tokens, or if
+    the characters are not known (a model with byte fallback). The caller must not
+    change the result.
     """
-    if tokenizer.uses_sentencepiece:
-        return _align_by_lcs(text, tokenizer)
-    return _align_by_offsets(text, tokenizer)
+    found = _align_by_lcs(text, tokenizer) if tokenizer.uses_sentencepiece else None
+    return found or _align_by_offsets(text, tokenizer)
 
 
 def _align_by_offsets(
         text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
-    spans = tokenizer.tokenize_with_offsets(text)
-    if not spans:
+    try:
+        spans = tokenizer.tokenize_with_offsets(text)
+    except UnknownOffsets:
+        return None
+    if all(span.start == span.end for span in spans):
         return None
     first = np.array([span.start for span in spans])
     end = np.array([span.end for span in spans])

@@ -12,6 +12,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
+from albert_tf.finetuning.squad import languages
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 
 
@@ -47,9 +48,14 @@ class SquadDataset:
         dataset = SquadDataset.read("dev-v1.1.json")
         examples = dataset.examples(is_training=False, version_2=False)
 
+    A question that is marked as impossible has no answer. If the file gives it some,
+    they are left out, in training and in scores.
+
     Attributes:
       questions: the questions in file order.
       articles: the list under "data", which the official metrics take.
+      num_contradictions: the number of questions that are marked as impossible and have
+        an answer in the file.
     """
 
     def __init__(self, content: Any, name: str = "The data"):
@@ -59,6 +65,17 @@ class SquadDataset:
             raise InputError(f"{name}: there is no question in the file; give a "
                              "different file.")
         self.articles: list[dict] = content["data"]
+        marked = [bool(q.content.get("is_impossible") and q.content.get("answers"))
+                  for q in self.questions]
+        self.num_contradictions = sum(
+            any(answer["text"].strip() for answer in q.content["answers"])
+            for q, is_marked in zip(self.questions, marked) if is_marked)
+        if any(marked):
+            self.questions = [
+                q._replace(content={**q.content, "answers": []}) if is_marked else q
+                for q, is_marked in zip(self.questions, marked)]
+            self.articles = [{"paragraphs": [{"qas": [q.content]}]}
+                             for q in self.questions]
 
     @classmethod
     def read(cls, path: str) -> "SquadDataset":
@@ -90,6 +107,14 @@ class SquadDataset:
             examples.append(SquadExample(content["id"], content["question"],
                                          question.paragraph, *answer, impossible))
         return examples
+
+    def count_blank_ends(self) -> int:
+        """Counts the questions whose answer for training has a blank at an end, which
+        examples do not have."""
+        return sum(
+            answers[0]["text"] != answers[0]["text"].strip()
+            for answers in (q.content.get("answers") for q in self.questions
+                            if not q.content.get("is_impossible")) if answers)
 
     def count_several_answers(self) -> int:
         """Counts the questions with several answers; training uses the first."""
@@ -163,10 +188,11 @@ def _check_version(question: Question, version_2: bool) -> None:
 
 
 def _training_answer(question: Question) -> tuple[str, int]:
-    """Returns the text of the answer and the position of its first character. Raises
+    """Returns the text of the answer and the position of its first character, without
+    blanks at its ends, which would be learned as the token behind them. Raises
     InputError if the text is not there."""
     answers = question.content.get("answers") or []
-    if not answers or not answers[0]["text"]:
+    if not answers or not answers[0]["text"].strip():
         raise InputError(
             f"{question.where} has no answer to train on; give a training file, or "
             "mark questions without an answer with \"is_impossible\": true.")
@@ -178,7 +204,7 @@ def _training_answer(question: Question) -> tuple[str, int]:
             f"{question.where}: the answer {text[:60]!r} is not at character {start} "
             f"of its paragraph, which has {there[:60]!r} there; correct its "
             "answer_start.")
-    return text, start
+    return text.strip(), start + len(text) - len(text.lstrip())
 
 
 @dataclasses.dataclass
@@ -187,6 +213,7 @@ class QuestionSet:
 
     Attributes:
       answered: whether predictions can be scored.
+      language: how answers are compared (see languages).
       notes: notes for the user, one sentence each.
       last: a task, a model's outputs, and the answers from them, which are cached.
     """
@@ -195,6 +222,7 @@ class QuestionSet:
     examples: list[SquadExample]
     paths: tuple[str, ...] = ()
     answered: bool = True
+    language: str = languages.ENGLISH
     notes: tuple[str, ...] = ()
     last: Optional[tuple[Any, ...]] = None
 

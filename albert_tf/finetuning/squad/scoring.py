@@ -1,6 +1,8 @@
 """SQuAD's official metrics, the threshold for "no answer", and prediction files.
 
-The metrics are those of tf-models-official's copies of the official scripts.
+The metrics are those of tf-models-official's copies of the official scripts, which
+split answers into words. Answers in Chinese, Japanese and Korean are compared as
+`languages` says instead.
 """
 
 import math
@@ -9,7 +11,9 @@ from typing import Iterator, Mapping, NamedTuple, Sequence
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.common import as_json
+from albert_tf.finetuning.squad import languages
 from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
+from albert_tf.finetuning.squad.languages import Outcome
 from albert_tf.finetuning.squad.predictions import Predictions
 
 
@@ -20,22 +24,18 @@ class Answers(NamedTuple):
       predictions: the ranked answers.
       metrics: the official metrics in percent; empty if true answers are not known.
       texts: the answers after the threshold of null odds is applied.
+      language: how answers are compared (see languages).
     """
 
     predictions: Predictions
     metrics: dict[str, float]
     texts: dict[str, str]
-
-
-class Outcome(NamedTuple):
-    """One question's metrics, from 0 to 1; the maximum over its true answers."""
-
-    exact: float
-    f1: float
+    language: str = languages.ENGLISH
 
 
 def score(dataset: SquadDataset | None, predictions: Predictions,
-          threshold: float | None = None, answer_at_threshold: bool = False) -> Answers:
+          threshold: float | None = None, answer_at_threshold: bool = False,
+          language: str = languages.ENGLISH) -> Answers:
     """Computes the official metrics, of version 2.0 if the predictions have null odds.
 
     Version 1.1 has exact_match and f1. Version 2.0 has exact, f1 and total of the
@@ -52,16 +52,17 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
       threshold: the threshold of null odds; None: the one with the best F1 on this
         dataset, as in the original implementation. See Predictions.texts_at.
       answer_at_threshold: see Predictions.texts_at.
+      language: how answers are compared (see languages).
     """
     if dataset is None:
         return Answers(predictions, {},
                        predictions.texts_at(threshold, answer_at_threshold))
     if predictions.null_odds is None:
-        scores = _evaluate(dataset, predictions.texts, version_2=False)
+        scores = _evaluate(dataset, predictions.texts, False, language)
         return Answers(predictions, {
             "exact_match": 100.0 * scores["exact_match"],
-            "f1": 100.0 * scores["final_f1"]}, predictions.texts)
-    best = _evaluate(dataset, predictions.texts, True, predictions.null_odds)
+            "f1": 100.0 * scores["final_f1"]}, predictions.texts, language)
+    best = _evaluate(dataset, predictions.texts, True, language, predictions.null_odds)
     for name in "f1", "exact":
         if best[f"final_{name}"] == 100.0 * best.get("NoAns_total", 0) / best["total"]:
             lowest = min(predictions.null_odds.values())
@@ -72,7 +73,7 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
     texts = predictions.texts_at(threshold, answer_at_threshold)
     # These answers are final, so that no odds are passed. The official code expects
     # probabilities, and would drop answers whose odds are above 1.
-    scores = _evaluate(dataset, texts, version_2=True)
+    scores = _evaluate(dataset, texts, True, language)
     applied = {name: value for name, value in scores.items()
                if name in ("exact", "f1", "total")
                or name.startswith(("HasAns_", "NoAns_"))}
@@ -81,15 +82,21 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
         "best_exact_thresh": best["final_exact_thresh"],
         "best_f1": best["final_f1"],
         "best_f1_thresh": best["final_f1_thresh"],
-        "null_score_diff_threshold": threshold}, texts)
+        "null_score_diff_threshold": threshold}, texts, language)
 
 
 def question_outcomes(dataset: SquadDataset, texts: Mapping[str, str],
-                      version_2: bool) -> dict[str, Outcome]:
-    """Returns the official metrics of each question, by id."""
+                      version_2: bool, language: str = languages.ENGLISH
+                      ) -> dict[str, Outcome]:
+    """Returns the metrics of each question, by id."""
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
     _check(dataset, texts, version_2)
+    if language != languages.ENGLISH:
+        return {question.content["id"]: languages.outcome(
+            [text for answer in question.content["answers"]
+             if (text := answer["text"]).strip()],
+            texts[question.content["id"]], language) for question in dataset.questions}
     evaluate, names, whole = (
         (squad_evaluate_v2_0.evaluate, ("exact", "f1"), 100) if version_2
         else (squad_evaluate_v1_1.evaluate, ("exact_match", "final_f1"), 1))
@@ -103,9 +110,14 @@ def question_outcomes(dataset: SquadDataset, texts: Mapping[str, str],
 
 
 def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool,
-              null_odds: Mapping[str, float] | None = None) -> dict[str, float]:
+              language: str, null_odds: Mapping[str, float] | None = None
+              ) -> dict[str, float]:
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
+    if language != languages.ENGLISH:
+        return _combined(
+            question_outcomes(dataset, texts, version_2, language),
+            dataset, texts, version_2, null_odds)
     _check(dataset, texts, version_2)
     if not version_2:
         return squad_evaluate_v1_1.evaluate(dataset.articles, texts)
@@ -114,6 +126,32 @@ def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool,
     return squad_evaluate_v2_0.evaluate(
         dataset.articles, {qas_id: texts[qas_id] for qas_id in ids},
         None if null_odds is None else {qas_id: null_odds[qas_id] for qas_id in ids})
+
+
+def _combined(outcomes: Mapping[str, Outcome], dataset: SquadDataset,
+              texts: Mapping[str, str], version_2: bool,
+              null_odds: Mapping[str, float] | None) -> dict[str, float]:
+    """Returns what the official scripts would for these outcomes, by their functions.
+    """
+    from official.nlp.tools import squad_evaluate_v2_0 as official
+
+    exact, f1 = ({qas_id: outcome[i] for qas_id, outcome in outcomes.items()}
+                 for i in range(2))
+    if not version_2:
+        return {"exact_match": sum(exact.values()) / len(exact),
+                "final_f1": sum(f1.values()) / len(f1)}
+    has_answers = {question.content["id"]: bool(question.content["answers"])
+                   for question in dataset.questions}
+    scores = official._make_eval_dict(exact, f1)
+    for name, wanted in ("HasAns", True), ("NoAns", False):
+        ids = [qas_id for qas_id, has in has_answers.items() if has == wanted]
+        if ids:
+            official._merge_eval(scores, official._make_eval_dict(exact, f1, ids), name)
+    if null_odds is not None:
+        official._find_all_best_thresh(
+            scores, texts, exact, f1,
+            {qas_id: null_odds[qas_id] for qas_id in has_answers}, has_answers)
+    return scores
 
 
 def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> None:
@@ -160,7 +198,8 @@ def _readable(examples: Sequence[SquadExample], answers: Answers,
     truth, outcomes = {}, {}
     if dataset is not None:
         outcomes = question_outcomes(dataset, answers.texts,
-                                     answers.predictions.null_odds is not None)
+                                     answers.predictions.null_odds is not None,
+                                     answers.language)
         truth = {q.content["id"]: dict.fromkeys(
             answer["text"] for answer in q.content["answers"])
             for q in dataset.questions}

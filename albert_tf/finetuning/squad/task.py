@@ -19,7 +19,7 @@ from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import Outputs, as_json, write_files
-from albert_tf.finetuning.squad import alignment, dataset, scoring
+from albert_tf.finetuning.squad import alignment, dataset, languages, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
 from albert_tf.finetuning.squad.dataset import (
     QuestionSet, SquadDataset, SquadExample, span_spec)
@@ -74,6 +74,8 @@ class SquadTask(FineTuningTask):
         threshold with the best F1 if the true answers are known, else no threshold.
       answer_at_threshold: whether questions at the threshold are answered
         (Predictions.texts_at).
+      answer_language: how answers are compared: en (SQuAD's official script), zh, ja or
+        ko (see languages), or auto, which is the language of most passages.
       must_score: whether a file to predict must have true answers.
       num_train_epochs: the number of passes over the training questions, if the number
         of steps is not given.
@@ -91,6 +93,7 @@ class SquadTask(FineTuningTask):
     end_n_top: int = 5
     threshold: Optional[float] = None
     answer_at_threshold: bool = False
+    answer_language: str = "auto"
     must_score: bool = False
     num_train_epochs: float = 3.0
     warmup_proportion: float = 0.1
@@ -131,11 +134,19 @@ class SquadTask(FineTuningTask):
         data = SquadDataset.read(where)
         questions = QuestionSet(data, data.examples(
             is_training=is_training, version_2=self.version_2), (where,))
-        if is_training:
-            several = data.count_several_answers()
+        if data.num_contradictions:
             questions.notes = (
-                f"{where}: {several} of {len(questions.examples)} questions have "
-                "several answers; training takes the first.",) * bool(several)
+                f"{where}: {data.num_contradictions} of {len(questions.examples)} "
+                "questions are marked as impossible, but have answers, which are left "
+                "out; remove is_impossible to use them.",)
+        if is_training:
+            found = {"several answers; training takes the first":
+                     data.count_several_answers(),
+                     "an answer with blanks at its ends; training leaves the blanks "
+                     "out": data.count_blank_ends()}
+            questions.notes += tuple(
+                f"{where}: {count} of {len(questions.examples)} questions have {what}."
+                for what, count in found.items() if count)
         elif not (self.must_score or data.has_any_answer()):
             questions.answered = False
         else:
@@ -145,8 +156,23 @@ class SquadTask(FineTuningTask):
                 if self.must_score:
                     raise
                 questions.answered = False
-                questions.notes = (f"No metrics will be computed: {error}",)
+                questions.notes += (f"No metrics will be computed: {error}",)
+        if questions.answered and not is_training:
+            self._choose_language(questions)
         return questions
+
+    def _choose_language(self, questions: QuestionSet) -> None:
+        """Sets how the answers are compared, with a note if it was found in the text.
+        """
+        questions.language = self.answer_language
+        if self.answer_language == "auto":
+            questions.language = languages.language_of(
+                dict.fromkeys(e.paragraph_text for e in questions.examples))
+        name = languages.CHARACTER_LANGUAGES.get(questions.language)
+        if name and self.answer_language == "auto":
+            questions.notes += (
+                f"{questions.paths[0]}: most of the text is {name}, so that F1 counts "
+                "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
 
     def schedule(self, num_examples, settings):
         """Computes the steps from the number of questions, not of windows, as in the
@@ -239,7 +265,7 @@ class SquadTask(FineTuningTask):
             if dropped:
                 logging.warning(
                     "%s: %d of %d questions are %s, because their paragraph or answer "
-                    "cannot be matched with its tokens; %s lists all of them: %s%s",
+                    "has no tokens with known characters; %s lists all of them: %s%s",
                     data.paths[0], len(dropped), len(data.examples),
                     "left out" if split == "train" else "answered with \"\"", path,
                     ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
@@ -277,7 +303,7 @@ class SquadTask(FineTuningTask):
         questions.last = self, outputs, scoring.score(
             questions.dataset if questions.answered else None,
             self.rank(questions.examples, outputs, columns), self.threshold,
-            self.answer_at_threshold)
+            self.answer_at_threshold, questions.language)
         return questions.last[-1]
 
     def rank(self, examples: Sequence[SquadExample], outputs: Outputs,

@@ -188,7 +188,7 @@ def _cut(passages, first, counts, found):
 def located(ops: in_graph.TokenizerOps, passages: tf.Tensor
             ) -> tuple[Ragged, Ragged, Ragged]:
     """Returns the id, first and last character of each token, int32 [N, (P)]. A passage
-    that cannot be matched with its tokens has none."""
+    without tokens, or whose tokens' characters are not known, has none."""
     if isinstance(ops, in_graph.WordPieceOps):
         return ops.located(passages)
     ids, strings = ops.tokens(ops.prepare(passages))
@@ -199,18 +199,19 @@ def located(ops: in_graph.TokenizerOps, passages: tf.Tensor
     chars = chars.with_values(ops.comparable(chars.values))
 
     def align(row):
-        matched, starts, ends = _places(row[0], row[1], row[2])
-        return tf.fill([tf.size(starts)], matched), starts, ends
+        return _places(row[0], row[1], row[2])
 
     row = tf.RaggedTensorSpec([None], tf.int32, 0)
     matched, starts, ends = tf.map_fn(
         align, (chars, text, lengths), fn_output_signature=(
-            tf.RaggedTensorSpec([None], tf.bool, 0), row, row))
+            tf.TensorSpec([], tf.bool), row, row))
     rows = ids.value_rowids()
-    mask = matched.values
-    return tuple(Ragged.from_value_rowids(
-        part.values[mask], rows[mask], ids.nrows(), validate=False)
-                 for part in (ids, starts, ends))
+    mask = tf.gather(matched, rows)
+    # A passage without a match has the exact characters of its tokens.
+    exact = ops.located(tf.where(matched, "", passages))
+    return tuple(tf.concat([Ragged.from_value_rowids(
+        part.values[mask], rows[mask], ids.nrows(), validate=False), other], axis=1)
+                 for part, other in zip((ids, starts, ends), exact))
 
 
 def _places(chars, text, lengths):

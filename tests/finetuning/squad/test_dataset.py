@@ -9,6 +9,8 @@ import re
 import pytest
 
 from albert_tf.errors import InputError
+from albert_tf.finetuning.squad import scoring
+from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.squad.dataset import SquadDataset
 
@@ -80,6 +82,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
     ([], "has no answer to train on"),
     (None, "has no answer to train on"),
     ([{"text": "", "answer_start": 0}], "has no answer to train on"),
+    ([{"text": " ", "answer_start": 3}], "has no answer to train on"),
     ([{"text": "clock", "answer_start": 5}],
      "the answer 'clock' is not at character 5 of its paragraph, which has "
      "'lock ' there; correct its answer_start."),
@@ -104,9 +107,41 @@ def test_training_takes_the_first_of_several_answers(tmp_path):
     assert found.examples[0][3:] == ("old", 13, False)
     assert "1 of 1 questions have several answers" in found.notes[0]
     assert not SquadTask().read(write(tmp_path, content()), "train").notes
-    # Those of a question that is marked impossible are not looked at.
-    assert not SquadTask(True).read(
-        write(tmp_path, content(answers=answers, is_impossible=True)), "train").notes
+
+
+@pytest.mark.parametrize("split", ["train", "predict"])
+def test_answers_of_impossible_questions_are_left_out_and_counted(tmp_path, split):
+    """So that a question is scored as it was trained."""
+    marked = content(is_impossible=True)
+    before = json.dumps(marked)
+    found = SquadTask(True).read(write(tmp_path, marked), split)
+    assert found.examples[0].is_impossible == (split == "train")
+    note, = found.notes
+    assert "1 of 1 questions are marked as impossible, but have answers" in note
+    for answer, exact in ("", 100), ("clock", 0):
+        metrics = scoring.score(found.dataset, Predictions(
+            {"q1": answer}, {}, {"q1": 0.0}, []), 1.0).metrics
+        assert metrics["exact"] == metrics["NoAns_exact"] == exact
+        assert "HasAns_exact" not in metrics
+    SquadDataset(marked)
+    assert json.dumps(marked) == before  # What is given is not changed.
+    # Some files give impossible questions an empty answer.
+    empty = content(is_impossible=True, answers=[{"text": "", "answer_start": -1}])
+    found = SquadTask(True).read(write(tmp_path, empty), split)
+    assert not found.notes and found.dataset.questions[0].content["answers"] == []
+
+
+@pytest.mark.parametrize("text, start, kept", [
+    ("clock ", 4, ("clock", 4)), (" clock", 3, ("clock", 4)),
+    (" old", 12, ("old", 13)), ("clock is ", 4, ("clock is", 4))])
+def test_blanks_at_the_ends_of_answers_are_left_out_and_counted(
+        tmp_path, text, start, kept):
+    path = write(tmp_path, content(answers=[{"text": text, "answer_start": start}]))
+    found = SquadTask().read(path, "train")
+    assert found.examples[0][3:5] == kept
+    note, = found.notes
+    assert "1 of 1 questions have an answer with blanks at its ends" in note
+    assert not SquadTask().read(path).notes
 
 
 @pytest.mark.parametrize("data, answered", [
