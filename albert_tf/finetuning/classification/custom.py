@@ -111,8 +111,8 @@ def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
 def _collected(file: DataFile | None) -> tuple[str, ...]:
     if file is None:
         raise InputError(
-            "the labels are unknown without a training file; give --labels in the "
-            "order in which the model was trained.")
+            "the labels are unknown without a training file or a model that names them; "
+            "give --labels in the order of the model's outputs.")
     labels = {str(example.label) for example in read(file).examples}
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return tuple(sorted(

@@ -366,8 +366,9 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                 scoring.check_tag(tag, scheme, sentence.where(place))
     if labels is None:
         if not train_file and not known_labels:
-            raise InputError("the tags are unknown without a training file; give "
-                             "--labels in the order in which the model was trained.")
+            raise InputError("the tags are unknown without a training file or a model "
+                             "that names them; give --labels in the order of the "
+                             "model's outputs.")
         labels = (known_labels if tags <= set(known_labels) else
                   sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
     elif tags and not tags & set(labels):
