@@ -65,6 +65,9 @@ flags.DEFINE_string("text_b_column", None, "Custom task: column of the second te
 flags.DEFINE_string("id_column", None, "Custom task: column of the examples' ids, "
                     "which are written to the predictions.")
 flags.DEFINE_string("label_column", None, "Custom task: column of the label.")
+flags.DEFINE_bool("test_labels", True, "Custom task: check the labels of --test_file "
+                  "and repeat them in the predictions; --notest_labels: its label "
+                  "column is not read.")
 flags.DEFINE_bool("header", True, "Custom task: the first line names the columns.")
 finetuning_flags.define_prediction_flags()
 flags.DEFINE_list("labels", None, "The labels in the order of the model's outputs; "
@@ -75,8 +78,8 @@ flags.DEFINE_string("delimiter", None, "Custom task: column separator; default: 
                     "in TSV files, comma in CSV files.")
 
 _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
-                "text_b_column", "id_column", "label_column", "header", "regression",
-                "delimiter")
+                "text_b_column", "id_column", "label_column", "test_labels", "header",
+                "regression", "delimiter")
 
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
@@ -100,6 +103,7 @@ def _export(task, settings, model, metrics, step):
 
 def _check_flags() -> None:
     finetuning_flags.check_work(exits=True)
+    finetuning_flags.clean_labels()
     if FLAGS.unlabeled_file and not FLAGS.teacher:
         raise InputError("--unlabeled_file: training on texts without labels needs a "
                          "teacher; give --teacher, or leave the flag out.")
@@ -148,8 +152,9 @@ def _task() -> classification.ClassificationTask:
                              "--task_name=custom.")
         return _with_order(glue.TASKS[name])
     data = {split: custom.DataFile(
-        path, FLAGS.text_column, FLAGS.text_b_column, FLAGS.label_column, FLAGS.header,
-        delimiter=FLAGS.delimiter, guid=FLAGS.id_column)
+        path, FLAGS.text_column, FLAGS.text_b_column,
+        None if split == "test" and not FLAGS.test_labels else FLAGS.label_column,
+        FLAGS.header, delimiter=FLAGS.delimiter, guid=FLAGS.id_column)
         for split in classification.SPLITS if (path := FLAGS[f"{split}_file"].value)}
     known = () if FLAGS.labels or FLAGS.train_file or FLAGS.regression else (
         finetuning_flags.initial_labels("classification"))

@@ -125,6 +125,7 @@ def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
     finetuning_flags.check_work()
+    finetuning_flags.clean_labels()
     if FLAGS.recipe and FLAGS.do_train:
         raise InputError("--recipe: the paper has no settings for tagging; leave the "
                          "flag out.")

@@ -3,9 +3,10 @@
     order(("pos", "neg"), ("neg", "pos"), "hf/sentiment")  # [1, 0]
 """
 
+import collections
 import re
 import unicodedata
-from typing import Optional, Sequence
+from typing import Iterable, Optional, Sequence
 
 from absl import logging
 
@@ -18,7 +19,7 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 # such as Persian and emoji need, tags of emoji flags, and signs of numbers.
 _TELLING = re.compile("[\u200c\u200d\U000e0020-\U000e007f\u0600-\u0605\u06dd\u070f"
                       "\u0890\u0891\u08e2\U000110bd\U000110cd]")
-_SHOWN = 8  # labels in a message
+_SHOWN, _COUNTED = 8, 50  # labels in a message, and in a list with counts
 
 
 # ---- characters ------------------------------------------------------------
@@ -35,9 +36,21 @@ def cleaned(label: str) -> str:
     return re.sub(r"^[\s\u200c\u200d]+|[\s\u200c\u200d]+$", "", visible)
 
 
+def is_clean(label: str) -> bool:
+    """Returns whether `cleaned` removes nothing but white space from a label."""
+    return cleaned(label) == label.strip()
+
+
 def shown(label: str) -> str:
     """Returns a label in quotes, with escapes for what cannot be seen."""
     return f"'{label}'" if label.isprintable() else ascii(label)
+
+
+def counted(labels: Sequence[str], found: Iterable[str]) -> str:
+    """Returns the labels, each with its number in `found`, for a log line."""
+    counts = collections.Counter(found)
+    return some([f"{shown(label)[1:-1]} {counts[label]:,}" for label in labels],
+                _COUNTED)
 
 
 def check_lines(labels: Sequence[str], where: str, advice: str) -> None:

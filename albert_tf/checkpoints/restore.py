@@ -37,7 +37,7 @@ _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
 _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 
 _POOLER = "bert/pooler/"
-# The layers with an output for each label: the head's, and those of a classifier's exits.
+# The layers with an output for each label: the head's, and a classifier's exits'.
 _OUTPUTS = re.compile(r"(exit/)?output_(weights|bias)")
 
 _SHOWN = 3  # names of each kind in the log

@@ -204,6 +204,14 @@ def use_kept_task(names: Sequence[str]) -> None:
         FLAGS[task.get("vocabulary_flag", "spm_model_file")].value = copy
 
 
+def clean_labels() -> None:
+    """Removes invisible characters from --labels, and checks it."""
+    if FLAGS["labels"].present:
+        FLAGS.labels = list(map(label_names.cleaned, FLAGS.labels))
+        label_names.check_lines(FLAGS.labels, "--labels", "remove it")
+        label_names.check_apart(FLAGS.labels, "--labels")
+
+
 def initial_labels(head: str) -> tuple[str, ...]:
     """Returns the labels of the initial checkpoint if it has this head and names them,
     else ()."""

@@ -84,6 +84,8 @@ def write_own(folder):
         csv.writer(stream).writerows([["stars", "review"], *(
             [label, text] for text, label in texts)])
     table(folder / "dev.tsv", ["review", "stars"], texts[:5])
+    (folder / "marked.csv").write_text("review,stars\n" + "".join(
+        f'"{text}",?\n' for text, _ in texts[:3]), encoding="utf-8")
     with gzip.open(folder / "new.jsonl.gz", "wt", encoding="utf-8") as stream:
         stream.writelines(json.dumps({"review": text}, ensure_ascii=False) + "\n"
                           for text, _ in texts[:3])
@@ -231,6 +233,15 @@ EARLY = {
     "labels of numbers": (
         dict(COLA, labels="0,2", task_name="sts-b"),
         "--labels=0,2: sts-b has numbers instead of labels; leave the flag out"),
+    "labels that look the same": (
+        dict(OWN, labels="\u00e9,e\u0301"), r"--labels: the labels '\\xe9' and "
+        r"'e\\u0301' look the same"),
+    "placeholders": (
+        dict(OWN, train_file=None, do_train=None, do_predict="true", labels="好评,差评",
+             test_file="marked.csv", init_checkpoint="{data}/pretrained",
+             output_dir="{data}/marked"),
+        "marked.csv, line 2: the label '\\?' is not one of '好评', '差评'; fix the file, "
+        "or the task's labels, or give --notest_labels"),
     "labels of nobody": (
         dict(OWN, train_file=None, do_train=None, do_predict="true",
              test_file="new.jsonl.gz"),
@@ -317,6 +328,9 @@ WORKING = {
         output_dir="{data}/unnamed", data_dir="{data}/own", task_name="custom",
         test_file="new.jsonl.gz", text_column="review", max_seq_length=12,
         init_checkpoint="{data}/reviews", do_predict="true", num_workers=1),
+    "own, placeholders": dict(
+        output_dir="{data}/reviews", data_dir="{data}/own", test_file="marked.csv",
+        do_predict="true", num_workers=1, num_length_buckets=1, notest_labels=""),
     "glue, reordered": dict(
         COLA, output_dir="{data}/reordered_cola", do_train=None, do_eval="true",
         labels="1,0", init_checkpoint="{data}/cola"),
@@ -326,7 +340,7 @@ WORKING = {
 def command(flags, folder):
     if isinstance(flags, list):
         return [part.replace("{data}", str(folder)) for part in flags]
-    return [f"--{name}={value}".replace("{data}", str(folder))
+    return [f"--{name}={value}".removesuffix("=").replace("{data}", str(folder))
             for name, value in flags.items() if value is not None]
 
 
@@ -514,7 +528,7 @@ def test_labels_in_another_order_are_matched_by_name(worked, data):
     assert ("reviews/model.ckpt-best has its labels in the order 好评, 差评. Its "
             "outputs are reordered to 差评, 好评.") in log
     expected = (data / "reviews" / "predictions.tsv").read_text()
-    for name in ("reordered", "unnamed"):
+    for name in ("reordered", "unnamed", "reviews"):
         assert (data / name / "predictions.tsv").read_text() == expected
     assert "reordered to" not in worked["own, unnamed labels"]["log"]
     np.testing.assert_allclose(
