@@ -65,16 +65,20 @@ flags.DEFINE_string("text_b_column", None, "Custom task: column of the second te
 flags.DEFINE_string("id_column", None, "Custom task: column of the examples' ids, "
                     "which are written to the predictions.")
 flags.DEFINE_string("label_column", None, "Custom task: column of the label.")
+flags.DEFINE_bool("test_labels", True, "Custom task: check the labels of --test_file "
+                  "and repeat them in the predictions; --notest_labels: its label "
+                  "column is not read.")
 flags.DEFINE_bool("header", True, "Custom task: the first line names the columns.")
 finetuning_flags.define_prediction_flags()
-flags.DEFINE_list("labels", None, "Custom task: the labels in the order of their ids; "
-                  "default: the labels in the training file, sorted.")
+flags.DEFINE_list("labels", None, "The labels in the order of the model's outputs; "
+                  "default: those of the training file, sorted, or of the model that "
+                  "is used; for a GLUE task, the task's.")
 flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
 flags.DEFINE_string("delimiter", None, "Custom task: column separator; default: tab "
                     "in TSV files, comma in CSV files.")
 
 _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
-                "text_b_column", "id_column", "label_column", "header", "labels",
+                "text_b_column", "id_column", "label_column", "test_labels", "header",
                 "regression", "delimiter")
 
 # The flags that define the task. They are saved with the model and read from there.
@@ -99,6 +103,7 @@ def _export(task, settings, model, metrics, step):
 
 def _check_flags() -> None:
     finetuning_flags.check_work(exits=True)
+    finetuning_flags.clean_labels()
     if FLAGS.unlabeled_file and not FLAGS.teacher:
         raise InputError("--unlabeled_file: training on texts without labels needs a "
                          "teacher; give --teacher, or leave the flag out.")
@@ -119,6 +124,20 @@ def _check_flags() -> None:
                     f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
 
 
+def _with_order(task: classification.ClassificationTask
+                ) -> classification.ClassificationTask:
+    """Returns a GLUE task with its labels in the order of --labels."""
+    if FLAGS.labels and sorted(FLAGS.labels) == sorted(task.labels):
+        return dataclasses.replace(task, labels=tuple(FLAGS.labels))
+    if FLAGS["labels"].present:
+        raise InputError(
+            f"--labels={','.join(FLAGS.labels)}: " + (
+                f"the labels of {task.name} are {', '.join(task.labels)}; give each of "
+                "them once, in the order of the model's outputs." if task.labels else
+                f"{task.name} has numbers instead of labels; leave the flag out."))
+    return task
+
+
 def _task() -> classification.ClassificationTask:
     name = (FLAGS.task_name or "").lower()
     if name != "custom":
@@ -131,12 +150,16 @@ def _task() -> classification.ClassificationTask:
             raise InputError(f"--{unused[0]} is for your own data, but {name} reads "
                              "the files of GLUE; leave it out, or give "
                              "--task_name=custom.")
-        return glue.TASKS[name]
+        return _with_order(glue.TASKS[name])
     data = {split: custom.DataFile(
-        path, FLAGS.text_column, FLAGS.text_b_column, FLAGS.label_column, FLAGS.header,
-        delimiter=FLAGS.delimiter, guid=FLAGS.id_column)
+        path, FLAGS.text_column, FLAGS.text_b_column,
+        None if split == "test" and not FLAGS.test_labels else FLAGS.label_column,
+        FLAGS.header, delimiter=FLAGS.delimiter, guid=FLAGS.id_column)
         for split in classification.SPLITS if (path := FLAGS[f"{split}_file"].value)}
-    task = custom.build_task(data, labels=FLAGS.labels, regression=FLAGS.regression,
+    known = () if FLAGS.labels or FLAGS.train_file or FLAGS.regression else (
+        finetuning_flags.initial_labels("classification"))
+    task = custom.build_task(data, labels=FLAGS.labels or known or None,
+                             regression=FLAGS.regression,
                              data_dir=FLAGS.data_dir)
     if task.labels:
         FLAGS.labels = list(task.labels)  # Saved with the model even if from the data.

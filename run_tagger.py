@@ -21,7 +21,6 @@ import functools
 
 from absl import flags, logging
 
-from albert_tf.checkpoints import formats
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.course import fine_tune
@@ -96,17 +95,6 @@ def _export(task, settings, model, metrics, step):
         doc_stride=task.doc_stride))
 
 
-def _known_labels() -> tuple[str, ...]:
-    """Returns the labels of the initial checkpoint if it is a tagger, else ()."""
-    init = cli_flags.init_checkpoint()
-    try:
-        checkpoint = formats.read(init) if init else None
-    except InputError:  # The error is reported when the checkpoint is loaded.
-        return ()
-    return (checkpoint.labels
-            if checkpoint and "token_classification" in checkpoint.heads else ())
-
-
 def _task() -> tagging.TaggingTask:
     """Builds the task, and sets the flags left open so that they are saved with it."""
     for split, wanted in (("train", FLAGS.do_train), ("dev", FLAGS.do_eval),
@@ -116,7 +104,8 @@ def _task() -> tagging.TaggingTask:
                              f"{_USE_OF_SPLIT[split]}.")
     task = tagging.build_task(
         FLAGS.do_train and FLAGS.train_file or "", labels=FLAGS.labels,
-        known_labels=() if FLAGS.labels else _known_labels(),
+        known_labels=() if FLAGS.labels else finetuning_flags.initial_labels(
+            "token_classification"),
         scheme="iobes" if FLAGS.scheme == "bioes" else FLAGS.scheme,
         reading=readers.Reading(FLAGS.data_format, FLAGS.tag_column,
                                 FLAGS.word_column, FLAGS.split_words),
@@ -136,6 +125,7 @@ def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
     finetuning_flags.check_work()
+    finetuning_flags.clean_labels()
     if FLAGS.recipe and FLAGS.do_train:
         raise InputError("--recipe: the paper has no settings for tagging; leave the "
                          "flag out.")

@@ -6,19 +6,22 @@ matches names and shapes. The report always says which tensors matched, are miss
 left over; a mismatch is an error unless it is allowed.
 """
 
+import dataclasses
 import os
 import re
-from typing import Callable, Mapping
+from typing import Callable, Mapping, Sequence
 
 import numpy as np
 import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import bundle, formats
+from albert_tf.checkpoints import (
+    bundle, formats, labels as label_names, vocabulary)
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import Report, UNEXPECTED, check_finite, some
-from albert_tf.checkpoints.folders import find_checkpoint, write_tensors
+from albert_tf.checkpoints.folders import (
+    find_checkpoint, folder_of, write_tensors)
 from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
 from albert_tf.errors import InputError
 
@@ -34,6 +37,8 @@ _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
 _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 
 _POOLER = "bert/pooler/"
+# The layers with an output for each label: the head's, and a classifier's exits'.
+_OUTPUTS = re.compile(r"(exit/)?output_(weights|bias)")
 
 _SHOWN = 3  # names of each kind in the log
 
@@ -78,7 +83,8 @@ def export_tf1(model: tf_keras.Model, path: str) -> None:
 
 def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
                 init_from_group0: bool = False, hint: str = MISMATCH_HINT,
-                may_be_new: Callable[[str], bool] = _never) -> Report:
+                may_be_new: Callable[[str], bool] = _never,
+                labels: Sequence[str] = ()) -> Report:
     """Sets the model's weights from a checkpoint, matched by name.
 
     All names and shapes are checked and all tensors are read before any variable
@@ -98,6 +104,8 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
       hint: the error's advice for a mismatch.
       may_be_new: name → whether the variable may be missing or have a different shape,
         and then keeps its values: a task's head on a pretrained encoder.
+      labels: the labels of the model's outputs, in their order. If the checkpoint has
+        an output for each, its outputs are put in this order (labels.order).
 
     Returns:
       The report, which is also logged.
@@ -105,7 +113,8 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
     Raises:
       InputError: the tensors do not fit the model, or none of them does.
     """
-    (source, stored), is_head = _opened(model, path), may_be_new
+    (source, stored, theirs), is_head = _opened(model, path), may_be_new
+    stored = _with_outputs_for(labels, theirs, stored, source)
     if not any(name.startswith(_POOLER) for name in stored) and (
             is_head("output_weights")):
         # The checkpoint has no pooler, such as Hugging Face's masked language models.
@@ -116,12 +125,30 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
         model, source, stored, allow_partial, init_from_group0, hint, may_be_new)
 
 
-def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor]]:
-    """Returns the source of a checkpoint in any format, and its tensors by the
-    original's names."""
+def _with_outputs_for(labels: Sequence[str], theirs: Sequence[str],
+                      stored: Mapping[str, Tensor], source: str
+                      ) -> Mapping[str, Tensor]:
+    """Returns the tensors with the outputs of the head, and of its exits, in the order
+    of `labels`; `theirs` are the labels in the order that is stored."""
+    outputs = {name: tensor for name, tensor in stored.items()
+               if _OUTPUTS.fullmatch(name) and tensor.shape[0] == len(labels)}
+    rows = None
+    if labels and "output_weights" in outputs:
+        rows = label_names.order(
+            theirs if len(theirs) == len(labels) else (), labels, source)
+    return {**stored, **{
+        name: dataclasses.replace(tensor, read=lambda tensor=tensor: tensor.read()[rows])
+        for name, tensor in outputs.items() if rows}}
+
+
+def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]:
+    """Returns the source of a checkpoint in any format, its tensors by the original's
+    names, and its labels."""
     if not formats.is_foreign(path):
         prefix = find_checkpoint(path)
-        return prefix, bundle.by_names(prefix, model_only=True)
+        task = vocabulary.task_settings(folder_of(prefix)) or {}
+        return (prefix, bundle.by_names(prefix, model_only=True),
+                task.get("labels") or ())
     try:
         checkpoint = formats.read(path)
     except InputError:  # Some formats do not hold the config.
@@ -134,7 +161,7 @@ def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor]]:
     if other:
         logging.warning("%s was made with a different config: %s.", path,
                         ", ".join(other))
-    return checkpoint.source, checkpoint.tensors
+    return checkpoint.source, checkpoint.tensors, checkpoint.labels
 
 
 def _restore(model, source, stored, allow_partial, init_from_group0, hint, may_be_new):

@@ -13,7 +13,8 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.jobs import parallel
-from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
+from albert_tf.checkpoints import (
+    formats, labels as label_names, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.config import AlbertConfig, CONFIG_FILE
@@ -201,6 +202,26 @@ def use_kept_task(names: Sequence[str]) -> None:
     if not (FLAGS.vocab_file or FLAGS.spm_model_file):
         copy = os.path.join(FLAGS.output_dir, task["vocabulary"]["file"])
         FLAGS[task.get("vocabulary_flag", "spm_model_file")].value = copy
+
+
+def clean_labels() -> None:
+    """Removes invisible characters from --labels, and checks it."""
+    if FLAGS["labels"].present:
+        FLAGS.labels = list(map(label_names.cleaned, FLAGS.labels))
+        label_names.check_lines(FLAGS.labels, "--labels", "remove it")
+        label_names.check_apart(FLAGS.labels, "--labels")
+
+
+def initial_labels(head: str) -> tuple[str, ...]:
+    """Returns the labels of the initial checkpoint if it has this head and names them,
+    else ()."""
+    init = cli_flags.init_checkpoint()
+    try:
+        checkpoint = formats.read(init) if init else None
+    except InputError:  # The error is reported when the checkpoint is loaded.
+        return ()
+    return (checkpoint.labels if checkpoint and head in checkpoint.heads
+            and label_names.named(checkpoint.labels) else ())
 
 
 def values(*names: str) -> dict[str, Any]:

@@ -288,7 +288,8 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
         model, scored_alone(objective) if head.scored_alone else objective,
         task.main_metric, score,
         may_be_new=lambda name: not name.startswith("bert/"),
-        on_report=watch.reported, training_objective=taught or objective)
+        on_report=watch.reported, training_objective=taught or objective,
+        labels=settings.kept.get("labels", ()))
     # 3. Define the batches.
     batches = FeatureBatches(
         padded["train"] if settings.do_train else None,

@@ -21,6 +21,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS
+from albert_tf.checkpoints.labels import check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
@@ -31,7 +32,7 @@ from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import INPUTS, Head
 from albert_tf.serving.saved_model import (
     EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE,
-    SIGNATURE, TOKENIZE_SIGNATURE)
+    RENAME, SIGNATURE, TOKENIZE_SIGNATURE)
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"
 Outputs = Mapping[str, tf.Tensor]
@@ -65,6 +66,7 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     Raises:
       InputError: the folder exists or cannot be written.
     """
+    check_lines(labels, f"--export_dir={export_dir}", RENAME)
     if head is None:
         def outputs(features, computation):
             return vectors.of(

@@ -24,12 +24,13 @@ import tensorflow as tf
 from albert_tf import files, text_files
 from albert_tf.checkpoints import tokenizer_files
 from albert_tf.checkpoints.checkpoint import Report, Vocabulary
+from albert_tf.checkpoints.labels import check_lines
 from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights
-from albert_tf.serving.saved_model import LABELS_FILE
+from albert_tf.serving.saved_model import LABELS_FILE, RENAME
 from albert_tf.tokenization.in_graph import TOKENIZER_FILE
 
 
@@ -85,6 +86,7 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
         raise InputError(f"{loaded.report.source} is already an export; give the model "
                          "that was exported.")
     check(form, precision)
+    check_lines(loaded.labels, f"--export_dir={export_dir}", RENAME)
     shared = loaded.head(task)
     # A new object, because it computes differently from the model's own.
     answering = type(shared)(loaded, shared.head)

@@ -20,13 +20,12 @@ Shapes: B batch, S sequence, P predictions, C choices, H hidden, N classes.
 """
 
 import dataclasses
-import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import vocabulary as model_vocabulary
+from albert_tf.checkpoints import labels as label_names, vocabulary as model_vocabulary
 from albert_tf.checkpoints.checkpoint import Checkpoint, head_of
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -221,8 +220,7 @@ class Teaching:
 
     def _check_labels(self, flag: str, labels: list[str]) -> None:
         """Raises InputError if the teacher has the same labels in a different order."""
-        known = [label for label in self.checkpoint.labels
-                 if not re.fullmatch(r"LABEL_\d+", label)]  # placeholders
+        known = label_names.named(self.checkpoint.labels)
         if not known or known == labels:
             return
         if sorted(known) == sorted(labels):

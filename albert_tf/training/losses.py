@@ -17,7 +17,7 @@ Shapes: B batch, P predictions, V tokens, N classes.
 
 import dataclasses
 import functools
-from typing import Callable, Mapping, Optional
+from typing import Callable, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -79,6 +79,8 @@ class Task:
         evaluation metrics.
       may_be_new: whether a variable of this name may be missing from the initial
         checkpoint, such as those of a new head, which is trained from scratch.
+      labels: the labels of its outputs, in their order, with which those of an initial
+        checkpoint are matched; () if it has none.
       on_report: called with the step and the metrics whenever progress is logged.
     """
 
@@ -90,6 +92,7 @@ class Task:
     on_report: Callable[[int, Mapping[str, float]], None] = (
         lambda step, metrics: None)
     training_objective: Optional[Objective] = None
+    labels: Sequence[str] = ()
 
 
 # ---- parts -----------------------------------------------------------------

@@ -250,7 +250,8 @@ def _initialize(run, may_be_new: Callable[[str], bool]) -> None:
     restore_tf1(
         run.task.model, options.init_checkpoint,
         allow_partial=options.allow_partial_init,
-        init_from_group0=options.init_from_group0, may_be_new=may_be_new)
+        init_from_group0=options.init_from_group0, may_be_new=may_be_new,
+        labels=run.task.labels)
     logging.info("Starting at step 0 from the weights of %s.", options.init_checkpoint)
 
 

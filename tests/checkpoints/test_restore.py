@@ -1,5 +1,7 @@
 """Weights by the release's names: what restoring reports, refuses and writes."""
 
+import functools
+import json
 import os
 import pathlib
 import shutil
@@ -9,7 +11,9 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.checkpoints import folders as checkpoint_files, restore as tf1
+from albert_tf.checkpoints import (
+    folders as checkpoint_files, formats, restore as tf1)
+from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.checkpoint import UNEXPECTED
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -17,6 +21,7 @@ from albert_tf.modeling.albert import AlbertModel
 from tests import models
 from tests.golden.model import HEADS, assert_holds, fixture_case
 from tests.helpers import FIXTURES
+from tests.serving import tiny_models
 
 GOLDEN = FIXTURES / "model" / "model.ckpt"
 TINY = AlbertConfig(
@@ -185,6 +190,40 @@ def test_head_of_another_shape_is_new(tmp_path):
     assert_holds(other, {**tensors, **{name: before[name] for name in head}})
     check_refused(classifier(2), path, "a different shape: 2",
                   "output_bias is [3] in the checkpoint, [2] in the model")
+
+
+@pytest.mark.parametrize("may_be_new", [head_may_be_new, lambda name: False])
+def test_outputs_are_put_in_the_order_of_the_labels(may_be_new, tmp_path):
+    """For training and for use; those of the exits too."""
+    make = functools.partial(models.classifier, TINY, 3, exit_weight=1.0)
+    tensors, path = stored(tmp_path, make())
+    (tmp_path / "task.json").write_text(json.dumps(
+        {"task": "custom", "labels": ["a", "b", "c"], "vocabulary": {"file": "v"}}))
+    model = make()
+    tf1.restore_tf1(model, path, may_be_new=may_be_new, labels=["c", "a", "b"])
+    outputs = [name for name in tensors if name.endswith(
+        ("output_weights", "output_bias"))]
+    assert len(outputs) == 4
+    assert_holds(model, {
+        **tensors, **{name: tensors[name][[2, 0, 1]] for name in outputs}})
+
+
+def test_outputs_of_a_foreign_model_are_put_in_order_too(tmp_path, caplog):
+    """Hugging Face's MNLI has another order than the task, and capitals."""
+    there = tiny_models.write(tmp_path / "run", "classes")
+    convert(there, str(tmp_path / "hf"), "hf")
+    path = tmp_path / "hf" / "config.json"
+    values = json.loads(path.read_text())
+    names = ["entailment", "neutral", "contradiction"]
+    tensors = formats.read(there).tensors
+    for theirs, rows in ((map(str.upper, names), [2, 0, 1]), (
+            ("LABEL_0", "LABEL_1", "LABEL_2"), [0, 1, 2])):
+        path.write_text(json.dumps({**values, "id2label": dict(enumerate(theirs))}))
+        model = models.classifier(tiny_models.TINY, 3)
+        tf1.restore_tf1(model, str(tmp_path / "hf"), labels=sorted(names))
+        assert_holds(model, {name: tensor.read()[rows] if name.startswith("output_")
+                             else tensor.read() for name, tensor in tensors.items()})
+    assert "assumed to be, in the order of its outputs: contradiction, " in caplog.text
 
 
 def test_encoder_is_never_new(tmp_path):

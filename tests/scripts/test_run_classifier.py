@@ -84,6 +84,8 @@ def write_own(folder):
         csv.writer(stream).writerows([["stars", "review"], *(
             [label, text] for text, label in texts)])
     table(folder / "dev.tsv", ["review", "stars"], texts[:5])
+    (folder / "marked.csv").write_text("review,stars\n" + "".join(
+        f'"{text}",?\n' for text, _ in texts[:3]), encoding="utf-8")
     with gzip.open(folder / "new.jsonl.gz", "wt", encoding="utf-8") as stream:
         stream.writelines(json.dumps({"review": text}, ensure_ascii=False) + "\n"
                           for text, _ in texts[:3])
@@ -225,6 +227,25 @@ EARLY = {
     "own data for another task": (
         dict(COLA, train_file="train.csv"),
         "--train_file is for your own data, but cola reads the files of GLUE"),
+    "labels of GLUE": (
+        dict(COLA, labels="0,2"), "--labels=0,2: the labels of cola are 0, 1; give each "
+        "of them once, in the order"),
+    "labels of numbers": (
+        dict(COLA, labels="0,2", task_name="sts-b"),
+        "--labels=0,2: sts-b has numbers instead of labels; leave the flag out"),
+    "labels that look the same": (
+        dict(OWN, labels="\u00e9,e\u0301"), r"--labels: the labels '\\xe9' and "
+        r"'e\\u0301' look the same"),
+    "placeholders": (
+        dict(OWN, train_file=None, do_train=None, do_predict="true", labels="好评,差评",
+             test_file="marked.csv", init_checkpoint="{data}/pretrained",
+             output_dir="{data}/marked"),
+        "marked.csv, line 2: the label '\\?' is not one of '好评', '差评'; fix the file, "
+        "or the task's labels, or give --notest_labels"),
+    "labels of nobody": (
+        dict(OWN, train_file=None, do_train=None, do_predict="true",
+             test_file="new.jsonl.gz"),
+        "the labels are unknown without a training file or a model that names them"),
     "recipe of own data": (
         dict(OWN, recipe="true"), "--recipe: the paper has no settings for a custom"),
     "own data without a training set": (
@@ -297,13 +318,29 @@ WORKING = {
         output_dir="{data}/reviews", data_dir="{data}/own", test_file="new.jsonl.gz",
         do_predict="true", num_workers=1, num_length_buckets=1,
         export_dir="{data}/exported", export_text=HAS_TENSORFLOW_TEXT),
+    # The same model to start from, with its labels in a different order, and not given.
+    "own, reordered": dict(
+        output_dir="{data}/reordered", data_dir="{data}/own", task_name="custom",
+        test_file="new.jsonl.gz", text_column="review", labels="差评,好评",
+        init_checkpoint="{data}/reviews", do_predict="true", max_seq_length=12,
+        num_workers=1, export_dir="{data}/reordered_export", export_text=False),
+    "own, unnamed labels": dict(
+        output_dir="{data}/unnamed", data_dir="{data}/own", task_name="custom",
+        test_file="new.jsonl.gz", text_column="review", max_seq_length=12,
+        init_checkpoint="{data}/reviews", do_predict="true", num_workers=1),
+    "own, placeholders": dict(
+        output_dir="{data}/reviews", data_dir="{data}/own", test_file="marked.csv",
+        do_predict="true", num_workers=1, num_length_buckets=1, notest_labels=""),
+    "glue, reordered": dict(
+        COLA, output_dir="{data}/reordered_cola", do_train=None, do_eval="true",
+        labels="1,0", init_checkpoint="{data}/cola"),
 }
 
 
 def command(flags, folder):
     if isinstance(flags, list):
         return [part.replace("{data}", str(folder)) for part in flags]
-    return [f"--{name}={value}".replace("{data}", str(folder))
+    return [f"--{name}={value}".removesuffix("=").replace("{data}", str(folder))
             for name, value in flags.items() if value is not None]
 
 
@@ -484,6 +521,38 @@ def test_own_data_in_three_formats(worked, data):
     assert header == ["guid", "text_a", "prediction", "probability"]
     assert [row[1] for row in rows] == ["书很好", "书很坏", "书不好,很坏"]
     assert {row[2] for row in rows} <= {"好评", "差评"}
+
+
+def test_labels_in_another_order_are_matched_by_name(worked, data):
+    log = worked["own, reordered"]["log"]
+    assert ("reviews/model.ckpt-best has its labels in the order 好评, 差评. Its "
+            "outputs are reordered to 差评, 好评.") in log
+    expected = (data / "reviews" / "predictions.tsv").read_text()
+    for name in ("reordered", "unnamed", "reviews"):
+        assert (data / name / "predictions.tsv").read_text() == expected
+    assert "reordered to" not in worked["own, unnamed labels"]["log"]
+    np.testing.assert_allclose(
+        probabilities(data / "reordered")[:, ::-1], probabilities(data / "reviews"),
+        atol=1e-6)
+    # The export gives the reordered model's outputs and labels.
+    export = data / "reordered_export"
+    assert (export / "assets" / "labels.txt").read_text() == "差评\n好评\n"
+    row = {name: tf.constant([ids]) for name, ids in (
+        ("input_ids", [2, 23, 24, 21, 3]), ("input_mask", [1] * 5),
+        ("segment_ids", [0] * 5))}
+    here, there = (saved_model._load(str(folder)).signatures for folder in (
+        export, data / "exported"))
+    there = there["ids" if HAS_TENSORFLOW_TEXT else "serving_default"]
+    np.testing.assert_allclose(
+        here["serving_default"](**row)["probabilities"].numpy()[:, ::-1],
+        there(**row)["probabilities"].numpy(), atol=1e-6)
+
+
+def test_order_of_a_glue_tasks_labels_can_be_given(worked, data):
+    assert "Its outputs are reordered to 1, 0." in worked["glue, reordered"]["log"]
+    for name, value in evaluation(data / "reordered_cola").items():
+        if name in ("accuracy", "matthews"):
+            assert value == pytest.approx(evaluation(data / "cola")[name])
 
 
 # ---- processes -------------------------------------------------------------

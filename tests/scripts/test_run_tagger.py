@@ -47,7 +47,7 @@ WRONG = {
     "stride": (dict(doc_stride=0), "--doc_stride=0: "),
     "no labels": (dict(USE, test_file="{data}/test.conll",
                        init_checkpoint="{data}/none"),
-                  "the tags are unknown without a training file; give --labels"),
+                  "the tags are unknown without a training file or a model that names"),
 }
 WORKING = {
     "whole": dict(FLAGS, do_predict="true", test_file="{data}/test.conll",

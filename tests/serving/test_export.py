@@ -1,5 +1,6 @@
 """SavedModels: what serves gives the numbers of the model."""
 
+import dataclasses
 import importlib.util
 import sys
 
@@ -11,7 +12,7 @@ import albert_tf
 from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
-from albert_tf.serving import saved_model
+from albert_tf.serving import portable, saved_model
 from albert_tf.serving.export import export
 from tests import models, tiny_run
 from tests.commands import run_commands
@@ -80,6 +81,20 @@ def test_folder_that_exists_is_kept(tmp_path):
             "--export_dir=.*model exists already; choose a new folder")):
         export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["notes"]
+
+
+def test_a_label_with_a_line_end_is_not_exported(tmp_path):
+    """In a file of labels it would be two, and every later one another's."""
+    folder = tmp_path / "export"
+    with pytest.raises(InputError, match=r"--export_dir=.*: the label 'a\\nb' has a line "
+                       "end, .*; rename it in the config.json or task.json"):
+        export(make(3), None, str(folder), ["a\nb", "c", "d"])
+    loaded = dataclasses.replace(
+        albert_tf.load(tiny_models.write(tmp_path / "model", "classes")),
+        labels=("a\nb", "c", "d"))
+    with pytest.raises(InputError, match=r"the label 'a\\nb' has a line end"):
+        portable.export(loaded, "classify", str(folder), "onnx", "float32")
+    assert not folder.exists()
 
 
 def test_failed_export_leaves_nothing(tmp_path, monkeypatch):

@@ -16,10 +16,11 @@ from typing import Iterable, Iterator, Mapping, Sequence
 from absl import logging
 
 from albert_tf import files, text_files
+from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification.task import (
-    SPLITS, ClassificationTask, Example, parse_label)
+    SPLITS, UNCLEAN, ClassificationTask, Example, parse_label)
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.text import inputs as text_inputs
 from albert_tf.text.inputs import Input
@@ -111,9 +112,10 @@ def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
 def _collected(file: DataFile | None) -> tuple[str, ...]:
     if file is None:
         raise InputError(
-            "the labels are unknown without a training file; give --labels in the "
-            "order in which the model was trained.")
-    labels = {str(example.label) for example in read(file).examples}
+            "the labels are unknown without a training file or a model that names them; "
+            "give --labels in the order of the model's outputs.")
+    labels = sorted({str(example.label) for example in read(file).examples})
+    label_names.check_apart(labels, file.path)
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return tuple(sorted(
         labels, key=lambda label: (int(label), label) if numbers else label))
@@ -149,6 +151,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     if file.delimiter is not None and len(file.delimiter) != 1:
         raise InputError(f"--delimiter={file.delimiter!r} is not a single character.")
     blank: list[int] = []
+    unclean: list[int] = []
 
     def rows() -> Iterator[tables.Row]:
         for row in tables.read_rows(file.path, kind, file.delimiter):
@@ -165,23 +168,44 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         if values is None:
             continue
         text_a, text_b, label, guid = values
-        if label is None or not label.strip():
+        if label is None or not label_names.cleaned(label):
             if label_needed and file.label is not None:
                 raise InputError(
                     f"{row.where}: there is no label in column '{file.label}'; fill it "
                     "in, or remove the line.")
             label = None
         else:
-            label = (label.strip() if labels is None
-                     else parse_label(label, labels, row.where))
+            if not label_names.is_clean(label):
+                unclean.append(row.number)
+            label = (_plain(label, row.where) if labels is None
+                     else _parsed(label, labels, row.where, label_needed))
         examples.append(Example(
             f"{split}-{len(examples) + 1}" if guid is None else guid, text_a, text_b,
             label, row.where))
     if not examples:
         raise InputError(f"{file.path}: there is no example in this file; check the "
                          "path and the format.")
-    return ExampleSet(examples, (file.path,), tables.line_note(
-        file.path, blank, "blank and left out"))
+    return ExampleSet(examples, (file.path,), (
+        *tables.line_note(file.path, blank, "blank and left out"),
+        *tables.line_note(file.path, unclean, UNCLEAN)))
+
+
+def _plain(label: str, where: str) -> str:
+    label = label_names.cleaned(label)
+    label_names.check_lines([label], where, "remove it")
+    return label
+
+
+def _parsed(label: str, labels: Sequence[str], where: str, needed: bool
+            ) -> str | float:
+    """Parses a label; the advice for a file that may be without is to leave it out."""
+    try:
+        return parse_label(label, labels, where)
+    except InputError as error:
+        if needed:
+            raise
+        raise InputError(f"{str(error).removesuffix('.')}, or give --notest_labels for "
+                         "a file without true labels.") from error
 
 
 def inputs(path: str, text_column: str | None = None, text_b_column: str | None = None,

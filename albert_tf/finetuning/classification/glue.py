@@ -16,10 +16,11 @@ import re
 from typing import Any, Mapping, NamedTuple
 
 from albert_tf import files
+from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification.task import (
-    ClassificationTask, Example, parse_label)
+    UNCLEAN, ClassificationTask, Example, parse_label)
 from albert_tf.finetuning.common import ExampleSet
 
 
@@ -80,7 +81,7 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
 def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
                ) -> ExampleSet:
     examples: list[Example] = []
-    blank, short, long = [], [], []  # Numbers of lines.
+    blank, short, long, unclean = [], [], [], []  # Numbers of lines.
     width = 0  # Columns of the header.
     places = None if file.columns.header else _places(path, file.columns, None)
     for row in tables.read_rows(path, "tsv"):
@@ -97,12 +98,16 @@ def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
         else:
             if width and len(row.cells) > width:
                 long.append(row.number)
+            if "label" in places and not label_names.is_clean(
+                    row.cells[places["label"]]):
+                unclean.append(row.number)
             examples.append(_example(row, places, split, labels))
     return ExampleSet(examples, (path,), (
         *tables.line_note(path, blank, "blank and left out"),
         *tables.line_note(path, short, "left out because they have too few columns"),
         *tables.line_note(path, long,
-                          "longer than the header; the extra columns are ignored")))
+                          "longer than the header; the extra columns are ignored"),
+        *tables.line_note(path, unclean, UNCLEAN)))
 
 
 def _places(path: str, columns: _Columns, header: list[str] | None

@@ -11,6 +11,7 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints import labels as label_names
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
@@ -21,6 +22,8 @@ from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
+# What a note says of lines whose label was cleaned.
+UNCLEAN = "have invisible characters in the label, which are removed"
 
 
 class Example(NamedTuple):
@@ -105,6 +108,11 @@ class ClassificationTask(FineTuningTask):
         """Reads the examples of one of SPLITS; `where` is the folder of the data. The
         training set includes the texts of `unlabeled_file`."""
         labelled = self._read(where, split)
+        known = [example.label for example in labelled.examples
+                 if example.label is not None]
+        if self.labels and known:
+            logging.info("%s: %d examples with labels: %s.", split, len(known),
+                         label_names.counted(self.labels, known))
         if split != "train" or not self.unlabeled_file:
             return labelled
         paths = files.expand_patterns(self.unlabeled_file, "--unlabeled_file")
@@ -365,11 +373,13 @@ class ClassificationTask(FineTuningTask):
 def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
     """Parses a label in a file: one of `labels`, or a number if there are none.
     `where` is "file, line 12"."""
-    text = text.strip()
+    # A model may have labels that were not cleaned.
+    text = text.strip() if text.strip() in labels else label_names.cleaned(text)
     if labels:
         if text not in labels:
-            raise InputError(f"{where}: the label '{text}' is not one of "
-                             f"{', '.join(map(repr, labels))}; fix the file, or the "
+            raise InputError(f"{where}: the label {label_names.shown(text)} is not one "
+                             f"of {', '.join(map(label_names.shown, labels))}; fix the "
+                             "file, or the "
                              "task's labels.")
         return text
     try:

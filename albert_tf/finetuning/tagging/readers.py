@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any, Iterator, Optional, Sequence
 
+from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.tagging.files import (
@@ -75,6 +76,16 @@ class Reading:
         if not sentences:
             raise InputError(f"{path}: there is no word in this file; check the path "
                              "and the format.")
+        unclean = {tag for sentence in sentences for tag in sentence.tags or ()
+                   if not label_names.is_clean(tag)}
+        if unclean:
+            notes += tables.line_note(path, [
+                sentence.numbers[i] for sentence in sentences
+                for i, tag in enumerate(sentence.tags or ()) if tag in unclean],
+                "have invisible characters in the tag, which are removed")
+            sentences = [sentence if sentence.tags is None else sentence._replace(
+                tags=tuple(label_names.cleaned(tag) if tag in unclean else tag
+                           for tag in sentence.tags)) for sentence in sentences]
         return sentences, notes
 
     def _read_conll(self, path: str, tagged: Optional[bool]) -> Iterator[Sentence]:

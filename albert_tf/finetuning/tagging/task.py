@@ -17,6 +17,7 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints import labels as label_names
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
@@ -128,6 +129,10 @@ class TaggingTask(FineTuningTask):
                          "the file is therefore not scored.")
         logging.info("%s: %d sentences with %d words; the scheme of tags is %s.", split,
                      len(sentences), _words(sentences), self.scheme)
+        tags = [tag for sentence in sentences for tag in sentence.tags or ()]
+        if tags:
+            logging.info("%s: words with tags: %s.", split, label_names.counted(
+                [*self.labels, *sorted(unknown)], tags))
         return ExampleSet(sentences, (where,), tuple(notes))
 
     def _has_tags(self, split: str) -> Optional[bool]:
@@ -369,10 +374,12 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                 scoring.check_tag(tag, scheme, sentence.where(place))
     if labels is None:
         if not train_file and not known_labels:
-            raise InputError("the tags are unknown without a training file; give "
-                             "--labels in the order in which the model was trained.")
+            raise InputError("the tags are unknown without a training file or a model "
+                             "that names them; give --labels in the order of the "
+                             "model's outputs.")
         labels = (known_labels if tags <= set(known_labels) else
                   sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
+        label_names.check_apart(sorted(tags), train_file)
     elif tags and not tags & set(labels):
         raise InputError(f"--labels: none of them is a tag in {train_file}, which has "
                          f"{_some(tags)}; correct the flag, or leave it out.")

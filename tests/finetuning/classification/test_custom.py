@@ -240,7 +240,7 @@ def test_files_are_looked_for_in_the_data_folder(tmp_path):
     (TRAIN, {"labels": ["no", "yes"], "regression": True},
      "which --regression does not have"),
     ("text\tlabel\na\tno\n", {}, r"there are 1 labels \(no\)"),
-    (None, {"test": "text\na\n"}, "without a training file; give --labels"),
+    (None, {"test": "text\na\n"}, "without a training file or a model that .* give --labels"),
 ])
 def test_labels_that_cannot_be_are_refused(tmp_path, train, options, message):
     with pytest.raises(InputError, match=message):
@@ -429,3 +429,60 @@ def test_texts_without_labels_are_read_as_in_training(tmp_path):
         unlabeled_file=texts,
         unlabeled_inputs=functools.partial(custom.inputs, text_column="text"))
     assert [each.text_a for each in task.read("", "train").examples] == list("abcd")
+# --- characters of labels
+
+@pytest.mark.parametrize("content", [
+    "label\ttext\npos\tfine\nneg\tpoor\n\ufeffpos\tgood\nneg\u200b\tbad\n",
+    "label\ttext\n\u200epos \tfine\n\u00adneg\tpoor\npos\tgood\nneg\tbad\n"])
+def test_invisible_characters_make_no_classes(tmp_path, content, caplog):
+    """As of two files with a byte-order mark, joined."""
+    path = write(tmp_path, "x.tsv", content)
+    task = custom.build_task({"train": DataFile(path, "text", label="label")})
+    assert task.labels == ("neg", "pos")
+    with caplog.at_level("INFO"):
+        found = task.read("", "train")
+    assert [e.label for e in found.examples] == ["pos", "neg", "pos", "neg"]
+    [note] = found.notes
+    assert note.startswith(f"{path}: 2 line(s) have invisible characters in the label")
+    assert caplog.messages == ["train: 4 examples with labels: neg 2, pos 2."]
+
+
+def test_a_label_of_a_model_is_matched_as_it_is(tmp_path):
+    """One made before labels were cleaned."""
+    found = read(tmp_path, "x.tsv", "text\tlabel\nfine\t\u200bpos\n",
+                 labels=("\u200bpos", "pos"))
+    assert [e.label for e in found.examples] == ["\u200bpos"]
+
+
+@pytest.mark.parametrize("name, content, pattern", [
+    ("x.tsv", "text\tlabel\nfine\t\u200b\n", "line 2: there is no label in column"),
+    ("x.csv", 'text,label\nfine,"a\nb"\n',
+     r"line 2: the label 'a\\nb' has a line end, .*; remove it"),
+    ("x.jsonl", '{"text": "fine", "label": "a\\rb"}',
+     r"line 1: the label 'a\\rb' has a line end"),
+    ("x.tsv", "text\tlabel\nfine\t\u00e9\npoor\te\u0301\n",
+     r"x.tsv: the labels 'e\\u0301' and '\\xe9' look the same")])
+def test_labels_that_nobody_can_tell_are_refused(tmp_path, name, content, pattern):
+    with pytest.raises(InputError, match=pattern):
+        custom.build_task({"train": DataFile(
+            write(tmp_path, name, content), "text", label="label")})
+
+
+def test_the_error_shows_what_cannot_be_seen(tmp_path):
+    with pytest.raises(InputError, match=r"the label 'po\\u200ds' is not one of 'neg'"):
+        read(tmp_path, "x.tsv", "text\tlabel\nfine\tpo\u200ds\n",
+             labels=("neg", "pos"))
+
+
+@pytest.mark.parametrize("mark, labels", [("-1", ("0", "1")), ("?", ())])
+def test_placeholders_of_a_test_file_name_the_flag(tmp_path, mark, labels):
+    content = f"text\tlabel\nfine\t{mark}\n"
+    given = dict(labels=labels, label_needed=False, split="test")
+    with pytest.raises(InputError, match="line 2: the label .*or give --notest_labels"):
+        read(tmp_path, "x.tsv", content, **given)
+    [example] = read(tmp_path, "x.tsv", content, **{**given, "label": None}).examples
+    assert example.label is None
+    # A file to learn from has true labels.
+    with pytest.raises(InputError) as error:
+        read(tmp_path, "x.tsv", content, labels=labels)
+    assert "--notest_labels" not in str(error.value)

@@ -549,3 +549,20 @@ def test_strict_scores_are_not_compared_with_others(tmp_path):
     path.write_text("a B-X\nb O\n")
     assert [build_task(str(path), strict=strict).scoring() for strict in (
         False, True)] == [{"strict": False}, {"strict": True}]
+
+
+def test_invisible_characters_make_no_tags(write, caplog):
+    path = write("\ufeffEU\tB-ORG\u200b\nsays\tO\n\nOslo\t\ufeffB-ORG\nso\tO\n")
+    task = build_task(path)
+    assert task.labels == ("O", "B-ORG") and task.scheme == "iob2"
+    with caplog.at_level("INFO"):
+        found = task.read(path, "train")
+    assert [each.tags for each in found.examples] == [("B-ORG", "O")] * 2
+    assert found.notes == (f"{path}: 2 line(s) have invisible characters in the tag, "
+                           "which are removed (line 1, 4).",)
+    assert caplog.messages[-1] == "train: words with tags: O 2, B-ORG 2."
+
+
+def test_tags_that_look_the_same_are_refused(write):
+    with pytest.raises(InputError, match="look the same but are different"):
+        build_task(write("a\tB-\u00e9\nb\tB-e\u0301\nc\tO\n"))

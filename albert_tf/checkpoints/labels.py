@@ -1,0 +1,133 @@
+"""Labels: matching those of a model with those of a task, and what they may contain.
+
+    order(("pos", "neg"), ("neg", "pos"), "hf/sentiment")  # [1, 0]
+"""
+
+import collections
+import re
+import unicodedata
+from typing import Iterable, Optional, Sequence
+
+from absl import logging
+
+from albert_tf.checkpoints.checkpoint import some
+from albert_tf.errors import InputError
+
+# The names that Hugging Face gives to unnamed classes.
+_UNNAMED = re.compile(r"LABEL_\d+")
+# Characters of class Cf that tell labels apart: joiners between letters, which scripts
+# such as Persian and emoji need, tags of emoji flags, and signs of numbers.
+_TELLING = re.compile("[\u200c\u200d\U000e0020-\U000e007f\u0600-\u0605\u06dd\u070f"
+                      "\u0890\u0891\u08e2\U000110bd\U000110cd]")
+_SHOWN, _COUNTED = 8, 50  # labels in a message, and in a list with counts
+
+
+# ---- characters ------------------------------------------------------------
+
+
+def cleaned(label: str) -> str:
+    """Returns a label without invisible characters (byte-order marks, zero-width
+    blanks, marks of direction) and without white space at its ends.
+
+    Inside a label, joiners and other format characters that tell labels apart are kept.
+    """
+    visible = "".join(char for char in label if unicodedata.category(char) != "Cf"
+                      or _TELLING.match(char))
+    return re.sub(r"^[\s\u200c\u200d]+|[\s\u200c\u200d]+$", "", visible)
+
+
+def is_clean(label: str) -> bool:
+    """Returns whether `cleaned` removes nothing but white space from a label."""
+    return cleaned(label) == label.strip()
+
+
+def shown(label: str) -> str:
+    """Returns a label in quotes, with escapes for what cannot be seen."""
+    return f"'{label}'" if label.isprintable() else ascii(label)
+
+
+def counted(labels: Sequence[str], found: Iterable[str]) -> str:
+    """Returns the labels, each with its number in `found`, for a log line."""
+    counts = collections.Counter(found)
+    return some([f"{shown(label)[1:-1]} {counts[label]:,}" for label in labels],
+                _COUNTED)
+
+
+def check_lines(labels: Sequence[str], where: str, advice: str) -> None:
+    """Raises InputError if a label has a line end, which files of labels cannot hold;
+    `where` and `advice` say where it is and what to do."""
+    for label in labels:
+        if re.search(r"[\r\n]", label):
+            raise InputError(f"{where}: the label {shown(label)} has a line end, which "
+                             f"files of labels cannot hold; {advice}.")
+
+
+def check_apart(labels: Sequence[str], where: str) -> None:
+    """Raises InputError if two labels look the same, such as é as one character and as
+    two; `where` names the file or flag."""
+    known: dict[str, str] = {}
+    for label in labels:
+        before = known.setdefault(_looks(label), label)
+        if before != label:
+            raise InputError(
+                f"{where}: the labels {ascii(before)} and {ascii(label)} look the same "
+                "but are different characters; write both in the same way.")
+
+
+def _looks(label: str) -> str:
+    visible = unicodedata.normalize("NFC", cleaned(label)).replace("\ufe0f", "")
+    return " ".join(visible.split())
+
+
+# ---- order -----------------------------------------------------------------
+
+
+def named(labels: Sequence[str]) -> list[str]:
+    """Returns the labels without the names that Hugging Face gives to unnamed
+    classes."""
+    return [label for label in labels if not _UNNAMED.fullmatch(label)]
+
+
+def order(theirs: Sequence[str], ours: Sequence[str], source: str
+          ) -> Optional[list[int]]:
+    """Returns the output of the model `source` for each of our labels, or None if its
+    outputs are in the order of ours; logs what is not equal.
+
+    Labels are matched by name, if necessary without regard to case. Those without an
+    equal are matched in their order, with a warning.
+    """
+    theirs, ours = list(theirs), list(ours)
+    if theirs == ours:
+        return None
+    if not named(theirs):
+        logging.warning(
+            "%s does not name its labels. They are assumed to be, in the order of its "
+            "outputs: %s. If their order is different, give it with --labels.", source,
+            _listed(ours))
+        return None
+    keys, wanted = (list(map(_key, labels)) for labels in (theirs, ours))
+    if len({*keys}) < len(keys) or len({*wanted}) < len(wanted):
+        keys, wanted = theirs, ours
+    places = {key: place for place, key in enumerate(keys)}
+    rest = iter(sorted({*range(len(keys))} - {*map(places.get, wanted)}))
+    result = [places[key] if key in places else next(rest) for key in wanted]
+    other = [f"{theirs[place]} is taken for {ours[i]}" for i, place in enumerate(result)
+             if keys[place] != wanted[i]]
+    if other:
+        logging.warning(
+            "%s has other labels than this task: %s. If this is wrong, give --labels in "
+            "the order of the model's, which is %s.", source, some(other, _SHOWN),
+            _listed(theirs))
+    if result == sorted(result):
+        return None
+    logging.info("%s has its labels in the order %s. Its outputs are reordered to %s.",
+                 source, _listed(theirs), _listed(ours))
+    return result
+
+
+def _key(label: str) -> str:
+    return re.sub(r"[\s_-]+", "_", _looks(label)).casefold()
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return some(labels, _SHOWN)
