@@ -49,11 +49,11 @@ flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yields the texts of files, in order, without blank ones."""
-    for text, _, where in itertools.chain.from_iterable(map(inputs.read, paths)):
+    for each in itertools.chain.from_iterable(map(inputs.read, paths)):
         try:
-            named = inputs.named(text, NAMES, NAMES[1:])
+            named = inputs.named(each.given, NAMES, NAMES[1:])
         except InputError as error:
-            raise InputError(f"{where}: {error}") from error
+            raise InputError(f"{each.where}: {error}") from error
         if any(map(str.strip, filter(None, named.values()))):
             yield named
 
