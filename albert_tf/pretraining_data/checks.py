@@ -95,8 +95,9 @@ def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
     if corpus.documents == 1:
         if options.instances.random_next_sentence:
             raise InputError(
-                "The input is one document, but --random_next_sentence takes second "
-                "segments from other documents; put a blank line between documents.")
+                "The input is one document, but --sentence_objective=next (or "
+                "--random_next_sentence) takes second segments from other documents; put "
+                "a blank line between documents.")
         logging.warning(
             "The input is one document, because there is no blank line between "
             "sentences. With --single_segment=random, second segments that should come "

@@ -107,6 +107,12 @@ def test_one_document_warns_and_works(tmp_path, tokenizer, caplog, create):
     assert summary["instances"] > 0 and summary["text"]["documents"] == 1
 
 
+def test_one_document_has_no_next_sentence_from_another(tmp_path, tokenizer, create):
+    with pytest.raises(InputError, match="--sentence_objective=next .or"):
+        create(options_of(tmp_path, TEXT.replace("\n\n", "\n"), instances=InstanceOptions(
+            max_seq_length=24, sentence_objective="next")), tokenizer)
+
+
 @pytest.mark.parametrize("text, more, warned", [
     (TEXT, {}, ""),
     ("文\n\n字\n\n語 a\n", {}, "vocabulary does not fit"),

@@ -161,8 +161,21 @@ def run(words, place, **options):
         check=False, timeout=300, **options)
 
 
+def exports():
+    """The commands in the table of exports; "..." stands for the command above it."""
+    command = ""
+    for cell in re.findall(r"^\|[^|]*\| `([^`]*)`", README, re.M):
+        if cell.startswith("export_model.py "):
+            command = f"python {cell}"
+            yield command
+        elif cell.startswith("... "):
+            flags = cell.removeprefix("... ")
+            yield f"{command}{flags.replace('--format=', '_').split()[0]} {flags}"
+
+
 SERVE = next(line for line in commands() if "serve.py" in line)
-ORDER = [line for line in commands() if not line.startswith(LEFT_OUT) and line != SERVE]
+ORDER = [line for line in [*commands(), *exports()]
+         if not line.startswith(LEFT_OUT) and line != SERVE]
 
 
 @pytest.fixture(scope="module", name="after")
@@ -187,11 +200,23 @@ def test_command_runs(number, after):
     assert done.returncode == 0, f"{ORDER[number]}\n{done.stdout}\n{done.stderr}"
 
 
+def test_every_part_of_a_batch_has_as_many_sequences_on_all_hardware():
+    rows = re.findall(r"^\| ([^|]*) \| `[^`]*--gradient_accumulation_steps=(\d+)`", README,
+                      re.M)
+    replicas = {"eight GPUs": 8, "two hosts with eight GPUs each": 16, "TPU v3-8": 8,
+                "TPU v3-32 (pod)": 32}
+    assert {where for where, _ in rows} == {*replicas}
+    for where, parts in rows:
+        assert 4096 == 32 * int(parts) * replicas[where], where
+
+
 def test_outputs_are_where_the_readme_says(place, after):
     after(len(ORDER) - 1)
     assert (place / "runs" / "base" / "model.ckpt-2.index").exists()
     assert (place / "runs" / "reviews" / "model.ckpt-best.index").exists()
     assert (place / "reviews_hf" / "config.json").exists()
+    assert (place / "exported" / "reviews" / "saved_model.pb").exists()
+    assert (place / "exported" / "reviews_onnx" / "portable.json").exists()
 
 
 def test_server_answers(place, after):

@@ -379,11 +379,11 @@ def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
         if text not in labels:
             raise InputError(f"{where}: the label {label_names.shown(text)} is not one "
                              f"of {', '.join(map(label_names.shown, labels))}; fix the "
-                             "file, or the "
-                             "task's labels.")
+                             "file, or the task's labels.")
         return text
     try:
-        value = float(text)
+        # Python's float would read 1_5 as 15.
+        value = math.nan if "_" in text else float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
