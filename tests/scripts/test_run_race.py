@@ -286,8 +286,8 @@ def test_recipe_is_the_papers_and_without_dropout_that_of_version_2(worked, data
     options = answers(data / "middle", "options.json")
     assert options["learning_rate"] == 2e-5 and options["train_batch_size"] == 4
     assert answers(data / "middle", "albert_config.json")["hidden_dropout_prob"] == 0.1
-    assert "of the recipe race." in worked["middle"]["log"]
-    assert "of the recipe race-v2." in worked["recipe without dropout"]["log"]
+    assert "of the recipe race (source" in worked["middle"]["log"]
+    assert "of the recipe race-v2 (source" in worked["recipe without dropout"]["log"]
     recipe = RECIPES["race-v2"]
     assert (recipe.albert_dropout, recipe.learning_rate) == (0.0, 1e-5)
 
