@@ -37,6 +37,7 @@ FLAGS["max_seq_length"].help = (
     "overlapping windows.")
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
+_OF_IOBES = ("bioes", "bilou", "bmes")
 _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 for _split, _use in _USE_OF_SPLIT.items():
     flags.DEFINE_string(f"{_split}_file", None, f"File of sentences to {_use}; may "
@@ -58,9 +59,10 @@ flags.DEFINE_bool(
     "test_tags", None, "--test_file has tags, and predictions are scored against "
     "them; default: true if the file has a column or field for tags.")
 flags.DEFINE_enum(
-    "scheme", "auto", ["auto", *scoring.SCHEMES, "bioes"], "How tags mark "
-    "entities; none: they mark none (e.g. parts of speech), and each tag is scored by "
-    "itself; auto: detected from the tags of --train_file.")
+    "scheme", "auto", ["auto", *scoring.SCHEMES, *_OF_IOBES], "How tags mark "
+    "entities; bioes, bilou and bmes are iobes, whose letters may differ; none: they "
+    "mark none (e.g. parts of speech), and each tag is scored by itself; auto: "
+    "detected from the tags of --train_file.")
 flags.DEFINE_bool(
     "strict", False, "Count only entities that follow the scheme exactly, as in "
     "seqeval's strict mode; by default tags are read as conlleval reads them.")
@@ -106,7 +108,7 @@ def _task() -> tagging.TaggingTask:
         FLAGS.do_train and FLAGS.train_file or "", labels=FLAGS.labels,
         known_labels=() if FLAGS.labels else finetuning_flags.initial_labels(
             "token_classification"),
-        scheme="iobes" if FLAGS.scheme == "bioes" else FLAGS.scheme,
+        scheme="iobes" if FLAGS.scheme in _OF_IOBES else FLAGS.scheme,
         reading=readers.Reading(FLAGS.data_format, FLAGS.tag_column,
                                 FLAGS.word_column, FLAGS.split_words),
         **finetuning_flags.values(

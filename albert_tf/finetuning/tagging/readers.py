@@ -14,11 +14,14 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.tagging.files import (
     CONLLU, GLOBAL_COLUMNS, PREDICTION, Line, Sentence, joined)
-from albert_tf.finetuning.tagging.scoring import Entity, as_tags
+from albert_tf.finetuning.tagging.scoring import Entity, as_tags, is_marked
 from albert_tf.tokenization.cleaning import split_words
 
 FORMATS = ("conll", "conllu", "jsonl")
 _DOCUMENT = "-DOCSTART-"
+# Lines that are comments even if they have as many columns as the words.
+_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s+=\s|id\s+\S+\s+domain=|"
+                      r"(?:begin|end) document\b)")
 _ADVICE = "each line must be one object with text and entities, or words and tags"
 # A character of a segmented word, and its number within the word: 科0 技1.
 _NUMBERED = re.compile(r"(.\D*?)([0-9]{1,9})", re.DOTALL)
@@ -72,7 +75,7 @@ class Reading:
         elif kind == "conllu":
             sentences = list(_read_conllu(path, self.tag_column, tagged))
         else:
-            sentences = list(self._read_conll(path, tagged))
+            sentences = list(self._read_conll(path, tagged, notes))
         if not sentences:
             raise InputError(f"{path}: there is no word in this file; check the path "
                              "and the format.")
@@ -88,31 +91,40 @@ class Reading:
                            for tag in sentence.tags)) for sentence in sentences]
         return sentences, notes
 
-    def _read_conll(self, path: str, tagged: Optional[bool]) -> Iterator[Sentence]:
-        lines, width, first, column = [], 0, 0, None
-        between: list[Line] = []
-        for number, line in [*tables.text_lines(path), (0, "")]:
-            blank = not line.strip(" \t\r\f\v")
+    def _read_conll(self, path: str, tagged: Optional[bool], notes: list[str]
+                    ) -> Iterator[Sentence]:
+        rows = [*tables.text_lines(path), (0, "")]
+        # A line that begins with # may be a comment; it does not give the columns.
+        of_words = [row for row in rows if not _is_blank(row[1])
+                    and not row[1].startswith(_DOCUMENT)]
+        first, line = next((row for row in of_words if not row[1].startswith("#")),
+                           of_words[0] if of_words else (0, ""))
+        tabs = "\t" in line
+        width = len(_cells(line, tabs))
+        column = self._tag_column(path, first, width, tagged) if of_words else None
+        lines, between, comments, numbers = [], [], [], []
+        for number, line in rows:
+            blank = _is_blank(line)
             if blank or line.startswith(_DOCUMENT):
                 if lines:
-                    yield self._sentence(path, between, lines, column)
-                    between, lines = [], []
+                    yield self._sentence(path, between, lines, column, comments)
+                    between, lines, comments = [], [], []
                 between.append(Line(() if blank else tuple(line.split()),
                                     None if blank else "O"))
                 continue
-            if not width:
-                tabs, first = "\t" in line, number
-            cells = tuple(cell.strip(" ") or cell for cell in (
-                line.split("\t") if tabs else re.split(" +", line.strip(" "))))
-            width = width or len(cells)
+            cells = _cells(line, tabs)
+            if not lines and (_COMMENT.match(line) or len(cells) != width
+                              and re.match(r"#\s+\S", line)
+                              and not is_marked(cells[-1])):
+                comments.append(line)
+                numbers.append(number)
+                continue
             if len(cells) != width:
                 raise InputError(
                     f"{path}, line {number}: the line has {len(cells)} columns, but "
                     f"line {first} has {width}. A line must have a word and its tags, "
                     f"separated by {'tabs' if tabs else 'blanks'}; a blank line ends a "
                     "sentence.")
-            if number == first:
-                column = self._tag_column(path, number, width, tagged)
             if not cells[self.word_column]:
                 raise InputError(
                     f"{path}, line {number}: the word (column {self.word_column}) is "
@@ -121,6 +133,7 @@ class Reading:
                 raise InputError(f"{path}, line {number}: the tag (column {column}) is "
                                  "missing; words outside entities have the tag O.")
             lines.append((number, cells))
+        notes += tables.line_note(path, numbers, "begin with # and are comments")
 
     def _tag_column(self, path: str, number: int, width: int, tagged: Optional[bool]
                     ) -> Optional[int]:
@@ -146,7 +159,7 @@ class Reading:
                 "or blanks.")
         return column
 
-    def _sentence(self, path, between, lines, column) -> Sentence:
+    def _sentence(self, path, between, lines, column, comments) -> Sentence:
         words = [cells[self.word_column] for _, cells in lines]
         if self.strip_numbers:
             for i, word in enumerate(words):
@@ -169,7 +182,17 @@ class Reading:
         between = [Line((*row.cells, *["O"] * (width - len(row.cells))), row.adds)
                    if row.cells else row for row in between]
         return Sentence(tuple(words), tags, text, spans, (*between, *rows),
-                        tuple(number for number, _ in lines), path)
+                        tuple(number for number, _ in lines), path,
+                        {"comments": comments} if comments else {})
+
+
+def _is_blank(line: str) -> bool:
+    return not line.strip(" \t\r\f\v")
+
+
+def _cells(line: str, tabs: bool) -> tuple[str, ...]:
+    return tuple(cell.strip(" ") or cell for cell in (
+        line.split("\t") if tabs else re.split(" +", line.strip(" "))))
 
 
 def are_numbered(sentences: Sequence[Sentence]) -> bool:

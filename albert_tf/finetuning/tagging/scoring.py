@@ -4,9 +4,13 @@
     iob1    O I-PER I-PER O I-LOC B-LOC      B only after an entity of the same type
     iobes   O B-PER E-PER O S-LOC S-LOC      E ends an entity, S is one word
     none    DET NOUN VERB                    no entities, e.g. parts of speech
+
+Tags keep the spelling of their file; `parse` reads all spellings: B-PER, B_PER, PER-B,
+b-per, and the letters of BMES (M is I) and BILOU (L is E, U is S).
 """
 
 import collections
+import functools
 import itertools
 import re
 from typing import Iterable, Mapping, NamedTuple, Sequence
@@ -16,7 +20,13 @@ from albert_tf.errors import InputError
 SCHEMES = ("iob1", "iob2", "iobes", "none")
 OUTSIDE = "O"
 _WITH_TYPE = re.compile(r"[BIES]-.+", re.DOTALL)
-_OF_ENTITIES = re.compile(r"O|[BIES](-.+)?", re.DOTALL)
+_SPELLINGS = (re.compile(r"(?P<prefix>[OBIESMLU])", re.I),
+              re.compile(r"(?P<prefix>[BIESMLU])[-_](?P<type>.+)", re.I | re.DOTALL),
+              re.compile(r"(?P<type>.+)[-_](?P<prefix>[BIESMLU])", re.I | re.DOTALL))
+_LETTERS = {"M": "I", "L": "E", "U": "S"}
+# What looks like prefix and type, in whatever order, and what looks like O.
+_OUTSIDES = ("o", "0", "out", "outside", "other", "none")
+_OF_PARTS = re.compile(r"\w[^\W_]*[^\w\s]\w.*|[^\W_]+_\w.*", re.DOTALL)
 _PREFIXES = {"iob1": "OBI", "iob2": "OBI", "iobes": "OBIES"}
 
 Tags = Sequence[str]
@@ -43,9 +53,26 @@ EDGE = ("O", "")
 
 
 def parse(tag: str) -> tuple[str, str]:
-    """Returns prefix and type of a tag: ("B", "PER"), ("O", "")."""
-    prefix, _, kind = tag.partition("-")
-    return prefix, kind
+    """Returns prefix and type of a tag in any spelling: ("B", "PER"), ("O", "")."""
+    letter, kind = _spelled(tag)
+    if not letter:
+        letter, _, kind = tag.partition("-")
+    return _LETTERS.get(letter, letter), kind
+
+
+def is_marked(tag: str) -> bool:
+    """Returns whether a tag is O, or has the prefix of a known scheme."""
+    return bool(_spelled(tag)[0])
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _spelled(tag: str) -> tuple[str, str]:
+    """Returns the letter and the type of a tag; for unknown spellings ("", "")."""
+    for spelling in _SPELLINGS:
+        match = spelling.fullmatch(tag)
+        if match:
+            return match["prefix"].upper(), match.groupdict().get("type", "")
+    return "", ""
 
 
 def begins(before: tuple[str, str], here: tuple[str, str]) -> bool:
@@ -156,11 +183,44 @@ def misplaced(tags: Tags, scheme: str) -> list[int]:
 def scheme_of_labels(labels: Iterable[str]) -> str:
     """Returns the scheme of labels, "none" for tags that mark no entities."""
     labels = set(labels)
-    if not any(map(_WITH_TYPE.fullmatch, labels)) and not (
-            OUTSIDE in labels and len(labels) > 1
-            and all(map(_OF_ENTITIES.fullmatch, labels))):
-        return "none"
+    if not any(map(_WITH_TYPE.fullmatch, labels)):
+        spelled = [*map(_spelled, labels)]
+        letters, typed = {letter for letter, _ in spelled}, any(
+            kind for _, kind in spelled)
+        # L, U and M without a type are also tags of lower and upper case. B, M, E and S
+        # divide a text into words, without O.
+        if "" in letters or not (
+                "O" in letters and (typed or letters & set("BIES"))
+                or typed and letters & set("BI") or letters >= set("BES")):
+            return "none"
     return "iobes" if {parse(label)[0] for label in labels} & {"E", "S"} else "iob2"
+
+
+def unknown_scheme(labels: Iterable[str]) -> list[str]:
+    """Returns the labels that look like prefix and type, such as BEG-PER, if they are
+    most of the labels, and one of the others is O or the like; else []."""
+    labels = [*labels]
+    others = [label for label in labels if label.lower() not in _OUTSIDES]
+    found = [label for label in others if _OF_PARTS.fullmatch(label)]
+    return found if len(others) < len(labels) and 2 * len(found) > len(others) else []
+
+
+def check_spellings(labels: Iterable[str], where: str) -> None:
+    """Raises InputError if two labels mean the same, or if it is not clear which part
+    of a label is its type."""
+    known: dict[tuple[str, str], str] = {}
+    _, first, last = _SPELLINGS
+    type_first = next((label for label in labels if last.fullmatch(label)
+                       and not first.fullmatch(label)), None)
+    for label in labels:
+        if type_first and first.fullmatch(label) and last.fullmatch(label):
+            raise InputError(
+                f"{where}: in the tag '{type_first}' the type comes first, but "
+                f"'{label}' can be read in both orders; write all tags as B-TYPE.")
+        before = known.setdefault(parse(label), label)
+        if before != label:
+            raise InputError(f"{where}: the tags '{before}' and '{label}' mean the "
+                             "same; write both in the same way.")
 
 
 def recognise(sentences: Sequence[Tags]) -> str:
@@ -173,14 +233,20 @@ def recognise(sentences: Sequence[Tags]) -> str:
         len(misplaced(tags, scheme)) for tags in sentences))
 
 
-def check_tag(tag: str, scheme: str, where: str) -> None:
-    """Raises InputError if a tag does not belong to a scheme with entities."""
-    if scheme != "none" and not (
-            _OF_ENTITIES.fullmatch(tag) and tag[0] in _PREFIXES[scheme]):
+def check_tag(tag: str, scheme: str, where: str, labels: Iterable[str]) -> None:
+    """Raises InputError if a tag does not belong to a scheme with entities; `labels`
+    are all tags."""
+    if scheme == "none":
+        return
+    if not is_marked(tag) or parse(tag)[0] not in _PREFIXES[scheme]:
         known = ", ".join(f"{prefix}-TYPE" for prefix in _PREFIXES[scheme][1:])
-        raise InputError(
-            f"{where}: the tag '{tag}' is neither O nor one of {known}; correct it, or "
-            "give --scheme=none for tags that mark no entities.")
+        # --scheme=none would lose the entities of the other tags.
+        fits = [*map(is_marked, labels)]
+        advice = (", or give --scheme=iobes" if is_marked(tag) else
+                  "" if 2 * sum(fits) >= len(fits) else
+                  ", or give --scheme=none if no tag marks an entity")
+        raise InputError(f"{where}: the tag '{tag}' is neither O nor one of {known}; "
+                         f"correct it{advice}.")
 
 
 def as_tags(found: Iterable[Entity], num_words: int, scheme: str) -> list[str]:

@@ -83,7 +83,7 @@ class TaggingTask(FineTuningTask):
                 "), but a model needs at least two; check --labels or the training "
                 "file.")
         for label in self.labels:
-            scoring.check_tag(label, self.scheme, "--labels")
+            scoring.check_tag(label, self.scheme, "--labels", self.labels)
         if self.strict and self.scheme == "none":
             raise InputError("--strict applies to tags that mark entities, which these "
                              "do not (--scheme=none); leave it out.")
@@ -97,12 +97,16 @@ class TaggingTask(FineTuningTask):
     def read(self, where: str, split: str) -> ExampleSet:
         """Reads the sentences of a file, and checks their tags."""
         sentences, notes = self.reading.read(where, self.scheme, self._has_tags(split))
+        if self.scheme != "none":
+            sentences, more = self._respelled(where, sentences)
+            notes += more
         for sentence in sentences:
             for place, tag in enumerate(sentence.tags or ()):
                 if tag in self.labels:
                     continue
                 try:
-                    scoring.check_tag(tag, self.scheme, sentence.where(place))
+                    scoring.check_tag(tag, self.scheme, sentence.where(place),
+                                      self.labels)
                 except InputError as error:
                     if split != "test":
                         raise
@@ -134,6 +138,33 @@ class TaggingTask(FineTuningTask):
             logging.info("%s: words with tags: %s.", split, label_names.counted(
                 [*self.labels, *sorted(unknown)], tags))
         return ExampleSet(sentences, (where,), tuple(notes))
+
+    def _respelled(self, where: str, sentences: Sequence[Sentence]
+                   ) -> tuple[Sequence[Sentence], Sequence[str]]:
+        """Returns the sentences with the tags spelled as the labels are, and notes."""
+        labels = {scoring.parse(label): label for label in self.labels}
+        labels = {tag: labels[scoring.parse(tag)]
+                  for sentence in sentences for tag in sentence.tags or ()
+                  if tag not in self.labels and scoring.is_marked(tag)
+                  and scoring.parse(tag) in labels}
+        if not labels:
+            return sentences, ()
+        is_json = self.reading.format_of(where) == "jsonl"
+        result, numbers = [], []
+        for sentence in sentences:
+            if sentence.tags:
+                numbers += [number for number, tag in zip(
+                    sentence.numbers, sentence.tags) if tag in labels]
+                tags = tuple(labels.get(tag, tag) for tag in sentence.tags)
+                sentence = sentence._replace(tags=tags, lines=tuple(
+                    line if line.adds is None else line._replace(
+                        cells=(line.cells[0], tags[line.adds]))
+                    for line in sentence.lines) if is_json else sentence.lines)
+            result.append(sentence)
+        # The tags of entities in JSON lines are not the user's.
+        return result, () if is_json else tables.line_note(
+            where, numbers, "have tags that are spelled differently in the model; "
+            "predictions have the model's spelling")
 
     def _has_tags(self, split: str) -> Optional[bool]:
         return self.test_tags if split == "test" else True
@@ -353,6 +384,7 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
       **options: further options of TaggingTask.
     """
     sentences, tags, split = [], set(), reading.split
+    is_auto, named = scheme == "auto", list(labels or ())
     reading = dataclasses.replace(
         reading, strip_numbers=bool(strip_numbers),
         split="punctuation" if split == "auto" else split)
@@ -371,20 +403,30 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
             scheme = scoring.recognise([sentence.tags for sentence in sentences])
         for sentence in sentences:
             for place, tag in enumerate(sentence.tags):
-                scoring.check_tag(tag, scheme, sentence.where(place))
+                scoring.check_tag(tag, scheme, sentence.where(place), tags)
     if labels is None:
         if not train_file and not known_labels:
             raise InputError("the tags are unknown without a training file or a model "
                              "that names them; give --labels in the order of the "
                              "model's outputs.")
         labels = (known_labels if tags <= set(known_labels) else
-                  sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
+                  sorted(tags, key=lambda tag: (tag.upper() != OUTSIDE, tag)))
         label_names.check_apart(sorted(tags), train_file)
     elif tags and not tags & set(labels):
         raise InputError(f"--labels: none of them is a tag in {train_file}, which has "
                          f"{_some(tags)}; correct the flag, or leave it out.")
     if scheme == "auto":
         scheme = scoring.scheme_of_labels(labels)
+    if scheme != "none":
+        scoring.check_spellings(named or sorted(tags),
+                                "--labels" if named else train_file)
+    elif is_auto and (unknown := scoring.unknown_scheme(labels)):
+        logging.warning(
+            "The tags look like prefix and type (%s), but their scheme is unknown: "
+            "they are scored one by one, and no entities are found. Write them as "
+            "B-TYPE, I-TYPE and O to find entities; give --scheme=none if they mark "
+            "none.",
+            _some(unknown))
     return TaggingTask(tuple(labels), scheme, reading, **options)
 
 

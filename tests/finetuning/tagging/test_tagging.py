@@ -87,6 +87,85 @@ def test_columns_of_any_number_and_scheme(text, scheme, write):
     assert task.labels[0] == "O" and list(task.labels[1:]) == sorted(task.labels[1:])
 
 
+@pytest.mark.parametrize("tags, scheme, entities", [
+    ("B_PER I_PER O B_LOC", "iob2", [(0, 2, "PER"), (3, 4, "LOC")]),
+    ("I_X I_X O I_Y B_Y", "iob1", [(0, 2, "X"), (3, 4, "Y"), (4, 5, "Y")]),
+    ("PER-B PER-I O A_T-B", "iob2", [(0, 2, "PER"), (3, 4, "A_T")]),
+    ("b-per i-per o", "iob2", [(0, 2, "per")]),
+    ("per_b per_i o", "iob2", [(0, 2, "per")]),
+    ("B-X M-X E-X O S-Y", "iobes", [(0, 3, "X"), (4, 5, "Y")]),
+    ("B-X I-X L-X U-X O U-Y", "iobes", [(0, 3, "X"), (3, 4, "X"), (5, 6, "Y")]),
+    ("B M E S B E", "iobes", [(0, 3, ""), (3, 4, ""), (4, 6, "")]),
+    # Case, number and gender mark no entities.
+    ("O L U M L", "none", None), ("n-s v-s n-m", "none", None),
+    ("NN VB_S O", "none", None)])
+def test_spellings_of_tags_are_read_and_written_back(
+        tags, scheme, entities, write, caplog):
+    text = "".join(f"w {tag}\n" for tag in tags.split())
+    task, data = read(write(text))
+    assert task.scheme == scheme and not data.notes
+    assert "no entities are found" not in caplog.text
+    assert set(task.labels) == set(tags.split())
+    assert predicted(task, data.examples, "conll") == "".join(
+        f"{line} {tag}\n" for line, tag in zip(text.splitlines(), tags.split())) + "\n"
+    if entities is not None:
+        assert [tuple(found) for found in scoring.entities(data.examples[0].tags)] == (
+            entities)
+        assert task.counts(data.examples, predicted_tags(task, data.examples)
+                           ).overall() == (1, 1, 1, len(entities))
+        assert scoring.strict_entities(data.examples[0].tags, scheme) == entities
+
+
+def test_another_spelling_than_the_models_is_read_as_it(write):
+    task = build_task(write("a B_X\nb I_X\nc O\n"))
+    data = task.read(write("d o\ne X-B\n", "dev.conll"), "dev")
+    assert data.examples[0].tags == ("O", "B_X") and re.search(
+        r"2 line\(s\) have tags that are spelled differently.*\(line 1, 2\)",
+        data.notes[0])
+    with pytest.raises(InputError, match="the tag 'O-' is neither O nor"):
+        task.read(write("d O-\n", "dev.conll"), "dev")
+    data = task.read(write([{"text": "e f g", "entities": [[0, 3, "X"]]}], "dev.jsonl"),
+                     "dev")
+    assert data.examples[0].tags == ("B_X", "I_X", "O") and not data.notes
+    assert [line.cells for line in data.examples[0].lines[:2]] == [
+        ("e", "B_X"), ("f", "I_X")]
+
+
+@pytest.mark.parametrize("tags", ["BEG-X IN-X O", "B:X I:X o", "X/1 X/2 0",
+                                  "B_X I_X B:Y O", "B|X I|X OUT"])
+def test_unknown_schemes_are_warned_of(tags, write, caplog):
+    path = write("".join(f"w {tag}\n" for tag in tags.split()))
+    assert build_task(path).scheme == "none"
+    assert "no entities are found. Write them as B-TYPE" in caplog.text
+    caplog.clear()
+    build_task(path, scheme="none")
+    build_task(write("a Case=Nom\nb _\n"))
+    assert not caplog.records
+
+
+def test_comments_in_columns(write):
+    text = ("# id 1-2\tdomain=en\na _ _ B-X\n# _ _ O\n\n# id 3 domain=en\n"
+            "# text = b #\n# _ _ O\n#c _ _ O\n\n# the end\n")
+    task, data = read(write(text))
+    assert [example.words for example in data.examples] == [("a", "#"), ("#", "#c")]
+    assert re.search(r"4 line\(s\) begin with # and are comments \(line 1, 5, 6, 10\)",
+                     data.notes[0])
+    assert predicted(task, data.examples, "conll") == (
+        "a _ _ B-X B-X\n# _ _ O O\n\n# _ _ O O\n#c _ _ O O\n\n")
+    assert [json.loads(line)["comments"] for line in predicted(
+        task, data.examples, "jsonl").splitlines()] == [
+            ["# id 1-2\tdomain=en"], ["# id 3 domain=en", "# text = b #"]]
+    # OntoNotes, GermEval.
+    _, data = read(write("#begin document (a); part 0\nb O\nc B-X\n\n#end document\n"))
+    assert data.examples[0].words == ("b", "c") and len(data.examples) == 1
+    _, data = read(write("#\thttp://a.b [2009-10-17]\n1\tb\tO\n2\tc\tB-X\n"),
+                   reading=Reading(word_column=1))
+    assert data.examples[0].words == ("b", "c")
+    # Without comments, # is a word.
+    _, data = read(write("# O\n\n# B-X\n"))
+    assert [example.words for example in data.examples] == [("#",), ("#",)]
+
+
 def test_other_columns(write):
     path = write(IOB2)
     assert read(path, reading=Reading(tag_column="1"))[0].scheme == "none"
@@ -222,10 +301,16 @@ WRONG = {
     "no tag": ("a\tB-X\nb\t\n", {}, r"line 2: the tag \(column -1\) is missing"),
     "empty": ("\n\n", {}, "there is no word in this file"),
     "one tag": ("a O\n", {}, r"there are 1 tags \(O\)"),
-    "no tag of entities": ("a B-X\nb B_X\n", {},
-                           "line 2: the tag 'B_X' is neither O nor"),
-    "of another scheme": ("a B-X\nb E-X\n", {"scheme": "iob2"},
-                          "line 2: the tag 'E-X' is"),
+    "no tag of entities": ("a B-X\nb B:X\n", {}, "line 2: the tag 'B:X' is neither O "
+                           "nor one of B-TYPE, I-TYPE; correct it.$"),
+    "mostly no entities": ("a B-X\nb NN\nc DT\n", {}, "line 2: the tag 'NN' is .*; "
+                           "correct it, or give --scheme=none if no tag marks an"),
+    "of another scheme": ("a B-X\nb L-X\n", {"scheme": "iob2"},
+                          "line 2: the tag 'L-X' is .* or give --scheme=iobes.$"),
+    "two spellings": ("a B-X\nb b_X\n", {}, "the tags 'B-X' and 'b_X' mean the same"),
+    "two orders": ("a X-B\nb S-B\nc O\n", {}, "'S-B' can be read in both orders"),
+    "word after #": ("a NN B-X\n\n# O\n", {}, "line 3: the line has 2 columns"),
+    "no comment": ("a B-X\n# b O\n", {}, "line 2: the line has 3 columns"),
     "strict parts of speech": ("a X\nb Y\n", {"strict": True}, "--strict applies to"),
     "column": ("a B-X\nb O\n", {"reading": Reading(tag_column="5")},
                "line has 2 columns, but --tag_column is 5"),
