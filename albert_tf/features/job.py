@@ -57,7 +57,8 @@ class Job:
       options: options with all defaults filled in.
       format: key of feature_files.FORMATS.
       text_bytes: bytes of the vectors of a text, or of each token with vectors of
-      tokens. vocabulary: vocabulary for a model whose folder has none.
+        tokens.
+      vocabulary: vocabulary for a model whose folder has none.
       read: yields the inputs in a file.
     """
 

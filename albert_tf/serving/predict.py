@@ -237,7 +237,7 @@ def load(path: str, config: formats.Config = None, head: str = "",
     loaded = loading.load(path, config, head, allow_nan, vocabulary)
     return Model(**{field.name: getattr(loaded, field.name)
                     for field in dataclasses.fields(loading.Loaded)},
-                 threshold=_threshold(path))
+                 threshold=_threshold(formats.folder_of_model(path)))
 
 
 def _threshold(folder: str) -> float:

@@ -5,6 +5,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -136,6 +137,14 @@ def test_answers_are_characters_of_the_passage(model, kind):
     if kind == "spans2":
         strict = dataclasses.replace(asked, threshold=answer["null_odds"])
         assert strict.predict("What was made?", PASSAGE)["answer"] == ""
+
+
+def test_one_checkpoint_of_a_folder_has_the_threshold_of_its_model(folders, tmp_path):
+    folder = shutil.copytree(folders["spans2"], tmp_path / "model")
+    (folder / "null_threshold.json").write_text('{"null_score_diff_threshold": -1.5}')
+    prefix = next(folder.glob("*.index")).with_suffix("")
+    assert [albert_tf.load(str(path)).threshold for path in (folder, prefix)] == [
+        -1.5, -1.5]
 
 
 def test_cut_texts_are_counted(model, caplog):

@@ -327,7 +327,8 @@ class SquadTask(FineTuningTask):
 
     def scoring(self):
         return {name: getattr(self, name) for name in (
-            "threshold", "answer_at_threshold", "n_best_size", "max_answer_length")}
+            "threshold", "answer_at_threshold", "n_best_size", "max_answer_length",
+            "answer_language")}
 
     def failure(self, data, outputs, table):
         texts = set(self.answers(data, outputs, table.columns).texts.values())
