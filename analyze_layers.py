@@ -7,13 +7,14 @@ similarity, as in the paper's figure for BERT-large and ALBERT-large (section 3.
 
 A model is any model that `albert_tf.load` accepts, with any sharing of parameters. A
 file holds one text per line, optionally with a second text after a tab, or JSON lines,
-as for extract_features.py; blank lines are left out. The input of the first layer is
+or a table with its columns, as for extract_features.py; blank lines are left out. The input of the first layer is
 the projected embeddings. Means and standard deviations are over all tokens, including
 [CLS] and [SEP] but not padding.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import functools
 import itertools
 import os
 from typing import Any, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
+from albert_tf.finetuning.classification import custom
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import inputs
 from albert_tf.features.job import NAMES
@@ -33,6 +35,7 @@ FLAGS = flags.FLAGS
 
 model_flags.define_flags()
 model_flags.define_batch_size()
+model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_list("titles", [], "Comma-separated titles of the models in table and "
                   "figure; default: their paths.")
@@ -49,7 +52,8 @@ flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yields the texts of files, in order, without blank ones."""
-    for each in itertools.chain.from_iterable(map(inputs.read, paths)):
+    read = functools.partial(custom.inputs, **model_flags.columns({}))
+    for each in itertools.chain.from_iterable(map(read, paths)):
         try:
             named = inputs.named(each.given, NAMES, NAMES[1:])
         except InputError as error:

@@ -98,6 +98,7 @@ def _results(tmp_path_factory):
     shutil.copytree(model, folder / "without")
     (folder / "without/albert_config.json").unlink()
     for name, text in (("texts.txt", "It is.\n\nOne.\tTwo.\n"), ("empty.txt", " \n\n"),
+                       ("table.csv", "review,stars\nIt is.,5\n"),
                        ("bad.jsonl", '{"text": "a"}\n{"text": 5}\n')):
         (folder / name).write_text(text)
     common = [f"--model={model}", f"--input_file={folder}/texts.txt"]
@@ -108,6 +109,7 @@ def _results(tmp_path_factory):
         "no config": [f"--model={folder}/without", common[1]],
         "no vocabulary": [f"--model={folder}/bare", common[1]],
         "no file": [common[0], f"--input_file={folder}/none.txt"],
+        "table": [common[0], f"--input_file={folder}/table.csv"],
         "no text": [common[0], f"--input_file={folder}/empty.txt"],
         "bad text": [common[0], f"--input_file={folder}/bad.jsonl"],
         "length": [*common, "--max_seq_length=65"],
@@ -143,6 +145,7 @@ def test_the_command(results):
     ("no config", "there is no albert_config.json, .* give the config"),
     ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
     ("no file", "--input_file: no file matches"),
+    ("table", "table.csv is a table, but its columns are not known: give --text_col"),
     ("no text", "--input_file: there is no text in it"),
     ("bad text", "bad.jsonl, line 2: 'text' is 5, not a text"),
     ("length", "--max_seq_length=65: give 4 to 64"),
