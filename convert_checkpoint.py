@@ -67,7 +67,7 @@ def main(argv):
         encoder_only=FLAGS.encoder_only, dtype=FLAGS.dtype,
         optimizer_state=FLAGS.optimizer_state, allow_nan=FLAGS.allow_nan,
         pooling=FLAGS.pooling, max_seq_length=FLAGS.max_seq_length)
-    for line in report.summary().splitlines():
+    for line in report.summary(most=12).splitlines():
         logging.info("%s", line)
     logging.info("Wrote %s.", FLAGS.output)
 

@@ -23,6 +23,7 @@ from albert_tf.finetuning.classification import glue
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
+model_flags.define_label_threshold()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
                   "Type of matrix products and activations in a SavedModel.")
@@ -155,6 +156,7 @@ def _export(loaded, task, tokenizer):
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
            text_of(head, tokenizer, length, labels=labels or None, pairs=pairs,
                    scheme=settings.get("scheme"), split=settings.get("split_words"),
+                   label_threshold=settings.get("label_threshold"),
                    threshold=threshold, **sizes),
            threshold, loaded.sentence)
 

@@ -37,6 +37,7 @@ FLAGS = flags.FLAGS
 
 model_flags.define_flags()
 model_flags.define_exit_flags()
+model_flags.define_label_threshold()
 model_flags.define_batch_size()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)

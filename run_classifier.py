@@ -21,6 +21,9 @@ import math
 
 from absl import flags, logging
 
+from albert_tf.checkpoints.checkpoint import (
+    LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
+from albert_tf.checkpoints.folders import holds_checkpoint
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
@@ -74,17 +77,36 @@ flags.DEFINE_list("labels", None, "The labels in the order of the model's output
                   "default: those of the training file, sorted, or of the model that "
                   "is used; for a GLUE task, the task's.")
 flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
+flags.DEFINE_bool(
+    "multi_label", False, "Custom task: a text has any number of the labels. "
+    "--label_column names one column with labels that --label_separator separates (in "
+    "JSON lines, it may be a list), or, separated by commas, a column of 1 and 0 for "
+    "each label.")
+flags.DEFINE_string("label_separator", ",", "With --multi_label: what separates the "
+                    "labels in a column.")
+flags.DEFINE(cli_flags.Number(upper_bound=1), "label_threshold", LABEL_THRESHOLD,
+             "With --multi_label: the probability from which on a label is given.")
 flags.DEFINE_string("delimiter", None, "Custom task: column separator; default: tab "
                     "in TSV files, comma in CSV files.")
 
 _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
                 "text_b_column", "id_column", "label_column", "test_labels", "header",
-                "regression", "delimiter")
+                "regression", "multi_label", "label_separator", "label_threshold",
+                "delimiter")
 
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
          "dropout_prob", "text_column", "text_b_column", "label_column", "header",
-         "labels", "regression", "delimiter", "early_exit")
+         "labels", "regression", "multi_label", "label_separator", "label_threshold",
+         "delimiter", "early_exit")
+
+
+# What outputs are for, and the advice for a model of this kind.
+_PROBLEM = {REGRESSION: "numbers", ONE_LABEL: "one label for each text",
+            SEVERAL_LABELS: "any number of labels for each text"}
+_ADVICE = {REGRESSION: "give --regression", ONE_LABEL: "leave --multi_label or "
+           "--regression out", SEVERAL_LABELS: "give --multi_label"}
+
 
 def _export(task, settings, model, metrics, step):
     from albert_tf.serving.export import export, text_of
@@ -98,12 +120,24 @@ def _export(task, settings, model, metrics, step):
         return
     export(model, model.head, FLAGS.export_dir, task.labels, FLAGS.dtype, text_of(
         model.head, FLAGS.export_text and settings.tokenizer, FLAGS.max_seq_length,
-        labels=task.labels, pairs=task.pairs))
+        labels=task.labels, pairs=task.pairs, label_threshold=task.label_threshold))
 
 
 def _check_flags() -> None:
     finetuning_flags.check_work(exits=True)
     finetuning_flags.clean_labels()
+    if not FLAGS.multi_label:
+        for flag in ("label_separator", "label_threshold"):
+            if FLAGS[flag].present:
+                raise InputError(f"--{flag} applies to --multi_label; add that flag, or "
+                                 "leave this one out.")
+    elif FLAGS.early_exit:
+        raise InputError("--early_exit compares the probability of the one label of a "
+                         "text, but with --multi_label a text has any number; leave "
+                         "one of the two out.")
+    elif not FLAGS.label_separator:
+        raise InputError("--label_separator is empty; give what separates the labels "
+                         "in a column.")
     if FLAGS.unlabeled_file and not FLAGS.teacher:
         raise InputError("--unlabeled_file: training on texts without labels needs a "
                          "teacher; give --teacher, or leave the flag out.")
@@ -151,10 +185,16 @@ def _task() -> classification.ClassificationTask:
                              "the files of GLUE; leave it out, or give "
                              "--task_name=custom.")
         return _with_order(glue.TASKS[name])
+    labels, separator = FLAGS.label_column, None
+    if FLAGS.multi_label:
+        columns = tuple((labels or "").split(","))
+        labels, separator = (columns, None) if len(columns) > 1 else (
+            labels, FLAGS.label_separator)
     data = {split: custom.DataFile(
         path, FLAGS.text_column, FLAGS.text_b_column,
-        None if split == "test" and not FLAGS.test_labels else FLAGS.label_column,
-        FLAGS.header, delimiter=FLAGS.delimiter, guid=FLAGS.id_column)
+        None if split == "test" and not FLAGS.test_labels else labels,
+        FLAGS.header, delimiter=FLAGS.delimiter, guid=FLAGS.id_column,
+        separator=separator)
         for split in classification.SPLITS if (path := FLAGS[f"{split}_file"].value)}
     known = () if FLAGS.labels or FLAGS.train_file or FLAGS.regression else (
         finetuning_flags.initial_labels("classification"))
@@ -164,6 +204,22 @@ def _task() -> classification.ClassificationTask:
     if task.labels:
         FLAGS.labels = list(task.labels)  # Saved with the model even if from the data.
     return task
+
+
+def _check_problem(problem_type: str) -> None:
+    """Raises InputError if the initial model's outputs are of another kind, and nothing
+    is trained."""
+    if holds_checkpoint(FLAGS.output_dir):
+        return
+    model = finetuning_flags.initial_model("classification")
+    theirs = model.problem_type if model else ""
+    if theirs in ("", problem_type):
+        return
+    what = (f"the outputs of --init_checkpoint={FLAGS.init_checkpoint} are for "
+            f"{_PROBLEM[theirs]} ({theirs}), this task has {_PROBLEM[problem_type]}")
+    if not FLAGS.do_train:
+        raise InputError(f"{what}; {_ADVICE[theirs]}.")
+    logging.warning("%s: training changes the meaning of its outputs.", what)
 
 
 def main(argv):
@@ -182,8 +238,10 @@ def main(argv):
                 "text_column", "text_b_column", "header", "delimiter")
             if task.name == "custom" else {}),
         reading=finetuning_flags.values(
-            "text_column", "text_b_column", "label_column", "header", "delimiter"),
-        **finetuning_flags.values("early_exit", "exit_weight"))
+            "text_column", "text_b_column", "label_column", "header", "delimiter",
+            *["label_separator"] * FLAGS.multi_label),
+        **finetuning_flags.values("early_exit", "exit_weight", "label_threshold"))
+    _check_problem(task.problem_type)
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:
             raise InputError(
@@ -195,6 +253,7 @@ def main(argv):
             warmup_steps="warmup_step")
     settings = finetuning_flags.settings(
         FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name, labels=task.labels,
+        problem_type=task.problem_type,
         data=dict.fromkeys(_USE_OF_SPLIT, FLAGS.data_dir),
         options=finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",

@@ -24,6 +24,7 @@ FLAGS = flags.FLAGS
 
 model_flags.define_flags()
 model_flags.define_exit_flags()
+model_flags.define_label_threshold()
 model_flags.define_batch_size(upper_bound=4096)
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all "

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, Optional
 import numpy as np
 
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.heads import Head
 from albert_tf.modeling.parameter_count import Shape, encoder_shapes
@@ -35,6 +35,13 @@ HEADS = {
 # tell them apart; other files in the folder do.
 ROOT_HEADS = tuple(name for name, (_, variable) in HEADS.items()
                    if variable == "output_weights")
+# What the outputs of a classification head are, by transformers' names (`problem_type`
+# in config.json): numbers, or the scores of labels of which a text has exactly one, or
+# any number.
+PROBLEMS = REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
+    "regression", "single_label_classification", "multi_label_classification")
+# If a text has any number of labels, it is given those from this probability on.
+LABEL_THRESHOLD = 0.5
 # The reason for dropping a tensor that a model with a different config would use.
 UNEXPECTED = "extra within the model's own names"
 _SHOWN = 3  # names in an error sentence
@@ -115,7 +122,9 @@ class Checkpoint:
       tensors: float32 tensors by the original's names, read when asked for.
       heads: names of the model's heads → the width of their outputs.
       labels: labels of classification and token classification, in the order of the
-        outputs; () for regression.
+        outputs; () for regression of one number.
+      problem_type: what the outputs of the classification head are, one of PROBLEMS;
+        "" if the source does not tell.
       facts: further facts about the model, for the model card.
       slots: the optimizer's moments, `<name>/adam_m` and `<name>/adam_v`.
       step: training step at which the checkpoint was saved.
@@ -127,6 +136,7 @@ class Checkpoint:
     heads: Mapping[str, int]
     report: Report
     labels: tuple[str, ...] = ()
+    problem_type: str = ""
     vocabulary: Optional[Vocabulary] = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
@@ -135,6 +145,11 @@ class Checkpoint:
     @property
     def source(self) -> str:
         return self.report.source
+
+    @property
+    def kept_problem(self) -> dict[str, str]:
+        """The entry of a config or task.json with the problem type, if it is known."""
+        return {"problem_type": self.problem_type} if self.problem_type else {}
 
 
 # ---- heads and the original's names ----------------------------------------
@@ -194,7 +209,18 @@ def without_heads(checkpoint: Checkpoint, why: Mapping[str, str]) -> Checkpoint:
     config = checkpoint.config if "masked_lm" in heads else dataclasses.replace(
         checkpoint.config, masked_lm_layer_norm_eps=0.0)
     labels = checkpoint.labels if {*heads} & {*ROOT_HEADS} else ()
-    return dataclasses.replace(checkpoint, config=config, heads=heads, labels=labels)
+    return dataclasses.replace(
+        checkpoint, config=config, heads=heads, labels=labels,
+        problem_type=checkpoint.problem_type if "classification" in heads else "")
+
+
+def check_problem(problem_type: Any, where: str) -> str:
+    """Returns a file's problem_type, which may be None, or raises InputError if it is
+    not known."""
+    if problem_type not in (None, "", *PROBLEMS):
+        raise InputError(f"{where}: problem_type is {shown(problem_type)}; it must be "
+                         f"{', '.join(PROBLEMS)}, or missing.")
+    return problem_type or ""
 
 
 # ---- numbers ---------------------------------------------------------------

@@ -17,7 +17,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import release, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Report, shapes_of, some, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, Report, check_problem, shapes_of, some, with_needed_pooler)
 from albert_tf.checkpoints.table import (
     Row, as_format, matched, refuse_heads_but, refuse_other_epsilon, rows_of, to_theirs,
     transposed)
@@ -41,17 +41,19 @@ _ACTIVATIONS = {
     "relu": "relu", "tanh": "tanh", "linear": "linear"}
 # Defaults of Hugging Face's AlbertConfig that differ from ours, for missing keys.
 _DEFAULTS = {"hidden_act": "gelu_new"}
-# Keys that have no effect here; they are kept to be written back.
-_KEPT = ("classifier_dropout_prob", "pad_token_id", "bos_token_id",
-                     "eos_token_id")
+# Keys that are not kept to be written back as they are: those that a Checkpoint holds,
+# and facts about the files of the source.
+_NOT_KEPT = ("architectures", "model_type", "id2label", "label2id", "num_labels",
+             "problem_type", "position_embedding_type", "torch_dtype", "dtype",
+             "_name_or_path", "transformers_version", "auto_map", "quantization_config")
 # Hugging Face's architectures that have a pooler.
 _WITH_POOLER = ("AlbertModel", "AlbertForPreTraining",
                 "AlbertForSequenceClassification", "AlbertForMultipleChoice")
 
 
 def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our keys and values for those of a config.json. Keys without effect here
-    are kept under "huggingface", to be written back."""
+    """Returns our keys and values for those of a config.json. Keys without effect here,
+    known or not, are kept under "huggingface", to be written back."""
     kind = values.get("model_type", "albert")
     if kind != "albert":
         raise InputError(f"config: model_type is {shown(kind)}, but must be 'albert'; "
@@ -73,7 +75,8 @@ def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(classes, list):
         raise InputError(f"config: architectures is {shown(classes)}; it must be a "
                          "list of names, such as [\"AlbertModel\"].")
-    extra_values = {name: values[name] for name in _KEPT if name in values}
+    extra_values = {name: value for name, value in values.items()
+                    if name not in known and name not in _NOT_KEPT}
     return {**config, "layer_grouping": "huggingface", "project_embeddings": True,
             "use_pooler": classes[0] in _WITH_POOLER,
             **({"huggingface": extra_values} if extra_values else {})}
@@ -169,8 +172,10 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     if not config.use_pooler:
         report.missing += [f"{POOLER}/kernel", f"{POOLER}/bias"]
     _check_tied(report, stored, tensors, prefix)
+    problem = (check_problem(values.get("problem_type"), path)
+               if "classification" in heads else "")
     return Checkpoint(NAME, config, tensors, heads, report,
-                      _labels(values, heads, path), facts=values)
+                      _labels(values, heads, path), problem, facts=values)
 
 
 def _read_albert_pytorch(source: str, stored: Mapping[str, Tensor],
@@ -375,6 +380,7 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     elif checkpoint.heads.get("classification") == 1:
         content |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"},
                     "label2id": {"LABEL_0": 0}}
+    content |= checkpoint.kept_problem
     return dict(sorted(content.items()))
 
 

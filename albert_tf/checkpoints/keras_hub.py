@@ -16,7 +16,8 @@ import numpy as np
 from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import Checkpoint, Report, head_of, without_heads
+from albert_tf.checkpoints.checkpoint import (
+    SEVERAL_LABELS, Checkpoint, Report, head_of, without_heads)
 from albert_tf.checkpoints.table import (
     Row, as_format, matched, refuse_heads_but, refuse_unless, rows_of, to_theirs,
     with_pooler)
@@ -105,7 +106,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
     stored = tensor_files.read_h5(os.path.join(folder, WEIGHTS))
-    heads, task = {}, os.path.join(folder, TASK)
+    heads, problem, task = {}, "", os.path.join(folder, TASK)
     of_task: dict[str, Tensor] = {}
     report = Report(os.path.join(folder, WEIGHTS))
     if files.exists(task):
@@ -120,7 +121,9 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             config = config.replace(
                 masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
         activation = described.get("activation") or "linear"
-        if activation != "linear":
+        if "classification" in heads and activation == "sigmoid":
+            problem = SEVERAL_LABELS
+        elif activation != "linear":
             report.notes.append(
                 f"the task's activation {activation} is not applied to the outputs")
     elif files.exists(os.path.join(folder, TASK_WEIGHTS)):
@@ -140,7 +143,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                            for name, theirs in of_head.matched.items()}
         report.dropped |= {f"{TASK_WEIGHTS}:{name}": why
                            for name, why in of_head.dropped.items()}
-    return Checkpoint(NAME, config, tensors, heads, report)
+    return Checkpoint(NAME, config, tensors, heads, report, problem_type=problem)
 
 
 def _object(path: str, kind: str) -> Mapping[str, Any]:
@@ -246,7 +249,8 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
         task = _described("AlbertTextClassifier", "albert_text_classifier", {
             "backbone": backbone, "preprocessor": preprocessor,
             "name": "albert_text_classifier", "num_classes": outputs,
-            "activation": "linear", "dropout": 0.1})
+            "activation": "sigmoid" if checkpoint.problem_type == SEVERAL_LABELS
+            else "linear", "dropout": 0.1})
     text_files.write_json(os.path.join(folder, TASK), task)
     _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
               head_of(head, outputs).shapes(config))

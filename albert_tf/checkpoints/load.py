@@ -23,6 +23,7 @@ class Loaded:
       model: an AlbertModel, or an AlbertWithHeads if the checkpoint has heads.
       tokenizer: a FullTokenizer, or None if the folder has no vocabulary.
       labels: labels of the classes; () if there are none.
+      problem_type: what the outputs of a classifier are, as in the Checkpoint.
       report: the report on every tensor: matched, dropped with the reason, missing.
       heads: names of the checkpoint's heads → the width of their outputs.
       settings: content of task.json for a model that was fine-tuned here, else {}.
@@ -39,6 +40,7 @@ class Loaded:
     heads: Mapping[str, int] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sentence: Optional[Sentence] = None
+    problem_type: str = ""
 
 
 def load(path: str, config: formats.Config = None, head: str = "",
@@ -51,7 +53,8 @@ def load(path: str, config: formats.Config = None, head: str = "",
         checkpoint.vocabulary)
     return Loaded(checkpoint.format, checkpoint.config, model, tokenizer,
                   checkpoint.labels, checkpoint.report, checkpoint.heads,
-                  checkpoint.facts.get("task") or {}, checkpoint.facts.get("sentence"))
+                  checkpoint.facts.get("task") or {}, checkpoint.facts.get("sentence"),
+                  checkpoint.problem_type)
 
 
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
@@ -60,7 +63,8 @@ def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
     config, model = checkpoint.config, None
     if checkpoint.heads:
         # A model from elsewhere may have been trained with answers in padding.
-        options = {"mask_padding": False, **checkpoint.facts.get("model", {})}
+        options = {"mask_padding": False, "problem_type": checkpoint.problem_type,
+                   **checkpoint.facts.get("model", {})}
         model = AlbertWithHeads(config, [
             head_of(name, width, **options)
             for name, width in checkpoint.heads.items()])

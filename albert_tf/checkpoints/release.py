@@ -18,7 +18,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Report, head_of, heads_in, shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, Report, check_problem, head_of, heads_in, shapes_of,
+    with_needed_pooler)
 from albert_tf.checkpoints.table import (
     as_format, matched, refuse_other_epsilon, refuse_unless, rows_of)
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
@@ -101,6 +102,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
              and name.rpartition("/")[0] in tensors}
     return Checkpoint(kind, config, tensors, heads, report,
                       _labels(folder, {**values, **task}, heads),
+                      _problem({**values, **task}, heads, folder),
                       facts=_facts(task, heads, kind), slots=slots, step=_step(stored))
 
 
@@ -183,6 +185,11 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
         raise InputError(f"{folder}: the labels are {shown(labels)}, but the head has "
                          f"{count} outputs; give one label for each output, or none.")
     return tuple(map(str, labels)) if count else ()
+
+
+def _problem(task: Mapping[str, Any], heads: Mapping[str, int], folder: str) -> str:
+    return (check_problem(task.get("problem_type"), folder)
+            if "classification" in heads else "")
 
 
 def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
@@ -305,7 +312,8 @@ def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) ->
     values = checkpoint.config.to_dict()
     for head in checkpoint.heads:
         if head in ROOT_HEADS:
-            values |= {"head": head, "labels": list(checkpoint.labels)}
+            values |= {"head": head, "labels": list(checkpoint.labels),
+                       **checkpoint.kept_problem}
     text_files.write_json(os.path.join(folder, CONFIG_FILE), values, ensure_ascii=False)
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)

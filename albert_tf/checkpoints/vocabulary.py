@@ -10,6 +10,7 @@ from typing import Any, Mapping, Optional, Sequence
 import numpy as np
 
 from albert_tf import files, text_files
+from albert_tf.checkpoints.checkpoint import LABEL_THRESHOLD
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
 from albert_tf.errors import InputError
 
@@ -68,6 +69,10 @@ def check_settings(task: Mapping[str, Any], path: str) -> None:
         if not (type(value) is int and 0 < value < 2 ** 31):
             raise InputError(f"{path}: {name} is {value!r}, not a whole number of 1 or "
                              f"more; {_ADVICE}.")
+    threshold = flags.get("label_threshold", LABEL_THRESHOLD)
+    if not (type(threshold) in (int, float) and 0 <= threshold <= 1):
+        raise InputError(f"{path}: label_threshold is {threshold!r}, not a probability "
+                         f"from 0 to 1; {_ADVICE}.")
     for name, values in (("labels", task.get("labels") or []), *(
             (name, [flags[name]]) for name in _WORDS if flags.get(name) is not None)):
         wrong = [each for each in values if not isinstance(each, str)] if isinstance(

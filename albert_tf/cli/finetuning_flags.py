@@ -17,6 +17,7 @@ from albert_tf.checkpoints import (
     formats, labels as label_names, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
 from albert_tf.cli import flags as cli_flags, script
+from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
@@ -212,16 +213,21 @@ def clean_labels() -> None:
         label_names.check_apart(FLAGS.labels, "--labels")
 
 
-def initial_labels(head: str) -> tuple[str, ...]:
-    """Returns the labels of the initial checkpoint if it has this head and names them,
-    else ()."""
+def initial_model(head: str) -> Optional[Checkpoint]:
+    """Returns the initial checkpoint if it has this head, else None."""
     init = cli_flags.init_checkpoint()
     try:
         checkpoint = formats.read(init) if init else None
     except InputError:  # The error is reported when the checkpoint is loaded.
-        return ()
-    return (checkpoint.labels if checkpoint and head in checkpoint.heads
-            and label_names.named(checkpoint.labels) else ())
+        return None
+    return checkpoint if checkpoint and head in checkpoint.heads else None
+
+
+def initial_labels(head: str) -> tuple[str, ...]:
+    """Returns the labels of the initial checkpoint if it has this head and names them,
+    else ()."""
+    labels = (model := initial_model(head)) and model.labels or ()
+    return labels if label_names.named(labels) else ()
 
 
 def values(*names: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Flags of the scripts that use a trained model, and functions that load it."""
 
+import dataclasses
 import os
 from typing import Any, Mapping, Optional
 
@@ -9,7 +10,7 @@ from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import checkpoint, formats
 from albert_tf.checkpoints.folders import is_of_run
-from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
 from albert_tf.cli.flags import MOST, Number
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -40,6 +41,13 @@ def define_exit_flags() -> None:
         Number(upper_bound=1), "exit_threshold", None, "For a model trained with "
         "--early_exit: stop after the first pass that gives one label a probability "
         "above this threshold (docs/EARLY_EXIT.md); default: compute all passes.")
+
+
+def define_label_threshold() -> None:
+    flags.DEFINE(
+        Number(upper_bound=1), "label_threshold", None, "For a model of texts with any "
+        "number of labels: the probability from which on a label is given; default: as "
+        "in training, else 0.5.")
 
 
 def define_batch_size(upper_bound: int = MOST) -> None:
@@ -128,4 +136,12 @@ def load():
     vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
     import albert_tf
 
-    return albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)
+    model = albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)
+    if "label_threshold" not in FLAGS or FLAGS.label_threshold is None:
+        return model
+    if model.problem_type != SEVERAL_LABELS:
+        raise InputError(
+            f"--label_threshold: {FLAGS.model} does not give texts any number of "
+            "labels; leave the flag out.")
+    return dataclasses.replace(model, settings={**model.settings, "flags": {
+        **model.settings.get("flags", {}), "label_threshold": FLAGS.label_threshold}})

@@ -108,7 +108,8 @@ def _teaching(task: FineTuningTask, settings: Settings) -> Any:
         formats.read(settings.teacher, head=root),
         settings.teacher_weight, settings.temperature, settings.teacher_hidden_weight)
     teaching.check({head.name: head.width}, settings.config, settings.max_seq_length,
-                   settings.kept.get("labels", ()))
+                   settings.kept.get("labels", ()),
+                   settings.kept.get("problem_type", ""))
     teaching.check_pieces(settings.tokenizer.vocab)
     return teaching
 

@@ -22,6 +22,12 @@ def _f1(predictions, labels, **options) -> float:
     return f1_score(labels, predictions, zero_division=0.0, **options)
 
 
+def _macro_f1(predictions, labels) -> float:
+    if predictions.ndim == 1:
+        return _f1(predictions, labels, average="macro")
+    return np.mean([_f1(*columns) for columns in zip(predictions.T, labels.T)])
+
+
 def _matthews(predictions, labels) -> float:
     from sklearn.metrics import matthews_corrcoef
 
@@ -45,13 +51,20 @@ METRICS = {
     "accuracy": lambda predictions, labels: np.mean(predictions == labels),
     "f1": _f1,
     # The mean F1 of all classes that occur among the labels or predictions.
-    "macro_f1": lambda *columns: _f1(*columns, average="macro"),
+    "macro_f1": _macro_f1,
+    # Metrics of labels of which a text has any number, [N, K], 1 for those that it has.
+    # Their macro_f1 is the mean F1 of all K labels.
+    "micro_f1": lambda predictions, labels: _f1(
+        predictions.reshape(-1), labels.reshape(-1)),
+    "exact_match": lambda predictions, labels: np.mean(
+        np.all(predictions == labels, axis=-1)),
     "matthews": _matthews,
     # Metrics of numbers.
     "pearson": _pearson,
     "spearman": _spearman,
     "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
 }
+_OF_LABELS = ("micro_f1", "exact_match")
 _OF_NUMBERS = ("pearson", "spearman", "mse")
 # These are 0/0 if all labels are equal.
 CORRELATIONS = ("matthews", "pearson", "spearman")
@@ -66,7 +79,7 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
 
     Args:
       name: one of METRICS, or the mean of two, such as accuracy_f1_mean.
-      predictions, labels: class ids [N], or numbers [N].
+      predictions, labels: class ids [N], or numbers [N], or labels [N, K].
       positive: the class whose F1 is "f1"; 1 for GLUE's MRPC and QQP.
 
     Raises:
@@ -79,9 +92,12 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
     # In float32, sums over a large set would lose digits.
     dtype = np.float64 if name in _OF_NUMBERS else None
     predictions, labels = np.asarray(predictions, dtype), np.asarray(labels, dtype)
-    if predictions.shape != labels.shape or predictions.ndim != 1:
+    axes = (2,) if name in _OF_LABELS else (1, 2) if name == "macro_f1" else (1,)
+    if predictions.shape != labels.shape or (
+            predictions.size and predictions.ndim not in axes):
         raise ValueError(f"predictions of shape {predictions.shape} and labels of "
-                         f"shape {labels.shape}: both must be [N]")
+                         f"shape {labels.shape}: both must be [N]"
+                         + " or [N, K]" * (2 in axes))
     if not predictions.size:
         raise InputError("there is no example to score; give a set that is not empty.")
     if name in _OF_NUMBERS:
@@ -95,6 +111,22 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
     if name == "f1":
         predictions, labels = predictions == positive, labels == positive
     return float(METRICS[name](predictions, labels))
+
+
+def best_threshold(probabilities: np.ndarray, labels: np.ndarray
+                   ) -> tuple[float, float]:
+    """Returns the threshold with the highest micro F1, and that F1, for the
+    probabilities [N, K] and the labels [N, K], 1 or 0."""
+    order = np.argsort(-probabilities, axis=None, kind="stable")
+    sorted_probabilities = probabilities.reshape(-1)[order].astype(np.float64)
+    hits = np.cumsum(labels.reshape(-1)[order])
+    scores = 2 * hits / (np.arange(1, hits.size + 1) + max(hits[-1], 1))
+    # Equal probabilities are on the same side of every threshold.
+    last = np.append(sorted_probabilities[1:] != sorted_probabilities[:-1], True)
+    best = int(np.argmax(np.where(last, scores, -1.0)))
+    # Half-way to the next lower probability.
+    after = sorted_probabilities[best + 1] if best + 1 < hits.size else 0.0
+    return float((sorted_probabilities[best] + after) / 2), float(scores[best])
 
 
 def check_finite(outputs: np.ndarray, describe: Callable[[int], str]) -> None:
@@ -114,6 +146,12 @@ def diverged(what: str) -> DivergenceError:
 
 
 # ---- a model that has not learned ------------------------------------------
+
+
+def entropy_by_label(labels: np.ndarray) -> float:
+    """Returns the mean entropy of labels [N, K], each given or not: the loss of a model
+    that knows only how frequent each label is."""
+    return float(np.mean([entropy(column) for column in np.transpose(labels)]))
 
 
 def entropy(labels: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Objectives that fine-tuned heads share: means over examples with one label each.
+"""Objectives that fine-tuned heads share: means over the examples that have labels.
 
 A loss is computed for each example. The batch's loss is their sum over the examples
 that have a label, divided by the number of examples. Numerator and denominator are
@@ -68,6 +68,36 @@ def one_label(predictions: Callable[[Tensors], Tensors]) -> Objective:
             outputs["logits"], integers(features["label_ids"])),
         lambda outputs, features: {"accuracy": hits(
             outputs["logits"], integers(features["label_ids"]))}, predictions)
+
+
+def several_labels(predictions: Callable[[Tensors], Tensors]) -> Objective:
+    """Returns the sigmoid cross-entropy of `logits` [B, K] and `label_ids` float [B, K],
+    1 for each label of an example and 0 for the others; the mean over the labels
+    (`BCEWithLogitsLoss` in transformers)."""
+    def labels(features: Tensors):
+        return tf.cast(features["label_ids"], tf.float32)
+
+    def loss(outputs: Tensors, features: Tensors):
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(
+            labels(features), tf.cast(outputs["logits"], tf.float32)), axis=-1)
+
+    def metrics(outputs: Tensors, features: Tensors):
+        right = tf.equal(outputs["logits"] > 0, labels(features) > 0.5)
+        return {"label_accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=-1)}
+
+    return mean_over_examples(loss, metrics, predictions)
+
+
+def numbers(predictions: Callable[[Tensors], Tensors]) -> Objective:
+    """Returns the squared error of `logits` [B, K] and `label_ids` float [B, K], the
+    mean over the K numbers of an example (K is 1 in the original implementation)."""
+    def squared_error(outputs: Tensors, features: Tensors):
+        logits = tf.cast(outputs["logits"], tf.float32)
+        wanted = tf.cast(tf.reshape(features["label_ids"], tf.shape(logits)), tf.float32)
+        return tf.reduce_mean(tf.square(logits - wanted), axis=-1)
+
+    return mean_over_examples(
+        squared_error, lambda outputs, features: {}, predictions)
 
 
 def scored_alone(objective: Objective) -> Objective:

@@ -10,6 +10,7 @@ from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
+from albert_tf.checkpoints.checkpoint import LABEL_THRESHOLD, SEVERAL_LABELS
 from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE
@@ -98,11 +99,19 @@ class Texts(TextTask):
     """The text task of a classifier: one text or, with `pairs`, two, of which the
     second may be "". The longer of two texts is cut first.
 
-    `labels` are the names of the classes; () for a regression, whose answer is `score`.
+    Attributes:
+      labels: names of the classes; () for a regression, whose answer is `score`, or
+        `scores` if it has several numbers.
+      pairs: whether an example is two texts.
+      problem_type: what the model's outputs are, as for the head.
+      label_threshold: probability from which on a label is given, if a text has any
+        number of them.
     """
 
     labels: Sequence[str] = ()
     pairs: bool = False
+    problem_type: str = ""
+    label_threshold: float = LABEL_THRESHOLD
 
     @property
     def inputs(self):
@@ -125,9 +134,16 @@ class Texts(TextTask):
             first_of(second, limits[1]))
 
     def answers(self, inputs, context, outputs):
-        if not self.labels:
-            return {"score": outputs["logits"][:, 0]}
-        return chosen(outputs["probabilities"], self.labels)
+        if "probabilities" not in outputs:
+            numbers = outputs["logits"]
+            return {"score": numbers[:, 0]} if numbers.shape[1] == 1 else {
+                "scores": numbers}
+        if self.problem_type != SEVERAL_LABELS:
+            return chosen(outputs["probabilities"], self.labels)
+        return {"labels": tf.where(
+                    outputs["probabilities"] >= self.label_threshold,
+                    tf.constant(list(self.labels)), ""),
+                "probabilities": outputs["probabilities"]}
 
 
 @dataclasses.dataclass(frozen=True)

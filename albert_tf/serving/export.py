@@ -96,6 +96,7 @@ def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options
         kind, options = Texts, {**options, "labels": ORDER_LABELS}
     else:
         kind = head.text_task()
+        options["problem_type"] = getattr(head, "problem_type", None)
     if not tokenizer or not kind:
         return None
     fields = {field.name for field in dataclasses.fields(kind)}
@@ -157,6 +158,8 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     # The config names the head of `output_weights`, for readers of the weights.
     named = {"head": head.name} if head and not head.scope and head.name in (
         ROOT_HEADS[1:]) else {}
+    if getattr(head, "problem_type", ""):
+        named["problem_type"] = head.problem_type
     contents = {CONFIG_FILE: json.dumps(
         {**model.config.to_dict(), **named}, indent=1).encode()} | {
         name: "".join(f"{line}\n" for line in lines).encode()

@@ -305,8 +305,8 @@ class Service:
         if verb == "predict":
             return _json({"outputs": _columns(results)} if "inputs" in body
                          else {"predictions": results})
-        wanted = {"classify": "label", "regress": "score"}[verb]
-        if any(wanted not in answer for answer in results):
+        wanted, *others = {"classify": ("label", "labels"), "regress": ("score",)}[verb]
+        if not all({wanted, *others} & answer.keys() for answer in results):
             raise Refused(400, f"this model gives no {wanted}; use :predict.")
         names = self.model.labels
         return _json({"results": [answer["score"] if verb == "regress" else [

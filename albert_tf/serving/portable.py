@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import tokenizer_files
-from albert_tf.checkpoints.checkpoint import Report, Vocabulary
+from albert_tf.checkpoints.checkpoint import Report, Vocabulary, check_problem
 from albert_tf.checkpoints.labels import check_lines
 from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
@@ -111,7 +111,7 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
         text_files.write_json(os.path.join(staged, _SETTINGS), {
             "format": form, "precision": precision, "task": task,
             "heads": dict(loaded.heads), "settings": dict(loaded.settings),
-            "threshold": loaded.threshold})
+            "threshold": loaded.threshold, "problem_type": loaded.problem_type})
 
 
 def check(form: str, precision: str) -> None:
@@ -263,6 +263,7 @@ def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
             files.exists(labels)) else (),
         "report": Report(folder), "heads": settings["heads"],
         "settings": settings["settings"], "threshold": float(settings["threshold"]),
+        "problem_type": check_problem(settings.get("problem_type"), where),
         "engine": _ENGINES[form](os.path.join(folder, FORMS[form].file),
                                  settings["task"], settings["precision"])}
 

@@ -55,7 +55,8 @@ class Model(loading.Loaded):
         heads: dict[str, Optional[Head]] = {"embed": None}
         for name, width in self.heads.items():
             head = (self.model.heads[name] if self.model is not None
-                    else checkpoint.head_of(name, width))
+                    else checkpoint.head_of(
+                        name, width, problem_type=self.problem_type))
             heads.setdefault(head.task, head)
         trained = [task for task in heads if task and task not in _LAST]
         return {task: heads[task] for task in (*trained, *_LAST) if task in heads

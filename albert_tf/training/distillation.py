@@ -5,7 +5,8 @@ With w the teacher's weight and T the temperature, the loss of each output is
 
     (1 - w) · loss of the labels + w · T² · KL(softmax(teacher / T), softmax(own / T))
 
-For numbers, which have no softmax, the squared difference replaces the KL term.
+For numbers, which have no softmax, the squared difference replaces the KL term; for
+labels of which a text has any number, it is the mean KL term of each label's sigmoid.
 The teacher's probabilities include those of the wrong classes, which labels do not
 contain. T² keeps the gradients as large as those of the labels at any temperature.
 If student and teacher have the same width, the student can also learn the hidden states
@@ -53,11 +54,19 @@ def divergence(own: Any, teacher: Any, temperature: float) -> Any:
 
 
 def binary_divergence(own: Any, teacher: Any, temperature: float) -> Any:
-    """Returns the `divergence` of scores against a score of 0: [B], [B] → [B]."""
+    """Returns the `divergence` of scores against a score of 0: [...] twice → [...]."""
     import tensorflow as tf
 
     return divergence(*(tf.stack([tf.zeros_like(x), x], axis=-1)
                         for x in (own, teacher)), temperature)
+
+
+def divergence_by_label(own: Any, teacher: Any, temperature: float) -> Any:
+    """Returns the mean `binary_divergence` over labels of which each is given or not:
+    [B, N], [B, N] → [B]."""
+    import tensorflow as tf
+
+    return tf.reduce_mean(binary_divergence(own, teacher, temperature), axis=-1)
 
 
 def squared_difference(own: Any, teacher: Any, temperature: float = 1.0) -> Any:
@@ -183,13 +192,14 @@ class Teaching:
                    if self.hidden_weight else {})}
 
     def check(self, heads: Mapping[str, int], student: AlbertConfig, longest: int,
-              labels: Sequence[str] = ()) -> None:
+              labels: Sequence[str] = (), problem_type: str = "") -> None:
         """Raises InputError if this teacher cannot teach the student.
 
         Args:
           heads: heads of the task, as checkpoints name them, and their widths.
           longest: length of the longest sequence, in tokens.
           labels: labels of the classes, in the order of the outputs.
+          problem_type: what the outputs of a classifier are, as in the Checkpoint.
         """
         teacher, flag = self.checkpoint, self._given
         for head, width in heads.items():
@@ -202,6 +212,10 @@ class Teaching:
                 raise InputError(
                     f"{flag} has {teacher.heads[head]} outputs, this task {width}; "
                     "give a model that was trained on this task.")
+        if problem_type and teacher.problem_type not in ("", problem_type):
+            raise InputError(
+                f"{flag} has outputs for {teacher.problem_type}, this task for "
+                f"{problem_type}; give a model that was trained on this task.")
         self._check_labels(flag, list(labels))
         if teacher.config.vocab_size != student.vocab_size:
             raise InputError(

@@ -131,6 +131,44 @@ def test_regression_stays_one(tmp_path):
     assert formats.read(str(tmp_path / "hf")).labels == ()
 
 
+@pytest.mark.parametrize("width, labels, problem", [
+    (3, ("a", "b", "c"), "multi_label_classification"),
+    (1, ("a",), "multi_label_classification"), (2, ("x", "y"), "regression"),
+    (2, ("x", "y"), "single_label_classification"), (2, ("x", "y"), "")])
+def test_what_outputs_are_goes_along(width, labels, problem, tmp_path):
+    path, _ = stored(tmp_path / "tf1", heads={"classification": width}, labels=labels,
+                     problem_type=problem)
+    for number, target in enumerate(("hf", "tf1", "hf")):
+        there = str(tmp_path / f"{target}{number}")
+        convert(path, there, target)
+        path, found = there, formats.read(there)
+        assert (found.labels, found.problem_type) == (labels, problem)
+        assert formats.read(there).heads == {"classification": width}
+    values = json.loads((tmp_path / "hf2" / "config.json").read_text())
+    assert values.get("problem_type", "") == problem
+    convert(path, str(tmp_path / "kh"), "keras_hub")
+    several = problem == "multi_label_classification"
+    task = json.loads((tmp_path / "kh" / "task.json").read_text())
+    assert task["config"]["activation"] == ("sigmoid" if several else "linear")
+    assert formats.read(str(tmp_path / "kh")).problem_type == problem * several
+
+
+def test_keys_of_a_config_that_nobody_knows_are_kept(tmp_path):
+    path, _ = stored(tmp_path / "tf1")
+    convert(path, str(tmp_path / "hf"), "hf")
+    file = tmp_path / "hf" / "config.json"
+    own = {"finetuning_task": "topics", "task_specific_params": {"a": [1, 2]},
+           "classifier_dropout_prob": 0.25, "output_past": True}
+    file.write_text(json.dumps({
+        **json.loads(file.read_text()), **own, "_name_or_path": "/home/somebody",
+        "transformers_version": "4.0.0"}))
+    convert(str(tmp_path / "hf"), str(tmp_path / "back"), "tf1")
+    convert(str(tmp_path / "back"), str(tmp_path / "again"), "hf")
+    values = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert {name: values[name] for name in own} == own
+    assert not {"_name_or_path", "transformers_version"} & {*values}
+
+
 def test_the_activation_keeps_its_meaning(tmp_path):
     path, _ = stored(tmp_path / "tf1")
     convert(path, str(tmp_path / "hf"), "hf")

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import albert_tf
 from albert_tf.checkpoints import vocabulary
+from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import export_tf1, tf1_tensors
 from albert_tf.serving import saved_model
@@ -86,6 +88,9 @@ def write_own(folder):
     table(folder / "dev.tsv", ["review", "stars"], texts[:5])
     (folder / "marked.csv").write_text("review,stars\n" + "".join(
         f'"{text}",?\n' for text, _ in texts[:3]), encoding="utf-8")
+    (folder / "topics.jsonl").write_text("".join(json.dumps({
+        "text": text, "topics": [word for word in ("good", "bad") if word in text]}) + "\n"
+        for text, _ in sentences(20, 3)) + '{"text": "it was.", "topics": []}\n')
     with gzip.open(folder / "new.jsonl.gz", "wt", encoding="utf-8") as stream:
         stream.writelines(json.dumps({"review": text}, ensure_ascii=False) + "\n"
                           for text, _ in texts[:3])
@@ -135,6 +140,12 @@ OWN = dict(TRAIN, task_name="custom", data_dir="{data}/own", train_file="train.c
            text_column="review", label_column="stars", vocab_file="{data}/vocab.txt",
            albert_config_file="{data}/config.json", from_scratch="true",
            output_dir="{data}/new")
+# Texts with any number of labels, and a model that has learned them.
+TOPICS = dict(OWN, train_file="topics.jsonl", text_column="text", label_column="topics",
+              multi_label="true", output_dir="{data}/topics")
+USE_TOPICS = dict(OWN, init_checkpoint="{data}/topics", output_dir="{data}/topics_used",
+                  do_train=None, do_eval="true", train_file=None, dev_file="topics.jsonl",
+                  text_column="text", label_column="topics", from_scratch=None)
 # A trained model is used with no more than this.
 USE = dict(output_dir="{data}/used", data_dir="{data}/glue", num_workers=1)
 
@@ -246,6 +257,22 @@ EARLY = {
         dict(OWN, train_file=None, do_train=None, do_predict="true",
              test_file="new.jsonl.gz"),
         "the labels are unknown without a training file or a model that names them"),
+    "threshold of one label": (
+        dict(OWN, label_threshold=0.3), "--label_threshold applies to --multi_label; "
+        "add that flag, or leave this one out"),
+    "threshold of labels": (dict(TOPICS, label_threshold=1.5), "label_threshold=1.5"),
+    "exits of several labels": (
+        dict(TOPICS, early_exit="true", config_overrides="num_hidden_layers=2"),
+        "--early_exit compares the probability of the one label of a text"),
+    "numbers and labels": (
+        dict(TOPICS, regression="true"), "--regression predicts one number for each"),
+    "several labels of GLUE": (
+        dict(COLA, multi_label="true"), "--multi_label is for your own data, but cola"),
+    "one label of a model of several": (
+        dict(USE_TOPICS, label_column="text"),
+        "the outputs of --init_checkpoint={data}/topics are for any number of labels for "
+        "each text .multi_label_classification., this task has one label for each text; "
+        "give --multi_label"),
     "recipe of own data": (
         dict(OWN, recipe="true"), "--recipe: the paper has no settings for a custom"),
     "own data without a training set": (
@@ -328,6 +355,13 @@ WORKING = {
         output_dir="{data}/unnamed", data_dir="{data}/own", task_name="custom",
         test_file="new.jsonl.gz", text_column="review", max_seq_length=12,
         init_checkpoint="{data}/reviews", do_predict="true", num_workers=1),
+    "topics": dict(TOPICS, dev_file="topics.jsonl", test_file="topics.jsonl",
+                   do_eval="true", do_predict="true", max_seq_length=12, train_step=3,
+                   num_length_buckets=1, export_dir="{data}/topics_export",
+                   export_text=HAS_TENSORFLOW_TEXT),
+    "topics, reordered": dict(
+        USE_TOPICS, multi_label="true", labels="good,bad", do_predict="true",
+        test_file="topics.jsonl", max_seq_length=12, label_threshold=0.0),
     "own, placeholders": dict(
         output_dir="{data}/reviews", data_dir="{data}/own", test_file="marked.csv",
         do_predict="true", num_workers=1, num_length_buckets=1, notest_labels=""),
@@ -546,6 +580,45 @@ def test_labels_in_another_order_are_matched_by_name(worked, data):
     np.testing.assert_allclose(
         here["serving_default"](**row)["probabilities"].numpy()[:, ::-1],
         there(**row)["probabilities"].numpy(), atol=1e-6)
+
+
+def test_texts_with_any_number_of_labels(worked, data):
+    folder = data / "topics"
+    kept = json.loads((folder / "task.json").read_text())
+    assert kept["labels"] == ["bad", "good"]
+    assert kept["problem_type"] == "multi_label_classification"
+    assert {"micro_f1", "macro_f1", "exact_match", "label_accuracy"} <= evaluation(
+        folder).keys()
+    best = json.loads((folder / "best_metric.json").read_text())
+    assert best == pytest.approx(evaluation(folder)["micro_f1"])
+    header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
+    assert header == ["guid", "text_a", "prediction", "label"] and rows[-1][3] == ""
+    found = probabilities(folder)
+    for row, values in zip(rows, found):
+        assert row[2] == ",".join(
+            name for name, value in zip(("bad", "good"), values) if value >= 0.5)
+    # Labels in another order, and from a probability of 0 on.
+    np.testing.assert_allclose(
+        probabilities(data / "topics_used")[:, ::-1], found, atol=1e-6)
+    assert {line.split("\t")[2] for line in lines(
+        data / "topics_used" / "predictions.tsv")[1:]} == {"good,bad"}
+    assert "has its labels in the order bad, good. Its outputs are reordered" in (
+        worked["topics, reordered"]["log"])
+    # Served from the folder, from its export, and from Hugging Face's.
+    convert(str(folder), str(data / "topics_hf"), "hf")
+    texts = [row[1] for row in rows]
+    for path in ("topics", "topics_export", "topics_hf"):
+        answers = albert_tf.load(str(data / path)).predict(texts)
+        np.testing.assert_allclose(
+            [answer["probabilities"] for answer in answers], found, atol=1e-5)
+        assert [",".join(answer["labels"]) for answer in answers] == [
+            row[2] for row in rows]
+    if HAS_TENSORFLOW_TEXT:
+        outputs = saved_model._load(str(data / "topics_export")).signatures[
+            "serving_default"](text=tf.constant(texts))
+        np.testing.assert_allclose(outputs["probabilities"], found, atol=1e-5)
+        assert [",".join(filter(None, (label.decode() for label in row)))
+                for row in outputs["labels"].numpy()] == [row[2] for row in rows]
 
 
 def test_order_of_a_glue_tasks_labels_can_be_given(worked, data):

@@ -93,6 +93,28 @@ def test_forms_of_tensorflow_serving(model):
     asyncio.run(check())
 
 
+def test_any_number_of_labels(tmp_path):
+    model = albert_tf.load(tiny_models.write(tmp_path / "several", "several"))
+    [expected] = model.predict(["One."])
+
+    async def check():
+        async with running(model) as (_, session):
+            _, found = await ask(session, {"instances": ["One."]})
+            assert found["predictions"][0]["labels"] == expected["labels"]
+            _, found = await ask(session, {"inputs": ["One."]})
+            assert found["outputs"]["labels"] == [expected["labels"]]
+            _, found = await ask(
+                session, {"examples": [{"text": "One."}]}, "/v1/models/tiny:classify")
+            names, values = zip(*found["results"][0])
+            assert names == model.labels
+            assert values == pytest.approx(expected["probabilities"], abs=1e-5)
+            status, found = await ask(
+                session, {"examples": [{"text": "One."}]}, "/v1/models/tiny:regress")
+            assert status == 400 and "gives no score" in found["error"]
+
+    asyncio.run(check())
+
+
 WRONG = [
     (b"{", 400, "not JSON"), (b"\xff{}", 400, "byte 1 of the body is not UTF-8"),
     (b"[" * 8000, 400, "not JSON"), (b"[]", 400, "must be a JSON object"),

@@ -33,6 +33,7 @@ FORMS = [pytest.param(form, marks=needs(form)) for form in portable.FORMS]
 PASSAGE = "The first text of them was made in 1999,  and it is long. "
 ASKED = {
     ("classes", "classify"): ["It is.", PASSAGE * 9, ("Größe", "one")],
+    ("several", "classify"): ["It is.", PASSAGE * 9, ("Größe", "one")],
     ("number", "classify"): ["It is.", PASSAGE],
     ("spans", "answer"): [("What was made?", PASSAGE * 9), ("Who?", "It")],
     ("spans2", "answer"): [("What was made?", PASSAGE * 9), ("Who?", "It")],

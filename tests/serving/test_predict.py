@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import albert_tf
+from albert_tf.checkpoints.conversion import convert
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import glue
 from albert_tf.finetuning.classification.task import Example
@@ -55,6 +56,64 @@ def test_labels_are_those_of_training(model):
         assert answer["label"] == task.labels[expected.argmax()]
         assert answer["probability"] == max(answer["probabilities"])
         json.dumps(answer, allow_nan=False)
+
+
+def test_labels_of_which_a_text_has_any_number(tmp_path, model):
+    asked = model("several")
+    texts = ["It is.", PASSAGE, "Größe"]
+    found = asked.predict(texts)
+    logits = asked.model(asked.tokenizer(texts, max_length=64))["logits"].numpy()
+    expected = 1 / (1 + np.exp(-logits))
+    assert len({tuple(answer["labels"]) for answer in found}) > 1 or (
+        np.ptp(expected) > 0.01)
+    for answer, row in zip(found, expected):
+        assert set(answer) == {"labels", "probabilities"}
+        np.testing.assert_allclose(answer["probabilities"], row, atol=1e-5)
+        assert answer["labels"] == [
+            name for name, value in zip(asked.labels, row) if value >= 0.5]
+    # Another threshold, as the model's folder or a flag has it.
+    threshold = float(np.median(expected))
+    folder = tiny_models.write(tmp_path / "flag", "several", label_threshold=threshold)
+    for answer, row in zip(albert_tf.load(folder).predict(texts), expected):
+        assert answer["labels"] == [
+            name for name, value in zip(asked.labels, row) if value >= threshold]
+
+
+def hugging_face(tmp_path, model, bias, **values):
+    """A classifier of Hugging Face whose outputs are `bias`, and its answer."""
+    folder = str(tmp_path / "hf")
+    convert(model.report.source, folder, "hf")
+    path = tmp_path / "hf" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    loaded = albert_tf.load(folder)
+    layer = loaded.model.head_layers["classification"]["output_layer"]
+    layer.output_weights.assign(0 * layer.output_weights)
+    layer.output_bias.assign(bias)
+    return loaded.predict("It is.")
+
+
+@pytest.mark.parametrize("problem, expected", [
+    ("multi_label_classification", {
+        "labels": ["bad", "good"], "probabilities": [0.9820, 0.9526, 0.2689]}),
+    ("single_label_classification", {
+        "label": "bad", "probability": 0.7275, "probabilities": [0.7275, 0.2676, 0.0049]}),
+    (None, {
+        "label": "bad", "probability": 0.7275, "probabilities": [0.7275, 0.2676, 0.0049]}),
+    ("regression", {"scores": [4.0, 3.0, -1.0]}),
+])
+def test_what_outputs_are_is_read_from_a_config(problem, expected, tmp_path, model):
+    found = hugging_face(
+        tmp_path, model("classes"), [4.0, 3.0, -1.0], problem_type=problem)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name] == (value if name[:5] == "label" else pytest.approx(
+            value, abs=1e-4))
+
+
+def test_a_problem_that_is_not_known_is_refused(tmp_path, model):
+    with pytest.raises(InputError, match="hf/config.json: problem_type is 'ranking'; it "
+                       "must be regression, single_label_classification, multi_label"):
+        hugging_face(tmp_path, model("classes"), [4.0, 3.0, -1.0], problem_type="ranking")
 
 
 def test_a_model_answers_for_what_it_was_trained_on(tmp_path):

@@ -20,13 +20,15 @@ KINDS = {
     "classes": functools.partial(models.classifier, num_labels=3),
     "exits": functools.partial(models.classifier, num_labels=3,
                                exit_weight=1.0),
+    "several": functools.partial(models.classifier, num_labels=3,
+                                 problem_type="multi_label_classification"),
     "number": functools.partial(models.classifier, num_labels=1),
     "spans": models.spans,
     "spans2": models.conditional_spans,
     "choices": models.multiple_choice,
     "tags": functools.partial(models.tagger, num_labels=5),
 }
-_LABELS = {"classes": ["bad", "good", "好"], "exits": ["bad", "good", "好"],
+_LABELS = {"several": ["late", "dear", "好"], "classes": ["bad", "good", "好"], "exits": ["bad", "good", "好"],
            "tags": ["O", "B-X", "I-X", "B-Y", "I-Y"]}
 
 
@@ -44,6 +46,8 @@ def write(folder, kind: str, spm=SPM, config=TINY, **flags) -> str:
         (folder / "task.json").write_text(json.dumps({
             "task": "race" if kind == "choices" else "custom",
             "labels": _LABELS.get(kind, []),
+            **({"problem_type": "multi_label_classification"} if kind == "several"
+               else {}),
             **({"head": "token_classification"} if kind == "tags" else {}),
             "vocabulary": {"file": spm.name}, "vocabulary_flag": "spm_model_file",
             "flags": flags}))

@@ -8,10 +8,11 @@ lines are left out, and counted.
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
-from typing import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from absl import logging
 
@@ -34,21 +35,35 @@ class DataFile:
       path: the path of the file, which may end in .gz.
       text_a: the column of the text: its name in the header, its number from 0 without
         a header, or the field of JSON lines.
-      text_b, label: the columns of a pair's second text and of the label.
+      text_b, label: the columns of a pair's second text and of the label; a tuple if
+        each label has a column, which holds 1 or 0.
       header: whether the first line names the columns (not for JSON lines).
       file_format: one of tables.FORMATS; None: given by the file extension.
       guid: the column of the examples' ids, for predictions; None: they are numbered.
       delimiter: a character that replaces the tab of TSV or the comma of CSV.
+      separator: what separates the labels in a column of several; None: a column holds
+        one label. A field of JSON lines may also be a list.
     """
 
     path: str
     text_a: str
     text_b: str | None = None
-    label: str | None = None
+    label: str | tuple[str, ...] | None = None
     header: bool = True
     file_format: str | None = None
     delimiter: str | None = None
     guid: str | None = None
+    separator: str | None = None
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        return self.label if isinstance(self.label, tuple) else (
+            () if self.label is None else (self.label,))
+
+    @property
+    def several_labels(self) -> bool:
+        """True if a text has any number of labels."""
+        return self.separator is not None or isinstance(self.label, tuple)
 
 
 def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = None,
@@ -57,7 +72,9 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
 
     Its metrics are accuracy and macro F1, and for two labels also the F1 of the second
     label and Matthews' correlation. For regression, they are Pearson's and Spearman's
-    correlation and the squared error.
+    correlation and the squared error. If a text has any number of labels (`separator`,
+    or a column for each), they are micro F1, macro F1 and the share of texts with
+    exactly the right labels.
 
     Args:
       data: split (one of classification.SPLITS) → its file.
@@ -81,8 +98,17 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
     if regression and labels:
         raise InputError("--labels are the names of classes, which --regression does "
                          "not have; leave one of the two out.")
+    several = any(file.several_labels for file in data.values())
+    if regression and several:
+        raise InputError("--regression predicts one number for each text, and "
+                         "--multi_label any number of labels; leave one of the two "
+                         "out.")
     if regression:
         labels, names = (), ("pearson", "spearman", "mse")
+    elif several:
+        labels = _checked_labels(_in_columns(data, labels) or tuple(
+            labels if labels is not None else _collected(data.get("train"))), 1)
+        names = ("micro_f1", "macro_f1", "exact_match")
     else:
         labels = _checked_labels(tuple(
             labels if labels is not None else _collected(data.get("train"))))
@@ -92,8 +118,31 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
         readers={split: functools.partial(
             _read_split, file=file, labels=labels, split=split)
             for split, file in data.items()},
-        positive_label=labels[1] if len(labels) == 2 else None, of_glue=False,
-        guid_name=_guid_name(data.values()))
+        positive_label=labels[1] if names[0] == "accuracy" and len(labels) == 2
+        else None, of_glue=False, guid_name=_guid_name(data.values()),
+        multi_label=several, separator=next(
+            (file.separator for file in data.values() if file.separator), ","))
+
+
+def _in_columns(data: Mapping[str, DataFile], labels: Sequence[str] | None
+                ) -> tuple[str, ...]:
+    """Returns the labels that have a column each, in the order of `labels` if given; ()
+    if there are none. Without a header, columns are numbers, and `labels` their
+    names."""
+    file = next((file for file in data.values() if isinstance(file.label, tuple)), None)
+    if file is None:
+        return ()
+    columns = file.label_columns
+    if labels is None or sorted(labels) == sorted(columns):
+        return tuple(labels or columns)
+    numbered = all(column.isdecimal() for column in columns)
+    if numbered and len(labels) == len(columns):
+        return tuple(labels)
+    raise InputError(
+        f"--labels={','.join(labels)}: the columns of the labels are "
+        f"{', '.join(columns)}; give " + (
+            "one label for each." if numbered else
+            "each of them once, or leave the flag out."))
 
 
 def _guid_name(data: Iterable[DataFile]) -> str:
@@ -114,20 +163,24 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
         raise InputError(
             "the labels are unknown without a training file or a model that names them; "
             "give --labels in the order of the model's outputs.")
-    labels = sorted({str(example.label) for example in read(file).examples})
+    found = [example.label for example in read(file).examples]
+    labels = sorted({*itertools.chain.from_iterable(found)} if file.several_labels
+                    else set(map(str, found)))
     label_names.check_apart(labels, file.path)
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return tuple(sorted(
         labels, key=lambda label: (int(label), label) if numbers else label))
 
 
-def _checked_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
+def _checked_labels(labels: tuple[str, ...], least: int = 2) -> tuple[str, ...]:
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if repeated:
         raise InputError(f"--labels has '{repeated[0]}' more than once; give each "
                          "label once.")
-    if len(labels) < 2:
+    if len(labels) < least:
         raise InputError(
+            f"there are {len(labels)} labels ({', '.join(labels) or 'none'}), but "
+            "a task needs at least one." if least == 1 else
             f"there are {len(labels)} labels ({', '.join(labels) or 'none'}), but "
             "classification needs at least two; to predict numbers, give "
             "--regression.")
@@ -167,18 +220,28 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         values = values_of(row)
         if values is None:
             continue
-        text_a, text_b, label, guid = values
-        if label is None or not label_names.cleaned(label):
+        text_a, text_b, given, guid = values
+        label: str | tuple[str, ...] | float | None
+        if isinstance(given, tuple):
+            label = _by_column(given, file, labels, row.where)
+        elif given is None or not (
+                file.several_labels or label_names.cleaned(str(given))):
             if label_needed and file.label is not None:
                 raise InputError(
                     f"{row.where}: there is no label in column '{file.label}'; fill it "
                     "in, or remove the line.")
             label = None
         else:
-            if not label_names.is_clean(label):
+            parts = given if isinstance(given, list) else (
+                given.split(file.separator) if file.separator else [given])
+            if not all(map(label_names.is_clean, parts)):
                 unclean.append(row.number)
-            label = (_plain(label, row.where) if labels is None
-                     else _parsed(label, labels, row.where, label_needed))
+            found = [_plain(part, row.where) if labels is None
+                     else _parsed(part, labels, row.where, label_needed)
+                     for part in parts
+                     if not file.several_labels or label_names.cleaned(part)]
+            label = tuple(dict.fromkeys(map(str, found))) if (
+                file.several_labels) else found[0]
         examples.append(Example(
             f"{split}-{len(examples) + 1}" if guid is None else guid, text_a, text_b,
             label, row.where))
@@ -188,6 +251,27 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     return ExampleSet(examples, (file.path,), (
         *tables.line_note(file.path, blank, "blank and left out"),
         *tables.line_note(file.path, unclean, UNCLEAN)))
+
+
+_TRUTHS = {"1": True, "true": True, "0": False, "false": False}
+
+
+def _by_column(cells: tuple[str | None, ...], file: DataFile,
+               labels: Sequence[str] | None, where: str) -> tuple[str, ...] | None:
+    """Returns the labels whose column holds 1, or None if all columns are empty or
+    missing, which only a file to predict may have."""
+    columns = file.label_columns
+    # Without a header, the labels have other names than their columns, in their order.
+    names = columns if labels is None or {*labels} == {*columns} else labels
+    if all(cell is None for cell in cells):
+        return None
+    for column, cell in zip(columns, cells):
+        if (cell or "").strip().lower() not in _TRUTHS:
+            raise InputError(
+                f"{where}: column '{column}' holds {(cell or '')[:40]!r}, which does "
+                "not say whether the text has this label; write 1 or 0.")
+    return tuple(name for name, cell in zip(names, cells)
+                 if _TRUTHS[str(cell).strip().lower()])
 
 
 def _plain(label: str, where: str) -> str:
@@ -262,8 +346,9 @@ def inputs(path: str, text_column: str | None = None, text_b_column: str | None 
         logging.warning("%s", note)
 
 
-# A row's text, second text, label and id.
-_Values = tuple[str, str | None, str | None, str | None]
+# A row's text, second text, label and id. The label is a tuple if each label has a
+# column, and may be a list if a text has any number.
+_Values = tuple[str, str | None, Any, str | None]
 
 
 @dataclasses.dataclass
@@ -285,8 +370,10 @@ class _Cells:
         if self.places is None:
             self.width = len(row.cells)
             self.places = [None if name is None else _place(
-                file, name, row, optional=name == file.label and not self.label_needed)
-                for name in (file.text_a, file.text_b, file.label, file.guid)]
+                file, name, row,
+                optional=name in file.label_columns and not self.label_needed)
+                for name in (
+                    file.text_a, file.text_b, file.guid, *file.label_columns)]
             if file.header:
                 return None
         if len(row.cells) != self.width:
@@ -294,11 +381,17 @@ class _Cells:
                 f"{row.where}: the row has {len(row.cells)} columns, but the first "
                 f"line has {self.width}. If a text contains the delimiter, remove it, "
                 "or use CSV with the text in quotes.")
-        return _with_text(row, file, *(
-            None if place is None else row.cells[place] for place in self.places))
+        text_a, text_b, guid, *labels = (
+            None if place is None else row.cells[place] for place in self.places)
+        return _with_text(row, file, text_a, text_b, _label(labels, file), guid)
 
 
-def _with_text(row: tables.Row, file: DataFile, *values: str | None) -> _Values:
+def _label(cells: Sequence[Any], file: DataFile) -> Any:
+    return tuple(cells) if isinstance(file.label, tuple) else (
+        cells[0] if cells else None)
+
+
+def _with_text(row: tables.Row, file: DataFile, *values: Any) -> _Values:
     """Returns the values of a row, whose texts must not be empty."""
     for text, column in zip(values, (file.text_a, file.text_b)):
         if column is not None and not text.strip():
@@ -334,24 +427,30 @@ def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int 
 
 def _fields(row: tables.Row, file: DataFile, label_needed: bool) -> _Values:
     """Returns the values of the fields of a row of JSON lines."""
-    return _with_text(row, file, *(
+    text_a, text_b, guid, *labels = (
         None if name is None else _field(row, name, what, needed)
         for name, what, needed in (
             (file.text_a, "text", True), (file.text_b, "text", True),
-            (file.label, "label", label_needed), (file.guid, "label", True))))
+            (file.guid, "label", True), *(
+                (name, "label" if file.separator is None else "labels", label_needed)
+                for name in file.label_columns)))
+    return _with_text(row, file, text_a, text_b, _label(labels, file), guid)
 
 
-def _field(row: tables.Row, name: str, what: str, needed: bool) -> str | None:
+def _field(row: tables.Row, name: str, what: str, needed: bool) -> Any:
     """Returns the value of a field as text. A label may also be a number or boolean, or
-    null, which is None."""
+    null, which is None; labels may be a list of them."""
     if needed and name not in row.cells:
         raise InputError(f"{row.where}: there is no field '{name}'; the fields are "
                          f"{', '.join(map(repr, row.cells)) or 'none'}.")
     value = row.cells.get(name)
+    if what == "labels" and isinstance(value, list):
+        return [_field(row._replace(cells={name: part}), name, "label", True) or ""
+                for part in value]
     if isinstance(value, (list, dict)) or what == "text" and not isinstance(value, str):
         raise InputError(f"{row.where}: the field '{name}' holds "
                          f"{json.dumps(value)[:40]}, not a {what}.")
-    if value is None or what == "label" and isinstance(value, str):
+    if value is None or what != "text" and isinstance(value, str):
         return value
     if not isinstance(value, str):
         if isinstance(value, float) and not math.isfinite(value):

@@ -1,6 +1,6 @@
 """The head of classification and regression, its exits, and its answers.
 
-Shapes: B batch, L layers, H hidden, K labels.
+Shapes: B batch, L layers, H hidden, K labels, or numbers of a regression.
 """
 
 import dataclasses
@@ -8,6 +8,8 @@ from typing import Optional
 
 import numpy as np
 
+from albert_tf.checkpoints.checkpoint import (
+    LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
 from albert_tf.finetuning.answer import Answering, chosen
 from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, output_shapes
 
@@ -18,19 +20,27 @@ EXIT_INPUT = "exit_threshold"
 @dataclasses.dataclass(frozen=True)
 class Classification(Head):
     """A linear layer on the pooled output (`classifier_utils.create_model` in the
-    original implementation). For regression, `width` is 1.
+    original implementation, which has regression and one label for each text).
 
     Attributes:
       dropout_prob: the dropout rate of the pooled output in training.
       exit_weight: the weight of the exits' loss in the encoder's gradient, relative to
         the last layer's; None for a model without exits (modeling.early_exit).
+      problem_type: one of checkpoint.PROBLEMS; "": a regression if `width` is 1, else
+        one label.
     """
 
     dropout_prob: float = 0.1
     exit_weight: Optional[float] = None
+    problem_type: str = ""
 
     name, title = "classification", "classification head"
     task = "classify"
+
+    @property
+    def problem(self) -> str:
+        """The meaning of the outputs, one of checkpoint.PROBLEMS."""
+        return self.problem_type or (REGRESSION if self.width == 1 else ONE_LABEL)
 
     def shapes(self, config):
         exits = {} if self.exit_weight is None else EarlyExit(self.width).shapes(config)
@@ -55,44 +65,32 @@ class Classification(Head):
         import tensorflow as tf
 
         logits = tf.cast(outputs["logits"], tf.float32)
-        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
-
-    def served(self, outputs):
-        # A regression has no probabilities.
-        return self.predictions(outputs) if self.width > 1 else {
-            "logits": outputs["logits"]}
+        if self.problem == REGRESSION:
+            return {"logits": logits}
+        return {"logits": logits, "probabilities": (
+            tf.sigmoid(logits) if self.problem == SEVERAL_LABELS
+            else tf.nn.softmax(logits))}
 
     def output_names(self, labels):
         return labels or [str(i) for i in range(self.width)] * (self.width > 1)
 
     def objective(self):
-        """Returns the objective, which needs the feature `label_ids` [B, 1]: int for
-        classes, float for regression."""
+        """Returns the objective, which needs the feature `label_ids`: the number of the
+        label, int [B, 1], or float [B, K]: 1 for each label of the text and 0 for the
+        others, or the numbers of a regression."""
         from albert_tf.finetuning import objectives
 
-        objective = (self._regression() if self.width == 1
-                     else objectives.one_label(self.predictions))
+        kind = {REGRESSION: objectives.numbers, ONE_LABEL: objectives.one_label,
+                SEVERAL_LABELS: objectives.several_labels}[self.problem]
+        objective = kind(self.predictions)
         return objective if self.exit_weight is None else with_exits(objective)
-
-    def _regression(self):
-        import tensorflow as tf
-
-        from albert_tf.finetuning import objectives
-
-        def squared_error(outputs, features):
-            labels = tf.cast(tf.reshape(features["label_ids"], [-1]), tf.float32)
-            logits = tf.squeeze(outputs["logits"], axis=-1)
-            return tf.square(tf.cast(logits, tf.float32) - labels)
-
-        return objectives.mean_over_examples(
-            squared_error, lambda outputs, features: {},
-            lambda outputs: {"logits": outputs["logits"]})
 
     def targets(self, features):
         from albert_tf.training import distillation
 
-        distance = (distillation.squared_difference if self.width == 1
-                    else distillation.divergence)
+        distance = {REGRESSION: distillation.squared_difference,
+                    ONE_LABEL: distillation.divergence,
+                    SEVERAL_LABELS: distillation.divergence_by_label}[self.problem]
         targets = distillation.targets_of(
             features, {"logits": (1.0, distance)}, "pooled_output")
         if self.exit_weight is not None:
@@ -176,8 +174,8 @@ def with_exits(own):
 
 
 class Classes(Answering):
-    """Answers with one of several labels, or with a number, for a text or a pair: for
-    that which the model was trained on, if its folder tells."""
+    """Answers with the label of a text or pair, with its labels, or with numbers. It
+    takes what the model was trained on, if its folder tells: a text, or a pair."""
 
     def __init__(self, model, head):
         from albert_tf.finetuning.classification import glue
@@ -186,11 +184,20 @@ class Classes(Answering):
         pairs = glue.takes_pairs(model.settings)
         if pairs is not None:
             self.names, self.optional = self.names[:1 + pairs], ()
+        self.label_threshold = self.setting("label_threshold", LABEL_THRESHOLD)
 
     def answer(self, outputs):
-        if len(outputs["logits"]) == 1:
-            return {"score": float(outputs["logits"][0])}
-        return chosen(outputs["probabilities"], self.labels)
+        if self.head.problem == REGRESSION:
+            numbers = [float(value) for value in outputs["logits"]]
+            return {"score": numbers[0]} if len(numbers) == 1 else {"scores": numbers}
+        if self.head.problem == ONE_LABEL:
+            return chosen(outputs["probabilities"], self.labels)
+        probabilities = outputs["probabilities"]
+        return {"labels": [
+                    name for name, value in zip(
+                        self.head.output_names(self.labels) or ["0"], probabilities)
+                    if value >= self.label_threshold],
+                "probabilities": [float(value) for value in probabilities]}
 
 
 class ExitClasses(Classes):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 from typing import (
@@ -12,7 +13,8 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import labels as label_names
-from albert_tf.checkpoints.checkpoint import head_of
+from albert_tf.checkpoints.checkpoint import (
+    LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS, head_of)
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
@@ -33,14 +35,15 @@ class Example(NamedTuple):
       guid: the example's id; in GLUE's test sets, the index that the leaderboard
         expects.
       text_a, text_b: the text, and the second text of a pair.
-      label: one of the task's labels, a number for regression, None if unknown.
+      label: one of the task's labels, a tuple of them if a text has any number, a
+        number for regression, None if unknown.
       where: "file, line 12".
     """
 
     guid: str
     text_a: str
     text_b: str | None = None
-    label: str | float | None = None
+    label: str | tuple[str, ...] | float | None = None
     where: str = ""
 
 
@@ -56,6 +59,9 @@ class ClassificationTask(FineTuningTask):
     Attributes:
       name: the task's name, as in --task_name.
       labels: the label of each class id; () for regression.
+      multi_label: whether a text has any number of the labels.
+      label_threshold: the probability from which on a label is then given.
+      separator: what separates the labels of a text in predictions.
       metric_names: the metrics of `score`, named as in finetuning.metrics.
       main_metric: the metric that chooses the best checkpoint; higher is better.
       readers: split (one of SPLITS) → a function that takes the data folder and returns
@@ -92,10 +98,19 @@ class ClassificationTask(FineTuningTask):
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     early_exit: bool = False
     exit_weight: float = 1.0
+    multi_label: bool = False
+    label_threshold: float = LABEL_THRESHOLD
+    separator: str = ","
 
     @property
     def is_regression(self) -> bool:
         return not self.labels
+
+    @property
+    def problem_type(self) -> str:
+        """The meaning of the outputs of the head, one of checkpoint.PROBLEMS."""
+        return REGRESSION if self.is_regression else (
+            SEVERAL_LABELS if self.multi_label else ONE_LABEL)
 
     @property
     def num_outputs(self) -> int:
@@ -111,8 +126,10 @@ class ClassificationTask(FineTuningTask):
         known = [example.label for example in labelled.examples
                  if example.label is not None]
         if self.labels and known:
-            logging.info("%s: %d examples with labels: %s.", split, len(known),
-                         label_names.counted(self.labels, known))
+            logging.info(
+                "%s: %d examples with labels: %s.", split, len(known),
+                label_names.counted(self.labels, itertools.chain.from_iterable(
+                    known) if self.multi_label else known))
         if split != "train" or not self.unlabeled_file:
             return labelled
         paths = files.expand_patterns(self.unlabeled_file, "--unlabeled_file")
@@ -164,7 +181,7 @@ class ClassificationTask(FineTuningTask):
     def spec(self, config):
         return classification_spec(
             self.num_outputs, config.vocab_size, config.type_vocab_size,
-            bool(self.unlabeled_file))
+            bool(self.unlabeled_file), self.multi_label)
 
     def featurizer(self, split, settings):
         return functools.partial(
@@ -177,7 +194,8 @@ class ClassificationTask(FineTuningTask):
 
     def feature_settings(self, split):
         return {**self.reading, "task": self.name, "labels": self.labels,
-                **({"marked": True} if self.unlabeled_file else {})}
+                **({"marked": True} if self.unlabeled_file else {}),
+                **({"multi_label": True} if self.multi_label else {})}
 
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
                   max_seq_length: int, marked: bool = False) -> list[dict[str, list]]:
@@ -186,15 +204,18 @@ class ClassificationTask(FineTuningTask):
 
         Returns:
           A list of one dict (other tasks have several): input_ids, input_mask and
-          segment_ids, not padded, and label_ids, the class id or number, 0 if unknown.
+          segment_ids, not padded, and label_ids, the class id or number, or 1 or 0 for
+          each label if a text has any number; 0 if unknown.
           With `marked`, also `labelled`, 0 if the label is unknown, else 1.
         """
         features = tokenizer.features(example.text_a, example.text_b, max_seq_length)
-        if self.is_regression:
-            label = float(example.label or 0)
+        if self.multi_label:
+            ids = [float(label in (example.label or ())) for label in self.labels]
+        elif self.is_regression:
+            ids = [float(example.label or 0)]
         else:
-            label = 0 if example.label is None else self.labels.index(example.label)
-        return [{**features, "label_ids": [label],
+            ids = [0 if example.label is None else self.labels.index(example.label)]
+        return [{**features, "label_ids": ids,
                  **({"labelled": [int(example.label is not None)]} if marked else {})}]
 
     # --- model
@@ -202,21 +223,28 @@ class ClassificationTask(FineTuningTask):
     def head(self, settings):
         return head_of("classification", self.num_outputs,
                        dropout_prob=settings.dropout_prob,
+                       problem_type=SEVERAL_LABELS if self.multi_label else "",
                        exit_weight=self.exit_weight if self.early_exit else None)
 
     def label_ids(self, examples: Sequence[Example]) -> np.ndarray:
-        """Returns the labels [N]: class ids, int64, or numbers, float32. Raises
-        InputError if an example has no label."""
+        """Returns the labels: class ids, int64 [N]; 1 or 0 for each label, int64
+        [N, K], if a text has any number; or numbers, float32 [N]. Raises InputError if
+        an example has no label."""
         check_labelled(examples)
         if self.is_regression:
             return np.array([example.label for example in examples], np.float32)
+        if self.multi_label:
+            return np.array([[label in example.label for label in self.labels]
+                             for example in examples], np.int64)
         ids = {label: i for i, label in enumerate(self.labels)}
         return np.array([ids[example.label] for example in examples], np.int64)
 
     def decisions(self, outputs: Outputs) -> np.ndarray:
-        """Returns the class ids [N] of the highest outputs, or the values [N] of a
-        regression."""
+        """Returns the class ids [N] of the highest outputs; 1 or 0 for each label,
+        [N, K], if a text has any number; or the values [N] of a regression."""
         rows = self._rows(outputs)
+        if self.multi_label:
+            return (rows >= self.label_threshold).astype(np.int64)
         return rows[:, 0] if self.is_regression else rows.argmax(axis=-1)
 
     def _rows(self, outputs: Outputs) -> np.ndarray:
@@ -247,6 +275,11 @@ class ClassificationTask(FineTuningTask):
 
     def failure(self, data, outputs, table):
         rows, labels = self._rows(outputs), self.label_ids(data.examples)
+        if self.multi_label:
+            given = self.decisions(outputs)
+            return "" if labels.any(axis=0).sum() < 2 or (given != given[0]).any() else (
+                f"all {len(given)} predictions are "
+                f"'{self._named(given[0]) or 'none of the labels'}'")
         if not self.is_regression:
             return metrics.at_chance(rows, labels, self.labels)
         # Such a model is no better than one that always predicts the mean.
@@ -258,13 +291,15 @@ class ClassificationTask(FineTuningTask):
         """Returns the loss of a model that knows only how frequent each label is."""
         labels = self.label_ids(
             [example for example in data.examples if example.label is not None])
+        if self.multi_label:
+            return metrics.entropy_by_label(labels)
         return (float(np.var(labels)) if self.is_regression
                 else metrics.entropy(labels))
 
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
                    ) -> dict[str, float]:
-        """Computes the metrics of class ids [N], or numbers [N], in the order of
-        metric_names."""
+        """Computes the metrics of class ids [N], labels [N, K] or numbers [N], in the
+        order of metric_names."""
         positive = (1 if self.positive_label is None
                     else self.labels.index(self.positive_label))
         return {name: metrics.compute(name, predictions, labels, positive)
@@ -272,7 +307,8 @@ class ClassificationTask(FineTuningTask):
 
     def report(self, examples: Sequence[Example], outputs: Outputs) -> str:
         """Returns the metrics and, for classes, the precision, recall and F1 of each,
-        as text."""
+        as text; if a text has any number of them, also the threshold that would have
+        given the highest micro F1."""
         from sklearn.metrics import classification_report
 
         predictions, labels = self.decisions(outputs), self.label_ids(examples)
@@ -280,10 +316,27 @@ class ClassificationTask(FineTuningTask):
         width = max(map(len, scores))
         lines = [f"{self.name}: {len(labels)} examples", ""]
         lines += [f"{name:{width}}  {value:.4f}" for name, value in scores.items()]
+        if self.multi_label:
+            best = metrics.best_threshold(self._rows(outputs), labels)
+            lines += ["", f"Labels are given from a probability of "
+                      f"{self.label_threshold:g} on. Of all thresholds, {best[0]:.4g} "
+                      f"has the highest micro_f1 on this set, {best[1]:.4f} "
+                      "(--label_threshold)."]
         if not self.is_regression:
+            # As in macro_f1, a class that occurs nowhere has no F1 to average.
+            listed = [i for i in range(len(self.labels)) if self.multi_label
+                      or i in labels or i in predictions]
+            single = self.multi_label and len(self.labels) == 1
+            if single:  # Given or not: scikit-learn takes this for two classes.
+                labels, predictions = labels[:, 0], predictions[:, 0]
             lines += ["", classification_report(
-                labels, predictions, labels=range(len(self.labels)),
-                target_names=self.labels, digits=4, zero_division=0.0).rstrip()]
+                labels, predictions, labels=[1] if single else listed,
+                target_names=[self.labels[i] for i in listed], digits=4,
+                zero_division=0.0).rstrip()]
+            absent = [name for i, name in enumerate(self.labels) if i not in listed]
+            if absent:
+                lines += ["", "Neither in the data nor predicted: "
+                          f"{', '.join(absent)}."]
         return "\n".join(lines) + "\n"
 
     # --- files of predictions
@@ -336,7 +389,7 @@ class ClassificationTask(FineTuningTask):
         # str of a float32 is the shortest text that is read back as the same number.
         values = [[str(np.float32(value)) for value in row] for row in rows]
         names = ([row[0] for row in values] if self.is_regression
-                 else [self.labels[i] for i in rows.argmax(axis=-1)])
+                 else list(map(self._named, self.decisions(outputs))))
         header, guids = ("index", "prediction"), [example.guid for example in examples]
         contents = {
             "test_results.tsv": as_table(values, clean=False),
@@ -353,20 +406,30 @@ class ClassificationTask(FineTuningTask):
                 [header, *zip(guids, names)], clean=False)
         return tables.write_predictions(folder, contents, readable, prediction_file)
 
+    def _named(self, decision: Any) -> str:
+        """Returns the label of a class id, or those that are 1 of [K], separated."""
+        if not self.multi_label:
+            return self.labels[decision]
+        return self.separator.join(
+            label for label, given in zip(self.labels, decision) if given)
+
     def _readable(self, examples: Sequence[Example], names: Sequence[str],
                   rows: np.ndarray, all_probabilities: bool) -> Iterable[list[str]]:
         pairs = any(example.text_b is not None for example in examples)
         known = any(example.label is not None for example in examples)
         classes = not self.is_regression
         every = classes and all_probabilities
+        one = classes and not self.multi_label
         yield [self.guid_name, "text_a", *["text_b"] * pairs, "prediction",
-               *["probability"] * classes,
+               *["probability"] * one,
                *[f"probability of {label}" for label in self.labels] * every,
                *["label"] * known]
         for example, name, row in zip(examples, names, rows):
-            label = "" if example.label is None else str(example.label)
+            label = "" if example.label is None else (
+                self.separator.join(example.label) if self.multi_label
+                else str(example.label))
             yield [example.guid, example.text_a, *[example.text_b or ""] * pairs, name,
-                   *[f"{np.max(row):.4f}"] * classes,
+                   *[f"{np.max(row):.4f}"] * one,
                    *[str(np.float32(value)) for value in row] * every, *[label] * known]
 
 
@@ -393,14 +456,16 @@ def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
 
 def classification_spec(
         num_labels: int, vocab_size: int, type_vocab_size: int = 2,
-        marked: bool = False) -> FeatureSpec:
+        marked: bool = False, multi_label: bool = False) -> FeatureSpec:
     """Returns the specification of one sequence [None] and one label [1], 0 if unknown
     (as in the original implementation).
 
-    A task with one label is a regression, whose label is a float. With `marked`,
-    examples also have `labelled` [1], 0 or 1.
+    A task with one label is a regression, whose label is a float. With `multi_label`,
+    there is a float, 1 or 0, for each label. With `marked`, examples also have
+    `labelled` [1], 0 or 1.
     """
-    label = (Feature("label_ids", "float32", (1,)) if num_labels == 1 else
+    label = (Feature("label_ids", "float32", (num_labels,)) if multi_label else
+             Feature("label_ids", "float32", (1,)) if num_labels == 1 else
              Feature("label_ids", "int64", (1,), limit=num_labels,
                      limited_by="num_labels"))
     mark = Feature("labelled", "int64", (1,), limit=2)

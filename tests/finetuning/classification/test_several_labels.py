@@ -1,0 +1,217 @@
+"""Texts with any number of labels: files, scores, losses, answers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning import metrics
+from albert_tf.finetuning.classification import custom
+from albert_tf.finetuning.classification.head import Classification
+from albert_tf.finetuning.common import ExampleSet
+from albert_tf.training import distillation
+
+NAMES = ("late", "dear", "fine")
+DataFile = custom.DataFile
+
+
+def several(path, label="topics", **more):
+    more.setdefault("separator", None if isinstance(label, tuple) else ",")
+    return DataFile(str(path), "text", label=label, **more)
+
+
+def labels_of(file, **options):
+    return [example.label for example in custom.read(file, **options).examples]
+
+
+@pytest.mark.parametrize("name, content, label", [
+    ("x.csv", 'text,topics\none,"late, dear"\ntwo,\nthree,fine\n', "topics"),
+    ("x.tsv", "text\ttopics\none\tlate;dear\ntwo\t\nthree\tfine;fine\n", "topics"),
+    ("x.jsonl", '{"text": "one", "topics": ["late", "dear"]}\n'
+                '{"text": "two", "topics": []}\n{"text": "three", "topics": "fine"}\n',
+     "topics"),
+    ("x.csv", "text,late,dear,fine\none,1,1,0\ntwo,0,0,0\nthree,0,false,true\n", NAMES),
+    ("x.jsonl", '{"text": "one", "late": 1, "dear": true, "fine": 0}\n'
+                '{"text": "two", "late": 0, "dear": 0, "fine": false}\n'
+                '{"text": "three", "late": 0, "dear": 0, "fine": "1"}\n', NAMES),
+])
+def test_a_column_of_several_labels_or_a_column_for_each(
+        name, content, label, tmp_path):
+    (tmp_path / name).write_text(content)
+    file = several(tmp_path / name, label, **(
+        {"separator": ";"} if name.endswith("tsv") else {}))
+    expected = [("late", "dear"), (), ("fine",)]
+    assert labels_of(file) == labels_of(file, labels=NAMES) == expected
+    task = custom.build_task({"train": file})
+    assert task.multi_label and set(task.labels) == set(NAMES)
+    assert task.labels == (NAMES if isinstance(label, tuple) else tuple(sorted(NAMES)))
+    np.testing.assert_array_equal(
+        custom.build_task({"train": file}, labels=NAMES).label_ids(
+            task.read("", "train").examples), [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
+
+
+def test_without_a_header_labels_name_the_columns(tmp_path):
+    (tmp_path / "x.tsv").write_text("one\t1\t0\ntwo\t0\t1\n")
+    file = DataFile(str(tmp_path / "x.tsv"), "0", label=("1", "2"), header=False)
+    task = custom.build_task({"train": file}, labels=("dear", "late"))
+    assert [example.label for example in task.read("", "train").examples] == [
+        ("dear",), ("late",)]
+
+
+@pytest.mark.parametrize("content, label, options, pattern", [
+    ("text,a,b\none,1,2\n", ("a", "b"), {},
+     "x.csv, line 2: column 'b' holds '2', which does not say whether the text has this "
+     "label; write 1 or 0"),
+    ("text,a,b\none,1,\n", ("a", "b"), {}, "line 2: column 'b' holds ''"),
+    ("text,a,b\none,1,1\n", ("a", "c"), {}, "there is no column 'c'"),
+    ("text,a,b\none,1,1\n", ("a", "b"), {"labels": ("a", "d")},
+     "--labels=a,d: the columns of the labels are a, b; give each of them once, or "
+     "leave the flag out"),
+    ('text,topics\none,"late,new"\n', "topics", {"labels": NAMES},
+     "line 2: the label 'new' is not one of 'late', 'dear', 'fine'"),
+    ("text,topics\none,late\n", "topics", {"regression": True},
+     "--regression predicts one number for each text, and --multi_label any number"),
+    ("text,topics\none,\n", "topics", {}, r"there are 0 labels \(none\), but a task "
+     "needs at least one"),
+])
+def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):
+    (tmp_path / "x.csv").write_text(content)
+    with pytest.raises(InputError, match=pattern):
+        task = custom.build_task(
+            {"train": several(tmp_path / "x.csv", label)}, **options)
+        task.read("", "train")
+
+
+def test_a_set_to_predict_needs_no_columns_of_labels(tmp_path):
+    (tmp_path / "x.csv").write_text("text\none\n")
+    for label in ("topics", NAMES):
+        assert labels_of(several(tmp_path / "x.csv", label), label_needed=False) == [None]
+
+
+# ---- scores ----------------------------------------------------------------
+
+TRUE = np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]])
+GIVEN = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 0]])
+
+
+def test_scores_by_hand():
+    # Right 3, given 4, true 4; by label the F1 is 1, 2/3 and 0.
+    assert metrics.compute("micro_f1", GIVEN, TRUE) == pytest.approx(6 / 8)
+    assert metrics.compute("macro_f1", GIVEN, TRUE) == pytest.approx((1 + 2 / 3) / 3)
+    assert metrics.compute("exact_match", GIVEN, TRUE) == 0.5
+    assert metrics.compute("micro_f1", 0 * GIVEN, TRUE) == 0
+
+
+def test_the_best_threshold_is_that_of_all_thresholds():
+    random = np.random.default_rng(2)
+    for _ in range(20):
+        values = random.integers(0, 9, [6, 3]) / 10
+        labels = random.integers(0, 2, [6, 3])
+        labels[0, 0] = 1
+        threshold, score = metrics.best_threshold(values, labels)
+        of_all = [metrics.compute("micro_f1", values >= at, labels)
+                  for at in np.arange(-0.05, 1, 0.1)]
+        assert score == pytest.approx(max(of_all))
+        assert metrics.compute("micro_f1", values >= threshold, labels) == (
+            pytest.approx(score))
+
+
+def task_of(tmp_path, **options):
+    (tmp_path / "x.csv").write_text(
+        'text,topics\na,"late,dear"\nb,dear\nc,\nd,late\n')
+    file = several(tmp_path / "x.csv")
+    task = custom.build_task({"train": file, "dev": file}, labels=NAMES, **options)
+    return task, task.read("", "dev")
+
+
+def test_predictions_and_report(tmp_path):
+    task, data = task_of(tmp_path)
+    outputs = {"probabilities": np.where(GIVEN, 0.5, 0.2).astype(np.float32)}
+    assert task.score(data, outputs, None) == pytest.approx({
+        "micro_f1": 6 / 8, "macro_f1": 5 / 9, "exact_match": 0.5})
+    report = task.report(data.examples, outputs)
+    assert "macro_f1     0.5556" in report and "samples avg" in report
+    assert "Of all thresholds, 0.35 has the highest micro_f1" in report
+    assert task.failure(data, outputs, None) == ""
+    assert task.failure(data, {"probabilities": np.zeros([4, 3], "f")}, None) == (
+        "all 4 predictions are 'none of the labels'")
+    task.write_predictions(str(tmp_path), data.examples, outputs, all_probabilities=True)
+    lines = [line.split("\t") for line in (
+        tmp_path / "predictions.tsv").read_text().splitlines()]
+    assert lines[0] == ["guid", "text_a", "prediction", "probability of late",
+                        "probability of dear", "probability of fine", "label"]
+    assert [(row[2], row[-1]) for row in lines[1:]] == [
+        ("late", "late,dear"), ("dear,fine", "dear"), ("", ""), ("late", "late")]
+    # What is known without reading: two of four texts have `late`, two `dear`, none `fine`.
+    assert task.chance_loss(data, None) == pytest.approx(2 * np.log(2) / 3)
+
+
+def test_an_average_and_its_report_are_of_the_same_classes():
+    """A development set without one of the classes, which is not predicted either."""
+    task = custom.build_task({}, labels=("a", "b", "c"))
+    data = ExampleSet([custom.Example("1", "x", None, "a"),
+                       custom.Example("2", "y", None, "b")])
+    outputs = {"probabilities": np.eye(3, dtype=np.float32)[:2]}
+    assert task.score(data, outputs, None)["macro_f1"] == 1
+    report = task.report(data.examples, outputs)
+    assert [line.split()[-2] for line in report.splitlines() if "macro avg" in line] == [
+        "1.0000"]
+    assert report.endswith("Neither in the data nor predicted: c.\n")
+
+
+def test_a_single_label_is_given_or_not():
+    task = custom.build_task({"dev": DataFile("x.csv", "text", label=("late",))})
+    data = ExampleSet([custom.Example(str(i), "x", None, ("late",) * known)
+                       for i, known in enumerate((1, 1, 0, 0))])
+    outputs = {"probabilities": np.array([[0.9], [0.1], [0.8], [0.2]], np.float32)}
+    assert task.score(data, outputs, None) == {
+        "micro_f1": 0.5, "macro_f1": 0.5, "exact_match": 0.5}
+    [line] = [line for line in task.report(data.examples, outputs).splitlines()
+              if line.split()[:1] == ["late"]]
+    assert line.split() == ["late", "0.5000", "0.5000", "0.5000", "2"]
+
+
+# ---- losses ----------------------------------------------------------------
+
+LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]], np.float32)
+TARGETS = np.array([[1, 0, 0], [1, 1, 0]], np.float32)
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values))
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_each_label():
+    head = Classification(3, problem_type="multi_label_classification")
+    objective = head.objective()
+    features = {"label_ids": tf.constant(TARGETS), "input_ids": tf.zeros([2, 4], tf.int32)}
+    losses = objective.losses(
+        {"logits": tf.constant(LOGITS)}, features, objective.denominators(features))
+    expected = -np.mean(TARGETS * np.log(sigmoid(LOGITS))
+                        + (1 - TARGETS) * np.log(sigmoid(-LOGITS)))
+    assert losses["total_loss"].numpy() == pytest.approx(expected, rel=1e-5)
+    found = objective.metrics({"logits": tf.constant(LOGITS)}, features, losses)
+    # Wrong: the third label of the first text, and the first of the second.
+    np.testing.assert_allclose(found["label_accuracy"][0], [2 / 3, 2 / 3])
+    np.testing.assert_allclose(
+        head.predictions({"logits": LOGITS})["probabilities"], sigmoid(LOGITS), rtol=1e-6)
+
+
+def test_several_numbers_have_a_mean_squared_error():
+    head = Classification(3, problem_type="regression")
+    features = {"label_ids": tf.constant(TARGETS), "input_ids": tf.zeros([2, 4], tf.int32)}
+    objective = head.objective()
+    losses = objective.losses(
+        {"logits": tf.constant(LOGITS)}, features, objective.denominators(features))
+    assert losses["total_loss"].numpy() == pytest.approx(
+        np.mean((LOGITS - TARGETS) ** 2))
+    assert set(head.predictions({"logits": LOGITS})) == {"logits"}
+
+
+def test_a_teacher_teaches_each_label():
+    teacher = LOGITS[::-1]
+    found = distillation.divergence_by_label(LOGITS, teacher, 2.0).numpy()
+    own, wanted = sigmoid(LOGITS / 2), sigmoid(teacher / 2)
+    expected = 4 * np.mean(wanted * np.log(wanted / own) + (1 - wanted) * np.log(
+        (1 - wanted) / (1 - own)), axis=-1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
