@@ -37,7 +37,7 @@ FLAGS["max_seq_length"].help = (
     "overlapping windows.")
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
-_OF_IOBES = ("bioes", "bilou", "bmes")
+_OF_IOBES = ("bioes", "bilou", "bmes", "bmewo")
 _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 for _split, _use in _USE_OF_SPLIT.items():
     flags.DEFINE_string(f"{_split}_file", None, f"File of sentences to {_use}; may "
@@ -60,7 +60,7 @@ flags.DEFINE_bool(
     "them; default: true if the file has a column or field for tags.")
 flags.DEFINE_enum(
     "scheme", "auto", ["auto", *scoring.SCHEMES, *_OF_IOBES], "How tags mark "
-    "entities; bioes, bilou and bmes are iobes, whose letters may differ; none: they "
+    "entities; bioes, bilou, bmes and bmewo are iobes, whose letters may differ; none: they "
     "mark none (e.g. parts of speech), and each tag is scored by itself; auto: "
     "detected from the tags of --train_file.")
 flags.DEFINE_bool(

@@ -19,6 +19,8 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 # such as Persian and emoji need, tags of emoji flags, and signs of numbers.
 _TELLING = re.compile("[\u200c\u200d\U000e0020-\U000e007f\u0600-\u0605\u06dd\u070f"
                       "\u0890\u0891\u08e2\U000110bd\U000110cd]")
+# Letters of tags that begin, go on and end, for those of BIOES.
+_LETTERS = {"m": "i", "l": "e", "u": "s", "w": "s"}
 _SHOWN, _COUNTED = 8, 50  # labels in a message, and in a list with counts
 
 
@@ -126,7 +128,13 @@ def order(theirs: Sequence[str], ours: Sequence[str], source: str
 
 
 def _key(label: str) -> str:
-    return re.sub(r"[\s_-]+", "_", _looks(label)).casefold()
+    """Returns what is equal for all spellings of a label, also of a tag: B-PER, PER_B,
+    and the letters of BMES, BMEWO and BILOU for those of BIOES."""
+    key = re.sub(r"[\s_-]+", "_", _looks(label)).casefold()
+    key = re.sub(r"(.+)_([bieslmuw])", r"\2_\1", key) if (
+        re.fullmatch(r".+_[bieslmuw]", key) and key[1:2] != "_") else key
+    letter, _, kind = key.partition("_")
+    return f"{_LETTERS[letter]}_{kind}" if kind and letter in _LETTERS else key
 
 
 def _listed(labels: Sequence[str]) -> str:

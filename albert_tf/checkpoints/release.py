@@ -152,16 +152,17 @@ def _published(prefix: str, stored: Mapping[str, Tensor]) -> AlbertConfig:
 
 
 def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
-    """Returns the published config (version 2) with some sizes. Raises InputError if
-    there is none."""
+    """Returns the published config (version 2) with some sizes, which may include the
+    number of attention heads. Raises InputError if there is none."""
     for name in ("base-v2", "large-v2", "xlarge-v2", "xxlarge-v2"):
         if all(sizes[field] == NAMED[name].get(field, 128) for field in (
                 "embedding_size", "hidden_size", "intermediate_size")):
             return AlbertConfig.named(name, **sizes)
     raise InputError(
-        f"{source}: there is no {CONFIG_FILE}, and the tensors do not tell the numbers "
-        "of layers and attention heads; give the config (--albert_config_file, "
-        "--model, or config=).")
+        f"{source}: there is no {CONFIG_FILE}, and the tensors do not tell the "
+        + ("number of layers" if "num_attention_heads" in sizes else
+           "numbers of layers and attention heads")
+        + "; give the config (--albert_config_file, --model, or config=).")
 
 
 def _root_head(task: Mapping[str, Any], values: Mapping[str, Any]) -> str:

@@ -172,10 +172,10 @@ def _config(prefix: str, stored: Mapping[str, Tensor], layers: int) -> AlbertCon
         vocab_size=vocab_size, embedding_size=width, hidden_size=size,
         intermediate_size=shape(f"{_LAYER}intermediate/kernel")[1],
         max_position_embeddings=shape("position_embedding/embeddings")[0],
-        type_vocab_size=shape("type_embeddings/embeddings")[0])
+        type_vocab_size=shape("type_embeddings/embeddings")[0],
+        num_attention_heads=heads)
     if layers:
-        return AlbertConfig(
-            **sizes, num_attention_heads=heads, num_hidden_layers=layers)
+        return AlbertConfig(**sizes, num_hidden_layers=layers)
     return published(prefix, sizes)
 
 

@@ -18,6 +18,7 @@ from albert_tf.checkpoints import bundle, formats, hub, restore
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
+from albert_tf.checkpoints.release import published
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import parameter_count
@@ -444,3 +445,16 @@ def test_a_preset_in_bfloat16(tmp_path):
     found = formats.read(str(tmp_path / "kh")).tensors[f"{parameter_count.POOLER}/bias"].read()
     np.testing.assert_array_equal(found, (bits << 16).view("<f4"))
     np.testing.assert_allclose(found, tensors[f"{parameter_count.POOLER}/bias"], rtol=1e-2)
+
+
+def test_a_published_config_has_the_heads_that_shapes_tell():
+    """tf-models' kernels have an axis of attention heads; the release's have not."""
+    sizes = dict(vocab_size=30, embedding_size=128, hidden_size=768,
+                 intermediate_size=3072, max_position_embeddings=512, type_vocab_size=2)
+    assert published("x", sizes).num_attention_heads == 12
+    assert published("x", {**sizes, "num_attention_heads": 6}).num_attention_heads == 6
+    sizes["hidden_size"] = 700
+    with pytest.raises(InputError, match="do not tell the numbers of layers and attention"):
+        published("x", sizes)
+    with pytest.raises(InputError, match="do not tell the number of layers; give"):
+        published("x", {**sizes, "num_attention_heads": 10})

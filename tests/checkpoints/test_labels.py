@@ -15,6 +15,10 @@ from albert_tf.errors import InputError
      ["contradiction", "entailment", "neutral"], [2, 0, 1]),
     (["Not entailment", "entailment"], ["entailment", "not_entailment"], [1, 0]),
     (["\u200bneg", "pos"], ["pos", "neg"], [1, 0]),
+    # Tags in another spelling, and in other letters.
+    (["O", "B-PER", "I-PER", "B-b"], ["B_b", "PER-B", "PER-I", "o"], [3, 1, 2, 0]),
+    (["O", "B-X", "I-X", "E-X", "S-X"], ["B-X", "M-X", "E-X", "W-X", "O"],
+     [1, 2, 3, 4, 0]),
     # Tags that only their case tells apart are matched exactly.
     (["b", "B", "o"], ["B", "o", "b"], [1, 2, 0])])
 def test_labels_are_matched_by_name(theirs, ours, expected, caplog):

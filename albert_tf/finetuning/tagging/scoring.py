@@ -6,7 +6,7 @@
     none    DET NOUN VERB                    no entities, e.g. parts of speech
 
 Tags keep the spelling of their file; `parse` reads all spellings: B-PER, B_PER, PER-B,
-b-per, and the letters of BMES (M is I) and BILOU (L is E, U is S).
+b-per, and the letters of BMES (M is I), BMEWO (W is S) and BILOU (L is E, U is S).
 """
 
 import collections
@@ -20,10 +20,10 @@ from albert_tf.errors import InputError
 SCHEMES = ("iob1", "iob2", "iobes", "none")
 OUTSIDE = "O"
 _WITH_TYPE = re.compile(r"[BIES]-.+", re.DOTALL)
-_SPELLINGS = (re.compile(r"(?P<prefix>[OBIESMLU])", re.I),
-              re.compile(r"(?P<prefix>[BIESMLU])[-_](?P<type>.+)", re.I | re.DOTALL),
-              re.compile(r"(?P<type>.+)[-_](?P<prefix>[BIESMLU])", re.I | re.DOTALL))
-_LETTERS = {"M": "I", "L": "E", "U": "S"}
+_SPELLINGS = (re.compile(r"(?P<prefix>[OBIESMLUW])", re.I),
+              re.compile(r"(?P<prefix>[BIESMLUW])[-_](?P<type>.+)", re.I | re.DOTALL),
+              re.compile(r"(?P<type>.+)[-_](?P<prefix>[BIESMLUW])", re.I | re.DOTALL))
+_LETTERS = {"M": "I", "L": "E", "U": "S", "W": "S"}
 # What looks like prefix and type, in whatever order, and what looks like O.
 _OUTSIDES = ("o", "0", "out", "outside", "other", "none")
 _OF_PARTS = re.compile(r"\w[^\W_]*[^\w\s]\w.*|[^\W_]+_\w.*", re.DOTALL)
@@ -187,7 +187,7 @@ def scheme_of_labels(labels: Iterable[str]) -> str:
         spelled = [*map(_spelled, labels)]
         letters, typed = {letter for letter, _ in spelled}, any(
             kind for _, kind in spelled)
-        # L, U and M without a type are also tags of lower and upper case. B, M, E and S
+        # L, U, M and W without a type are also tags of lower and upper case. B, M, E and S
         # divide a text into words, without O.
         if "" in letters or not (
                 "O" in letters and (typed or letters & set("BIES"))

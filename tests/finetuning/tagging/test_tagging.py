@@ -95,6 +95,7 @@ def test_columns_of_any_number_and_scheme(text, scheme, write):
     ("per_b per_i o", "iob2", [(0, 2, "per")]),
     ("B-X M-X E-X O S-Y", "iobes", [(0, 3, "X"), (4, 5, "Y")]),
     ("B-X I-X L-X U-X O U-Y", "iobes", [(0, 3, "X"), (3, 4, "X"), (5, 6, "Y")]),
+    ("B-X M-X E-X W-X O W-Y", "iobes", [(0, 3, "X"), (3, 4, "X"), (5, 6, "Y")]),
     ("B M E S B E", "iobes", [(0, 3, ""), (3, 4, ""), (4, 6, "")]),
     # Case, number and gender mark no entities.
     ("O L U M L", "none", None), ("n-s v-s n-m", "none", None),
