@@ -37,6 +37,7 @@ FLAGS = flags.FLAGS
 
 model_flags.define_flags()
 model_flags.define_exit_flags()
+model_flags.define_length_flags()
 model_flags.define_batch_size()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
@@ -128,7 +129,8 @@ def main(argv):
         batch_size=FLAGS.batch_size,
         # Standard input may be typed or follow a log: each text is answered at once.
         held=1 if FLAGS.input_file == "-" else 1024,
-        exit_threshold=FLAGS.exit_threshold, keep_errors=FLAGS.input_file is not None)
+        exit_threshold=FLAGS.exit_threshold, windows=FLAGS.windows,
+        truncated=FLAGS.truncated, keep_errors=FLAGS.input_file is not None)
 
     def line_of(answer):
         nonlocal number, wrong, first_wrong

@@ -42,6 +42,14 @@ def define_exit_flags() -> None:
         "above this threshold (docs/EARLY_EXIT.md); default: compute all passes.")
 
 
+def define_length_flags() -> None:
+    flags.DEFINE_bool("windows", False, "Read texts that are too long in overlapping "
+                      "windows, and average the windows' logits or vectors; by default "
+                      "they are cut, as in training.")
+    flags.DEFINE_bool("truncated", False, "Add `truncated` to each answer: true if a "
+                      "text of it was cut.")
+
+
 def define_batch_size(upper_bound: int = MOST) -> None:
     flags.DEFINE_integer("batch_size", 32, "Maximum number of sequences that are "
                          "computed together.", lower_bound=1, upper_bound=upper_bound)

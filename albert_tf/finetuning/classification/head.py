@@ -177,7 +177,10 @@ def with_exits(own):
 
 class Classes(Answering):
     """Answers with one of several labels, or with a number, for a text or a pair: for
-    that which the model was trained on, if its folder tells."""
+    that which the model was trained on, if its folder tells. The logits of windows are
+    averaged."""
+
+    averages = True
 
     def __init__(self, model, head):
         from albert_tf.finetuning.classification import glue
@@ -186,6 +189,11 @@ class Classes(Answering):
         pairs = glue.takes_pairs(model.settings)
         if pairs is not None:
             self.names, self.optional = self.names[:1 + pairs], ()
+
+    def mean(self, outputs):
+        logits = np.mean([row["logits"] for row in outputs], axis=0)
+        return {name: np.array(value)[0] for name, value in self.head.predictions(
+            {"logits": logits[np.newaxis]}).items()}
 
     def answer(self, outputs):
         if len(outputs["logits"]) == 1:
@@ -199,6 +207,7 @@ class ExitClasses(Classes):
 
     inputs = (*INPUTS, EXIT_INPUT)
     types = {EXIT_INPUT: np.float32}
+    averages = False
 
     def outputs(self, features):
         from albert_tf.modeling import early_exit
