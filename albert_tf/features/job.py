@@ -116,9 +116,7 @@ class Job:
 
     def keep(self, name: str, part: bytes, counts: dict[str, int]) -> None:
         """Writes the part of a unit, and its counts."""
-        with self.folder.write(self.part_of(name)) as stream:
-            stream.write(part)
-        self.folder.finish(name, counts, {self.part_of(name): stream.sum})
+        self.folder.keep(name, self.format, part, counts)
 
     def part_of(self, name: str) -> str:
         return f"{name}{self.format}"
@@ -242,7 +240,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     names, texts = ([], None) if typed else _scan(job, tasks)
     # 3. Compute the missing parts, unless model or inputs have changed, and join them.
     state = [os.urandom(8).hex()] if typed else state_of(
-        [*sources, *_files_of(checkpoint)])
+        [*sources, *checkpoint.files()])
     with folder.used(_settings(job), state, keeps=lambda error: not typed):
         if runner:
             run(job)
@@ -263,13 +261,6 @@ def _settings(job: Job) -> dict[str, Any]:
     return {**options, "model": job.model, "format": job.format,
             "unit_texts": job.unit_texts, "version": _VERSION,
             **{name: value for name, value in columns.items() if value is not None}}
-
-
-def _files_of(checkpoint: Checkpoint) -> list[str]:
-    """Returns the files of the model's weights and vocabulary."""
-    folder, name = os.path.split(checkpoint.source)
-    return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
-              if other.startswith(name)), checkpoint.vocabulary.path]
 
 
 def _scan(job: Job, tasks: Iterable[Task]) -> tuple[list[str], int]:

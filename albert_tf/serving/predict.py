@@ -122,25 +122,42 @@ class Model(loading.Loaded):
         if windows:
             self.check_windows(task, exit_threshold)
         numbered, total = enumerate(inputs), 0
-        cut: collections.Counter[Answering] = collections.Counter()
+        all_cut: collections.Counter[str] = collections.Counter()
         while part := list(itertools.islice(numbered, held)):
-            requests: list[Request] = []
-            errors: dict[int, Answer] = {}
-            for number, item in part:
-                try:
-                    requests.append(self.request(
-                        item, task, top_k, exit_threshold, windows, truncated))
-                except InputError as error:
-                    if not keep_errors:
-                        raise InputError(f"input {number + 1}: {error}") from error
-                    errors[number] = {"error": str(error)}
-            cut.update(request.by for request in requests if request.cut)
-            total += len(part)
-            found = iter(answers(requests, batch_size))
-            for number, _ in part:
-                yield errors[number] if number in errors else next(found)
-        for answering, count in cut.items():
-            logging.warning("%s", answering.cut_note(count, total))
+            found, cut = self.part(
+                part, task=task, top_k=top_k, batch_size=batch_size,
+                exit_threshold=exit_threshold, windows=windows, truncated=truncated,
+                keep_errors=keep_errors)
+            total, all_cut = total + len(part), all_cut + cut
+            yield from found
+        for note in self.cut_notes(all_cut, total):
+            logging.warning("%s", note)
+
+    def part(self, numbered: Iterable[tuple[int, Any]], *, task: str, top_k: int,
+             batch_size: int, exit_threshold: Optional[float], windows: bool,
+             truncated: bool, keep_errors: bool
+             ) -> tuple[list[Answer], collections.Counter[str]]:
+        """Answers inputs, each with its number from 0, as `stream` does; returns the
+        answers, and the number of inputs that are cut by task."""
+        requests: list[Request] = []
+        answers_by_number: dict[int, Optional[Answer]] = {}
+        for number, item in numbered:
+            answers_by_number[number] = None
+            try:
+                requests.append(self.request(
+                    item, task, top_k, exit_threshold, windows, truncated))
+            except InputError as error:
+                if not keep_errors:
+                    raise InputError(f"input {number + 1}: {error}") from error
+                answers_by_number[number] = {"error": str(error)}
+        found = iter(answers(requests, batch_size))
+        return [answer or next(found) for answer in answers_by_number.values()], (
+            collections.Counter(request.by.head.task if request.by.head else "embed"
+                                for request in requests if request.cut))
+
+    def cut_notes(self, cut: Mapping[str, int], total: int) -> list[str]:
+        """Returns a sentence for each task on the number of inputs that are cut."""
+        return [self.head(task).cut_note(count, total) for task, count in cut.items()]
 
     def request(self, given: Any, task: str = "", top_k: int = 5,
                 exit_threshold: Optional[float] = None, windows: bool = False,

@@ -1,7 +1,7 @@
 """Reads texts for prediction from files or the standard input.
 
-Each line is a text, with a tab before a second text, or a JSON object with the inputs
-by name and optionally an `id`.
+Each line is a text, or several with a tab between them, or a JSON object with the
+inputs by name and optionally an `id`.
 """
 
 import sys
@@ -43,8 +43,8 @@ def read(path: str) -> Iterator[Input]:
     for number, line in _typed() if typed else text_files.read_lines(path):
         where = f"{'the standard input' if typed else path}, line {number}"
         if not is_json and not (typed and line.startswith("{")):
-            first, tab, second = line.partition("\t")
-            yield Input((first, second) if tab else line, {}, where, number)
+            texts = line.split("\t")
+            yield Input(tuple(texts) if texts[1:] else line, {}, where, number)
         elif line.strip():
             yield Input(*_of_json(line, path, number), where, number)
 
