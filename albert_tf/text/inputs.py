@@ -4,6 +4,7 @@ Each line is a text, or several with a tab between them, or a JSON object with t
 inputs by name and optionally an `id`.
 """
 
+import json
 import sys
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
@@ -29,6 +30,16 @@ class Input(NamedTuple):
     where: str
     line: int
 
+    def with_id(self, value: Any) -> "Input":
+        """Returns the input with an id, which must be JSON; Python reads NaN, too."""
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            return self._replace(given=InputError(
+                "the id is or holds NaN or an infinite number, which is not JSON; give "
+                "a text or a number."))
+        return self._replace(kept={"id": value})
+
 
 def read(path: str) -> Iterator[Input]:
     """Yields the inputs in a file, or in STANDARD_INPUT.
@@ -46,20 +57,22 @@ def read(path: str) -> Iterator[Input]:
             texts = line.split("\t")
             yield Input(tuple(texts) if texts[1:] else line, {}, where, number)
         elif line.strip():
-            yield Input(*_of_json(line, path, number), where, number)
+            yield _of_json(line, path, number, where)
 
 
-def _of_json(line: str, path: str, number: int) -> tuple[Any, dict[str, Any]]:
-    """Returns `given` and `kept` of an Input from a line of JSON."""
+def _of_json(line: str, path: str, number: int, where: str) -> Input:
+    """Returns the input of a line of JSON."""
+    def of(given: Any) -> Input:
+        return Input(given, {}, where, number)
+
     try:
         value = text_files.parse_json(
             line, path, "each line must hold one JSON object", number)
     except InputError as error:
-        return InputError(str(error).removeprefix(f"{path}, line {number}: ")), {}
+        return of(InputError(str(error).removeprefix(f"{path}, line {number}: ")))
     if not isinstance(value, dict):
-        return InputError("not a JSON object; give one object per line."), {}
-    extra = {"id": value.pop("id")} if "id" in value else {}
-    return value, extra
+        return of(InputError("not a JSON object; give one object per line."))
+    return of(value).with_id(value.pop("id")) if "id" in value else of(value)
 
 
 def _typed() -> Iterator[tuple[int, str]]:

@@ -233,6 +233,22 @@ def test_windows_are_refused_where_they_mean_nothing(kind, options, error, model
         model(kind).predict([("x", "x")], windows=True, **options)
 
 
+def test_an_empty_text_has_no_label(tmp_path, model):
+    asked = model("classes")
+    found = list(asked.stream(["x", " ", ("", "x")], keep_errors=True))
+    assert "label" in found[0] and found[1:] == [
+        {"error": "'text' is empty; give a text."}] * 2
+    with pytest.raises(InputError, match="input 1: 'text' is empty"):
+        asked.predict([""])
+    assert asked.predict("", task="embed")["mean"]
+    # A model of pairs needs both; for others a second text may be empty.
+    assert "label" in asked.predict("x", "")
+    pairs = albert_tf.load(tiny_models.write(
+        tmp_path / "pairs", "classes", text_column="a", text_b_column="b"))
+    with pytest.raises(InputError, match="'text_pair' is empty"):
+        pairs.predict("x", "")
+
+
 def test_errors_are_kept_on_request(model):
     found = list(model("spans").stream(
         [("Who?", PASSAGE), ("Who?", " "), ("What?", PASSAGE)], keep_errors=True))

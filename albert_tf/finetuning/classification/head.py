@@ -8,6 +8,7 @@ from typing import Optional
 
 import numpy as np
 
+from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, chosen
 from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, output_shapes
 
@@ -189,6 +190,12 @@ class Classes(Answering):
         pairs = glue.takes_pairs(model.settings)
         if pairs is not None:
             self.names, self.optional = self.names[:1 + pairs], ()
+
+    def request(self, given, top_k, windows=False):
+        for name in self.names:
+            if name not in self.optional and not given[name].strip():
+                raise InputError(f"'{name}' is empty; give a text.")
+        return super().request(given, top_k, windows)
 
     def mean(self, outputs):
         logits = np.mean([row["logits"] for row in outputs], axis=0)
