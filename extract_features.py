@@ -52,6 +52,7 @@ flags.DEFINE_integer("max_seq_length", 0, "Maximum number of tokens in a text, w
                      "[CLS] and [SEP]; 0: as in training.", lower_bound=0,
                      upper_bound=cli_flags.MOST)
 model_flags.define_batch_size()
+model_flags.define_length_flags()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string(
@@ -78,7 +79,7 @@ def main(argv):
             "with spaces. (Words after a -- are options of --runner.)")
     options = feature_options.Options(
         tuple(kind.strip() for kind in FLAGS.pooling), _layers(), FLAGS.max_seq_length,
-        FLAGS.batch_size)
+        FLAGS.batch_size, FLAGS.windows, FLAGS.truncated)
     typed = FLAGS.input_file == inputs.STANDARD_INPUT
     paths = [FLAGS.input_file] if typed else files.expand_patterns(
         FLAGS.input_file, "--input_file")

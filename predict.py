@@ -14,23 +14,26 @@ question, passage; passage, question, options; an `id` is copied into the answer
 .csv or .tsv file the columns are read that the model was trained with, or those that
 --text_column, --text_b_column and --id_column name.
 Answers are in the order of the inputs: JSON lines, or a table on a terminal. A wrong
-line of a file gets `error` and its `line` as its answer, and the exit status is 1.
+line of a file gets `error` and its `line` as its answer, and the exit status is 1. If a
+command with --input_file and --output_file is interrupted, run it again to resume.
 """
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
 import functools
-import json
 import os
 import sys
-from typing import Any, Callable, Iterator
+import time
+from typing import Any, Callable, Iterator, Optional
 
-from absl import flags
+from absl import flags, logging
 
 from albert_tf import files
+from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import custom
+from albert_tf.jobs import progress, work_folder
 from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
@@ -38,6 +41,7 @@ FLAGS = flags.FLAGS
 model_flags.define_flags()
 model_flags.define_exit_flags()
 model_flags.define_label_threshold()
+model_flags.define_length_flags()
 model_flags.define_batch_size()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
@@ -110,53 +114,81 @@ def main(argv):
     if FLAGS.input_file and FLAGS.input_file != "-":
         files.open_binary(FLAGS.input_file).close()
     model_flags.check_task()
+    if path and FLAGS.input_file not in (None, inputs.STANDARD_INPUT) and (
+            not files.is_remote(path)):
+        _answer_file(path)
+    else:
+        _answer_stream(words, path)
+
+
+def _load():
+    """Returns the model, and a function that reads a file of inputs for it."""
     model = model_flags.load()
     model_flags.check_batch_size(model.config, model.settings)
+    return model, functools.partial(
+        custom.inputs, **model_flags.columns(model.settings))
+
+
+def _options() -> dict[str, Any]:
+    return {name: FLAGS[name].value for name in (
+        "task", "top_k", "batch_size", "exit_threshold", "windows", "truncated")}
+
+
+def _answer_file(path: str) -> None:
+    """Answers a file of inputs in a file, and resumes this if it was interrupted."""
+    begin = time.monotonic()
+    folder = work_folder.WorkFolder.beside(path, None, [
+        FLAGS.input_file, *formats.folders_of_models(FLAGS.model)])
+    settings = {"model": FLAGS.model, "input_file": FLAGS.input_file, **_options(),
+                **model_flags.columns({})}
+    state = work_folder.state_of([FLAGS.input_file, *model_flags.model_files()])
+    with folder.used(settings, state):
+        model, read = _load()
+        from albert_tf.serving import answer_file
+
+        total = sum(1 for _ in _inputs([], read))
+        counts = answer_file.write(
+            model, _inputs([], read), path, folder, total, **_options())
+    logging.info("Wrote %s answers to %s in %s.", f"{counts.answers:,}", path,
+                 progress.duration(time.monotonic() - begin))
+    counts.check()
+
+
+def _answer_stream(words: list[str], path: Optional[str]) -> None:
+    """Answers inputs as they come, on the standard output or in a file."""
+    model, read = _load()
+    from albert_tf.serving import answer_file
+
     table = FLAGS.format == "table" or FLAGS.format == "auto" and (
         not path and sys.stdout.isatty())
     waiting: list[inputs.Input] = []  # without an answer yet
-    read = functools.partial(custom.inputs, **model_flags.columns(model.settings))
-    number = wrong = 0  # all answers so far, and those that are errors
-    first_wrong = ""
+    counts = answer_file.Counts()
 
     def stream_inputs():
         for item in _inputs(words, read):
             waiting.append(item)
             yield item.given
 
-    answers = model.stream(
-        stream_inputs(), task=FLAGS.task, top_k=FLAGS.top_k,
-        batch_size=FLAGS.batch_size,
-        # Standard input may be typed or follow a log: each text is answered at once.
-        held=1 if FLAGS.input_file == "-" else 1024,
-        exit_threshold=FLAGS.exit_threshold, keep_errors=FLAGS.input_file is not None)
-
     def line_of(answer):
-        nonlocal number, wrong, first_wrong
-        number += 1
         item = waiting.pop(0)
-        kept = item.kept
-        if "error" in answer:
-            kept, wrong = {**kept, "line": item.line}, wrong + 1
-            first_wrong = first_wrong or ": ".join(
-                filter(None, (item.where, answer["error"])))
-        return _readable(item.given, {**kept, **answer}) if table else json.dumps(
-            {**kept, **answer}, ensure_ascii=False)
+        answer = counts.full(item, answer)
+        return _readable(item.given, answer) if table else answer_file.line(answer)
 
-    lines = map(line_of, answers)
+    lines = map(line_of, model.stream(
+        stream_inputs(), **_options(),
+        # Standard input may be typed or follow a log: each text is answered at once.
+        held=1 if FLAGS.input_file == inputs.STANDARD_INPUT else 1024,
+        keep_errors=FLAGS.input_file is not None))
     if path:
-        with files.atomic_write(path) as stream:
-            stream.writelines(f"{line}\n".encode() for line in lines)
+        answer_file.write_stream(lines, path)
+        logging.info("Wrote %s answers to %s.", f"{counts.answers:,}", path)
     else:
         try:
             for line in lines:
                 print(line, flush=True)
         except BrokenPipeError:  # The reader has ended, such as `| head`.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if wrong:
-        raise InputError(
-            f"{wrong:,} of {number:,} inputs have an `error` instead of an answer. The "
-            f"first is {first_wrong}")
+    counts.check()
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ MAY_IMPORT = {
     "features": {"finetuning", "modeling", "checkpoints", "tokenization", "text",
                  "jobs"},
     "serving": {"modeling", "modeling.kernels", "checkpoints", "tokenization", "text",
-                "features", "finetuning", *(f"finetuning.{task}" for task in TASKS)},
+                "features", "finetuning", "jobs",
+                *(f"finetuning.{task}" for task in TASKS)},
     "cli": {"modeling.parameter_count", "training", "checkpoints", "finetuning",
             "tokenization", "records", "jobs"},
 }

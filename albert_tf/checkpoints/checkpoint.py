@@ -9,10 +9,12 @@ back changes no bit.
 
 import dataclasses
 import importlib
+import os
 from typing import Any, Iterable, Mapping, Optional
 
 import numpy as np
 
+from albert_tf import files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
@@ -150,6 +152,13 @@ class Checkpoint:
     def kept_problem(self) -> dict[str, str]:
         """The entry of a config or task.json with the problem type, if it is known."""
         return {"problem_type": self.problem_type} if self.problem_type else {}
+
+    def files(self) -> list[str]:
+        """Returns the files of the weights and the vocabulary."""
+        folder, name = os.path.split(self.source)
+        return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
+                  if other.startswith(name)),
+                *[self.vocabulary.path] * (self.vocabulary is not None)]
 
 
 # ---- heads and the original's names ----------------------------------------

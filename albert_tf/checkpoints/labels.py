@@ -4,12 +4,15 @@
 """
 
 import collections
+import dataclasses
+import functools
 import re
 import unicodedata
-from typing import Iterable, Optional, Sequence
+from typing import Iterable, Mapping, Optional, Sequence
 
 from absl import logging
 
+from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import some
 from albert_tf.errors import InputError
 
@@ -21,6 +24,8 @@ _TELLING = re.compile("[\u200c\u200d\U000e0020-\U000e007f\u0600-\u0605\u06dd\u07
                       "\u0890\u0891\u08e2\U000110bd\U000110cd]")
 # Letters of tags that begin, go on and end, for those of BIOES.
 _LETTERS = {"m": "i", "l": "e", "u": "s", "w": "s"}
+# The layers with an output for each label: the head's, and a classifier's exits'.
+_OUTPUTS = re.compile(r"(exit/)?output_(weights|bias)")
 _SHOWN, _COUNTED = 8, 50  # labels in a message, and in a list with counts
 
 
@@ -90,14 +95,34 @@ def named(labels: Sequence[str]) -> list[str]:
     return [label for label in labels if not _UNNAMED.fullmatch(label)]
 
 
+def ordered(labels: Sequence[str], theirs: Sequence[str],
+            tensors: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
+    """Returns the tensors of a model with the outputs of its head, and of its exits, in
+    the order of `labels`, if it has one for each (`order`); `theirs` are its labels."""
+    outputs = {name: tensor for name, tensor in tensors.items()
+               if _OUTPUTS.fullmatch(name) and tensor.shape[0] == len(labels)}
+    rows = None
+    if labels and "output_weights" in outputs:
+        rows = order(theirs if len(theirs) == len(labels) else (), labels, source)
+    return {**tensors, **{
+        name: dataclasses.replace(tensor, read=lambda tensor=tensor: tensor.read()[rows])
+        for name, tensor in outputs.items() if rows}}
+
+
 def order(theirs: Sequence[str], ours: Sequence[str], source: str
           ) -> Optional[list[int]]:
     """Returns the output of the model `source` for each of our labels, or None if its
-    outputs are in the order of ours; logs what is not equal.
+    outputs are in the order of ours; logs what is not equal, once.
 
     Labels are matched by name, if necessary without regard to case. Those without an
     equal are matched in their order, with a warning.
     """
+    return _order(tuple(theirs), tuple(ours), source)
+
+
+@functools.lru_cache(maxsize=None)
+def _order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
+           ) -> Optional[list[int]]:
     theirs, ours = list(theirs), list(ours)
     if theirs == ours:
         return None

@@ -6,7 +6,6 @@ matches names and shapes. The report always says which tensors matched, are miss
 left over; a mismatch is an error unless it is allowed.
 """
 
-import dataclasses
 import os
 import re
 from typing import Callable, Mapping, Sequence
@@ -37,8 +36,6 @@ _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
 _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 
 _POOLER = "bert/pooler/"
-# The layers with an output for each label: the head's, and a classifier's exits'.
-_OUTPUTS = re.compile(r"(exit/)?output_(weights|bias)")
 
 _SHOWN = 3  # names of each kind in the log
 
@@ -114,7 +111,7 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
       InputError: the tensors do not fit the model, or none of them does.
     """
     (source, stored, theirs), is_head = _opened(model, path), may_be_new
-    stored = _with_outputs_for(labels, theirs, stored, source)
+    stored = label_names.ordered(labels, theirs, stored, source)
     if not any(name.startswith(_POOLER) for name in stored) and (
             is_head("output_weights")):
         # The checkpoint has no pooler, such as Hugging Face's masked language models.
@@ -123,22 +120,6 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
 
     return _restore(
         model, source, stored, allow_partial, init_from_group0, hint, may_be_new)
-
-
-def _with_outputs_for(labels: Sequence[str], theirs: Sequence[str],
-                      stored: Mapping[str, Tensor], source: str
-                      ) -> Mapping[str, Tensor]:
-    """Returns the tensors with the outputs of the head, and of its exits, in the order
-    of `labels`; `theirs` are the labels in the order that is stored."""
-    outputs = {name: tensor for name, tensor in stored.items()
-               if _OUTPUTS.fullmatch(name) and tensor.shape[0] == len(labels)}
-    rows = None
-    if labels and "output_weights" in outputs:
-        rows = label_names.order(
-            theirs if len(theirs) == len(labels) else (), labels, source)
-    return {**stored, **{
-        name: dataclasses.replace(tensor, read=lambda tensor=tensor: tensor.read()[rows])
-        for name, tensor in outputs.items() if rows}}
 
 
 def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]:

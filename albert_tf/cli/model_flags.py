@@ -9,8 +9,9 @@ from absl import flags
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import checkpoint, formats
-from albert_tf.checkpoints.folders import is_of_run
+from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE, is_of_run
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
+from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.cli.flags import MOST, Number
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -48,6 +49,14 @@ def define_label_threshold() -> None:
         Number(upper_bound=1), "label_threshold", None, "For a model of texts with any "
         "number of labels: the probability from which on a label is given; default: as "
         "in training, else 0.5.")
+
+
+def define_length_flags() -> None:
+    flags.DEFINE_bool("windows", False, "Read texts that are too long in overlapping "
+                      "windows, and average the windows' logits or vectors; by default "
+                      "they are cut, as in training.")
+    flags.DEFINE_bool("truncated", False, "Add `truncated` to each answer: true if a "
+                      "text of it was cut.")
 
 
 def define_batch_size(upper_bound: int = MOST) -> None:
@@ -129,6 +138,19 @@ def vocabulary() -> Optional[Vocabulary]:
         raise InputError(f"--{name}: {path} does not exist; check the path.")
     return (Vocabulary(path, FLAGS.do_lower_case, bool(FLAGS.vocab_file))
             if path else None)
+
+
+def model_files() -> list[str]:
+    """Returns the files of --model on which its answers depend."""
+    path = formats.located(FLAGS.model)
+    folder = path if files.is_folder(path) else formats.folder_of_model(path)
+    names = files.names_in(folder)
+    if "portable.json" in names:
+        return [os.path.join(folder, name) for name in names
+                if name.endswith((".json", ".onnx", ".tflite"))]
+    return [*formats.read(path, vocabulary=vocabulary()).files(), *(
+        os.path.join(folder, name) for name in (TASK_FILE, NULL_THRESHOLD_FILE)
+        if name in names)]
 
 
 def load():

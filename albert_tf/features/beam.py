@@ -46,8 +46,7 @@ def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
         def run_inference(self, batch, model, inference_args=None
                           ) -> Iterator[base.PredictionResult]:
             for unit in batch:
-                yield base.PredictionResult(
-                    unit.name, job.files.part(model.rows(unit.inputs)))
+                yield base.PredictionResult(unit.name, job.part(model, unit))
 
         def should_skip_batching(self):
             # Beam's Dask runner loses the last batch of BatchElements.
@@ -63,4 +62,4 @@ def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
      | "SpreadUnits" >> beam.Reshuffle()
      | "Batch" >> beam.Map(lambda unit: [unit])
      | "Embed" >> base.RunInference(Handler())
-     | "Keep" >> beam.Map(lambda result: job.keep(result.example, result.inference)))
+     | "Keep" >> beam.Map(lambda result: job.keep(result.example, *result.inference)))

@@ -109,11 +109,14 @@ class Job:
     def is_finished(self, name: str) -> bool:
         return self.folder.finished(name) is not None
 
-    def keep(self, name: str, part: bytes) -> None:
-        """Writes the part of a unit."""
-        with self.folder.write(self.part_of(name)) as stream:
-            stream.write(part)
-        self.folder.finish(name, {}, {self.part_of(name): stream.sum})
+    def part(self, extractor: Any, unit: Unit) -> tuple[bytes, dict[str, int]]:
+        """Computes the part of a unit, and counts its texts and those that are cut."""
+        rows, cut = extractor.rows(unit.inputs)
+        return self.files.part(rows), {"texts": len(rows), "cut": cut}
+
+    def keep(self, name: str, part: bytes, counts: dict[str, int]) -> None:
+        """Writes the part of a unit, and its counts."""
+        self.folder.keep(name, self.format, part, counts)
 
     def part_of(self, name: str) -> str:
         return f"{name}{self.format}"
@@ -146,12 +149,22 @@ def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
                formats.read(model, vocabulary=vocabulary))
     job = dataclasses.replace(
         job, unit_texts=held, vocabulary=vocabulary, read=read)
-    extractor = None
+    extractor, total, all_cut = None, 0, 0
     for unit in job.units((0, tuple(paths))):
         extractor = extractor or _extractor(job)
-        yield from extractor.rows(unit.inputs)
-    if extractor:
-        extractor.report_cut()
+        rows, cut = extractor.rows(unit.inputs)
+        total, all_cut = total + len(rows), all_cut + cut
+        yield from rows
+    _report_cut(job, all_cut, total)
+
+
+def _report_cut(job: Job, cut: int, total: int) -> None:
+    """Logs how many of the texts are cut."""
+    if cut:
+        logging.warning(
+            "%s of %s texts are longer than --max_seq_length=%d, and are cut%s.",
+            f"{cut:,}", f"{total:,}", job.options.max_seq_length,
+            "" if PIECES in job.options.pooling else "; --windows reads all of a text")
 
 
 def _job(model: str, options: Options, folder: WorkFolder, format: str,
@@ -227,27 +240,27 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     names, texts = ([], None) if typed else _scan(job, tasks)
     # 3. Compute the missing parts, unless model or inputs have changed, and join them.
     state = [os.urandom(8).hex()] if typed else state_of(
-        [*sources, *_files_of(checkpoint)])
+        [*sources, *checkpoint.files()])
     with folder.used(_settings(job), state, keeps=lambda error: not typed):
         if runner:
             run(job)
         else:
             names = _compute(job, tasks, texts)
+        counts = [job.folder.known(name) or {} for name in names]
+        _report_cut(job, *(sum(each.get(key, 0) for each in counts)
+                           for key in ("cut", "texts")))
         _join(job, names, output_file)
 
 
 def _settings(job: Job) -> dict[str, Any]:
     columns = getattr(job.read, "keywords", {})
-    return {**dataclasses.asdict(job.options), "model": job.model, "format": job.format,
+    options = dataclasses.asdict(job.options)
+    for name in ("windows", "truncated"):  # Earlier versions did not have them.
+        if not options[name]:
+            del options[name]
+    return {**options, "model": job.model, "format": job.format,
             "unit_texts": job.unit_texts, "version": _VERSION,
             **{name: value for name, value in columns.items() if value is not None}}
-
-
-def _files_of(checkpoint: Checkpoint) -> list[str]:
-    """Returns the files of the model's weights and vocabulary."""
-    folder, name = os.path.split(checkpoint.source)
-    return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
-              if other.startswith(name)), checkpoint.vocabulary.path]
 
 
 def _scan(job: Job, tasks: Iterable[Task]) -> tuple[list[str], int]:
@@ -274,7 +287,7 @@ def _compute(job: Job, tasks: Iterable[Task], texts: Optional[int]) -> list[str]
                 # The model is loaded first, so that this does not count for the speed.
                 extractor = extractor or _extractor(job)
                 progress = progress or Progress("embedding", "texts", texts, done)
-                job.keep(unit.name, job.files.part(extractor.rows(unit.inputs)))
+                job.keep(unit.name, *job.part(extractor, unit))
             done += len(unit.inputs)
             if progress:
                 progress.update(done)
@@ -282,7 +295,6 @@ def _compute(job: Job, tasks: Iterable[Task], texts: Optional[int]) -> list[str]
         raise InputError("--input_file: there is no text in it.")
     if progress:
         progress.report(done)
-        extractor.report_cut()
     return names
 
 

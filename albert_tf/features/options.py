@@ -23,12 +23,17 @@ class Options:
         vectors have an additional axis, in this order.
       max_seq_length: maximum length of a text in tokens; 0 stands for that of training.
       batch_size: maximum number of sequences that are computed together.
+      windows: whether longer texts are read in overlapping windows, whose vectors are
+        averaged.
+      truncated: whether rows have `truncated`, true if the text was cut.
     """
 
     pooling: tuple[str, ...] = ()
     layers: tuple[int, ...] = (-1,)
     max_seq_length: int = 0
     batch_size: int = 32
+    windows: bool = False
+    truncated: bool = False
 
     def of(self, checkpoint: Checkpoint) -> "Options":
         """Returns the options for a model, with defaults filled in. Raises InputError
@@ -41,6 +46,8 @@ class Options:
                    "the model has no pooler" if kind == POOLED and not config.use_pooler
                    else "only folders of sentence-transformers define it"
                    if kind == EMBEDDING and not sentence else
+                   "--windows averages the vectors of a text, not those of its tokens"
+                   if kind == PIECES and self.windows else
                    "it is given twice" if pooling.count(kind) > 1 else "")
             if why:
                 raise InputError(f"--pooling={kind}: {why}; give one or more of "

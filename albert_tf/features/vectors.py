@@ -11,15 +11,14 @@ from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from albert_tf.checkpoints import load as loading
 from albert_tf.checkpoints.checkpoint import Vocabulary
-from albert_tf.checkpoints.sentence_transformers import POOLED, Dense, Sentence
+from albert_tf.checkpoints.sentence_transformers import (
+    POOLED, Dense, Normalize, Sentence)
 from albert_tf.features.files import Row
 from albert_tf.features.options import EMBEDDING, PIECES, Options
-from albert_tf.finetuning.answer import Answering, Request, answers
-from albert_tf.finetuning.common import cut_note
+from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text.inputs import Input
 
 _PIECE_VECTORS = "piece_vectors"
@@ -30,7 +29,10 @@ _ACTIVATIONS = {
 
 class Vectors(Answering):
     """Turns a text or pair into vectors: the pooled output and the mean over tokens or,
-    for a folder of sentence-transformers, the vector that the folder defines."""
+    for a folder of sentence-transformers, the vector that the folder defines. The
+    vectors of windows are averaged."""
+
+    averages = True
 
     def __init__(self, model, head=None):
         super().__init__(model, head)
@@ -40,6 +42,14 @@ class Vectors(Answering):
         return of(
             self.bert(features, computation=self.computation, padding_is_read=False),
             features["input_mask"], self.sentence)
+
+    def mean(self, outputs):
+        vectors = dict(super().mean(outputs))
+        if EMBEDDING in vectors and isinstance(
+                (self.sentence.layers or (None,))[-1], Normalize):
+            vectors[EMBEDDING] /= np.maximum(np.linalg.norm(
+                vectors[EMBEDDING], axis=-1, keepdims=True), 1e-12)
+        return vectors
 
     def answer(self, outputs):
         return {name: outputs[name].tolist() for name in sorted(outputs, reverse=True)}
@@ -60,28 +70,23 @@ class Features(Vectors):
         self.options, self.max_length = options, options.max_seq_length
         self.computation = dataclasses.replace(
             self.computation, passes=max(options.layers))
-        self._full = self._total = 0
 
-    def rows(self, inputs: Sequence[Input]) -> list[Row]:
-        """Returns the kept fields and the vectors of each input."""
-        requests = [self.request(each.given, 1) for each in inputs]
-        self._full += sum(request.is_full for request in requests)
-        self._total += len(requests)
+    def rows(self, inputs: Sequence[Input]) -> tuple[list[Row], int]:
+        """Returns the kept fields and the vectors of each input, and the number of
+        inputs that are cut."""
+        requests = [self.request(each.given, 1, self.options.windows)
+                    for each in inputs]
         vectors = answers(requests, self.options.batch_size)
-        return [{**each.kept, **answer} for each, answer in zip(inputs, vectors)]
+        return [{**each.kept, **answer} for each, answer in zip(inputs, vectors)], sum(
+            request.cut > 0 for request in requests)
 
-    def report_cut(self) -> None:
-        """Logs how many of the texts so far fill a sequence."""
-        if self._full:
-            logging.warning("%s", cut_note(self._full, self._total, self.max_length))
+    def request(self, given, top_k, windows=False):
+        request = super().request(given, top_k, windows)
+        ids = request.sequences[0]["input_ids"]  # Windows have no vectors of tokens.
+        return dataclasses.replace(request, answer=lambda outputs: self._named(
+            self.mean(outputs) if len(outputs) > 1 else outputs[0], ids, request.cut))
 
-    def request(self, given, top_k):
-        row = self.tokenizer.features(
-            given["text"], given.get("text_pair"), self.max_length)
-        return Request(
-            [row], lambda outputs: self._named(outputs[0], row["input_ids"]), self)
-
-    def _named(self, outputs, ids):
+    def _named(self, outputs, ids, cut):
         named: dict[str, Any] = {}
         for kind in self.options.pooling:
             if kind == PIECES:
@@ -89,6 +94,8 @@ class Features(Vectors):
                 named[_PIECE_VECTORS] = outputs[_PIECE_VECTORS][:len(ids)].copy()
             else:
                 named[kind] = np.array(outputs[kind])
+        if self.options.truncated:
+            named["truncated"] = cut > 0
         return named
 
     def outputs(self, features):

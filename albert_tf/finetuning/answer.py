@@ -28,20 +28,17 @@ class Request:
       sequences: the model's inputs, without padding.
       answer: a function: the model's outputs for the sequences → the answer.
       by: the Answering that built the request.
+      cut: the number of tokens of the texts that the model does not read.
     """
 
     sequences: Sequence[Mapping[str, Any]]
     answer: Callable[[Sequence[Mapping[str, np.ndarray]]], Answer]
     by: "Answering"
+    cut: int = 0
 
     @property
     def length(self) -> int:
         return max(len(row["input_ids"]) for row in self.sequences)
-
-    @property
-    def is_full(self) -> bool:
-        """True if the texts fill a sequence, so that what is longer is cut."""
-        return not self.by.in_windows and self.length >= self.by.max_length
 
 
 class Answering:
@@ -53,7 +50,9 @@ class Answering:
         those that are not padded with 0.
       head: the head, or None for the model's hidden states.
       max_length: the maximum number of tokens of a sequence.
-      in_windows: whether longer texts are read in windows, not cut.
+      in_windows: whether longer texts are always read in windows, not cut.
+      averages: whether longer texts can be read in windows whose outputs are averaged
+        (`mean`).
     """
 
     names: tuple[str, ...] = ("text", "text_pair")
@@ -61,7 +60,7 @@ class Answering:
     padding: Mapping[str, int] = {}
     types: Mapping[str, type] = {}
     inputs: tuple[str, ...] = ()
-    in_windows = False
+    in_windows = averages = False
 
     def __init__(self, model: Any, head: Optional[Head]):
         """`model` is a checkpoints.load.Loaded."""
@@ -78,15 +77,34 @@ class Answering:
         self.max_length = min(self.setting("max_seq_length", 512),
                               model.config.max_position_embeddings)
 
+    @property
+    def limit(self) -> str:
+        """The length above which texts are cut, in words."""
+        return f"the {self.max_length} tokens that the model reads"
+
+    def cut_note(self, cut: int, total: int) -> str:
+        """Returns a sentence on the number of inputs that are cut."""
+        return (f"{cut:,} of {total:,} texts are longer than {self.limit}, and are cut"
+                + self.averages * "; --windows (windows=True) reads all of a text" + ".")
+
     def setting(self, name: str, default: Any) -> Any:
         """Returns the value of a flag that the model was trained with."""
         return self._settings.get("flags", {}).get(name, default)
 
-    def request(self, given: Mapping[str, Any], top_k: int) -> Request:
-        """Tokenizes an input, whose texts have the names in `names`."""
-        row = self.tokenizer.features(
-            given["text"], given.get("text_pair"), self.max_length)
-        return Request([row], lambda outputs: self.answer(outputs[0]), self)
+    def request(self, given: Mapping[str, Any], top_k: int, windows: bool = False
+                ) -> Request:
+        """Tokenizes an input, whose texts have the names in `names`; with `windows`,
+        which is for those that average, in as many sequences as it needs."""
+        rows, cut = self.tokenizer.fitted(
+            given["text"], given.get("text_pair"), self.max_length, windows)
+        return Request(rows, lambda outputs: self.answer(
+            self.mean(outputs) if len(outputs) > 1 else outputs[0]), self, cut)
+
+    def mean(self, outputs: Sequence[Mapping[str, np.ndarray]]
+             ) -> Mapping[str, np.ndarray]:
+        """Returns the mean of the outputs for the windows of a text."""
+        return {name: np.mean([row[name] for row in outputs], axis=0)
+                for name in outputs[0]}
 
     def answer(self, outputs: Mapping[str, np.ndarray]) -> Answer:
         """Makes the answer from the outputs for a sequence."""

@@ -32,9 +32,9 @@ def check_labelled(examples: Iterable, use: str = "scored",
                 f"{use}.")
 
 
-def cut_note(full: int, total: int, most: int) -> str:
-    """Returns a sentence on the texts that fill a sequence of `most` tokens."""
-    return (f"{full:,} of {total:,} texts fill all {most} tokens that the model reads; "
+def cut_note(full: int, total: int, most: int, what: str = "texts") -> str:
+    """Returns a sentence on the texts that fill the `most` tokens they may have."""
+    return (f"{full:,} of {total:,} {what} fill all {most} tokens that the model reads; "
             "what is longer is cut.")
 
 

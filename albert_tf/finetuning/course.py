@@ -15,9 +15,9 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats
+from albert_tf.checkpoints import formats, labels as label_names
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS
-from albert_tf.checkpoints.folders import files_of_run
+from albert_tf.checkpoints.folders import all_checkpoints, files_of_run
 from albert_tf.errors import DivergenceError, InputError
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.common import cut_note
@@ -46,6 +46,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     folder = settings.run.output_dir
     model_folder.check_use(folder, settings.kept, settings.do_train)
     teaching = None
+    _log_initial_labels(task, settings)
     if settings.do_train:
         seeds.check_folder(folder, settings.several)
         teaching = _teaching(task, settings)
@@ -108,10 +109,24 @@ def _teaching(task: FineTuningTask, settings: Settings) -> Any:
         formats.read(settings.teacher, head=root),
         settings.teacher_weight, settings.temperature, settings.teacher_hidden_weight)
     teaching.check({head.name: head.width}, settings.config, settings.max_seq_length,
-                   settings.kept.get("labels", ()),
                    settings.kept.get("problem_type", ""))
     teaching.check_pieces(settings.tokenizer.vocab)
-    return teaching
+    labels = settings.kept.get("labels", ())
+    return teaching.with_labels(labels) if labels else teaching
+
+
+def _log_initial_labels(task: FineTuningTask, settings: Settings) -> None:
+    """Logs how the labels of a model to start from are matched with the task's, before
+    the work that would be in vain."""
+    init, name = settings.run.init_checkpoint, task.head(settings).name
+    if not init or all_checkpoints(settings.run.output_dir) or name not in ROOT_HEADS:
+        return
+    try:
+        model = formats.read(init, head=name)
+    except InputError:  # Loading it reads it with the config, or says what is wrong.
+        return
+    label_names.ordered(settings.kept.get("labels", ()), model.labels, model.tensors,
+                        model.source)
 
 
 def _read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:

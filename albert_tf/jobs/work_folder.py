@@ -175,6 +175,13 @@ class WorkFolder:
         files.write(self.file(f"{unit}.json"), content.encode())
         return json.loads(content)
 
+    def keep(self, unit: str, end: str, content: bytes, info: Mapping[str, Any]
+             ) -> dict[str, Any]:
+        """Writes the only file of a unit, `<unit><end>`, and finishes the unit."""
+        with self.write(f"{unit}{end}") as stream:
+            stream.write(content)
+        return self.finish(unit, info, {f"{unit}{end}": stream.sum})
+
     def finished(self, unit: str) -> dict[str, Any] | None:
         """Returns the information on a finished unit; None if a file is damaged."""
         info = self.known(unit)

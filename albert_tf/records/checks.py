@@ -33,7 +33,12 @@ def _first_records(
         path: str, spec: FeatureSpec, count: Optional[int]) -> Iterator[dict]:
     with contextlib.closing(read_records(path)) as records:
         for number, record in enumerate(itertools.islice(records, count), 1):
-            yield spec.parse_numpy(record, f"{path}, record {number}")
+            arrays = spec.parse_numpy(record, f"{path}, record {number}")
+            if "input_mask" in arrays and not arrays["input_mask"].any():
+                raise InputError(f"{path}, record {number}: input_mask is 0 everywhere, "
+                                 "so that the sequence has no token; write 1 for each "
+                                 "token.")
+            yield arrays
 
 
 def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:

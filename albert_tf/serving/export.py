@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import tempfile
+import time
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 import tensorflow as tf
@@ -27,6 +28,7 @@ from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.features import vectors
 from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
+from albert_tf.jobs.progress import duration
 from albert_tf.modeling import early_exit
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import INPUTS, Head
@@ -117,6 +119,7 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} exists already; choose a new "
                          "folder.")
+    begin = time.monotonic()
     constants = _constants(model, dtype)
     computation = Computation(dtype, skip_padding=True, constants=constants)
 
@@ -179,7 +182,8 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
         raise InputError(f"--export_dir={export_dir} cannot be written "
                          f"({error.message.splitlines()[0]}); choose a different "
                          "folder.") from error
-    logging.info("Exported to %s. The signature %s takes %s.", export_dir, SIGNATURE,
+    logging.info("Exported to %s in %s. The signature %s takes %s.", export_dir,
+                 duration(time.monotonic() - begin), SIGNATURE,
                  "strings: " + " and ".join(text.inputs) if text else
                  "ids, as there is no vocabulary")
 

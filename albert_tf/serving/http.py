@@ -13,7 +13,7 @@ import dataclasses
 import json
 import signal
 import time
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from absl import logging
 
@@ -297,9 +297,9 @@ class Service:
         if len(items) > self.limits.instances:
             raise Refused(413, f"there are {len(items)} inputs; this server accepts at "
                           f"most {self.limits.instances} per request.")
-        options = self._options(body, request)
+        options = self._options(body, request.query)
         loop = asyncio.get_running_loop()
-        requests = await loop.run_in_executor(None, self._requests, items, *options)
+        requests = await loop.run_in_executor(None, self._requests, items, options)
         # An accepted request is answered even if the server is stopped meanwhile.
         results = await self.batcher.answer(requests)
         if verb == "predict":
@@ -313,21 +313,28 @@ class Service:
             [names[i] if names else str(i), value]
             for i, value in enumerate(answer["probabilities"])] for answer in results]})
 
-    def _options(self, body: dict[str, Any], request
-                 ) -> tuple[str, int, Optional[float]]:
-        """Returns task, top_k and exit_threshold of a request."""
+    def _options(self, body: dict[str, Any], query: Mapping[str, str]
+                 ) -> dict[str, Any]:
+        """Returns the arguments of Model.request that a request names."""
         task = body.get("signature_name", "")
         if task in ("", "serving_default"):
             task = self.task
-        top_k = request.query.get("top_k", "5")
+        top_k = query.get("top_k", "5")
         if not top_k.isdecimal():
             raise Refused(400, f"top_k is {top_k!r}; give a whole number.")
-        threshold = request.query.get("exit_threshold")
+        options = {"task": task, "top_k": int(top_k)}
+        for name in ("windows", "truncated"):
+            value = query.get(name, "false")
+            if value not in ("true", "false"):
+                raise Refused(400, f"{name} is {value!r}; give true or false.")
+            options[name] = value == "true"
+        threshold = query.get("exit_threshold")
         if threshold is None:
-            return task, int(top_k), self.exit_threshold if task in (
-                "", "classify") else None
+            # The server's own threshold is for the requests that can have one.
+            return {**options, "exit_threshold": self.exit_threshold if task in (
+                "", "classify") and not options["windows"] else None}
         try:
-            return task, int(top_k), float(threshold)
+            return {**options, "exit_threshold": float(threshold)}
         except ValueError:
             raise Refused(400, f"exit_threshold is {threshold!r}; give a probability "
                           "from 0 to 1.") from None
@@ -356,10 +363,12 @@ class Service:
             raise Refused(400, f"{present[0]} must be a list of one or more texts.")
         return items
 
-    def _requests(self, given: Sequence[Any], task: str, top_k: int,
-                  exit_threshold: Optional[float]) -> list[Request]:
-        if exit_threshold is not None:
-            self.model.check_exits(exit_threshold, task)
+    def _requests(self, given: Sequence[Any], options: dict[str, Any]
+                  ) -> list[Request]:
+        if options["exit_threshold"] is not None:
+            self.model.check_exits(options["exit_threshold"], options["task"])
+        if options["windows"]:
+            self.model.check_windows(options["task"], options["exit_threshold"])
         requests = []
         for i, item in enumerate(given):
             texts = [text for value in (
@@ -374,7 +383,7 @@ class Service:
             try:
                 if isinstance(item, list):
                     raise InputError("it is a list; give a text or an object.")
-                requests.append(self.model.request(item, task, top_k, exit_threshold))
+                requests.append(self.model.request(item, **options))
             except InputError as error:
                 raise InputError(f"input {i + 1}: {error}") from error
         return requests

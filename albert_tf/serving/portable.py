@@ -15,11 +15,13 @@ import contextlib
 import importlib
 import os
 import threading
+import time
 import warnings
 from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import tokenizer_files
@@ -28,6 +30,7 @@ from albert_tf.checkpoints.labels import check_lines
 from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
+from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights
 from albert_tf.serving.saved_model import LABELS_FILE, RENAME
@@ -86,6 +89,7 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
         raise InputError(f"{loaded.report.source} is already an export; give the model "
                          "that was exported.")
     check(form, precision)
+    begin = time.monotonic()
     check_lines(loaded.labels, f"--export_dir={export_dir}", RENAME)
     shared = loaded.head(task)
     # A new object, because it computes differently from the model's own.
@@ -112,6 +116,8 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
             "format": form, "precision": precision, "task": task,
             "heads": dict(loaded.heads), "settings": dict(loaded.settings),
             "threshold": loaded.threshold, "problem_type": loaded.problem_type})
+    logging.info("Exported the task %s to %s in %s (%s, %s).", task, export_dir,
+                 duration(time.monotonic() - begin), form, amount(len(content)))
 
 
 def check(form: str, precision: str) -> None:

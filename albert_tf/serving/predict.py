@@ -7,6 +7,7 @@ are the same here, in the lines of predict.py, in the replies of serve.py and in
 outputs of exported models.
 """
 
+import collections
 import dataclasses
 import itertools
 import os
@@ -22,7 +23,6 @@ from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
 from albert_tf.finetuning.classification.head import EXIT_INPUT, ExitClasses
-from albert_tf.finetuning.common import cut_note
 from albert_tf.modeling.heads import Head
 from albert_tf.serving import portable
 from albert_tf.serving.pretrained import MASK, Masks, Order
@@ -64,7 +64,8 @@ class Model(loading.Loaded):
 
     def predict(self, texts: Any, text_pairs: Any = None, *, task: str = "",
                 top_k: int = 5, batch_size: int = 32,
-                exit_threshold: Optional[float] = None) -> Answer | list[Answer]:
+                exit_threshold: Optional[float] = None, windows: bool = False,
+                truncated: bool = False) -> Answer | list[Answer]:
         """Returns answers in the order of the texts, or one answer for a single text.
 
         Args:
@@ -77,6 +78,9 @@ class Model(loading.Loaded):
           batch_size: maximum number of sequences that are computed together.
           exit_threshold: for a model with exits, from 0 to 1: stop after the first pass
             that gives one label a higher probability; `passes` is the number of passes.
+          windows: for classes, numbers and vectors: read texts that are too long in
+            overlapping windows, whose logits or vectors are averaged.
+          truncated: add `truncated` to each answer, whether a text of it was cut.
 
         Raises:
           InputError: the model cannot do the task, or an input is wrong.
@@ -95,18 +99,18 @@ class Model(loading.Loaded):
                              "give one of these.")
         results = list(self.stream(
             inputs, task=task, top_k=top_k, batch_size=batch_size,
-            exit_threshold=exit_threshold))
+            exit_threshold=exit_threshold, windows=windows, truncated=truncated))
         return results[0] if isinstance(texts, (str, Mapping)) else results
 
     def stream(self, inputs: Iterable[Any], *, task: str = "", top_k: int = 5,
                batch_size: int = 32, held: int = _STREAMED,
-               exit_threshold: Optional[float] = None,
-               keep_errors: bool = False) -> Iterator[Answer]:
+               exit_threshold: Optional[float] = None, windows: bool = False,
+               truncated: bool = False, keep_errors: bool = False
+               ) -> Iterator[Answer]:
         """Yields answers while inputs arrive, of which at most `held` are collected
         first. A pair is a tuple; other arguments are as for `predict`.
 
-        A warning at the end counts the texts that fill a sequence, as longer ones are
-        cut. With `keep_errors`, the answer to a wrong input is {"error": a sentence}, and
+        A warning at the end counts the inputs whose texts are cut. With `keep_errors`, the answer to a wrong input is {"error": a sentence}, and
         all others are answered.
         """
         if batch_size < 1:
@@ -116,39 +120,69 @@ class Model(loading.Loaded):
         self._check_top_k(top_k)
         # A model that cannot do the task is not an error of the inputs.
         self.head(task or next(iter(self.tasks())))
-        numbered, full, total, most = enumerate(inputs), 0, 0, 0
+        if windows:
+            self.check_windows(task, exit_threshold)
+        numbered, total = enumerate(inputs), 0
+        all_cut: collections.Counter[str] = collections.Counter()
         while part := list(itertools.islice(numbered, held)):
-            requests: list[Request] = []
-            errors: dict[int, Answer] = {}
-            for number, item in part:
-                try:
-                    requests.append(self.request(item, task, top_k, exit_threshold))
-                except InputError as error:
-                    if not keep_errors:
-                        raise InputError(f"input {number + 1}: {error}") from error
-                    errors[number] = {"error": str(error)}
-            cut = [request for request in requests if request.is_full]
-            full, total = full + len(cut), total + len(part)
-            most = cut[0].by.max_length if cut else most
-            found = iter(answers(requests, batch_size))
-            for number, _ in part:
-                yield errors[number] if number in errors else next(found)
-        if full:
-            logging.warning("%s", cut_note(full, total, most))
+            found, cut = self.part(
+                part, task=task, top_k=top_k, batch_size=batch_size,
+                exit_threshold=exit_threshold, windows=windows, truncated=truncated,
+                keep_errors=keep_errors)
+            total, all_cut = total + len(part), all_cut + cut
+            yield from found
+        for note in self.cut_notes(all_cut, total):
+            logging.warning("%s", note)
+
+    def part(self, numbered: Iterable[tuple[int, Any]], *, task: str, top_k: int,
+             batch_size: int, exit_threshold: Optional[float], windows: bool,
+             truncated: bool, keep_errors: bool
+             ) -> tuple[list[Answer], collections.Counter[str]]:
+        """Answers inputs, each with its number from 0, as `stream` does; returns the
+        answers, and the number of inputs that are cut by task."""
+        requests: list[Request] = []
+        answers_by_number: dict[int, Optional[Answer]] = {}
+        for number, item in numbered:
+            answers_by_number[number] = None
+            try:
+                requests.append(self.request(
+                    item, task, top_k, exit_threshold, windows, truncated))
+            except InputError as error:
+                if not keep_errors:
+                    raise InputError(f"input {number + 1}: {error}") from error
+                answers_by_number[number] = {"error": str(error)}
+        found = iter(answers(requests, batch_size))
+        return [answer or next(found) for answer in answers_by_number.values()], (
+            collections.Counter(request.by.head.task if request.by.head else "embed"
+                                for request in requests if request.cut))
+
+    def cut_notes(self, cut: Mapping[str, int], total: int) -> list[str]:
+        """Returns a sentence for each task on the number of inputs that are cut."""
+        return [self.head(task).cut_note(count, total) for task, count in cut.items()]
 
     def request(self, given: Any, task: str = "", top_k: int = 5,
-                exit_threshold: Optional[float] = None) -> Request:
+                exit_threshold: Optional[float] = None, windows: bool = False,
+                truncated: bool = False) -> Request:
         """Checks and tokenizes an input; arguments as for `predict`."""
         self._check_top_k(top_k)
         exits = exit_threshold is not None
         if exits:
             self.check_exits(exit_threshold, task)
-        head = self.head(task or self._task_of(given), exits)
+        task = task or self._task_of(given)
+        head = self.head(task, exits)
+        if windows:
+            self.check_windows(task, exit_threshold)
         request = head.request(
-            text_inputs.named(given, head.names, head.optional), top_k)
-        return dataclasses.replace(request, sequences=[
-            {**row, EXIT_INPUT: [exit_threshold]} for row in request.sequences
-            ]) if exits else request
+            text_inputs.named(given, head.names, head.optional), top_k,
+            **({"windows": True} if windows else {}))
+        if exits:
+            request = dataclasses.replace(request, sequences=[
+                {**row, EXIT_INPUT: [exit_threshold]} for row in request.sequences])
+        if not truncated:
+            return request
+        is_cut = {"truncated": request.cut > 0}
+        return dataclasses.replace(
+            request, answer=lambda outputs: {**request.answer(outputs), **is_cut})
 
     def _check_top_k(self, top_k: Any) -> None:
         if not isinstance(top_k, int) or not 1 <= top_k <= self.config.vocab_size:
@@ -170,6 +204,22 @@ class Model(loading.Loaded):
         if self.heads["early_exit"] == 1:
             raise InputError(f"{EXIT_INPUT}: the model predicts a number, which has no "
                              "probability to compare with the threshold; leave it out.")
+
+    def check_windows(self, task: str, exit_threshold: Optional[float] = None) -> None:
+        """Raises InputError if the task cannot average the answers of windows."""
+        if exit_threshold is not None:
+            raise InputError(f"windows and {EXIT_INPUT} cannot be combined, because "
+                             "windows may stop after different passes; leave one out.")
+        task = task or self._task_of("")
+        answering = self.head(task)
+        if answering.averages:
+            return
+        able = [name for name in self.tasks() if self.head(name).averages]
+        raise InputError(
+            f"windows: the task {task} " + (
+                "reads long texts in windows in any case" if answering.in_windows else
+                "cannot average the answers of windows") + "; leave it out" + (
+                    f", or choose the task {' or '.join(able)}." if able else "."))
 
     def _task_of(self, given: Any) -> str:
         """Returns the default task for an input."""

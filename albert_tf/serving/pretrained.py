@@ -31,8 +31,10 @@ class Masks(Answering):
             raise InputError(f"the text has no {MASK} to fill; add one.")
         special = (sequences.NUM_SPECIAL_PAIR if second
                    else sequences.NUM_SPECIAL_SINGLE)
+        length = len(first) + len(second or [])
         first, second = sequences.truncate_longer_first(
             first, second or [], self.max_length - special)
+        cut = length - len(first) - len(second)
         ids, segments = sequences.assemble(
             first, second or None, self.tokenizer.cls_id, self.tokenizer.sep_id)
         positions = [i for i, token in enumerate(ids)
@@ -44,7 +46,7 @@ class Masks(Answering):
                "masked_lm_positions": positions}
         return Request([row], lambda outputs: {"masks": [
             self._likeliest(scores, top_k) for scores in
-            outputs[0]["probabilities"][:len(positions)]]}, self)
+            outputs[0]["probabilities"][:len(positions)]]}, self, cut)
 
     def _ids(self, text: str) -> list[int]:
         """Returns the ids of a text with masks. Text that follows a mask without a

@@ -1,9 +1,10 @@
 """Reads texts for prediction from files or the standard input.
 
-Each line is a text, with a tab before a second text, or a JSON object with the inputs
-by name and optionally an `id`.
+Each line is a text, or several with a tab between them, or a JSON object with the
+inputs by name and optionally an `id`.
 """
 
+import json
 import sys
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
@@ -29,6 +30,16 @@ class Input(NamedTuple):
     where: str
     line: int
 
+    def with_id(self, value: Any) -> "Input":
+        """Returns the input with an id, which must be JSON; Python reads NaN, too."""
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            return self._replace(given=InputError(
+                "the id is or holds NaN or an infinite number, which is not JSON; give "
+                "a text or a number."))
+        return self._replace(kept={"id": value})
+
 
 def read(path: str) -> Iterator[Input]:
     """Yields the inputs in a file, or in STANDARD_INPUT.
@@ -43,23 +54,25 @@ def read(path: str) -> Iterator[Input]:
     for number, line in _typed() if typed else text_files.read_lines(path):
         where = f"{'the standard input' if typed else path}, line {number}"
         if not is_json and not (typed and line.startswith("{")):
-            first, tab, second = line.partition("\t")
-            yield Input((first, second) if tab else line, {}, where, number)
+            texts = line.split("\t")
+            yield Input(tuple(texts) if texts[1:] else line, {}, where, number)
         elif line.strip():
-            yield Input(*_of_json(line, path, number), where, number)
+            yield _of_json(line, path, number, where)
 
 
-def _of_json(line: str, path: str, number: int) -> tuple[Any, dict[str, Any]]:
-    """Returns `given` and `kept` of an Input from a line of JSON."""
+def _of_json(line: str, path: str, number: int, where: str) -> Input:
+    """Returns the input of a line of JSON."""
+    def of(given: Any) -> Input:
+        return Input(given, {}, where, number)
+
     try:
         value = text_files.parse_json(
             line, path, "each line must hold one JSON object", number)
     except InputError as error:
-        return InputError(str(error).removeprefix(f"{path}, line {number}: ")), {}
+        return of(InputError(str(error).removeprefix(f"{path}, line {number}: ")))
     if not isinstance(value, dict):
-        return InputError("not a JSON object; give one object per line."), {}
-    extra = {"id": value.pop("id")} if "id" in value else {}
-    return value, extra
+        return of(InputError("not a JSON object; give one object per line."))
+    return of(value).with_id(value.pop("id")) if "id" in value else of(value)
 
 
 def _typed() -> Iterator[tuple[int, str]]:

@@ -132,6 +132,45 @@ def truncate_longer_first(
     return list(first[:keep_first]), list(second[:keep_second])
 
 
+class Fitted(NamedTuple):
+    """A text or pair in sequences.
+
+    Attributes:
+      parts: the tokens of both texts in each sequence; the second list may be empty.
+      cut: the number of tokens that are in no sequence.
+    """
+
+    parts: list[tuple[list, list]]
+    cut: int
+
+
+def fitted(first: Sequence[T], second: Sequence[T], max_length: int,
+           windows: bool = False) -> Fitted:
+    """Fits one text, or two if `second` has tokens, into sequences of `max_length`
+    tokens with special ones.
+
+    By default there is one sequence: what is longer is cut, as in training. With
+    `windows`, the text, or that of a pair of which more would be cut, is read in
+    windows as long as its part in that sequence. Each overlaps the one before by half,
+    so that no window is shorter than a half.
+
+        >>> fitted("abcdef", "", 6, windows=True).parts
+        [(['a', 'b', 'c', 'd'], []), (['c', 'd', 'e', 'f'], [])]
+    """
+    kept = truncate_longer_first(first, second, max_length - NUM_SPECIAL_PAIR) if (
+        second) else (list(first[:max_length - NUM_SPECIAL_SINGLE]), [])
+    texts = first, second
+    cut = [len(text) - len(part) for text, part in zip(texts, kept)]
+    if not windows or not any(cut):
+        return Fitted([kept], sum(cut))
+    longer = max((0, 1), key=lambda i: (bool(kept[i]), cut[i]))
+    size = len(kept[longer])
+    parts = [list(texts[longer][begin:end]) for begin, end in window_spans(
+        len(texts[longer]), size, size - size // 2)]
+    return Fitted([(kept[0], part) if longer else (part, kept[1]) for part in parts],
+                  cut[1 - longer])
+
+
 def truncate_at_random_ends(
         first: Sequence[T], second: Sequence[T], max_pieces: int,
         random: python_random.Random) -> tuple[list[T], list[T]]:

@@ -189,21 +189,28 @@ class FullTokenizer(abc.ABC):
         In a pair the longer text is cut, or the second if both are equally long. A
         second text without tokens is left out, even after the cut.
         """
+        return self.fitted(text, text_pair, max_length, option=option)[0][0]
+
+    def fitted(self, text: str, text_pair: Optional[str], max_length: int,
+               windows: bool = False, option: str = "--max_seq_length="
+               ) -> tuple[list[dict[str, list[int]]], int]:
+        """Returns the `features` of each sequence of a text or pair (sequences.fitted),
+        and the number of tokens that are in none of them."""
         if not (isinstance(max_length, numbers.Integral)
                 and max_length > sequences.NUM_SPECIAL_PAIR):
             raise InputError(
                 f"{option}{max_length} leaves no room for text, because [CLS] and two "
                 f"[SEP] take {sequences.NUM_SPECIAL_PAIR}; give a larger number.")
         first = self.encode(self.prepare(text))
-        second = self.encode(self.prepare(text_pair)) if text_pair else None
-        if second:
-            first, second = sequences.truncate_longer_first(
-                first, second, max_length - sequences.NUM_SPECIAL_PAIR)
-        else:
-            first = first[:max_length - sequences.NUM_SPECIAL_SINGLE]
-        ids, segments = sequences.assemble(
-            first, second or None, self.cls_id, self.sep_id)
-        return {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": segments}
+        second = self.encode(self.prepare(text_pair)) if text_pair else []
+        parts, cut = sequences.fitted(first, second, max_length, windows)
+        rows = []
+        for first, second in parts:
+            ids, segments = sequences.assemble(
+                first, second or None, self.cls_id, self.sep_id)
+            rows.append({"input_ids": ids, "input_mask": [1] * len(ids),
+                         "segment_ids": segments})
+        return rows, cut
 
     def decode(self, ids: Sequence[Any], skip_special: bool = True) -> str | list[str]:
         """Returns the text for a row of ids, or for each row in a batch.

@@ -192,13 +192,12 @@ class Teaching:
                    if self.hidden_weight else {})}
 
     def check(self, heads: Mapping[str, int], student: AlbertConfig, longest: int,
-              labels: Sequence[str] = (), problem_type: str = "") -> None:
+              problem_type: str = "") -> None:
         """Raises InputError if this teacher cannot teach the student.
 
         Args:
           heads: heads of the task, as checkpoints name them, and their widths.
           longest: length of the longest sequence, in tokens.
-          labels: labels of the classes, in the order of the outputs.
           problem_type: what the outputs of a classifier are, as in the Checkpoint.
         """
         teacher, flag = self.checkpoint, self._given
@@ -216,7 +215,6 @@ class Teaching:
             raise InputError(
                 f"{flag} has outputs for {teacher.problem_type}, this task for "
                 f"{problem_type}; give a model that was trained on this task.")
-        self._check_labels(flag, list(labels))
         if teacher.config.vocab_size != student.vocab_size:
             raise InputError(
                 f"{flag} has a vocabulary of {teacher.config.vocab_size} tokens, the "
@@ -232,17 +230,12 @@ class Teaching:
                 f"{teacher.config.hidden_size}, the student has {student.hidden_size}; "
                 "leave the flag out, or give a teacher with the student's hidden_size.")
 
-    def _check_labels(self, flag: str, labels: list[str]) -> None:
-        """Raises InputError if the teacher has the same labels in a different order."""
-        known = label_names.named(self.checkpoint.labels)
-        if not known or known == labels:
-            return
-        if sorted(known) == sorted(labels):
-            raise InputError(
-                f"{flag} has the labels in a different order, {', '.join(known)}, this "
-                f"task has {', '.join(labels)}; give a model with the same order.")
-        logging.warning("%s: its labels %s are matched, in order, with %s.", flag,
-                        ", ".join(known), ", ".join(labels))
+    def with_labels(self, labels: Sequence[str]) -> "Teaching":
+        """Returns this teacher with its outputs in the order of `labels`."""
+        known = self.checkpoint
+        return dataclasses.replace(self, checkpoint=dataclasses.replace(
+            known, labels=tuple(labels), tensors=label_names.ordered(
+                labels, known.labels, known.tensors, known.source)))
 
     def check_pieces(self, pieces: Mapping[str, int]) -> None:
         """Raises InputError if the student's vocabulary, token → id, is different."""

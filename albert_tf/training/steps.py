@@ -17,6 +17,7 @@ import orbit
 import tensorflow as tf
 import tf_keras
 
+from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
 from albert_tf.training import optimization
 from albert_tf.training.loss_scaling import LossScaling
@@ -462,16 +463,23 @@ class Evaluator(orbit.AbstractEvaluator):
     def predict(self, datasets: Sequence[tuple[Any, int]]) -> Predictions:
         """Returns the objective's predictions for every example; labels may be 0."""
         rows: dict[str, dict[int, np.ndarray]] = {}
+        progress, done = Progress("evaluating" if datasets is self._datasets else
+                                  "predicting", "batches",
+                                  sum(steps for _, steps in datasets)), 0
         for dataset, steps in datasets:
             step = self._steps.setdefault(shape_key(dataset), own_function(self._step))
             iterator = iter(dataset) if steps else None
-            for _ in range(steps):
+            for number in range(steps):
                 batch = {name: value.numpy() for name, value in step(iterator).items()}
                 indices = batch.pop("example_index", ())
                 for name, values in batch.items():
                     rows.setdefault(name, {}).update(
                         (int(index), value) for index, value in zip(indices, values)
                         if index >= 0)
+                done += 1
+                if not number:  # The first batch of a length was traced.
+                    progress.restart(done)
+                progress.update(done)
         return {name: [by_index[index] for index in sorted(by_index)]
                 for name, by_index in rows.items()}
 

@@ -105,7 +105,8 @@ def test_the_default_is_what_predict_embeds_by(model, tmp_path):
 
 
 def test_cut_texts_are_counted(model, tmp_path, caplog):
-    expected = "1 of 5 texts fill all 16 tokens that the model reads; what is longer"
+    expected = ("1 of 5 texts are longer than --max_seq_length=16, and are cut; "
+                "--windows reads all")
     path = texts_in(tmp_path, TEXTS)
     job.extract(model, [path], str(tmp_path / "out.jsonl"), Options(
         ("mean",), max_seq_length=16), unit_texts=2)
@@ -113,6 +114,65 @@ def test_cut_texts_are_counted(model, tmp_path, caplog):
     found = job.stream(model, [path], Options(("mean",), max_seq_length=16))
     assert len(list(found)) == 5
     assert caplog.text.count(expected) == 2
+
+
+def test_cut_texts_of_a_resumed_run_are_all_counted(model, tmp_path, caplog):
+    path, output = texts_in(tmp_path, TEXTS[2:] + TEXTS[:3]), tmp_path / "out.jsonl"
+    keep = job.Job.keep
+
+    def stop(self, name, *result):
+        keep(self, name, *result)
+        raise KeyboardInterrupt
+
+    options = Options(("mean",), max_seq_length=16)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(job.Job, "keep", stop)
+        job.extract(model, [path], str(output), options, unit_texts=2)
+    job.extract(model, [path], str(output), options, unit_texts=2)
+    assert "2 of 6 texts are longer than --max_seq_length=16" in caplog.text
+
+
+@pytest.mark.parametrize("name", [
+    "out.jsonl", "out.npz", pytest.param("out.parquet", marks=NEEDS_PYARROW)])
+def test_rows_tell_whether_texts_are_cut(name, model, tmp_path):
+    path, output = texts_in(tmp_path, TEXTS), tmp_path / name
+    job.extract(model, [path], str(output), Options(
+        ("mean",), max_seq_length=16, truncated=True), unit_texts=2)
+    if name == "out.jsonl":
+        found = [row["truncated"] for row in rows_of(output)]
+    elif name == "out.npz":
+        found = np.load(output)["truncated"].tolist()
+    else:
+        from pyarrow import parquet
+        found = parquet.read_table(output)["truncated"].to_pylist()
+    assert found == [False, False, True, False, False]
+
+
+def test_windows_are_averaged(model, tmp_path, caplog):
+    """Also over layers; a text that fits has the same vectors as without."""
+    rows = {}
+    for windows in (True, False):
+        output = tmp_path / f"{windows}.jsonl"
+        job.extract(model, [texts_in(tmp_path, TEXTS)], str(output), Options(
+            ("mean", "pooled"), (1, 2), max_seq_length=16, windows=windows))
+        rows[windows] = rows_of(output)
+        assert ("are cut" in caplog.text) == (not windows)
+    for i, (row, cut) in enumerate(zip(rows[True], rows[False])):
+        for kind in row:
+            assert np.allclose(row[kind], cut[kind], atol=1e-6) == (i != 2)
+    loaded = albert_tf.load(model)
+    pieces = loaded.tokenizer.encode(TEXTS[2])
+    windows = [[loaded.tokenizer.cls_id, *pieces[at:at + 14], loaded.tokenizer.sep_id]
+               for at in range(0, len(pieces) - 7, 7)]
+    expected = [np.mean(loaded.model.bert({
+        "input_ids": [ids], "input_mask": [[1] * len(ids)],
+        "segment_ids": [[0] * len(ids)]})["sequence_output"][0], axis=0)
+        for ids in windows]
+    np.testing.assert_allclose(rows[True][2]["mean"][1], np.mean(expected, axis=0),
+                               atol=1e-5)
+    with pytest.raises(InputError, match="--pooling=pieces: --windows averages"):
+        job.extract(model, [texts_in(tmp_path, TEXTS)], str(tmp_path / "x.jsonl"),
+                    Options(("pieces",), windows=True))
 
 
 def test_columns_of_a_table(model, tmp_path):

@@ -55,6 +55,11 @@ def test_missing_features_and_other_types(tmp_path):
             "instead of float_list") in refused(write(tmp_path / "x", [values], spec))
 
 
+def test_a_record_without_a_token(tmp_path):
+    empty = {**example(0), "input_mask": [0] * S}
+    assert "input_mask is 0 everywhere" in refused(write(tmp_path / "x", [empty]))
+
+
 def test_contents_that_are_no_records(tmp_path):
     assert "the content is not a tf.train.Ex" in refused(
         write(tmp_path / "x", [b"\xff\xff\xff"]))

@@ -62,6 +62,26 @@ def close(answer, other):
         pytest.approx(other["probabilities"], abs=1e-5))
 
 
+def test_long_texts(model):
+    """Whether they are cut, and windows; as in Python."""
+    texts = ["x", "text of them " * 60]
+    plain, mean = (model.predict(texts, windows=windows) for windows in (False, True))
+    assert not close(plain[1], mean[1])
+
+    async def check():
+        async with running(model) as (_, session):
+            path = "/v1/models/tiny:predict?truncated=true"
+            for more, expected, cut in (("", plain, True), ("&windows=true", mean, False)):
+                _, found = await ask(session, {"instances": texts}, path + more)
+                assert all(map(close, found["predictions"], expected))
+                assert [each["truncated"] for each in found["predictions"]] == [
+                    False, cut]
+            status, found = await ask(session, {"instances": texts}, path + "&windows=2")
+            assert (status, found["error"]) == (400, "windows is '2'; give true or false.")
+
+    asyncio.run(check())
+
+
 def test_forms_of_tensorflow_serving(model):
     expected = model.predict(["One.", ("One.", "Two")])
 

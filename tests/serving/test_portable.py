@@ -182,13 +182,15 @@ def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported
 @pytest.mark.long
 @needs_onnx
 def test_a_model_is_the_same_file_whatever_was_converted_before(
-        model, exported, tmp_path):
+        model, exported, tmp_path, caplog):
+    caplog.set_level("INFO")
     first = exported("classes", "classify", "onnx")
     exported("number", "classify", "onnx")
     portable.export(model("classes"), "classify", str(tmp_path / "again"), "onnx",
                     "float32")
     assert (tmp_path / "again/model.onnx").read_bytes() == (
         pathlib.Path(first) / "model.onnx").read_bytes()
+    assert f"Exported the task classify to {tmp_path / 'again'} in " in caplog.text
 
 
 @pytest.mark.long

@@ -22,6 +22,8 @@ from tests.tokenization.test_tokenizer import WP_VOCAB
 
 PASSAGE = "The first text of them was made in 1999,  and it is long. " * 9
 
+WHOLE = "of " * 62  # fills a sequence
+
 
 @pytest.fixture(scope="module", name="folders")
 def _folders(tmp_path_factory):
@@ -207,15 +209,103 @@ def test_one_checkpoint_of_a_folder_has_the_threshold_of_its_model(folders, tmp_
 
 
 def test_cut_texts_are_counted(model, caplog):
-    """Texts of 64 tokens or more; passages of questions are read in windows."""
-    texts = ["x", PASSAGE, "It is.", PASSAGE]
-    assert len(model("classes").request(PASSAGE).sequences[0]["input_ids"]) == 64
+    """A text of just 64 tokens is whole; passages are read in windows, but not what
+    exceeds the part of the question."""
+    texts = ["x", PASSAGE, "It is.", PASSAGE, WHOLE]
+    assert len(model("classes").request(WHOLE).sequences[0]["input_ids"]) == 64
     model("classes").predict(texts)
     model("classes").predict(texts[:1])
-    model("spans").predict(["Who?"], [PASSAGE])
+    model("spans").predict(["Who?", "made " * 61], [PASSAGE] * 2)
+    model("choices").predict({
+        "passage": PASSAGE, "question": "Which _?", "options": ["it", "a"]})
     assert [record.getMessage() for record in caplog.records
-            if "is cut" in record.getMessage()] == [
-        "2 of 4 texts fill all 64 tokens that the model reads; what is longer is cut."]
+            if "are cut" in record.getMessage()] == [
+        "2 of 5 texts are longer than the 64 tokens that the model reads, and are cut; "
+        "--windows (windows=True) reads all of a text.",
+        "1 of 2 texts are longer than the 60 tokens that it reads of a question, and "
+        "are cut.",
+        "1 of 1 texts are longer than the 64 tokens that the model reads, or the 128 of "
+        "question and option, and are cut."]
+
+
+@pytest.mark.parametrize("kind, task, short, long", [
+    ("classes", "", "It is.", PASSAGE),
+    ("classes", "", WHOLE, WHOLE + " of"),
+    ("classes", "", ("It is.", "x"), ("It is.", PASSAGE)),
+    ("classes", "", ("x", "It is."), (PASSAGE, PASSAGE)),
+    ("number", "", "x", PASSAGE),
+    ("encoder", "embed", "x", PASSAGE),
+    ("pretrained", "fill-mask", "x [MASK]", "x [MASK] " + PASSAGE),
+    ("pretrained", "order", ("x", "x"), (PASSAGE, "x")),
+    ("tags", "", PASSAGE, None),
+    ("spans", "", ("Who?", PASSAGE), ("who " * 70, PASSAGE)),
+    ("choices", "", ("x", "Who?", "a", "b"), (PASSAGE, "Who?", "a", "b")),
+    ("choices", "", ("x", "Who?", "a", "b"), ("x", "Who?", "a", "b" * 200))])
+def test_answers_tell_whether_texts_are_cut(kind, task, short, long, model):
+    for given, cut in ((short, False), (long, True)):
+        if given is not None:
+            [answer] = model(kind).predict([given], task=task, truncated=True)
+            assert answer.pop("truncated") is cut
+            [plain] = model(kind).predict([given], task=task)
+            assert plain == answer
+
+
+@pytest.mark.parametrize("kind, task", [
+    ("classes", ""), ("number", ""), ("classes", "embed"), ("encoder", "")])
+def test_windows_read_all_of_a_text(kind, task, model):
+    """The mean over windows that overlap by half; one window is the old answer."""
+    asked = model(kind)
+    short, long = (asked.predict(text, task=task, windows=True)
+                   for text in ("It is.", PASSAGE))
+    assert short == asked.predict("It is.", task=task)
+    pieces = asked.tokenizer.encode(PASSAGE)
+    assert len(pieces) > 100
+    windows = [[asked.tokenizer.cls_id, *pieces[at:at + 62], asked.tokenizer.sep_id]
+               for at in range(0, len(pieces) - 31, 31)]
+    assert [row["input_ids"] for row in asked.request(
+        PASSAGE, task, windows=True).sequences] == windows
+    rows = [asked.model({"input_ids": [ids], "input_mask": [[1] * len(ids)],
+                         "segment_ids": [[0] * len(ids)]}) for ids in windows]
+    if kind == "encoder" or task == "embed":
+        encoded = [row if kind == "encoder" else asked.model.bert({
+            "input_ids": [ids], "input_mask": [[1] * len(ids)],
+            "segment_ids": [[0] * len(ids)]}) for row, ids in zip(rows, windows)]
+        np.testing.assert_allclose(long["pooled"], np.mean([
+            each["pooled_output"][0] for each in encoded], axis=0), atol=1e-5)
+        return
+    logits = np.mean([row["logits"][0] for row in rows], axis=0)
+    if kind == "number":
+        assert long == {"score": pytest.approx(logits[0], abs=1e-5)}
+    else:
+        np.testing.assert_allclose(long["probabilities"], softmax(logits), atol=1e-5)
+        assert long["label"] == asked.labels[logits.argmax()]
+
+
+@pytest.mark.parametrize("kind, options, error", [
+    ("tags", {}, "windows: the task tag reads long texts in windows in any case; leave "
+     "it out, or choose the task embed."),
+    ("choices", {}, "windows: the task choose cannot average"),
+    ("pretrained", {"task": "order"}, "windows: the task order cannot average"),
+    ("exits", {"exit_threshold": 0.5}, "windows and exit_threshold cannot be combined")])
+def test_windows_are_refused_where_they_mean_nothing(kind, options, error, model):
+    with pytest.raises(InputError, match=error):
+        model(kind).predict([("x", "x")], windows=True, **options)
+
+
+def test_an_empty_text_has_no_label(tmp_path, model):
+    asked = model("classes")
+    found = list(asked.stream(["x", " ", ("", "x")], keep_errors=True))
+    assert "label" in found[0] and found[1:] == [
+        {"error": "'text' is empty; give a text."}] * 2
+    with pytest.raises(InputError, match="input 1: 'text' is empty"):
+        asked.predict([""])
+    assert asked.predict("", task="embed")["mean"]
+    # A model of pairs needs both; for others a second text may be empty.
+    assert "label" in asked.predict("x", "")
+    pairs = albert_tf.load(tiny_models.write(
+        tmp_path / "pairs", "classes", text_column="a", text_b_column="b"))
+    with pytest.raises(InputError, match="'text_pair' is empty"):
+        pairs.predict("x", "")
 
 
 def test_errors_are_kept_on_request(model):

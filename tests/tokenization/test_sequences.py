@@ -165,3 +165,21 @@ def test_word_starts_by_the_mark_of_a_space_alone():
     starts, release = WordStarts("sentencepiece"), WordStarts("release")
     assert [starts[p] for p in words] == [True, False, True, False, True, False]
     assert all(release[p] for p in words)
+
+
+def test_windows_hold_every_token_of_the_longer_text():
+    for length in (5, 6, 9, 12):
+        for first_length in range(14):
+            for second_length in range(14):
+                first, second = range(first_length), range(100, 100 + second_length)
+                [whole], cut = sequences.fitted(first, second, length)
+                parts, lost = sequences.fitted(first, second, length, windows=True)
+                assert parts[0] == whole and (len(parts) > 1) == (cut > 0)
+                assert all(len(a) + len(b) + (3 if second else 2) <= length
+                           for a, b in parts)
+                read = {*(piece for part in parts for text in part for piece in text)}
+                assert len({*first, *second} - read) == lost <= cut
+                # One text is whole in every window, or both are cut.
+                assert not lost or min(first_length, second_length) > (length - 3) // 2
+                assert all(2 * len(a) >= len(parts[0][0])
+                           and 2 * len(b) >= len(parts[0][1]) for a, b in parts)

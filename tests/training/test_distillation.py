@@ -216,7 +216,6 @@ def test_the_teacher_is_not_trained(taught):
     ({"heads": {}}, {}, r"has no classification head \(found: none\)"),
     ({"heads": {"spans": 2}}, {}, r"has no classification head \(found: spans\)"),
     ({"heads": {"classification": 5}}, {}, "has 5 outputs, this task 3"),
-    ({"labels": ("b", "a", "c")}, {}, "has the labels in a different order, b, a, c, this"),
     ({}, {"student": CONFIG.replace(vocab_size=9)},
      r"has a vocabulary of \d+ tokens, the student one of 9;"),
     ({}, {"longest": 10 ** 6}, r"has \d+ positions, but --max_seq_length is 1000000"),
@@ -225,8 +224,19 @@ def test_what_cannot_teach_is_refused(taught, changes, wanted, message):
     checkpoint = dataclasses.replace(taught["classification"][3], **changes)
     with pytest.raises(InputError, match=f"^--teacher=teacher {message}"):
         Teaching(checkpoint).check(**{
-            "heads": {"classification": 3}, "student": CONFIG, "labels": ["a", "b", "c"],
+            "heads": {"classification": 3}, "student": CONFIG,
             "longest": 8, **wanted})
+
+
+def test_labels_in_another_order_are_reordered(taught, caplog):
+    known = dataclasses.replace(taught["classification"][3], labels=("b", "c", "a"))
+    ordered = Teaching(known).with_labels(["a", "b", "c"]).checkpoint
+    assert ordered.labels == ("a", "b", "c")
+    for name, tensor in known.tensors.items():
+        rows = [2, 0, 1] if name in ("output_weights", "output_bias") else slice(None)
+        np.testing.assert_array_equal(ordered.tensors[name].read(), tensor.read()[rows])
+    assert "teacher has its labels in the order b, c, a. Its outputs are reorder" in (
+        caplog.text)
 
 
 def test_hidden_states_need_a_teacher_of_the_same_width(taught):
@@ -281,12 +291,14 @@ def test_records_of_another_vocabulary_are_refused(taught, tmp_path):
 
 
 def test_labels_that_say_nothing_and_other_names(taught, caplog):
-    for labels, said in ((("LABEL_0", "LABEL_1", "LABEL_2"), False),
-                         (("bad", "so", "good"), True)):
-        caplog.clear()
-        Teaching(dataclasses.replace(taught["classification"][3], labels=labels)).check(
-            {"classification": 3}, CONFIG, 8, ["0", "1", "2"])
-        assert ("bad, so, good are matched, in order, with 0, 1, 2" in caplog.text) == said
+    for labels, said in (
+            (("LABEL_0", "LABEL_1", "LABEL_2"), "teacher does not name its labels."),
+            (("bad", "so", "good"), "bad is taken for 0, so is taken for 1, good is")):
+        known = dataclasses.replace(taught["classification"][3], labels=labels)
+        ordered = Teaching(known).with_labels(["0", "1", "2"]).checkpoint
+        np.testing.assert_array_equal(ordered.tensors["output_weights"].read(),
+                                      known.tensors["output_weights"].read())
+        assert said in caplog.text
 
 
 def test_another_vocabulary_is_refused(taught, tmp_path):

@@ -15,6 +15,7 @@ import tf_keras
 from albert_tf import records
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
+from albert_tf.jobs import progress
 from albert_tf.training import input_pipeline, optimization
 from albert_tf.training.losses import Objective, Task
 from albert_tf.training.options import StepOptions
@@ -314,3 +315,18 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
     order = outputs["sentence_order_logits"].numpy().argmax(-1)
     assert metrics["sentence_order_accuracy"] == pytest.approx(
         (order == batch["sentence_order_labels"][:, 0]).mean(), rel=1e-6)
+
+
+def test_evaluation_and_prediction_show_their_progress(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    infos = records.check_files(
+        [tiny_run.write_records(tmp_path / "dev.tfrecord", 6)], tiny_run.SPEC)
+    data = input_pipeline.evaluation_dataset(infos, tiny_run.SPEC, 2)
+    evaluator = Evaluator(tiny_run.task_with_loss(models.AlbertForPreTraining(
+        tiny_run.config())), [(data.dataset, data.num_batches)])
+    evaluator.evaluate()
+    evaluator.predict([(data.dataset, data.num_batches)])
+    for doing in ("evaluating", "predicting"):
+        assert f"{doing}: 2 of 3 batches (66.7%), " in caplog.text
+        assert f"{doing}: 3 of 3 batches (100.0%), 0 s left, " in caplog.text

@@ -205,6 +205,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         raise InputError(f"--delimiter={file.delimiter!r} is not a single character.")
     blank: list[int] = []
     unclean: list[int] = []
+    empty: list[tuple[int, _EmptyText]] = []
 
     def rows() -> Iterator[tables.Row]:
         for row in tables.read_rows(file.path, kind, file.delimiter):
@@ -217,7 +218,11 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     values_of = (functools.partial(_fields, file=file, label_needed=label_needed)
                  if kind == "jsonl" else _Cells(file, label_needed))
     for row in rows():
-        values = values_of(row)
+        try:
+            values = values_of(row)
+        except _EmptyText as error:
+            empty.append((row.number, error))
+            continue
         if values is None:
             continue
         text_a, text_b, given, guid = values
@@ -245,6 +250,11 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         examples.append(Example(
             f"{split}-{len(examples) + 1}" if guid is None else guid, text_a, text_b,
             label, row.where))
+    if len(empty) == 1:
+        raise empty[0][1]
+    for note in tables.line_note(file.path, [number for number, _ in empty],
+                                 "have an empty text"):
+        raise InputError(f"{note.removesuffix('.')}; fill them in, or remove the lines.")
     if not examples:
         raise InputError(f"{file.path}: there is no example in this file; check the "
                          "path and the format.")
@@ -312,8 +322,9 @@ def inputs(path: str, text_column: str | None = None, text_b_column: str | None 
                          each.given.get(text_b_column or "text_pair")]
                 guid = each.given.get(id_column)
                 each = each._replace(
-                    given=texts[0] if texts[1] is None else tuple(texts),
-                    kept=each.kept if guid is None else {"id": guid})
+                    given=texts[0] if texts[1] is None else tuple(texts))
+                if guid is not None:
+                    each = each.with_id(guid)
             yield each
         return
     if text_column is None:
@@ -391,11 +402,15 @@ def _label(cells: Sequence[Any], file: DataFile) -> Any:
         cells[0] if cells else None)
 
 
+class _EmptyText(InputError):
+    """A row whose text is empty."""
+
+
 def _with_text(row: tables.Row, file: DataFile, *values: Any) -> _Values:
     """Returns the values of a row, whose texts must not be empty."""
     for text, column in zip(values, (file.text_a, file.text_b)):
         if column is not None and not text.strip():
-            raise InputError(f"{row.where}: the text of column '{column}' is "
+            raise _EmptyText(f"{row.where}: the text of column '{column}' is "
                              "empty; fill it in, or remove the line.")
     return values
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
+from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, chosen
 from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, output_shapes
 
@@ -175,7 +176,10 @@ def with_exits(own):
 
 class Classes(Answering):
     """Answers with the label of a text or pair, with its labels, or with numbers. It
-    takes what the model was trained on, if its folder tells: a text, or a pair."""
+    takes what the model was trained on, if its folder tells: a text, or a pair. The
+    logits of windows are averaged."""
+
+    averages = True
 
     def __init__(self, model, head):
         from albert_tf.finetuning.classification import glue
@@ -185,6 +189,17 @@ class Classes(Answering):
         if pairs is not None:
             self.names, self.optional = self.names[:1 + pairs], ()
         self.label_threshold = self.setting("label_threshold", LABEL_THRESHOLD)
+
+    def request(self, given, top_k, windows=False):
+        for name in self.names:
+            if name not in self.optional and not given[name].strip():
+                raise InputError(f"'{name}' is empty; give a text.")
+        return super().request(given, top_k, windows)
+
+    def mean(self, outputs):
+        logits = np.mean([row["logits"] for row in outputs], axis=0)
+        return {name: np.array(value)[0] for name, value in self.head.predictions(
+            {"logits": logits[np.newaxis]}).items()}
 
     def answer(self, outputs):
         if self.head.problem == REGRESSION:
@@ -206,6 +221,7 @@ class ExitClasses(Classes):
 
     inputs = (*INPUTS, EXIT_INPUT)
     types = {EXIT_INPUT: np.float32}
+    averages = False
 
     def outputs(self, features):
         from albert_tf.modeling import early_exit

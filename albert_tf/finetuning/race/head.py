@@ -77,11 +77,16 @@ class Choices(Answering):
             max_seq_length=self.max_length, max_qa_length=self.setting(
                 "max_qa_length", race.RaceTask.max_qa_length))
 
+    @property
+    def limit(self):
+        return (f"{super().limit}, or the {self.task.max_qa_length} of question and "
+                "option")
+
     def request(self, given, top_k):
         options = given["options"]
         example = race.RaceExample(
             "", 0, "", given["passage"], given["question"], tuple(options), None, "")
-        [features] = self.task.featurize(example, tokenizer=self.tokenizer)
+        features, cut = self.task.fitted(example, self.tokenizer)
         rows = [{name: features[name][i] for name in self.inputs}
                 for i in range(len(options))]
         labels = [race.LETTERS[i] if i < len(race.LETTERS) else str(i + 1)
@@ -92,4 +97,4 @@ class Choices(Answering):
             scores = np.exp(scores - scores.max())
             return chosen(scores / scores.sum(), labels)
 
-        return Request(rows, answer, self)
+        return Request(rows, answer, self, cut)

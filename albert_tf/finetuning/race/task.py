@@ -25,7 +25,7 @@ from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
-    ExampleSet, Outputs, as_json, check_labelled, write_files)
+    ExampleSet, Outputs, as_json, check_labelled, cut_note, write_files)
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.cleaning import PreparedText
@@ -171,21 +171,40 @@ class RaceTask(FineTuningTask):
           segment_ids [4, length of the longest choice], and label_ids [1], 0 if the
           answer is unknown.
         """
+        return [self.fitted(example, tokenizer)[0]]
+
+    def fitted(self, example: RaceExample, tokenizer: FullTokenizer
+               ) -> tuple[dict[str, list], int]:
+        """Returns the features of a question, and the number of tokens that are cut
+        from its four sequences."""
         article = _article_pieces(example.article, tokenizer)
         question = tokenizer.prepare(example.question)
         texts = [PreparedText(question.replace(_GAP, option) if _GAP in question
                               else f"{question} {option}")
                  for option in map(tokenizer.prepare, example.options)]
         room = self.max_seq_length - NUM_SPECIAL_PAIR
-        choices = []
-        for ending in tokenizer.encode_batch(texts):
-            ending = ending[-min(self.max_qa_length, room):]
-            choices.append(assemble(article[:room - len(ending)], ending,
-                                    tokenizer.cls_id, tokenizer.sep_id))
+        choices, cut = [], 0
+        for whole in tokenizer.encode_batch(texts):
+            ending = whole[-min(self.max_qa_length, room):]
+            begin = article[:room - len(ending)]
+            cut += len(article) - len(begin) + len(whole) - len(ending)
+            choices.append(assemble(begin, ending, tokenizer.cls_id, tokenizer.sep_id))
         length = max(len(choice.tokens) for choice in choices)
         padded = [pad_inputs(*choice, length, tokenizer.pad_id) for choice in choices]
-        return [{**{name: [choice[name] for choice in padded] for name in padded[0]},
-                 "label_ids": [example.label or 0]}]
+        return {**{name: [choice[name] for choice in padded] for name in padded[0]},
+                "label_ids": [example.label or 0]}, cut
+
+    def check_features(self, sets, tables, settings):
+        """Logs how many options, with their questions, are cut."""
+        most = min(self.max_qa_length, self.max_seq_length - NUM_SPECIAL_PAIR)
+        for split, table in tables.items():
+            lengths = np.concatenate([rows.sum(axis=-1) for rows in table.columns[
+                "segment_ids"]]) - 1  # [SEP]
+            full = int(np.count_nonzero(lengths >= most))
+            if full:
+                logging.warning("--max_qa_length=%d, %s: %s", self.max_qa_length, split,
+                                cut_note(full, len(lengths), most,
+                                         "options with their questions"))
 
     # --- model and results
 

@@ -290,6 +290,10 @@ class Questions(Answering):
             self.version_2, max_seq_length=self.max_length, **options)
         self.threshold = model.threshold
 
+    @property
+    def limit(self):
+        return f"the {self.task.max_query_length} tokens that it reads of a question"
+
     def request(self, given, top_k):
         example = SquadExample(
             "", given["question"], given["passage"], None, None, False)
@@ -315,7 +319,9 @@ class Questions(Answering):
         if not windows:  # The passage has no tokens, for example.
             raise InputError("the passage has no text that could be an answer; give a "
                              "passage with words.")
-        return Request(windows, answer, self)
+        question = self.tokenizer.encode(self.tokenizer.prepare(given["question"]))
+        return Request(windows, answer, self, max(
+            len(question) - self.task.max_query_length, 0))
 
 
 class UnanswerableQuestions(Questions):

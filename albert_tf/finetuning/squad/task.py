@@ -18,7 +18,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
-from albert_tf.finetuning.common import Outputs, as_json, write_files
+from albert_tf.finetuning.common import Outputs, as_json, cut_note, write_files
 from albert_tf.finetuning.squad import alignment, dataset, languages, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
 from albert_tf.finetuning.squad.dataset import (
@@ -251,7 +251,7 @@ class SquadTask(FineTuningTask):
 
     def check_features(self, sets, tables, settings):
         """Logs some of the questions without features, and writes all to a file, in
-        lines of split<tab>id."""
+        lines of split<tab>id. Also logs how many questions are cut."""
         folder = settings.run.output_dir
         path, lines = os.path.join(folder, _DROPPED_FILE), []
         if files.exists(path):  # Keep the lines of sets that this run does not use.
@@ -269,11 +269,23 @@ class SquadTask(FineTuningTask):
                     data.paths[0], len(dropped), len(data.examples),
                     "left out" if split == "train" else "answered with \"\"", path,
                     ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
+            self._report_cut(split, tables[split])
         if lines:
             write_files(folder, {
                 _DROPPED_FILE: "".join(f"{line}\n" for line in lines)})
         else:
             files.remove(path)
+
+    def _report_cut(self, split, table):
+        """Logs how many questions fill their part of a sequence."""
+        _, first = np.unique(table.columns["example_index"][:, 0], return_index=True)
+        lengths = np.array([np.count_nonzero(table.columns["segment_ids"][row] == 0)
+                            for row in first]) - 2  # [CLS] and [SEP]
+        full = int(np.count_nonzero(lengths >= self.max_query_length))
+        if full:
+            logging.warning("--max_query_length=%d, %s: %s", self.max_query_length, split,
+                            cut_note(full, len(first), self.max_query_length,
+                                     "questions"))
 
     # --- model and results
 

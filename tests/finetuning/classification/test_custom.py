@@ -124,6 +124,8 @@ def test_blank_lines_are_counted(tmp_path):
      r"x.tsv, line 3: the text of column 'text' is empty"),
     ("x.tsv", "text\tlabel\na\tyes\n\t\n", "x.tsv, line 3: the text .* is empty"),
     ("x.csv", "text,label\na,yes\n,\n", "x.csv, line 3: the text .* is empty"),
+    ("x.tsv", "text\tlabel\n \tno\na\tyes\n \tyes\n",
+     r"x.tsv: 2 line\(s\) have an empty text \(line 2, 4\); fill them in, or remove the"),
     ("x.tsv", "text\tlabel\na\t\n",
      r"x.tsv, line 2: there is no label in column 'label';"),
     ("x.csv", 'text,label\na,yes\n"b,no\n',
@@ -397,6 +399,8 @@ def test_a_missing_name_is_refused(tmp_path):
      dict(text_column="text"), [("a", "b")]),
     ("x.jsonl", '{"text": "a"}\n', dict(text_column="0"), [{"text": "a"}]),
     ("x.txt", "a,b\nc\td\n", dict(text_column="text"), ["a,b", ("c", "d")]),
+    # Not a pair whose second text has tabs.
+    ("x.txt", "a\tb\tc\td\n", dict(text_column="text"), [("a", "b", "c", "d")]),
 ])
 def test_inputs_are_read_as_in_training(tmp_path, name, content, columns, given):
     path = write(tmp_path, name, content)
@@ -411,6 +415,14 @@ def test_ids_and_lines_of_inputs_and_wrong_rows(tmp_path):
     assert str(found[1].given) == (
         "the text of column 'text' is empty; fill it in, or remove the line.")
     assert str(found[2].given).startswith("the row has 1 columns, but the first line has 2")
+
+
+@pytest.mark.parametrize("content", [
+    '{"text": "a", "id": NaN}', '{"text": "a", "id": [1, Infinity]}',
+    '{"review": "a", "id": 1e999}'])
+def test_ids_that_are_no_json_are_errors(tmp_path, content):
+    [found] = custom.inputs(write(tmp_path, "x.jsonl", content), "review", id_column="id")
+    assert found.kept == {} and "the id is or holds NaN" in str(found.given)
 
 
 @pytest.mark.parametrize("columns, message", [

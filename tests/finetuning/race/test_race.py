@@ -6,7 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.race import task
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.race.task import RaceTask
@@ -339,3 +341,17 @@ def test_real_passages_are_read_and_featurized(tmp_path):
     whole = read(tmp_path, "dev")
     assert [example._replace(where="") for example in whole] == [
         example._replace(where="") for example in examples]
+
+
+def test_options_that_are_cut_are_counted(caplog):
+    asked = RaceTask(32, 6)
+    examples = [question("A dog ran. " * 20, "What?", "a", "b", "c", "the dog of a man"),
+                question("A dog ran.", "What?", "a", "b", "c", "d")]
+    rows = [asked.fitted(example, tokenizer()) for example in examples]
+    assert [cut > 0 for _, cut in rows] == [True, False]
+    table = FeatureTable.from_values(asked.spec(AlbertConfig(
+        vocab_size=4000)), [features for features, _ in rows])
+    asked.check_features({"dev": None}, {"dev": table}, None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "--max_qa_length=6, dev: 1 of 8 options with their questions fill all 6 tokens "
+        "that the model reads; what is longer is cut."]

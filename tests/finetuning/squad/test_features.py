@@ -12,11 +12,15 @@ import json
 import lzma
 import pickle
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.finetuning.common import ExampleSet
+from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.squad import task as squad, alignment
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
@@ -449,3 +453,22 @@ def test_real_data_loses_no_example_and_no_answer(
                  for example, windows in answered]
         print(f"answers found again: {np.mean(found):.4f} of {len(found)}")
         assert np.mean(found) > 0.9
+
+
+def test_questions_that_are_cut_are_counted(tmp_path, caplog):
+    """Each once, in however many windows its passage is read."""
+    asked = SquadTask(False, max_seq_length=24, max_query_length=6, doc_stride=8)
+    examples = [SquadExample(str(i), text, "It was made in 1999 by them. " * 5, None,
+                             None, False)
+                for i, text in enumerate(["Who?", "What was the first of them made of?"])]
+    windows = [asked.featurize(each, tokenizer=spm(), is_training=False)
+               for each in examples]
+    assert len(windows[1]) > 2
+    table = FeatureTable.from_values(
+        asked.spec(AlbertConfig(vocab_size=4000)), asked.records(windows))
+    data = ExampleSet(examples, ("dev.json",))
+    asked.check_features({"dev": data}, {"dev": table}, SimpleNamespace(
+        run=SimpleNamespace(output_dir=str(tmp_path))))
+    assert [record.getMessage() for record in caplog.records] == [
+        "--max_query_length=6, dev: 1 of 2 questions fill all 6 tokens that the model "
+        "reads; what is longer is cut."]

@@ -1,0 +1,116 @@
+"""A file of answers in the order of the inputs, JSON lines, in bounded memory.
+
+    inputs ─► units of some batches ─► parts in a folder for unfinished work ─► the file
+
+Each unit is answered by itself, so that its answers depend neither on earlier units nor
+on an interruption.
+"""
+
+import dataclasses
+import itertools
+import json
+from typing import Any, Iterator, Mapping, Optional
+
+from absl import logging
+
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.features.files import JsonLines
+from albert_tf.jobs.progress import Progress
+from albert_tf.jobs.work_folder import WorkFolder
+from albert_tf.serving.predict import Answer, Model
+from albert_tf.text.inputs import Input
+
+_BATCHES = 8  # batches in a unit
+
+
+@dataclasses.dataclass
+class Counts:
+    """Counts of answers; `wrong` are those with `error`, `cut` those to texts that are
+    cut, by task."""
+
+    answers: int = 0
+    wrong: int = 0
+    first_wrong: str = ""
+    cut: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def full(self, item: Input, answer: Answer) -> Answer:
+        """Counts an answer; returns it with the fields that are kept of its input."""
+        self.answers += 1
+        if "error" not in answer:
+            return {**item.kept, **answer}
+        self.wrong += 1
+        self.first_wrong = self.first_wrong or ": ".join(
+            filter(None, (item.where, answer["error"])))
+        return {**item.kept, "line": item.line, **answer}
+
+    def include(self, other: Mapping[str, Any]) -> None:
+        """Adds other counts, which are JSON values."""
+        self.answers += other["answers"]
+        self.wrong += other["wrong"]
+        self.first_wrong = self.first_wrong or other["first_wrong"]
+        for task, count in other["cut"].items():
+            self.cut[task] = self.cut.get(task, 0) + count
+
+    def check(self) -> None:
+        """Raises InputError if there are answers with `error`."""
+        if self.wrong:
+            raise InputError(
+                f"{self.wrong:,} of {self.answers:,} inputs have an `error` instead of "
+                f"an answer. The first is {self.first_wrong}")
+
+
+def line(answer: Answer) -> str:
+    return json.dumps(answer, ensure_ascii=False)
+
+
+def write(model: Model, inputs: Iterator[Input], path: str, folder: WorkFolder,
+          total: Optional[int] = None, **options: Any) -> Counts:
+    """Answers inputs, of which there are `total`, and writes the file `path`.
+
+    Parts that are finished in the folder, which is in use (WorkFolder.used), are not
+    computed again. The options are those of Model.stream.
+    """
+    counts, parts, progress, kind = Counts(), [], None, JsonLines()
+    size = _BATCHES * options["batch_size"]
+    for number in itertools.count():
+        unit = list(itertools.islice(inputs, size))
+        if not unit:
+            break
+        name = f"unit-{number:06d}"
+        info = folder.finished(name)
+        if info is None:
+            progress = progress or Progress("answering", "inputs", total, counts.answers)
+            answers, cut = model.part(
+                enumerate(item.given for item in unit), keep_errors=True, **options)
+            of_unit = Counts(cut=dict(cut))
+            lines = [line(of_unit.full(*pair)) for pair in zip(unit, answers)]
+            info = folder.keep(name, kind.end, "".join(
+                f"{each}\n" for each in lines).encode(), dataclasses.asdict(of_unit))
+        counts.include(info)
+        parts.append(folder.file(f"{name}{kind.end}"))
+        if progress:
+            progress.update(counts.answers)
+    with files.atomic_write(path) as stream:
+        kind.join(parts, stream)
+    for note in model.cut_notes(counts.cut, counts.answers):
+        logging.warning("%s", note)
+    return counts
+
+
+def write_stream(lines: Iterator[str], path: str) -> None:
+    """Writes lines as they come, to `<path>.unfinished` until the last: they cannot be
+    had again if the run is interrupted."""
+    unfinished = f"{path}.unfinished"
+    if files.exists(unfinished):
+        raise InputError(f"{unfinished} holds the answers of an interrupted run; "
+                         "rename or remove it.")
+    with files.open_binary(unfinished, "wb") as stream:
+        try:
+            for each in lines:
+                stream.write(f"{each}\n".encode())
+                stream.flush()
+        except BaseException:
+            logging.warning("The answers so far are in %s.", unfinished)
+            raise
+    files.rename(unfinished, path)
