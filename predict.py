@@ -139,7 +139,8 @@ def _answer_file(path: str) -> None:
     begin = time.monotonic()
     folder = work_folder.WorkFolder.beside(path, None, [
         FLAGS.input_file, *formats.folders_of_models(FLAGS.model)])
-    settings = {"model": FLAGS.model, "input_file": FLAGS.input_file, **_options(),
+    settings = {"model": FLAGS.model, "input_file": FLAGS.input_file,
+                "do_lower_case": FLAGS.do_lower_case, **_options(),
                 **model_flags.columns({})}
     state = work_folder.state_of([FLAGS.input_file, *model_flags.model_files()])
     with folder.used(settings, state):

@@ -260,6 +260,7 @@ def _settings(job: Job) -> dict[str, Any]:
             del options[name]
     return {**options, "model": job.model, "format": job.format,
             "unit_texts": job.unit_texts, "version": _VERSION,
+            **({"do_lower_case": job.vocabulary.do_lower_case} if job.vocabulary else {}),
             **{name: value for name, value in columns.items() if value is not None}}
 
 

@@ -5,6 +5,7 @@ Parquet needs pyarrow, a cluster apache_beam; tests of both are skipped without.
     python -m pytest tests/features/test_features.py
 """
 
+import dataclasses
 import functools
 import io
 import json
@@ -23,6 +24,7 @@ import pytest
 import albert_tf
 from albert_tf.jobs import beam
 from albert_tf import files
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.features import job, vectors as features
 from albert_tf.features.options import KINDS, Options
@@ -130,6 +132,20 @@ def test_cut_texts_of_a_resumed_run_are_all_counted(model, tmp_path, caplog):
         job.extract(model, [path], str(output), options, unit_texts=2)
     job.extract(model, [path], str(output), options, unit_texts=2)
     assert "2 of 6 texts are longer than --max_seq_length=16" in caplog.text
+
+
+def test_a_run_is_not_resumed_with_another_spelling(model, tmp_path, monkeypatch):
+    """--do_lower_case of a vocabulary that is given."""
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    given = Vocabulary(str(tiny_models.SPM), True, False)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(job, "_join", stopped)
+        extract(model, tmp_path, "out.jsonl", lines=LINES, vocabulary=given)
+    with pytest.raises(InputError, match="unfinished run with do_lower_case=true, but"):
+        extract(model, tmp_path, "out.jsonl", lines=LINES,
+                vocabulary=dataclasses.replace(given, do_lower_case=False))
 
 
 @pytest.mark.parametrize("name", [
