@@ -48,8 +48,8 @@ def find(folder: str) -> Optional[Vocabulary]:
         # A model that run_pretraining.py trained.
         found = Vocabulary(
             os.path.join(folder, str(kept["file"])), kept.get("do_lower_case", True),
-            kept["kind"] == "WordPiece", kept.get("strip_accents", True if str(
-                kept["file"]).endswith(".json") else None),
+            kept["kind"] == "WordPiece", kept.get("strip_accents", _stripped(
+                os.path.join(folder, str(kept["file"])))),
             _rules(kept, os.path.join(folder, vocabulary.VOCABULARY_FILE)))
     elif not task:
         found = _in_files(folder)
@@ -60,12 +60,18 @@ def find(folder: str) -> Optional[Vocabulary]:
         found = Vocabulary(
             path, task.get("flags", {}).get("do_lower_case", True),
             task.get("vocabulary_flag") == "vocab_file",
-            stored.get("strip_accents", True if path.endswith(".json") else None),
+            stored.get("strip_accents", _stripped(path)),
             _rules(stored, os.path.join(folder, vocabulary.TASK_FILE))) if (
                 files.exists(path)) else None
     if found:
         check_given(found, folder)
     return found
+
+
+def _stripped(path: str) -> Optional[bool]:
+    """Returns whether a run that recorded no strip_accents stripped them; None: as the
+    vocabulary says."""
+    return True if tokenizer_json.is_file(path) else None
 
 
 def _rules(settings: Mapping[str, Any], path: str) -> Rules:

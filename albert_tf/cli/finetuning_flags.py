@@ -24,6 +24,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.finetuning.recipes import published_size, recipe_for
 from albert_tf.finetuning.task import Settings
+from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.training.memory import Sequences
@@ -402,7 +403,7 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
     known = vocabulary.kept_beside(start) if start else None
     path = FLAGS.spm_model_file or FLAGS.vocab_file
     if FLAGS.strip_accents is None and known and path and (
-            path == FLAGS.vocab_file or path.endswith(".json")):
+            path == FLAGS.vocab_file or tokenizer_json.is_file(path)):
         FLAGS.strip_accents = known.get("strip_accents", True)
     if not stored and path:
         cli_flags.lower_as_stated(path)

@@ -51,7 +51,7 @@ class Number(flags.FloatParser):
 def lower_as_stated(vocabulary: str) -> None:
     """Sets --do_lower_case as a vocabulary says it, if it is a tokenizer.json and the
     flag is not given."""
-    if vocabulary.endswith(".json") and not FLAGS["do_lower_case"].present:
+    if not FLAGS["do_lower_case"].present and tokenizer_json.is_file(vocabulary):
         FLAGS.do_lower_case = tokenizer_json.cleaning_of(vocabulary).lower
 
 

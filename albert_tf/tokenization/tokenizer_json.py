@@ -54,6 +54,14 @@ def is_json(content: bytes) -> bool:
     return content.lstrip()[:1] == b"{"
 
 
+def is_file(path: str) -> bool:
+    """Returns whether a vocabulary file is a tokenizer.json, whatever its name."""
+    if not files.exists(path) or files.is_folder(path):
+        return False
+    with files.open_binary(path) as stream:
+        return is_json(stream.read(256))
+
+
 def _is_split(piece: str) -> bool:
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 

@@ -128,6 +128,14 @@ def test_the_graph_does_the_same(tmp_path):
             [[span.id for span in row] for row in expected],
             [[span.start for span in row] for row in expected],
             [[span.end - 1 for span in row] for row in expected]]
+        # An export is read with the same settings.
+        export = tmp_path / f"export{len(list(tmp_path.iterdir()))}"
+        (export / "assets").mkdir(parents=True)
+        for name, content in ops.assets.items():
+            (export / "assets" / name).write_bytes(content)
+        again = tokenizer_files.tokenizer_of(tokenizer_files.find(str(export)))
+        assert [again.encode(text) for text in TEXTS] == [
+            tokenizer.encode(text) for text in TEXTS]
 
 
 def test_quotes_have_both_their_characters(tmp_path):
@@ -279,6 +287,11 @@ def test_a_run_made_before_the_rules_keeps_its_cleaning(tmp_path):
 
 
 def test_vocabularies_given_by_their_path(tmp_path):
-    assert not loaded(written(tmp_path, UNIGRAM), UNIGRAM).do_lower_case
+    path = written(tmp_path, UNIGRAM)
+    assert not loaded(path, UNIGRAM).do_lower_case
+    # Its name does not matter.
+    other = tmp_path / "spm.model"
+    other.write_bytes((tmp_path / "tokenizer.json").read_bytes())
+    assert not loaded(str(other), UNIGRAM).do_lower_case
     found = Vocabulary(written(tmp_path, UNIGRAM, sequence(LOWER)), None)
     assert tokenizer_files.tokenizer_of(found).do_lower_case
