@@ -189,9 +189,12 @@ def main(argv):
             "--reproduce_release works in one process, but --runner uses a cluster; "
             "give only one of the two.")
     options = options_from_flags()
-    tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case,
-                              FLAGS.spm_model_file, FLAGS.strip_digit_comma_prefix,
-                              FLAGS.strip_accents)
+    # A tokenizer.json says itself whether text is lower-cased.
+    lower = FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None
+    tokenizer = FullTokenizer(FLAGS.vocab_file, lower, FLAGS.spm_model_file,
+                              FLAGS.strip_digit_comma_prefix, FLAGS.strip_accents)
+    if FLAGS["strip_accents"].present:
+        tokenizer.check_keeps_accents()
     if FLAGS.runner:
         from albert_tf.pretraining_data import beam
 

@@ -17,6 +17,7 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import contextlib
 import functools
+import os
 from typing import Any, Mapping, Optional, Sequence
 
 from absl import flags, logging
@@ -127,6 +128,11 @@ for _name, _piece in (("cls", "[CLS]"), ("sep", "[SEP]"), ("mask", "[MASK]")):
         f"{_name}_id", None, f"With --dynamic_masking: id of {_piece}. Default: that "
         "of the summary file beside the records.",
         lower_bound=0, upper_bound=cli_flags.MOST)
+for _name, _kind in (("spm_model_file", "SentencePiece model"),
+                     ("vocab_file", "WordPiece vocabulary")):
+    flags.DEFINE_string(
+        _name, None, f"{_kind} that the records were made with, to copy it into "
+        "--output_dir; needed only if it is no longer where it was.")
 
 _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
                   "do_whole_word_mask")
@@ -273,6 +279,49 @@ def _teaching(config, data: PretrainingData):
     return teaching
 
 
+def _vocabulary(data: PretrainingData, output_dir: str
+                ) -> tuple[Optional[dict[str, Any]], Optional[str]]:
+    """Returns the vocabulary of the records and the path of its file, each None if it
+    is not known. The file is copied into the model's folder."""
+    from albert_tf.checkpoints.folders import folder_of
+    from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
+
+    given = FLAGS.spm_model_file or FLAGS.vocab_file
+    known = data.vocabulary
+    if FLAGS.spm_model_file and FLAGS.vocab_file:
+        raise InputError("--vocab_file and --spm_model_file are two vocabularies; give "
+                         "only the one that the records were made with.")
+    if given:
+        tokenizer = FullTokenizer(FLAGS.vocab_file, None, FLAGS.spm_model_file)
+        facts = vocabulary_of(given)
+        if known and known["sha256"] != facts["sha256"]:
+            raise InputError(
+                f"{given} is not the vocabulary that the records were made with "
+                f"({known['file']}); give that one, or leave the flag out.")
+        # Records without a summary do not say how their text was cleaned.
+        known = known or {
+            **facts, "size": tokenizer.vocab_size, **tokenizer.keeps,
+            "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
+            "do_lower_case": tokenizer.do_lower_case}
+    if known:
+        known = dict(known)
+        start = cli_flags.init_checkpoint()
+        records = [info.path for group in data.train.values() for info in group]
+        folders = {output_dir, *map(os.path.dirname, records),
+                   *([folder_of(start)] if start else [])}
+        path = model_vocabulary.file_of(known, [
+            given, known.pop("path", ""),
+            *(os.path.join(folder, known["file"]) for folder in sorted(folders))])
+        if path:
+            model_vocabulary.copy_of(output_dir, known, path)
+            return known, path
+    logging.warning(
+        "The vocabulary of the records%s is not found, so --output_dir will hold none, "
+        "and other scripts cannot read text with this model. Give it as "
+        "--spm_model_file or --vocab_file.", f" ({known['file']})" if known else "")
+    return known, None
+
+
 def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
     """Refuses to train layers that the run in output_dir has left out so far."""
     from albert_tf.checkpoints.folders import holds_checkpoint
@@ -315,6 +364,8 @@ def main(argv):
         **{name: FLAGS[name].value for name in DataOptions._fields}
         | {"input_file": FLAGS.input_file or ""}))
     teaching = _teaching(config, data)
+    vocabulary, vocabulary_file = (
+        _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = cli_flags.make_strategy()
@@ -341,8 +392,8 @@ def main(argv):
         optimization.log_parameter_groups(task.model.trainable_variables, optimizer)
 
         def keep_vocabulary():
-            if data.vocabulary:
-                model_vocabulary.keep(options.output_dir, data.vocabulary)
+            if vocabulary:
+                model_vocabulary.keep(options.output_dir, vocabulary, vocabulary_file)
 
         run.train(keep_vocabulary)
 

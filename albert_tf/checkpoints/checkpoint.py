@@ -20,6 +20,7 @@ from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.heads import Head
 from albert_tf.modeling.parameter_count import Shape, encoder_shapes
+from albert_tf.tokenization.cleaning import Rules
 
 # The known heads: name → the module that defines it, and a variable that every
 # checkpoint with this head has. To add a head, add a line here.
@@ -112,7 +113,8 @@ class Vocabulary:
     path: str
     do_lower_case: bool = True
     word_piece: bool = False
-    strip_accents: Optional[bool] = None  # as for FullTokenizer
+    strip_accents: Optional[bool] = None  # this and the next as for FullTokenizer
+    rules: Optional[Rules] = None
 
 
 @dataclasses.dataclass(frozen=True)

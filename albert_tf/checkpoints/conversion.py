@@ -74,6 +74,10 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
             checkpoint.report.notes.append(
                 "the pooling of token vectors into a sentence embedding "
                 f"({checkpoint.facts['sentence']}) is not written")
+        if not checkpoint.vocabulary:
+            checkpoint.report.notes.append(
+                "no tokenizer is written, because the model's folder holds no "
+                "vocabulary; copy its spiece.model or vocab.txt there and convert again")
         checkpoint = target.check(checkpoint)
     except InputError as error:
         raise InputError(f"{checkpoint.source}: {error}") from error

@@ -214,8 +214,10 @@ def _vocabulary(folder: str, lower: bool) -> Optional[Vocabulary]:
     vocabulary = tokenizer_files.find(folder)
     if not (vocabulary and lower) or vocabulary.do_lower_case:
         return vocabulary
-    return dataclasses.replace(vocabulary, do_lower_case=True,
-                               strip_accents=False if vocabulary.word_piece else None)
+    if vocabulary.word_piece and not (
+            vocabulary.rules and vocabulary.rules.strips_cased):
+        vocabulary = dataclasses.replace(vocabulary, strip_accents=False)
+    return dataclasses.replace(vocabulary, do_lower_case=True)
 
 
 def _note_symbols(folder: str, report: Report) -> None:

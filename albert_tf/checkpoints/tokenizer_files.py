@@ -2,13 +2,14 @@
 
 import json
 import os
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.tokenization import sentencepiece_tokenizer, tokenizer_json
+from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _CONFIG = "tokenizer_config.json"
@@ -19,61 +20,192 @@ _WORD_PIECE = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 
+# Classes of Hugging Face's tokenizers, without "Fast" at the end, and the type of their
+# models.
+_CLASSES = {"AlbertTokenizer": "Unigram", **dict.fromkeys(
+    ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"),
+    "WordPiece"), **dict.fromkeys(
+        ("PreTrainedTokenizer", "TokenizersBackend"), None)}
+_FILES = {"Unigram": "spiece.model", "WordPiece": "vocab.txt"}
+# Settings that are not supported with any other value.
+_ONLY = {"remove_space": True, "do_basic_tokenize": True, "never_split": None,
+         "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+
+
 def find(folder: str) -> Optional[Vocabulary]:
-    """Returns the vocabulary in a folder of any format, or None."""
+    """Returns the vocabulary in a folder of any format, or None.
+
+    Raises InputError if the folder's tokenizer is not supported, its files contradict
+    each other, or the vocabulary is not the one that the model was made with.
+    """
     if not files.is_folder(folder):
         return None
     task = vocabulary.task_settings(folder)
-    if task:
-        path = os.path.join(folder, task["vocabulary"]["file"])
-        return Vocabulary(path, task.get("flags", {}).get("do_lower_case", True),
-                          task.get("vocabulary_flag") == "vocab_file",
-                          task["vocabulary"].get("strip_accents")) if (
-                              files.exists(path)) else None
+    kept = {} if task else vocabulary.settings_in(
+        os.path.join(folder, vocabulary.VOCABULARY_FILE)) or {}
+    if "kind" in kept and files.exists(os.path.join(folder, str(kept.get("file")))):
+        # A model that run_pretraining.py trained.
+        found = Vocabulary(
+            os.path.join(folder, str(kept["file"])), kept.get("do_lower_case", True),
+            kept["kind"] == "WordPiece", kept.get("strip_accents", _stripped(
+                os.path.join(folder, str(kept["file"])))),
+            _rules(kept, os.path.join(folder, vocabulary.VOCABULARY_FILE)))
+    elif not task:
+        found = _in_files(folder)
+    else:
+        stored = task["vocabulary"]
+        path = os.path.join(folder, stored["file"])
+        # A run that recorded no rules was made without those of a tokenizer.json.
+        found = Vocabulary(
+            path, task.get("flags", {}).get("do_lower_case", True),
+            task.get("vocabulary_flag") == "vocab_file",
+            stored.get("strip_accents", _stripped(path)),
+            _rules(stored, os.path.join(folder, vocabulary.TASK_FILE))) if (
+                files.exists(path)) else None
+    if found:
+        check_given(found, folder)
+    return found
+
+
+def _stripped(path: str) -> Optional[bool]:
+    """Returns whether a run that recorded no strip_accents stripped them; None: as the
+    vocabulary says."""
+    return True if tokenizer_json.is_file(path) else None
+
+
+def _rules(settings: Mapping[str, Any], path: str) -> Rules:
+    return Rules.of(settings.get("rules", {}), path)
+
+
+def _in_files(folder: str) -> Optional[Vocabulary]:
+    """Returns the vocabulary in a folder without a task.json."""
     # An export has its config among its assets.
-    config = next((text_files.read_object(path) for path in (
-        os.path.join(folder, _CONFIG), os.path.join(folder, "assets", _CONFIG))
-                   if files.exists(path)), {})
-    lower = config.get("do_lower_case", True) is not False
+    where = next(filter(files.exists, (
+        os.path.join(folder, _CONFIG), os.path.join(folder, "assets", _CONFIG))), None)
+    config = text_files.read_object(where) if where else {}
+    kind = _kind(config, where)
     names = files.names_in(folder)
-    # SentencePiece's setting is keep_accents, WordPiece's is strip_accents.
-    strips = False if config.get("keep_accents") is True else None
-    word_strips = False if config.get("strip_accents") is False else (
-        (vocabulary.settings_in(os.path.join(folder, vocabulary.VOCABULARY_FILE)) or {}
-         ).get("strip_accents"))
-    if "Bert" in str(config.get("tokenizer_class")) and "vocab.txt" in names:
-        return Vocabulary(os.path.join(folder, "vocab.txt"), lower, True, word_strips)
-    if "spiece.model" in names:
-        return Vocabulary(os.path.join(folder, "spiece.model"), lower,
-                          strip_accents=strips)
-    if "tokenizer.json" in names:
-        path = os.path.join(folder, "tokenizer.json")
-        # keras-hub has a file of the same name, which describes a Keras object.
-        if "class_name" not in (value := text_files.read_object(path)):
-            kind = tokenizer_json.read(path)["model"]["type"]
-            lower = config.get("do_lower_case", tokenizer_json.lower_cases(value))
-            return Vocabulary(path, lower, kind == "WordPiece")
+    path = os.path.join(folder, "tokenizer.json")
+    # keras-hub has a file of the same name, which describes a Keras object.
+    if "tokenizer.json" in names and "class_name" not in text_files.read_object(path):
+        return _with_json(folder, names, config, where, kind)
+    present = [each for each, name in _FILES.items() if name in names]
+    if kind is None and len(present) == 2:
+        raise InputError(
+            f"{folder} holds two tokenizers, spiece.model and vocab.txt, and nothing "
+            "says which one the model was made with; remove the other.")
+    if present and (kind or present[0]) not in present:
+        raise InputError(
+            f"{where}: {config['tokenizer_class']} needs {_FILES[kind]}, but {folder} "
+            f"holds {_FILES[present[0]]}; copy the file that is missing, or correct "
+            "tokenizer_class.")
+    if present:
+        return _plain(os.path.join(folder, _FILES[kind or present[0]]),
+                      (kind or present[0]) == "WordPiece", config, where)
     if files.exists(os.path.join(folder, _KERAS_MODEL)):
         return Vocabulary(os.path.join(folder, _KERAS_MODEL))
-    for where in (folder, os.path.join(folder, "assets")):
+    for inner in (folder, os.path.join(folder, "assets")):
         for end, word_piece in ((".model", False), (".txt", True)):
-            matches = [name for name in files.names_in(where) if name.endswith(end)
+            matches = [name for name in files.names_in(inner) if name.endswith(end)
                        and (not word_piece or name.startswith("vocab"))]
             if len(matches) == 1:
-                return Vocabulary(os.path.join(where, matches[0]), lower, word_piece,
-                                  word_strips if word_piece else None)
+                return _plain(
+                    os.path.join(inner, matches[0]), word_piece, config, where)
     return None
+
+
+def _kind(config: Mapping[str, Any], path: Optional[str]) -> Optional[str]:
+    """Returns the type of model that a tokenizer_config.json names, or None. Raises
+    InputError for what is not supported."""
+    name = str(config.get("tokenizer_class") or "TokenizersBackend")
+    advice = ("; give a tokenizer that is supported (--spm_model_file or --vocab_file), "
+              "if the model was made with it")
+    if "Japanese" in name or config.get("word_tokenizer_type", "basic") != "basic":
+        program = config.get("word_tokenizer_type", "mecab")
+        raise InputError(
+            f"{path}: {name} divides text into words with {program}, which is not "
+            f"supported. Divide all texts with {program} first, with blanks between "
+            "words, and set tokenizer_class to BertTokenizer, tokenize_chinese_chars to "
+            "false and word_tokenizer_type to basic in that file.")
+    if name.removesuffix("Fast") not in _CLASSES:
+        raise InputError(f"{path}: the tokenizer {name} is not supported{advice}.")
+    for key, only in _ONLY.items():
+        if config.get(key) not in (None, only, []):
+            raise InputError(f"{path}: {key}={config[key]!r:.40} is not supported"
+                             f"{advice}.")
+    return _CLASSES[name.removesuffix("Fast")]
+
+
+def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
+           where: Optional[str]) -> Vocabulary:
+    """Returns a vocabulary file with the settings of a tokenizer_config.json, which may
+    be this project's or Hugging Face's, or of a vocabulary.json."""
+    lower = config.get("do_lower_case", True) is not False
+    stored = vocabulary.kept_beside(os.path.dirname(path) or ".") or {}
+    strips = config.get("strip_accents", stored.get("strip_accents"))
+    rules = _rules({**stored, **config}, where or path)
+    if "tokenizer_class" in config and "rules" not in config:
+        # The tokenizers library does the rest, as with a tokenizer.json.
+        if word_piece:
+            rules = Rules(
+                final_sigma=False, drop_private=True, max_word_chars=100,
+                split_chinese=config.get("tokenize_chinese_chars") is not False,
+                strips_cased=strips is True and not lower)
+        else:
+            strips = config.get("keep_accents") is not True
+            rules = Rules(quotes=True, all_marks=strips, final_sigma=not lower)
+    return Vocabulary(path, lower, word_piece, strips, rules)
+
+
+def _with_json(folder: str, names: Sequence[str], config: Mapping[str, Any],
+               where: Optional[str], kind: Optional[str]) -> Vocabulary:
+    """Returns the vocabulary of a folder with a tokenizer.json, whose steps decide how
+    text is cleaned. Raises InputError if other files contradict it."""
+    path = os.path.join(folder, "tokenizer.json")
+    own = tokenizer_json.read(path)["model"]["type"]
+    if kind and kind != own:
+        raise InputError(
+            f"{where} names {config['tokenizer_class']}, which has a {kind} model, but "
+            f"{path} holds a {own} model; remove the file that is not of this model.")
+    cleaning = tokenizer_json.cleaning_of(path)
+    strips = cleaning.strips and (
+        cleaning.lower or own == "Unigram" or cleaning.rules.strips_cased)
+    for key, value in (("do_lower_case", cleaning.lower), *(
+            (("keep_accents", not strips),) if own == "Unigram" else
+            (("strip_accents", strips),
+             ("tokenize_chinese_chars", cleaning.rules.split_chinese)))):
+        if config.get(key) not in (None, value):
+            raise InputError(
+                f"{where} says {key}={json.dumps(config[key])}, but the steps of {path} "
+                f"mean {json.dumps(value)}; correct {key}, or remove tokenizer.json if "
+                "the other file is right.")
+    word_piece, other = own == "WordPiece", os.path.join(folder, _FILES[own])
+    if _FILES[own] in names:
+        tokens = tokenizer_json.pieces(path)
+        others = list(FullTokenizer(**{
+            "vocab_file" if word_piece else "spm_model_file": other}).vocab)
+        if tokens != others:
+            i = next((i for i, pair in enumerate(zip(tokens, others))
+                      if pair[0] != pair[1]), min(len(tokens), len(others)))
+            here, there = (repr(each[i]) if i < len(each) else "missing"
+                           for each in (tokens, others))
+            raise InputError(
+                f"{path} and {other} hold different vocabularies: {len(tokens)} and "
+                f"{len(others)} tokens, and token {i} is {here} in the first, {there} "
+                "in the second; remove the one that the model was not made with.")
+        path = other
+    return Vocabulary(path, cleaning.lower, word_piece, cleaning.strips, cleaning.rules)
 
 
 def tokenizer_of(found: Vocabulary) -> FullTokenizer:
     flag = "vocab_file" if found.word_piece else "spm_model_file"
-    return FullTokenizer(do_lower_case=found.do_lower_case,
+    return FullTokenizer(do_lower_case=found.do_lower_case, rules=found.rules,
                          strip_accents=found.strip_accents, **{flag: found.path})
 
 
 def check_given(given: Vocabulary, path: str) -> None:
     """Raises InputError if a model's folder says that it was made with a different
-    vocabulary than the one given for it."""
+    vocabulary than the one given for it or found in it."""
     recorded = vocabulary.kept_beside(path)
     if recorded:
         vocabulary.check(
@@ -106,13 +238,24 @@ def sentencepiece_model(found: Vocabulary) -> bytes:
 
 
 def write_plain(found: Vocabulary, folder: str) -> None:
-    """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt."""
+    """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt, and
+    settings that are not the original implementation's."""
     name = os.path.basename(found.path)
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
     else:
         name = name if name.endswith(".model") else "spiece.model"
         files.write(os.path.join(folder, name), sentencepiece_model(found))
+    tokenizer = tokenizer_of(found)
+    if tokenizer.keeps or not tokenizer.do_lower_case:
+        write_settings(tokenizer, folder)
+
+
+def write_settings(tokenizer: FullTokenizer, folder: str) -> None:
+    """Writes how a tokenizer cleans text, as `find` reads it."""
+    text_files.write_json(os.path.join(folder, _CONFIG), {
+        "do_lower_case": tokenizer.do_lower_case,
+        "strip_accents": tokenizer.strip_accents, **tokenizer.keeps})
 
 
 def write_word_pieces(found: Vocabulary, path: str) -> None:
@@ -122,24 +265,33 @@ def write_word_pieces(found: Vocabulary, path: str) -> None:
 
 def write_huggingface(found: Vocabulary, folder: str, longest: int) -> None:
     """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece."""
-    config: dict[str, Any] = {"do_lower_case": found.do_lower_case,
-                              "model_max_length": longest, "model_input_names": _INPUTS}
+    tokenizer = tokenizer_of(found)
+    lower, rules = tokenizer.do_lower_case, tokenizer.rules
+    strips = tokenizer.strip_accents
+    config: dict[str, Any] = {"do_lower_case": lower, "model_max_length": longest,
+                              "model_input_names": _INPUTS}
+    content = None
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
+        strips = strips and (lower or rules.strips_cased)
         config |= {"tokenizer_class": "BertTokenizer",
-                   "strip_accents": found.strip_accents,
-                   "tokenize_chinese_chars": True, **_WORD_PIECE}
+                   "strip_accents": None if strips == lower else strips,
+                   "tokenize_chinese_chars": rules.split_chinese, **_WORD_PIECE,
+                   "rules": rules.changed}
+        # What BertTokenizer has no setting for.
+        if set(rules.changed) - {"split_chinese", "strips_cased"}:
+            content = tokenizer_json.from_word_pieces(
+                tokenizer.vocab, lower, strips, rules)
     else:
         files.write(os.path.join(folder, "spiece.model"), sentencepiece_model(found))
-        strips = tokenizer_of(found).strip_accents
-        content = tokenizer_json.from_sentencepiece(
-            found.path, found.do_lower_case, strips)
-        files.write(os.path.join(folder, "tokenizer.json"),
-                    json.dumps(content, ensure_ascii=False).encode())
+        content = tokenizer_json.from_sentencepiece(found.path, lower, strips, rules)
         config |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not strips,
                    "remove_space": True, "bos_token": "[CLS]", "eos_token": "[SEP]",
                    "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                    "pad_token": "<pad>", "unk_token": "<unk>"}
+    if content:
+        files.write(os.path.join(folder, "tokenizer.json"),
+                    json.dumps(content, ensure_ascii=False).encode())
     text_files.write_json(os.path.join(folder, _CONFIG), config)
 
 

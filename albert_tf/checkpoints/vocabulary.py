@@ -25,9 +25,33 @@ _WORDS = ("scheme", "split_words")
 _ADVICE = "restore the file, or remove it and give all flags"
 
 
-def keep(folder: str, vocabulary: Mapping[str, Any]) -> None:
-    """Writes the vocabulary.json of a pretrained model."""
+def keep(folder: str, vocabulary: Mapping[str, Any], path: Optional[str] = None) -> None:
+    """Writes the vocabulary.json of a pretrained model, and a copy of the vocabulary's
+    file at `path`."""
+    if path:
+        copy = copy_of(folder, vocabulary, path)
+        if not files.exists(copy):
+            files.copy(path, copy)
     text_files.write_json(os.path.join(folder, VOCABULARY_FILE), vocabulary)
+
+
+def copy_of(folder: str, vocabulary: Mapping[str, Any], path: str) -> str:
+    """Returns where `keep` copies a vocabulary file to. Raises InputError if a
+    different file is there."""
+    copy = os.path.join(folder, vocabulary["file"])
+    if files.exists(copy) and (
+            files.is_folder(copy) or files.sha256(copy) != files.sha256(path)):
+        raise InputError(
+            f"{copy} is not the vocabulary {path} of the records, and would be replaced "
+            "by it; move that file, or choose a different --output_dir.")
+    return copy
+
+
+def file_of(vocabulary: Mapping[str, Any], places: Sequence[str]) -> Optional[str]:
+    """Returns the first of several paths that holds a vocabulary's file, or None."""
+    return next((path for path in places if path and files.exists(path)
+                 and not files.is_folder(path)
+                 and files.sha256(path) == vocabulary["sha256"]), None)
 
 
 def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
@@ -88,9 +112,13 @@ def settings_in(path: str) -> Optional[dict[str, Any]]:
 
 
 def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None:
-    """Raises InputError if two vocabularies differ in content, or in whether text keeps
-    its accents."""
+    """Raises InputError if two vocabularies differ in content, or in how text is
+    cleaned."""
     if kept.get("sha256") and kept["sha256"] != given["sha256"]:
+        if given["file"] == os.path.join(where, kept.get("file", "")):
+            raise InputError(
+                f"{given['file']} has a different content than the vocabulary that the "
+                f"model in {where} was made with; restore the file.")
         raise InputError(
             f"{given['file']} is not the vocabulary of the model in {where}, which was "
             f"made with {kept.get('file', 'a vocabulary without a name')}; give that "
@@ -101,6 +129,12 @@ def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None
             f"the model in {where} was trained on text "
             f"{'without' if strips else 'with'} accents; give --strip_accents="
             f"{str(strips).lower()}, and data made with the same setting.")
+    if given.get("rules", {}) != kept.get("rules", {}):
+        raise InputError(
+            f"{given['file']} cleans text differently than the tokenizer of the model in "
+            f"{where} ({given.get('rules') or 'as the original implementation'} instead "
+            f"of {kept.get('rules') or 'as the original implementation'}); give the "
+            "tokenizer that the model was made with.")
 
 
 def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
@@ -113,8 +147,8 @@ def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
             f"than the model in {folder} ({recorded.get('file', 'unnamed')}); choose a "
             "different --output_dir, or create the records with the model's.")
     if recorded:
-        check({"strip_accents": recorded.get("strip_accents", True)}, vocabulary,
-              folder)
+        check({name: recorded[name] for name in ("strip_accents", "rules")
+               if name in recorded}, vocabulary, folder)
 
 
 # The variables with a row for each token.

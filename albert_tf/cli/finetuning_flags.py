@@ -15,6 +15,7 @@ from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import (
     formats, labels as label_names, tokenizer_files, vocabulary)
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.checkpoints.checkpoint import Checkpoint
@@ -23,6 +24,8 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.finetuning.recipes import published_size, recipe_for
 from albert_tf.finetuning.task import Settings
+from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.training.memory import Sequences
 
@@ -391,18 +394,25 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
     model's."""
     if FLAGS.spm_model_file and FLAGS.vocab_file and FLAGS["vocab_file"].present:
         logging.info("--vocab_file is ignored because --spm_model_file is given.")
+    stored = None
     if not (FLAGS.spm_model_file or FLAGS.vocab_file):
-        _use_vocabulary_beside(cli_flags.init_checkpoint())
+        stored = _use_vocabulary_beside(cli_flags.init_checkpoint())
     # A run that saved no checkpoint does not bind the folder to its vocabulary.
     start = (FLAGS.output_dir if holds_checkpoint(FLAGS.output_dir)
              else cli_flags.init_checkpoint())
     known = vocabulary.kept_beside(start) if start else None
-    if FLAGS.strip_accents is None and known and FLAGS.vocab_file and (
-            not FLAGS.spm_model_file):
-        FLAGS.strip_accents = known.get("strip_accents", True)
-    result = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file,
-                           strip_accents=FLAGS.strip_accents)
     path = FLAGS.spm_model_file or FLAGS.vocab_file
+    if FLAGS.strip_accents is None and known and path and (
+            path == FLAGS.vocab_file or tokenizer_json.is_file(path)):
+        FLAGS.strip_accents = known.get("strip_accents", True)
+    if not stored and path:
+        cli_flags.lower_as_stated(path)
+    rules = stored.rules if stored else known and Rules.of(
+        known.get("rules", {}), start)
+    result = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file,
+                           strip_accents=FLAGS.strip_accents, rules=rules)
+    if FLAGS["strip_accents"].present and not known:
+        result.check_keeps_accents()
     if result.vocab_size != config.vocab_size:
         raise InputError(
             f"{path} has {result.vocab_size} tokens, but the config's vocab_size is "
@@ -413,8 +423,9 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
     return result
 
 
-def _use_vocabulary_beside(init: str) -> None:
-    """Sets the vocabulary flags to the vocabulary stored beside the initial model."""
+def _use_vocabulary_beside(init: str) -> Optional[Vocabulary]:
+    """Sets the vocabulary flags to the vocabulary stored beside the initial model, and
+    returns it."""
     stored = tokenizer_files.find(folder_of(init)) if init else None
     if stored:
         name = "vocab_file" if stored.word_piece else "spm_model_file"
@@ -424,6 +435,7 @@ def _use_vocabulary_beside(init: str) -> None:
         if FLAGS.strip_accents is None:
             FLAGS.strip_accents = stored.strip_accents
         logging.info("Using the vocabulary %s.", stored.path)
+    return stored
 
 
 def check_start() -> None:

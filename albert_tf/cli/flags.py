@@ -17,6 +17,7 @@ from albert_tf.checkpoints.folders import (
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer_json
 from albert_tf.training import devices, memory
 from albert_tf.training.memory import PlannedBatch, Sequences
 from albert_tf.training.options import (
@@ -45,6 +46,13 @@ class Number(flags.FloatParser):
     def is_outside_bounds(self, val: float) -> bool:
         return not self.lower_bound <= val <= self.upper_bound or (
             self._below is not None and val >= self._below)
+
+
+def lower_as_stated(vocabulary: str) -> None:
+    """Sets --do_lower_case as a vocabulary says it, if it is a tokenizer.json and the
+    flag is not given."""
+    if not FLAGS["do_lower_case"].present and tokenizer_json.is_file(vocabulary):
+        FLAGS.do_lower_case = tokenizer_json.cleaning_of(vocabulary).lower
 
 
 # ---- the model --------------------------------------------------------------

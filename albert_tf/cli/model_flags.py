@@ -12,7 +12,7 @@ from albert_tf.checkpoints import checkpoint, formats
 from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE, is_of_run
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
 from albert_tf.checkpoints.vocabulary import TASK_FILE
-from albert_tf.cli.flags import MOST, Number
+from albert_tf.cli.flags import MOST, Number, lower_as_stated
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount
@@ -136,8 +136,10 @@ def vocabulary() -> Optional[Vocabulary]:
     if path and not files.exists(path):
         name = "vocab_file" if FLAGS.vocab_file else "spm_model_file"
         raise InputError(f"--{name}: {path} does not exist; check the path.")
-    return (Vocabulary(path, FLAGS.do_lower_case, bool(FLAGS.vocab_file))
-            if path else None)
+    if not path:
+        return None
+    lower_as_stated(path)
+    return Vocabulary(path, FLAGS.do_lower_case, bool(FLAGS.vocab_file))
 
 
 def model_files() -> list[str]:

@@ -306,6 +306,8 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
         "vocabulary": {
             "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
             **vocabulary_of(tokenizer.vocabulary_path),
+            # Pretraining copies the file into the model's folder.
+            "path": os.path.abspath(tokenizer.vocabulary_path),
             "size": tokenizer.vocab_size,
             "do_lower_case": tokenizer.do_lower_case, **tokenizer.keeps,
             # Masking during training needs these.

@@ -242,6 +242,10 @@ def sentence_objective(
     return known or "order"
 
 
+# What the summary says of the tokenizer and its file, besides its identity.
+_TOKENIZER = ("kind", "do_lower_case", "path")
+
+
 def check_vocabulary(
         summaries: Iterable[RecordSummary], vocab_size: int
 ) -> Optional[dict[str, Any]]:
@@ -269,14 +273,23 @@ def check_vocabulary(
                 "content, as the summaries beside them say; make them with the same "
                 "vocabulary.")
         strips = summary.get("vocabulary", "strip_accents") is not False
+        rules = summary.get("vocabulary", "rules") or {}
         if known and known.get("strip_accents", True) != strips:
             raise InputError(
                 f"{known_from} and {first} differ in --strip_accents, as the summaries "
                 "beside them say; make them with the same value.")
+        if known and known.get("rules", {}) != rules:
+            raise InputError(
+                f"{known_from} and {first} were made with tokenizers that clean text "
+                "differently, as the summaries beside them say; make them with the same "
+                "tokenizer.")
         special = summary.get("vocabulary", "special_ids") or (
             known or {}).get("special_ids")
         known_from, known = first, {
-            "file": str(summary.get("vocabulary", "file")), "sha256": digest,
-            "size": vocab_size, **({"special_ids": special} if special else {}),
-            **({} if strips else {"strip_accents": False})}
+            "file": os.path.basename(str(summary.get("vocabulary", "file"))),
+            "sha256": digest, "size": vocab_size,
+            **{name: value for name in _TOKENIZER
+               if (value := summary.get("vocabulary", name)) is not None}, **({"special_ids": special} if special else {}),
+            **({} if strips else {"strip_accents": False}),
+            **({"rules": rules} if rules else {})}
     return known

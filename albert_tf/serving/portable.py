@@ -34,7 +34,6 @@ from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights
 from albert_tf.serving.saved_model import LABELS_FILE, RENAME
-from albert_tf.tokenization.in_graph import TOKENIZER_FILE
 
 
 class Form(NamedTuple):
@@ -108,10 +107,9 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
                 f"{label}\n" for label in loaded.labels).encode())
         tokenizer_files.write_plain(Vocabulary(
             tokenizer.vocabulary_path, tokenizer.do_lower_case,
-            not tokenizer.uses_sentencepiece), staged)
-        text_files.write_json(os.path.join(staged, TOKENIZER_FILE), {
-            "do_lower_case": tokenizer.do_lower_case,
-            "strip_accents": tokenizer.strip_accents})
+            not tokenizer.uses_sentencepiece, tokenizer.strip_accents,
+            tokenizer.rules), staged)
+        tokenizer_files.write_settings(tokenizer, staged)
         text_files.write_json(os.path.join(staged, _SETTINGS), {
             "format": form, "precision": precision, "task": task,
             "heads": dict(loaded.heads), "settings": dict(loaded.settings),

@@ -24,6 +24,7 @@ import tensorflow as tf
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import cleaning, tokenizer_json, wordpiece_tokenizer
+from albert_tf.tokenization.cleaning import ORIGINAL, Rules
 from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -130,16 +131,17 @@ def of_characters(function: Callable[[str], int]) -> Table:
     return Table(values)
 
 
-def _expansion(function: Callable[[str], str], lower: bool, first: bool = False
-               ) -> Expansion:
+def _expansion(function: Callable[[str], str], lower: bool, first: bool = False,
+               final_sigma: bool = True) -> Expansion:
     """Returns an Expansion of code points by a function of characters.
 
     If `lower`, characters are lower-cased after it or, if `first`, before it. "Σ"
-    becomes _SIGMA, because its small letter depends on its neighbours.
+    becomes _SIGMA, because its small letter depends on its neighbours, unless
+    `final_sigma` is False.
     """
     def lowered(text):
-        return "".join(char if char == "Σ" else char.lower() for char in text) if (
-            lower) else text
+        return "".join(char if char == "Σ" and final_sigma else char.lower()
+                       for char in text) if lower else text
 
     def whole(text):
         return function(lowered(text)) if first else lowered(function(text))
@@ -148,7 +150,8 @@ def _expansion(function: Callable[[str], str], lower: bool, first: bool = False
     for page in _PAGES:
         if whole(page) != page or "Σ" in page:
             for char in page:
-                codes = [_SIGMA if lower and c == "Σ" else ord(c) for c in whole(char)]
+                codes = [_SIGMA if lower and final_sigma and c == "Σ" else ord(c)
+                         for c in whole(char)]
                 if codes != [ord(char)]:
                     changed[ord(char)] = codes
     return Expansion(changed, _CODES)
@@ -229,10 +232,10 @@ def is_space() -> Table:
 
 
 @functools.lru_cache(maxsize=None)
-def _comparable(lower: bool, strip_accents: bool) -> Table:
+def _comparable(lower: bool, strip_accents: bool, rules: Rules) -> Table:
     """Returns the table of cleaning.comparable; -2 if that is not one character."""
     def of(char):
-        result = cleaning.comparable(char, lower, strip_accents)
+        result = cleaning.comparable(char, lower, strip_accents, rules)
         return ord(result) if len(result) == 1 else -2
 
     return of_characters(of)
@@ -249,13 +252,15 @@ def _before(values: tf.Tensor, first) -> tf.Tensor:
 class Cleaning:
     """cleaning.preprocess_text as TensorFlow operations."""
 
-    def __init__(self, lower: bool, strip_accents: bool = True):
+    def __init__(self, lower: bool, strip_accents: bool = True,
+                 rules: Rules = ORIGINAL):
         def changed(text):
             spaced = "".join(" " if char.isspace() else char for char in text)
             return "".join(c for c in unicodedata.normalize("NFKD", spaced)
-                           if not unicodedata.combining(c)) if strip_accents else spaced
+                           if not rules.is_combining(c)) if strip_accents else spaced
 
-        self._expansion = _expansion(changed, lower)
+        self._quotes = rules.quotes
+        self._expansion = _expansion(changed, lower, final_sigma=rules.final_sigma)
         self._is_mark = functools.cache(
             lambda: of_characters(lambda char: not changed(char)))
 
@@ -267,17 +272,17 @@ class Cleaning:
         """Returns the code points of preprocess_text(text), and where the source of
         each begins and ends in its text, as preprocess_with_sources; a blank has only
         the last of its run."""
-        chars, starts = self._collapsed(texts)
-        ends = _joined(
-            starts, starts + 1, self._is_mark()(chars.values) > 0, chars.rows)
+        chars, starts, ends = self._collapsed(texts)
+        ends = _joined(starts, ends, self._is_mark()(chars.values) > 0, chars.rows)
         chars, source = self._cleaned(chars)
         # A mark belongs to the last of several characters that come from one.
         is_last = tf.not_equal(source, tf.concat([source, [-1]], 0)[1:])
         starts = tf.gather(starts, source)
         return chars, starts, tf.where(is_last, tf.gather(ends, source), starts + 1)
 
-    def _collapsed(self, texts: tf.Tensor) -> tuple[Flat, tf.Tensor]:
-        """Returns " ".join(text.split()), and the position of each character."""
+    def _collapsed(self, texts: tf.Tensor) -> tuple[Flat, tf.Tensor, tf.Tensor]:
+        """Returns " ".join(text.split()), with its quotes joined, and where each
+        character begins and ends."""
         chars = _decoded(texts)
         space = tf.cast(is_space()(chars.values), tf.bool)
         # The last character of a run of white space is kept, except at both ends.
@@ -287,7 +292,11 @@ class Cleaning:
         within = (words > behind - tf.gather(here, chars.rows)) & (words < behind)
         next_is_space = tf.concat([space, [True]], 0)[1:]
         keep = ~space | (within & ~next_is_space)
-        return chars.where(keep), _places(chars)[keep]
+        starts, chars = _places(chars)[keep], chars.where(keep)
+        ends = starts + 1
+        for quote in "`'" if self._quotes else "":
+            chars, starts, ends = _join_quotes(chars, starts, ends, ord(quote))
+        return chars, starts, ends
 
     def _cleaned(self, chars: Flat) -> tuple[Flat, tf.Tensor]:
         """Returns the characters after cleaning, and for each the index of its source.
@@ -300,9 +309,26 @@ class Cleaning:
         return _encoded(self.characters(texts))
 
 
+def _join_quotes(chars: Flat, starts: tf.Tensor, ends: tf.Tensor, code: int
+                 ) -> tuple[Flat, tf.Tensor, tf.Tensor]:
+    """Replaces each two adjacent characters of a code by ", which comes from both."""
+    same = tf.equal(chars.values, code)
+    begins = same & ~(_before(same, False) & tf.equal(
+        chars.rows, _before(chars.rows, -1)))
+    # The number of each such character in its run.
+    count = tf.cumsum(tf.cast(same, tf.int32))
+    before = tf.concat([[0], count[begins] - 1], 0)
+    number = count - tf.gather(before, tf.cumsum(tf.cast(begins, tf.int32)))
+    second = same & tf.equal(number % 2, 0)
+    first = tf.concat([second, [False]], 0)[1:]
+    chars = chars._replace(values=tf.where(first, ord('"'), chars.values))
+    ends = tf.where(first, tf.concat([ends, [0]], 0)[1:], ends)
+    return chars.where(~second), starts[~second], ends[~second]
+
+
 @functools.lru_cache(maxsize=None)
-def _cleaning(lower: bool, strip_accents: bool) -> Cleaning:
-    return Cleaning(lower, strip_accents)
+def _cleaning(lower: bool, strip_accents: bool, rules: Rules = ORIGINAL) -> Cleaning:
+    return Cleaning(lower, strip_accents, rules)
 
 
 class TokenizerOps(tf.Module):
@@ -331,7 +357,7 @@ def operations(tokenizer: FullTokenizer) -> TokenizerOps:
         tokenizer)
     ops.assets[TOKENIZER_FILE] = json.dumps({
         "do_lower_case": tokenizer.do_lower_case,
-        "strip_accents": tokenizer.strip_accents}).encode()
+        "strip_accents": tokenizer.strip_accents, **tokenizer.keeps}).encode()
     return ops
 
 
@@ -347,7 +373,8 @@ class SentencePieceOps(TokenizerOps):
         if tokenizer_json.is_json(model):
             path, model = "spiece.model", tokenizer_json.to_sentencepiece(path)
         self.assets = {os.path.basename(path): model}
-        self._cleaning = _cleaning(tokenizer.do_lower_case, tokenizer.strip_accents)
+        self._cleaning = _cleaning(
+            tokenizer.do_lower_case, tokenizer.strip_accents, tokenizer.rules)
         self.prepare = traced(self._cleaning)
         self.pieces, self.ids = traced(self._pieces), traced(
             lambda texts: self._tokens(texts)[0])
@@ -358,7 +385,8 @@ class SentencePieceOps(TokenizerOps):
         self._lengths = functools.cache(
             lambda: of_characters(tokenizer.normalized_length))
         self._comparable = functools.partial(
-            _comparable, tokenizer.do_lower_case, tokenizer.strip_accents)
+            _comparable, tokenizer.do_lower_case, tokenizer.strip_accents,
+            tokenizer.rules)
         self._model = text.SentencepieceTokenizer(model, out_type=tf.string)
         self._unk_id = tokenizer.unk_id
         self._ids = _lookup(tokenizer)
@@ -505,26 +533,29 @@ class Words(NamedTuple):
 class Splitting:
     """wordpiece_tokenizer.basic_tokenize as TensorFlow operations."""
 
-    def __init__(self, lower: bool, strip_accents: bool = True):
+    def __init__(self, lower: bool, strip_accents: bool = True,
+                 rules: Rules = ORIGINAL):
         def kind(char):
-            if not wordpiece_tokenizer.CHUNK.match(char):
+            if not chunk.match(char):
                 return _SPACE
-            if char in "\0\ufffd" or cleaning.is_control(char):
+            if rules.is_dropped(char):
                 return _DROPPED
-            return _CHINESE * any(
-                first <= ord(char) <= last for first, last in cleaning.CHINESE_RANGES)
+            return _CHINESE * (rules.split_chinese and any(
+                first <= ord(char) <= last for first, last in cleaning.CHINESE_RANGES))
+
+        chunk = wordpiece_tokenizer.chunk_pattern(rules)
 
         self._kind = of_characters(kind)
         self._is_punctuation = of_characters(cleaning.is_punctuation)
-        self._changed, self._strips = None, lower and strip_accents
-        if lower:
+        self._changed = None
+        self._strips = strip_accents and (lower or rules.strips_cased)
+        if lower or self._strips:
             self._changed = _expansion(
                 lambda text: unicodedata.normalize("NFD", text) if strip_accents
-                else text, lower=True, first=True)
+                else text, lower, first=True, final_sigma=rules.final_sigma)
         if self._strips:
             self._class = of_characters(unicodedata.combining)
-            self._is_mark = of_characters(
-                lambda char: unicodedata.category(char) == "Mn")
+            self._is_mark = of_characters(rules.is_mark)
 
     def __call__(self, texts: tf.Tensor) -> Words:
         chars = _decoded(texts)
@@ -604,8 +635,8 @@ def _joined(starts, ends, is_mark, rows):
 
 
 @functools.lru_cache(maxsize=None)
-def _splitting(lower: bool, strip_accents: bool) -> Splitting:
-    return Splitting(lower, strip_accents)
+def _splitting(lower: bool, strip_accents: bool, rules: Rules = ORIGINAL) -> Splitting:
+    return Splitting(lower, strip_accents, rules)
 
 
 class WordPieceOps(TokenizerOps):
@@ -616,19 +647,21 @@ class WordPieceOps(TokenizerOps):
         text = tensorflow_text()
         self.assets = {"vocab.txt": "".join(
             f"{piece}\n" for piece in tokenizer.vocab).encode()}
-        self._words = _splitting(tokenizer.do_lower_case, tokenizer.strip_accents)
+        self._words = _splitting(
+            tokenizer.do_lower_case, tokenizer.strip_accents, tokenizer.rules)
+        self._max_word_chars = tokenizer.rules.max_word_chars
         self._table = _lookup(tokenizer, tf.int64)
         self._unknown = tokenizer.convert_ids_to_tokens([tokenizer.unk_id])[0]
         self._model = text.WordpieceTokenizer(
             self._table, suffix_indicator="##", unknown_token=self._unknown,
-            max_bytes_per_word=4 * wordpiece_tokenizer.MAX_WORD_CHARS,
+            max_bytes_per_word=4 * self._max_word_chars,
             token_out_type=tf.string)
         self.prepare = traced(tf.identity)
         self.ids = traced(self._ids_of)
 
     def _pieces(self, words: Words) -> tf.RaggedTensor:
         """Returns the tokens of words, strings [W, (tokens)]."""
-        fits = words.chars.row_lengths() <= wordpiece_tokenizer.MAX_WORD_CHARS
+        fits = words.chars.row_lengths() <= self._max_word_chars
         return self._model.tokenize(tf.where(fits, tf.strings.unicode_encode(
             words.chars, "UTF-8"), _UNKNOWN_WORD))
 

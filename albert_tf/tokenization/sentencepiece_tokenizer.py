@@ -50,11 +50,12 @@ class SentencePieceMixin:
 
     def prepare(self, text: str) -> str:
         return PreparedText(preprocess_text(
-            text, self.do_lower_case, strip_accents=self.strip_accents))
+            text, self.do_lower_case, strip_accents=self.strip_accents,
+            rules=self.rules))
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
         return preprocess_batch(
-            list(texts), self.do_lower_case, self.strip_accents)
+            list(texts), self.do_lower_case, self.strip_accents, self.rules)
 
     def tokenize(self, text: str) -> list[str]:
         if not (self._told or isinstance(text, PreparedText)) and text != (
@@ -110,7 +111,8 @@ class SentencePieceMixin:
 
     def _locate(self, text: str) -> list[Located]:
         prepared = preprocess_with_sources(
-            text, self.do_lower_case, strip_accents=self.strip_accents)
+            text, self.do_lower_case, strip_accents=self.strip_accents,
+            rules=self.rules)
         string = "".join([char for char, _, _ in prepared])
         pieces = self.tokenize(PreparedText(string))
         chars = self._normalize(string, prepared)

@@ -9,8 +9,8 @@ from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tokenization import sequences
-from albert_tf.tokenization.cleaning import Located, PreparedText
+from albert_tf.tokenization import sequences, tokenizer_json, tokenizer_steps
+from albert_tf.tokenization.cleaning import Located, PreparedText, Rules, preprocess_text
 from albert_tf.tokenization.sentencepiece_tokenizer import SentencePieceMixin
 from albert_tf.tokenization.wordpiece_tokenizer import WordPieceMixin
 
@@ -49,25 +49,27 @@ class FullTokenizer(abc.ABC):
     _strips = True  # whether the vocabulary was made from text without accents
     _advice: str  # what to do if the vocabulary lacks special tokens
 
-    def __new__(cls, vocab_file: Optional[str] = None, do_lower_case: bool = True,
+    def __new__(cls, vocab_file: Optional[str] = None,
+                do_lower_case: Optional[bool] = None,
                 spm_model_file: Optional[str] = None,
                 strip_digit_comma_prefix: bool = False,
-                strip_accents: Optional[bool] = None):
+                strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         if cls is FullTokenizer:
             cls = SentencePieceTokenizer if spm_model_file else WordPieceTokenizer
         return super().__new__(cls)
 
-    def __init__(self, vocab_file: Optional[str] = None, do_lower_case: bool = True,
+    def __init__(self, vocab_file: Optional[str] = None,
+                 do_lower_case: Optional[bool] = None,
                  spm_model_file: Optional[str] = None,
                  strip_digit_comma_prefix: bool = False,
-                 strip_accents: Optional[bool] = None):
+                 strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         """Loads a SentencePiece model or a WordPiece vocabulary.
 
         Args:
           vocab_file: WordPiece vocabulary file, one token per line; not read if
             spm_model_file is given.
           do_lower_case: whether to lower-case text: in `prepare` with SentencePiece, in
-            `tokenize` with WordPiece.
+            `tokenize` with WordPiece. None: as a tokenizer.json says, otherwise True.
           spm_model_file: SentencePiece model file.
           strip_digit_comma_prefix: SentencePiece only. A token such as "9," is split
             into "9" and ",". The original implementation turns "9," inside a word into
@@ -76,12 +78,13 @@ class FullTokenizer(abc.ABC):
           strip_accents: whether to remove accents and other combining marks, as in the
             original ("schön" becomes "schon"); with WordPiece only if do_lower_case.
             None: as in the vocabulary, which is True except for SentencePiece models
-            that were trained with accents.
+            that were trained with accents, and for a tokenizer.json that keeps them.
+          rules: rules of cleaning that differ from the original implementation's. None:
+            as a tokenizer.json says, otherwise none.
 
         Raises:
           InputError: the vocabulary is missing, damaged or does not fit the arguments.
         """
-        self.do_lower_case = do_lower_case
         self.strip_digit_comma_prefix = strip_digit_comma_prefix
         if not (spm_model_file or vocab_file):
             raise InputError(
@@ -89,12 +92,16 @@ class FullTokenizer(abc.ABC):
                 "--vocab_file (WordPiece).")
         path = self.vocabulary_path = os.fspath(spm_model_file or vocab_file)
         self.vocab, pad_piece, unk_piece = self._load(path)
-        self.strip_accents = self._strips if strip_accents is None else strip_accents
-        if self.uses_sentencepiece and self.strip_accents != self._strips:
+        cleaning = tokenizer_json.cleaning_of(path) if (
+            None in (do_lower_case, strip_accents, rules)
+            and tokenizer_json.is_file(path)) else tokenizer_steps.Cleaning(True, self._strips)
+        self.do_lower_case = cleaning.lower if do_lower_case is None else do_lower_case
+        self.strip_accents = cleaning.strips if strip_accents is None else strip_accents
+        self.rules = cleaning.rules if rules is None else rules
+        if self.strip_accents and not self._strips:
             raise InputError(
-                f"{path}: the vocabulary was trained on text "
-                f"{'without' if self._strips else 'with'} accents; give "
-                f"--strip_accents={str(self._strips).lower()}, or leave it out.")
+                f"{path}: the vocabulary was trained on text with accents; give "
+                "--strip_accents=false, or leave it out.")
         self._pieces = list(self.vocab)
         names = ["[CLS]", "[SEP]", "[MASK]", pad_piece, unk_piece]
         missing = [name for name in names if name not in self.vocab]
@@ -110,9 +117,21 @@ class FullTokenizer(abc.ABC):
         """Loads the vocabulary; returns it with its padding and unknown tokens."""
 
     @property
-    def keeps(self) -> dict[str, bool]:
-        """The setting to store beside a vocabulary; {} if accents are stripped."""
-        return {} if self.strip_accents else {"strip_accents": False}
+    def keeps(self) -> dict[str, Any]:
+        """The settings to store beside a vocabulary; {} for those of the original
+        implementation."""
+        changed = self.rules.changed
+        return {**({} if self.strip_accents else {"strip_accents": False}),
+                **({"rules": changed} if changed else {})}
+
+    def check_keeps_accents(self) -> None:
+        """Raises InputError if accents are kept, but no token has one."""
+        if self.uses_sentencepiece and not self.strip_accents and all(
+                preprocess_text(piece, False, False) == piece for piece in self.vocab):
+            raise InputError(
+                f"{self.vocabulary_path}: the vocabulary was trained on text without "
+                "accents, so letters with accents would be unknown tokens; give "
+                "--strip_accents=true, or leave it out.")
 
     @property
     def vocab_size(self) -> int:
@@ -167,6 +186,7 @@ class FullTokenizer(abc.ABC):
         """
         import numpy as np
 
+        _check_length(max_length, "max_length=")
         texts = _texts(texts, "texts")
         pairs = [None] * len(texts) if text_pairs is None else _texts(
             text_pairs, "text_pairs")
@@ -196,11 +216,7 @@ class FullTokenizer(abc.ABC):
                ) -> tuple[list[dict[str, list[int]]], int]:
         """Returns the `features` of each sequence of a text or pair (sequences.fitted),
         and the number of tokens that are in none of them."""
-        if not (isinstance(max_length, numbers.Integral)
-                and max_length > sequences.NUM_SPECIAL_PAIR):
-            raise InputError(
-                f"{option}{max_length} leaves no room for text, because [CLS] and two "
-                f"[SEP] take {sequences.NUM_SPECIAL_PAIR}; give a larger number.")
+        _check_length(max_length, option)
         first = self.encode(self.prepare(text))
         second = self.encode(self.prepare(text_pair)) if text_pair else []
         parts, cut = sequences.fitted(first, second, max_length, windows)
@@ -278,6 +294,16 @@ class SentencePieceTokenizer(SentencePieceMixin, FullTokenizer):
 
 class WordPieceTokenizer(WordPieceMixin, FullTokenizer):
     """A FullTokenizer with a WordPiece vocabulary."""
+
+
+def _check_length(max_length: Any, option: str) -> None:
+    if isinstance(max_length, bool) or not isinstance(max_length, numbers.Integral):
+        raise InputError(f"{option}{max_length!r:.40} is not a whole number; give one, "
+                         "such as 128.")
+    if max_length <= sequences.NUM_SPECIAL_PAIR:
+        raise InputError(
+            f"{option}{max_length} leaves no room for text, because [CLS] and two "
+            f"[SEP] take {sequences.NUM_SPECIAL_PAIR}; give a larger number.")
 
 
 def _texts(given: Any, name: str) -> list[str]:

@@ -10,14 +10,17 @@ before it is split into words.
 
 import base64
 import functools
+import math
 import sys
 import unicodedata
 from typing import Any, Mapping
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer_steps
+from albert_tf.tokenization.cleaning import ORIGINAL, Rules
+from albert_tf.tokenization.tokenizer_steps import UNDERLINE
 
-UNDERLINE = "\u2581"  # It represents a blank; SentencePiece puts it before each word.
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 # This is subtracted from the scores of tokens that end in a digit and a comma.
 _PENALTY = 100.0
@@ -51,6 +54,14 @@ def is_json(content: bytes) -> bool:
     return content.lstrip()[:1] == b"{"
 
 
+def is_file(path: str) -> bool:
+    """Returns whether a vocabulary file is a tokenizer.json, whatever its name."""
+    if not files.exists(path) or files.is_folder(path):
+        return False
+    with files.open_binary(path) as stream:
+        return is_json(stream.read(256))
+
+
 def _is_split(piece: str) -> bool:
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
@@ -67,15 +78,20 @@ def read(path: str) -> dict[str, Any]:
     model = value.get("model")
     kind = model.get("type") if isinstance(model, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
-    if not (kind == "Unigram" and isinstance(vocab, list)
-            or kind == "WordPiece" and isinstance(vocab, dict)) or not vocab:
+    if kind not in ("Unigram", "WordPiece"):
         raise InputError(
             f"{path}: its model is {kind or 'not named'}, but only the types Unigram "
             "(SentencePiece) and WordPiece are supported; give a different tokenizer.")
-    for name, layout in (("normalizer", _steps(value)),
+    if not vocab or not isinstance(vocab, list if kind == "Unigram" else dict):
+        raise InputError(
+            f"{path}: the vocab of its {kind} model is empty or damaged; copy or "
+            "download the file again.")
+    for name, steps in (("normalizer", _steps(value)),
+                        ("pre_tokenizer", tokenizer_steps.flat(
+                            value.get("pre_tokenizer"), "pretokenizers")),
                         ("added_tokens", value.get("added_tokens") or [])):
-        if not isinstance(layout, list) or not all(
-                isinstance(each, dict) for each in layout):
+        if not isinstance(steps, list) or not all(
+                isinstance(each, dict) for each in steps):
             raise InputError(
                 f"{path}: its {name} is not in the format of Hugging Face's "
                 "tokenizers; copy or download the file again.")
@@ -84,8 +100,51 @@ def read(path: str) -> dict[str, Any]:
 
 def _steps(value: Mapping[str, Any]) -> Any:
     """Returns the list of normalization steps."""
-    steps = value.get("normalizer") or []
-    return steps.get("normalizers", [steps]) if isinstance(steps, dict) else steps
+    return tokenizer_steps.flat(value.get("normalizer"), "normalizers")
+
+
+def cleaning_of(path: str) -> tokenizer_steps.Cleaning:
+    """Returns the settings of a FullTokenizer for a tokenizer.json. Raises InputError
+    for what FullTokenizer cannot do."""
+    value = read(path)
+    _check_vocab(value["model"], path)
+    return tokenizer_steps.cleaning_of(value, path)
+
+
+def pieces(path: str) -> list[str]:
+    """Returns the tokens in a tokenizer.json in the order of their ids."""
+    model = read(path)["model"]
+    _check_vocab(model, path)
+    return [piece for piece, _ in model["vocab"]] if model["type"] == "Unigram" else (
+        sorted(model["vocab"], key=model["vocab"].get))
+
+
+def _check_vocab(model: Mapping[str, Any], path: str) -> None:
+    """Raises InputError if tokens are not texts, or scores or ids not numbers."""
+    vocab = model["vocab"]
+    if model["type"] == "WordPiece":
+        ids = list(vocab.values())
+        if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):
+            raise InputError(f"{path}: the ids of its tokens are not 0, 1, 2, ...; "
+                             "create the file again.")
+        return
+    seen: set[str] = set()
+    for i, entry in enumerate(vocab):
+        if not (isinstance(entry, list) and len(entry) == 2
+                and isinstance(entry[0], str) and entry[0]
+                and type(entry[1]) in (int, float) and math.isfinite(entry[1])):
+            raise InputError(
+                f"{path}: entry {i} of its vocab is {entry!r:.60}, not a token and its "
+                "score; copy or download the file again.")
+        if entry[0] in seen:
+            raise InputError(f"{path}: its vocab holds the token {entry[0]!r:.40} "
+                             "twice; create the file again.")
+        seen.add(entry[0])
+    unk_id = model.get("unk_id")
+    if type(unk_id) is not int or not 0 <= unk_id < len(vocab):
+        raise InputError(
+            f"{path}: unk_id of its model is {unk_id!r:.20}, but SentencePiece needs the "
+            f"id of an unknown token, 0 to {len(vocab) - 1}; set it.")
 
 
 def word_pieces(path: str) -> dict[str, int]:
@@ -95,9 +154,7 @@ def word_pieces(path: str) -> dict[str, int]:
     if value["model"]["type"] != "WordPiece":
         raise InputError(f"{path}: holds a SentencePiece model; give it as "
                          "--spm_model_file.")
-    if sorted(vocab.values()) != list(range(len(vocab))):
-        raise InputError(f"{path}: the ids of its tokens are not 0, 1, 2, ...; create "
-                         "the file again.")
+    _check_vocab(value["model"], path)
     return dict(sorted(vocab.items(), key=lambda item: item[1]))
 
 
@@ -109,25 +166,27 @@ def to_sentencepiece(path: str) -> bytes:
     if model["type"] != "Unigram":
         raise InputError(f"{path}: holds a WordPiece model; give it as --vocab_file.")
     kinds = proto.SentencePiece
+    _check_vocab(model, path)
+    vocab, unk_id = model["vocab"], model["unk_id"]
+    byte_pieces = _byte_pieces(model, path)
     try:
-        vocab = [(str(piece), float(score)) for piece, score in model["vocab"]]
         special = {token["content"]: token.get("special", True)
                    for token in value.get("added_tokens") or ()}
-        proto.trainer_spec.unk_id = model.get("unk_id") or 0
         proto.normalizer_spec.precompiled_charsmap = next(
             (base64.b64decode(step["precompiled_charsmap"], validate=True)
              for step in _steps(value) if step.get("type") == "Precompiled"), b"")
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: its pieces and scores, unk_id, added_tokens or "
-                         "precompiled_charsmap are damaged; copy or download it again."
-                         ) from error
+        raise InputError(f"{path}: its added_tokens or precompiled_charsmap are "
+                         "damaged; copy or download it again.") from error
     lowered = [score for piece, score in vocab if _is_split(piece)]
     ordinary = [score for piece, score in vocab if not _is_split(piece)]
     # The program that wrote the file may or may not have subtracted the penalty.
     penalty = _PENALTY if lowered and max(lowered) < min(ordinary) - 50 else 0.0
     for i, (piece, score) in enumerate(vocab):
-        if i == model.get("unk_id"):
+        if i == unk_id:
             kind = kinds.UNKNOWN
+        elif piece in byte_pieces:
+            kind = kinds.BYTE
         elif special.get(piece) or piece in SPECIAL:
             kind = kinds.CONTROL
         elif piece in special or score == 0.0:
@@ -138,6 +197,8 @@ def to_sentencepiece(path: str) -> bytes:
                         score=score + penalty if _is_split(piece) else score)
     names = [piece for piece, _ in vocab]
     proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
+    proto.trainer_spec.unk_id = unk_id
+    proto.trainer_spec.byte_fallback = bool(byte_pieces)
     proto.trainer_spec.vocab_size = len(vocab)
     proto.trainer_spec.pad_id = names.index("<pad>") if "<pad>" in names else -1
     proto.trainer_spec.bos_id = proto.trainer_spec.eos_id = -1
@@ -145,10 +206,18 @@ def to_sentencepiece(path: str) -> bytes:
     return proto.SerializeToString()
 
 
-def lower_cases(value: Mapping[str, Any]) -> bool:
-    """Returns whether a tokenizer.json lower-cases its text."""
-    return any(step.get("type") == "Lowercase" or step.get("lowercase") is True
-               for step in _steps(value))
+def _byte_pieces(model: Mapping[str, Any], path: str) -> frozenset[str]:
+    """Returns the tokens of single bytes if unknown characters become their bytes."""
+    if model.get("byte_fallback") in (None, False):
+        return frozenset()
+    names = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+    missing = names.difference(piece for piece, _ in model["vocab"])
+    if model["byte_fallback"] is not True or missing:
+        raise InputError(
+            f"{path}: its model has byte_fallback, but its vocab lacks "
+            f"{len(missing)} of the 256 tokens <0x00> to <0xFF>; create the file again "
+            "with all of them, or set byte_fallback to false.")
+    return names
 
 
 # ---- writing ---------------------------------------------------------------
@@ -175,7 +244,8 @@ def _is_combining(char: str) -> bool:
 
 
 def from_sentencepiece(model_file: str, do_lower_case: bool = True,
-                       strip_accents: bool = True) -> dict[str, Any]:
+                       strip_accents: bool = True, rules: Rules = ORIGINAL
+                       ) -> dict[str, Any]:
     """Returns the content of a tokenizer.json that tokenizes as FullTokenizer does with
     a SentencePiece model."""
     with files.open_binary(model_file) as stream:
@@ -189,16 +259,22 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
         return {"type": "Replace", "pattern": {"Regex": pattern}, "content": by}
 
     space = _class_of(str.isspace)
-    steps = [replaced(f"{space}+", " "), replaced("^ | $", "")]
+    steps = [{"type": "Replace", "pattern": {"String": quote}, "content": '"'}
+             for quote in ("``", "''") if rules.quotes]
+    if not rules.changed:
+        steps += [replaced(f"{space}+", " "), replaced("^ | $", "")]
     if strip_accents:
-        steps += [{"type": "NFKD"}, replaced(_class_of(_is_combining), "")]
+        steps += [{"type": "NFKD"}, {"type": "StripAccents"} if rules.all_marks else
+                  replaced(_class_of(_is_combining), "")]
     if do_lower_case:
         steps.append({"type": "Lowercase"})
     table = model.normalizer_spec.precompiled_charsmap
     if table:
         steps.append({"type": "Precompiled",
                       "precompiled_charsmap": base64.b64encode(table).decode()})
-    steps += [replaced(" {2,}", " "), replaced("^ | $", "")]
+    steps += [replaced(" {2,}", " "), {"type": "Strip", "strip_left": True,
+                                       "strip_right": True} if rules.changed
+              else replaced("^ | $", "")]
     spaces = {"type": "Metaspace", "replacement": UNDERLINE, "prepend_scheme": "always",
               "split": True}
     return {
@@ -214,7 +290,32 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
                   "vocab": [[piece.piece, piece.score - _PENALTY
                              if _is_split(piece.piece) else piece.score]
                             for piece in model.pieces],
-                  "byte_fallback": False}}
+                  "byte_fallback": model.trainer_spec.byte_fallback}}
+
+
+def from_word_pieces(vocab: Mapping[str, int], do_lower_case: bool, strip_accents: bool,
+                     rules: Rules) -> dict[str, Any]:
+    """Returns the content of a tokenizer.json that tokenizes as FullTokenizer does with
+    a WordPiece vocabulary."""
+    lower = [{"type": "Lowercase"}] if do_lower_case else []
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [
+            {"id": vocab[piece], "content": piece, "single_word": False,
+             "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+            for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "NFD"}, *lower, {"type": "StripAccents"}]} if rules.all_marks else {
+                "type": "BertNormalizer", "clean_text": rules.clean,
+                "handle_chinese_chars": rules.split_chinese,
+                "strip_accents": strip_accents, "lowercase": do_lower_case},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "post_processor": _pairs(vocab["[CLS]"], vocab["[SEP]"]),
+        "model": {"type": "WordPiece", "unk_token": "[UNK]",
+                  "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": rules.max_word_chars,
+                  "vocab": dict(vocab)}}
 
 
 def _pairs(cls_id: int, sep_id: int) -> dict[str, Any]:

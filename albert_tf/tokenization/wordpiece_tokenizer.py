@@ -3,28 +3,37 @@
 The results for words are cached, because most words in a text are repeated.
 """
 
+import functools
 import os
 import re
-import unicodedata
 from typing import Iterable
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
-    CHINESE_RANGES, Located, SourcedChar, decompose, drop_marks, is_control,
+    CHINESE_RANGES, ORIGINAL, Located, Rules, SourcedChar, decompose, drop_marks,
     is_punctuation, lower_case, source)
 
-MAX_WORD_CHARS = 200  # A longer word becomes [UNK].
 _CACHED_WORDS = 200_000
+_CACHED_CHARS = 200  # in a word
 
 _CHINESE = "".join(f"{chr(first)}-{chr(last)}" for first, last in CHINESE_RANGES)
 # Class Zs, tab, line feed, carriage return, and the separators U+2028, U+2029, at which
 # the original implementation splits cleaned text into words. Other white space has
 # class Cc, which cleaning removes without splitting there.
 _SPACE = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-# One Chinese character, or a run of characters without space.
-CHUNK = re.compile(f"[{_CHINESE}]|[^{_SPACE}{_CHINESE}]+")
+# Without cleaning these white-space characters of class Cc separate words, too.
+_CONTROL_SPACE = "\x0b\x0c\x85"
+
+
+@functools.lru_cache(maxsize=None)
+def chunk_pattern(rules: Rules) -> re.Pattern:
+    """Returns the pattern of a Chinese character that is a separate word, or of a run of
+    other characters without space."""
+    space = _SPACE if rules.clean else _SPACE + _CONTROL_SPACE
+    return re.compile(f"[{_CHINESE}]|[^{space}{_CHINESE}]+" if rules.split_chinese
+                      else f"[^{space}]+")
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
@@ -48,24 +57,22 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
 
 def basic_tokenize(text: str, lower: bool = True,
-                   strip_accents: bool = True) -> list[str]:
+                   strip_accents: bool = True, rules: Rules = ORIGINAL) -> list[str]:
     """Splits text into words and punctuation (BasicTokenizer in the original)."""
     return ["".join([char for char, _, _ in word])
-            for chunk in CHUNK.findall(text)
-            for word in _split_chunk(chunk, lower, strip_accents)]
+            for chunk in chunk_pattern(rules).findall(text)
+            for word in _split_chunk(chunk, lower, strip_accents, rules)]
 
 
-def _split_chunk(chunk: str, lower: bool, strip_accents: bool = True
+def _split_chunk(chunk: str, lower: bool, strip_accents: bool, rules: Rules
                  ) -> list[list[SourcedChar]]:
     """Splits characters without space into words of characters with sources. Accents
-    are stripped only if `lower`."""
-    chars = [c for c in source(chunk)
-             if c[0] not in "\0\ufffd" and not is_control(c[0])]
+    are stripped only if `lower`, unless `rules` say more."""
+    chars = [c for c in source(chunk) if not rules.is_dropped(c[0])]
     if lower:
-        chars = lower_case(chars)
-    if lower and strip_accents:
-        chars = drop_marks(decompose(chars, "NFD"),
-                           lambda c: unicodedata.category(c) == "Mn")
+        chars = lower_case(chars, rules)
+    if strip_accents and (lower or rules.strips_cased):
+        chars = drop_marks(decompose(chars, "NFD"), rules.is_mark)
     words: list[list[SourcedChar]] = []
     continues = False
     for char in chars:
@@ -95,13 +102,17 @@ class WordPieceMixin:
         # Workers that receive a pickled tokenizer fill their own caches.
         return {**self.__dict__, "_cache": {}}
 
+    @property
+    def _chunk(self) -> re.Pattern:
+        return chunk_pattern(self.rules)
+
     def tokenize(self, text: str) -> list[str]:
-        return [piece for chunk in CHUNK.findall(text)
+        return [piece for chunk in self._chunk.findall(text)
                 for piece, _, _ in self._pieces_of_chunk(chunk)]
 
     def _locate(self, text: str) -> list[Located]:
         return [(piece, match.start() + start, match.start() + end)
-                for match in CHUNK.finditer(text)
+                for match in self._chunk.finditer(text)
                 for piece, start, end in self._pieces_of_chunk(match.group())]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
@@ -119,18 +130,18 @@ class WordPieceMixin:
         pieces = self._cache.get(chunk)
         if pieces is None:
             pieces = tuple(located for word in _split_chunk(
-                               chunk, self.do_lower_case, self.strip_accents)
+                               chunk, self.do_lower_case, self.strip_accents, self.rules)
                            for located in self._match(word))
             if len(self._cache) >= _CACHED_WORDS:
                 self._cache.clear()
-            if len(chunk) <= MAX_WORD_CHARS:  # Many long chunks would fill the memory.
+            if len(chunk) <= _CACHED_CHARS:  # Many long chunks would fill the memory.
                 self._cache[chunk] = pieces
         return pieces
 
     def _match(self, word: list[SourcedChar]) -> list[Located]:
         """Matches the longest tokens from the left; [UNK] if any part has no match."""
         unknown = [(self._unk_piece, word[0][1], word[-1][2])]
-        if len(word) > MAX_WORD_CHARS:
+        if len(word) > self.rules.max_word_chars:
             return unknown
         text = "".join([char for char, _, _ in word])
         pieces: list[Located] = []

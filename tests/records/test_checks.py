@@ -214,8 +214,15 @@ def test_vocabulary_of_records(made):
         return checks.check_vocabulary(summaries(*folders), vocab_size)
 
     first = made("1", file="v.txt", sha256="1")
-    assert vocabulary(first) == {"file": "v.txt", "sha256": "1", "size": 3}
+    assert vocabulary(first) == {
+        "kind": "WordPiece", "file": "v.txt", "sha256": "1", "size": 3}
     assert checks.summaries_of([str(first / "b")]) == []
+    more = {"kind": "WordPiece", "do_lower_case": False, "path": "/v.txt",
+            "rules": {"clean": False}}
+    assert vocabulary(made("5", file="v.txt", sha256="1", **more)) == {
+        "file": "v.txt", "sha256": "1", "size": 3, **more}
+    with pytest.raises(InputError, match="tokenizers that clean text differently"):
+        vocabulary(first, made("6", file="v.txt", sha256="1", **more))
     # As summaries were before they named the content.
     old = made("old")
     assert vocabulary(old) is None and vocabulary(old, first)["sha256"] == "1"

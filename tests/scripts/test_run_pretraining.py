@@ -15,8 +15,10 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import records
+from albert_tf.checkpoints import tokenizer_files
 from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.masking.options import SpecialIds
+from albert_tf.tokenization.tokenizer import vocabulary_of
 from albert_tf.training import log as run_log
 from tests import models, tiny_run
 from tests.commands import finish, run_commands, start_cluster, start_program
@@ -72,7 +74,7 @@ def rows_with_words(count, seed, masked=0):
     return rows
 
 
-def write_with_summary(path, rows, instances=None, **vocabulary):
+def write_with_summary(path, rows, instances=None, /, **vocabulary):
     write(path, rows)
     (path.parent / f"summary-{path.name}.json").write_text(json.dumps({
         "settings": {"output_files": [path.name], "instances": instances or {}},
@@ -98,6 +100,12 @@ def _data(tmp_path_factory):
     write_with_summary(folder / "smaller" / "train.tfrecord", rows, size=29)
     write_with_summary(folder / "named" / "train.tfrecord", rows)
     write_with_summary(folder / "renamed" / "train.tfrecord", rows, sha256="34")
+    words = folder / "words.txt"
+    words.write_text("".join(f"{piece}\n" for piece in (
+        "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxy")))
+    write_with_summary(
+        folder / "described" / "train.tfrecord", rows, kind="WordPiece",
+        do_lower_case=False, path=str(words), **vocabulary_of(str(words)))
     write(folder / "unmasked.tfrecord", rows_with_words(30, 1))
     write(folder / "unmasked_dev.tfrecord", rows_with_words(9, 2))
     write(folder / "masked.tfrecord", rows_with_words(9, 3, masked=2))
@@ -401,6 +409,9 @@ WORKING = {
     "taught": dict(
         teacher="{data}/unbroken", teacher_hidden_weight=1.0, num_train_steps=2,
         config_overrides="num_hidden_layers=2"),
+    "with its vocabulary": dict(
+        input_file="{data}/described/train.tfrecord", num_train_steps=1),
+    "with a given vocabulary": dict(num_train_steps=1, vocab_file="{data}/words.txt"),
     "other objective": dict(DYNAMIC, output_dir="{data}/pieces alone"),
 }
 
@@ -452,6 +463,17 @@ def test_old_flags_are_understood_with_a_warning(results, data):
     assert "--num_keep_checkpoint is now called --keep_checkpoint_max" in log
     options = json.loads((data / "partial init" / "options.json").read_text())
     assert options["keep_checkpoint_max"] == 2
+
+
+@pytest.mark.parametrize("name, lower", [("with its vocabulary", False),
+                                         ("with a given vocabulary", True)])
+def test_the_model_s_folder_holds_its_vocabulary(name, lower, results, data):
+    assert "is not found" not in results.ok(name)["log"]
+    found = tokenizer_files.find(str(data / name))
+    assert found.path == str(data / name / "words.txt")
+    assert (found.word_piece, found.do_lower_case) == (True, lower)
+    assert re.search(r"The vocabulary of the records is not found.*Give it as --spm_m",
+                     results.ok("unbroken")["log"])
 
 
 def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):

@@ -59,7 +59,8 @@ def test_text_comes_back(tokenizer):
     ((7,), "texts is 7"),
     ((["a", "b"], ["c"]), "2 texts, but 1 text_pairs"),
     (("a", None, 3), "max_length=3 leaves no room"),
-    (("a", None, 8.5), "max_length=8.5"),
+    (("a", None, 8.5), "max_length=8.5 is not a whole number"),
+    (("a", None, "32"), "max_length='32' is not a whole number"),
 ])
 def test_what_is_no_text_is_refused(tokenizer, arguments, pattern):
     with pytest.raises(InputError, match=pattern):

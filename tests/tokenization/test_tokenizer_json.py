@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization import tokenizer_json, tokenizer_steps
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
@@ -45,14 +45,17 @@ def test_five_added_tokens_and_lowered_scores(tmp_path):
     kinds = [step["type"] for step in value["normalizer"]["normalizers"]]
     assert "Lowercase" in kinds and "NFKD" in kinds
     kept = tokenizer_json.from_sentencepiece(SPM, do_lower_case=False)
-    assert not tokenizer_json.lower_cases(kept) and tokenizer_json.lower_cases(value)
+    assert [tokenizer_steps.cleaning_of(each, "")[:2] for each in (value, kept)] == [
+        (True, True), (False, True)]
 
 
 def test_word_pieces(tmp_path):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "##s"]
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({"model": {
-        "type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(pieces)}}}))
+    path.write_text(json.dumps({
+        "normalizer": {"type": "BertNormalizer"},
+        "pre_tokenizer": {"type": "BertPreTokenizer"}, "model": {
+            "type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(pieces)}}}))
     tokenizer = FullTokenizer(vocab_file=str(path))
     assert tokenizer.tokenize("Ones") == ["one", "##s"]
     with pytest.raises(InputError, match="--vocab_file"):
@@ -61,9 +64,10 @@ def test_word_pieces(tmp_path):
 
 @pytest.mark.parametrize("content, words", [
     ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "its model is BPE"),
-    ('{"model": {"type": "Unigram", "vocab": []}}', "its model is Unigram"),
-    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "its pieces and scores, unk"),
-    *(('{"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, %s}' % more, words)
+    ('{"model": {"type": "Unigram", "vocab": []}}', "vocab of its Unigram model is e"),
+    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "entry 0 of its vocab is"),
+    *(('{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]}, %s}' % more,
+       words)
       for more, words in (
           ('"normalizer": "NFKC"', "its normalizer is not in the format"),
           ('"normalizer": {"normalizers": [3]}', "its normalizer is not in the format"),

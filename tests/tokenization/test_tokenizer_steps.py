@@ -1,0 +1,297 @@
+"""The steps of Hugging Face's tokenizer.json: done as the tokenizers library does them,
+or refused by name.
+
+    python -m pytest tests/tokenization/test_tokenizer_steps.py
+
+The expected ids were computed with tokenizers 0.23.3.
+"""
+
+import json
+
+import pytest
+
+from albert_tf.checkpoints import tokenizer_files
+from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization.tokenizer import FullTokenizer
+
+TEXTS = ["że Ż ΣΑΣ", "``a'' 学a", "हि x\ue000y\u200b", "É ﬁ " + "a" * 101]
+CHARS = sorted(set("▁żzeZ\"`'aAहिxyÉéEﬁfiΣΑσας学Ż"))
+UNIGRAM = {"type": "Unigram", "unk_id": 1, "vocab": [
+    *([name, 0.0] for name in ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")),
+    *([char, -5.0] for char in CHARS)]}
+WORD_PIECE = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {
+    piece: i for i, piece in enumerate([
+        "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHARS,
+        *(f"##{char}" for char in CHARS)])}}
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always",
+             "split": True}
+BERT = {"type": "BertPreTokenizer"}
+QUOTES = [{"type": "Replace", "pattern": {"String": quote}, "content": '"'}
+          for quote in ("``", "''")]
+STRIPS = [{"type": "NFKD"}, {"type": "StripAccents"}]
+LOWER = {"type": "Lowercase"}
+
+
+def sequence(*steps):
+    return {"type": "Sequence", "normalizers": [*steps]}
+
+
+def bert(**options):
+    return {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+            "strip_accents": None, "lowercase": True, **options}
+
+
+def written(folder, model, normalizer=None, pre_tokenizer=None, **more):
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({
+        "model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer or (
+            METASPACE if model["type"] == "Unigram" else BERT), **more}))
+    return str(path)
+
+
+def loaded(path, model):
+    flag = "spm_model_file" if model["type"] == "Unigram" else "vocab_file"
+    return FullTokenizer(**{flag: path})
+
+
+STEPS = [
+    (UNIGRAM, sequence(*QUOTES, *STRIPS, LOWER), [
+        [29, 17, 12, 29, 17, 29, 26, 24, 26], [29, 5, 11, 5, 29, 30, 11],
+        [29, 27, 29, 15, 1, 16, 1], [29, 12, 29, 13, 14, 29, 11, 11, 11]]),
+    (UNIGRAM, sequence(LOWER, {"type": "Replace", "pattern": {"Regex": " {2,}"},
+                               "content": " "}), [
+        [29, 21, 12, 29, 21, 29, 26, 24, 26], [29, 10, 10, 11, 6, 6, 29, 30, 11],
+        [29, 27, 28, 29, 15, 1, 16, 1], [29, 19, 29, 31, 29, 11, 11, 11, 11]]),
+    (UNIGRAM, None, [
+        [29, 21, 12, 29, 20, 29, 23, 22, 23], [29, 10, 10, 11, 6, 6, 29, 30, 11],
+        [29, 27, 28, 29, 15, 1, 16, 1], [29, 18, 29, 31, 29, 11, 11, 11, 11]]),
+    (WORD_PIECE, bert(), [
+        [17, 39, 17, 26, 51, 53], [10, 10, 11, 6, 6, 30, 11], [27, 55, 15, 43],
+        [12, 31, 1]]),
+    (WORD_PIECE, bert(strip_accents=False), [
+        [21, 39, 21, 26, 51, 53], [10, 10, 11, 6, 6, 30, 11], [27, 55, 15, 43],
+        [19, 31, 1]]),
+    (WORD_PIECE, bert(lowercase=False), [
+        [21, 39, 20, 23, 49, 50], [10, 10, 11, 6, 6, 30, 11], [27, 55, 15, 43],
+        [18, 31, 1]]),
+    (WORD_PIECE, bert(lowercase=False, strip_accents=True), [
+        [17, 39, 9, 23, 49, 50], [10, 10, 11, 6, 6, 30, 11], [27, 55, 15, 43],
+        [8, 31, 1]]),
+    (WORD_PIECE, bert(handle_chinese_chars=False), [
+        [17, 39, 17, 26, 51, 53], [10, 10, 11, 6, 6, 30, 38], [27, 55, 15, 43],
+        [12, 31, 1]]),
+    (WORD_PIECE, bert(clean_text=False), [
+        [17, 39, 17, 26, 51, 53], [10, 10, 11, 6, 6, 30, 11], [27, 55, 1],
+        [12, 31, 1]]),
+    (WORD_PIECE, sequence({"type": "NFD"}, LOWER, {"type": "StripAccents"}), [
+        [17, 39, 17, 26, 51, 53], [10, 10, 11, 6, 6, 30, 38], [27, 1], [12, 31, 1]]),
+    (WORD_PIECE, None, [
+        [21, 39, 20, 23, 49, 50], [10, 10, 11, 6, 6, 30, 38], [27, 55, 1],
+        [18, 31, 1]])]
+
+
+@pytest.mark.parametrize("model, normalizer, expected", STEPS)
+def test_known_steps_are_done(model, normalizer, expected, tmp_path):
+    """The ids, also in batches, with offsets, and after being written and read."""
+    tokenizer = loaded(written(tmp_path, model, normalizer), model)
+    ids = [tokenizer.encode(text) for text in TEXTS]
+    assert [row[:9] for row in ids] == expected
+    assert tokenizer.encode_batch(TEXTS) == ids
+    assert [[span.id for span in tokenizer.tokenize_with_offsets(text)]
+            for text in TEXTS] == ids
+    found = tokenizer_files.find(str(tmp_path))
+    for write in (lambda folder: tokenizer_files.write_huggingface(found, folder, 64),
+                  lambda folder: tokenizer_files.write_plain(found, folder)):
+        folder = tmp_path / f"copy{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        write(str(folder))
+        again = tokenizer_files.tokenizer_of(tokenizer_files.find(str(folder)))
+        assert [again.encode(text) for text in TEXTS] == ids
+
+
+def test_the_graph_does_the_same(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    from albert_tf.tokenization import in_graph
+
+    for model, normalizer in (STEPS[0][:2], (WORD_PIECE, bert(
+            lowercase=False, strip_accents=True, handle_chinese_chars=False))):
+        tokenizer = loaded(written(tmp_path, model, normalizer), model)
+        ops = in_graph.operations(tokenizer)
+        texts = tf.constant(TEXTS + ["```` ``` '''' a``", ""])
+        expected = [tokenizer.tokenize_with_offsets(text.decode())
+                    for text in texts.numpy()]
+        assert ops.ids(ops.prepare(texts)).to_list() == [
+            [span.id for span in row] for row in expected]
+        assert [part.to_list() for part in ops.located(texts)] == [
+            [[span.id for span in row] for row in expected],
+            [[span.start for span in row] for row in expected],
+            [[span.end - 1 for span in row] for row in expected]]
+        # An export is read with the same settings.
+        export = tmp_path / f"export{len(list(tmp_path.iterdir()))}"
+        (export / "assets").mkdir(parents=True)
+        for name, content in ops.assets.items():
+            (export / "assets" / name).write_bytes(content)
+        again = tokenizer_files.tokenizer_of(tokenizer_files.find(str(export)))
+        assert [again.encode(text) for text in TEXTS] == [
+            tokenizer.encode(text) for text in TEXTS]
+
+
+def test_quotes_have_both_their_characters(tmp_path):
+    tokenizer = loaded(written(tmp_path, *STEPS[0][:2]), UNIGRAM)
+    assert [(span.piece, span.start, span.end) for span in
+            tokenizer.tokenize_with_offsets("```a''")] == [
+        ("▁", 0, 0), ('"', 0, 2), ("`", 2, 3), ("a", 3, 4), ('"', 4, 6)]
+
+
+def test_bytes_of_unknown_characters(tmp_path):
+    model = {**UNIGRAM, "byte_fallback": True, "vocab": UNIGRAM["vocab"] + [
+        [f"<0x{byte:02X}>", -9.0] for byte in range(256)]}
+    tokenizer = loaded(written(tmp_path, model), model)
+    assert tokenizer.tokenize(tokenizer.prepare("aü")) == ["▁", "a", "<0xC3>", "<0xBC>"]
+    model["vocab"].pop()
+    with pytest.raises(InputError, match="lacks 1 of the 256 tokens"):
+        loaded(written(tmp_path, model), model)
+
+
+@pytest.mark.parametrize("model, parts, words", [
+    *((UNIGRAM, {"normalizer": sequence(step)}, f"normalizer has the step {step['type']}")
+      for step in (
+          {"type": "NFC"}, {"type": "NFKC"}, {"type": "Nmt"}, {"type": "ByteLevel"},
+          {"type": "Prepend", "prepend": "x"}, bert(),
+          {"type": "Replace", "pattern": {"String": "a"}, "content": "b"},
+          {"type": "Replace", "pattern": {"Regex": "\\d"}, "content": "0"}, QUOTES[0])),
+    (UNIGRAM, {"normalizer": sequence(LOWER, *STRIPS)}, "the steps Lowercase, NFKD, Str"),
+    (UNIGRAM, {"normalizer": sequence(STRIPS[1])}, "the steps StripAccents in this ord"),
+    (UNIGRAM, {"pre_tokenizer": BERT}, "pre_tokenizer has the step BertPreTokenizer"),
+    (UNIGRAM, {"pre_tokenizer": {**METASPACE, "prepend_scheme": "never"}},
+     "prepend_scheme='never'"),
+    (UNIGRAM, {"pre_tokenizer": {"type": "Sequence", "pretokenizers": []}},
+     "no pre_tokenizer"),
+    ({**UNIGRAM, "fuse_unk": False}, {}, "fuse_unk=False"),
+    (UNIGRAM, {"post_processor": {"type": "RobertaProcessing"}}, "RobertaProcessing"),
+    (UNIGRAM, {"added_tokens": [{"id": 99, "content": "<x>"}]}, "'<x>' has the id 99"),
+    (WORD_PIECE, {"normalizer": sequence({"type": "NFKC"})}, "has the step NFKC"),
+    (WORD_PIECE, {"pre_tokenizer": {"type": "Whitespace"}}, "has the step Whitespace"),
+    ({**WORD_PIECE, "unk_token": "<unk>"}, {}, "unk_token='<unk>'"),
+    ({**WORD_PIECE, "continuing_subword_prefix": "@@"}, {}, "prefix='@@'"),
+    (WORD_PIECE, {"added_tokens": [{"id": 5, "content": CHARS[0], "special": False}]},
+     "is found in text before"),
+    (WORD_PIECE, {"normalizer": bert(lowercase="no")}, "options of its BertNormalizer")])
+def test_others_are_refused_by_name(model, parts, words, tmp_path):
+    path = written(tmp_path, model, **parts)
+    with pytest.raises(InputError) as error:
+        loaded(path, model)
+    assert words in str(error.value) and path in str(error.value)
+
+
+@pytest.mark.parametrize("entry", [
+    [None, -1.0], ["", -1.0], ["q", None], ["q", float("nan")],
+    ["q", True], "q"])
+def test_damaged_tokens(entry, tmp_path):
+    model = {**UNIGRAM, "vocab": [*UNIGRAM["vocab"], entry]}
+    with pytest.raises(InputError, match="entry 32 of its vocab is"):
+        loaded(written(tmp_path, model), model)
+
+
+@pytest.mark.parametrize("unk_id", [None, -1, 99, "1", True])
+def test_no_unknown_token(unk_id, tmp_path):
+    model = {**UNIGRAM, "unk_id": unk_id}
+    with pytest.raises(InputError, match="unk_id of its model is"):
+        loaded(written(tmp_path, model), model)
+
+
+def folder_of(tmp_path, config=None, vocab=None, spiece=False):
+    if config is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    if vocab:
+        (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocab))
+    if spiece:
+        own = tmp_path / "own"
+        own.mkdir()
+        (tmp_path / "spiece.model").write_bytes(
+            tokenizer_json.to_sentencepiece(written(own, UNIGRAM)))
+    return str(tmp_path)
+
+
+def tokens(folder, text):
+    tokenizer = tokenizer_files.tokenizer_of(tokenizer_files.find(folder))
+    return tokenizer.tokenize(tokenizer.prepare(text))
+
+
+def test_settings_beside_a_vocabulary(tmp_path):
+    """As transformers 5.24 does it with these folders."""
+    config = {"tokenizer_class": "AlbertTokenizer", "keep_accents": True}
+    assert tokens(folder_of(tmp_path, config, spiece=True), "Ża ``É") == [
+        "▁", "ż", "a", "▁", '"', "é"]
+    assert tokens(folder_of(tmp_path, {**config, "keep_accents": False}), "Ża ``É") == [
+        "▁", "z", "a", "▁", '"', "e"]
+    (tmp_path / "spiece.model").unlink()
+    config = {"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": False,
+              "strip_accents": False}
+    assert tokens(folder_of(tmp_path, config, WORD_PIECE["vocab"]), "Ża 学a") == [
+        "ż", "##a", "学", "##a"]
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": False,
+              "strip_accents": True}
+    assert tokens(folder_of(tmp_path, config), "Ża 学a") == ["Z", "##a", "学", "a"]
+
+
+@pytest.mark.parametrize("config, words", [
+    ({"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
+     "words with mecab, which is not supported. Divide all texts with mecab first"),
+    ({"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer is not supported"),
+    ({"remove_space": False}, "remove_space=False is not supported"),
+    ({"tokenizer_class": "AlbertTokenizer"}, "needs spiece.model, but"),
+    ({"do_basic_tokenize": False}, "do_basic_tokenize=False is not supported")])
+def test_other_classes_and_settings_are_refused(config, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        tokenizer_files.find(folder_of(tmp_path, config, WORD_PIECE["vocab"]))
+
+
+def test_two_tokenizers_that_contradict_each_other(tmp_path):
+    def refused(words, config, vocab=(), model=UNIGRAM, normalizer=None):
+        written(tmp_path, model, normalizer)
+        with pytest.raises(InputError, match=words):
+            tokenizer_files.find(folder_of(tmp_path, config, vocab))
+
+    refused("AlbertTokenizer, which has a Unigram model, but .* holds a WordPiece",
+            {"tokenizer_class": "AlbertTokenizer"}, model=WORD_PIECE)
+    refused("do_lower_case=true, but the steps of .*json mean false",
+            {"do_lower_case": True})
+    refused("keep_accents=false, but", {"keep_accents": False})
+    refused("strip_accents=true, but .* mean false; correct strip_accents",
+            {"strip_accents": True}, model=WORD_PIECE,
+            normalizer=bert(strip_accents=False))
+    refused("59 and 58 tokens, and token 58 is '##ﬁ' in the first, missing in the sec",
+            {}, list(WORD_PIECE["vocab"])[:-1], model=WORD_PIECE)
+    (tmp_path / "tokenizer.json").unlink()
+    folder = folder_of(tmp_path, {}, WORD_PIECE["vocab"], spiece=True)
+    with pytest.raises(InputError, match="holds two tokenizers, spiece.model and vocab"):
+        tokenizer_files.find(folder)
+
+
+def test_a_run_made_before_the_rules_keeps_its_cleaning(tmp_path):
+    path = written(tmp_path, WORD_PIECE, bert(strip_accents=False))
+    task = {"vocabulary": {"file": "tokenizer.json"}, "vocabulary_flag": "vocab_file",
+            "flags": {"do_lower_case": True}}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    assert tokens(str(tmp_path), "Ż") == ["z"]
+    task["vocabulary"].update(loaded(path, WORD_PIECE).keeps)
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    assert tokens(str(tmp_path), "Ż") == ["ż"]
+    task["vocabulary"]["rules"] = {"clean": 1}
+    (tmp_path / "task.json").write_text(json.dumps(task))
+    with pytest.raises(InputError, match="rules of its tokenizer.*damaged"):
+        tokens(str(tmp_path), "Ż")
+
+
+def test_vocabularies_given_by_their_path(tmp_path):
+    path = written(tmp_path, UNIGRAM)
+    assert not loaded(path, UNIGRAM).do_lower_case
+    # Its name does not matter.
+    other = tmp_path / "spm.model"
+    other.write_bytes((tmp_path / "tokenizer.json").read_bytes())
+    assert not loaded(str(other), UNIGRAM).do_lower_case
+    found = Vocabulary(written(tmp_path, UNIGRAM, sequence(LOWER)), None)
+    assert tokenizer_files.tokenizer_of(found).do_lower_case
