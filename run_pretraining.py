@@ -23,6 +23,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
+from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
@@ -296,6 +297,8 @@ def main(argv):
     if FLAGS.recipe:
         _use_recipe(config)
     options = cli_flags.run_options()
+    if not options.resume_from:
+        checkpoint_of(options.output_dir, best=False, to_train=FLAGS.do_train)
     cli_flags.check_teacher()
     cli_flags.check_init_checkpoint()
     stages = stages_of(

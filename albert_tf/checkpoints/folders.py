@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Mapping, Optional
 import numpy as np
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.errors import InputError
@@ -23,6 +23,8 @@ CHECKPOINT_NAME = "model.ckpt"  # "-" and the step follow
 BEST_CHECKPOINT = "model.ckpt-best"
 # TensorFlow's list of the checkpoints in a folder.
 STATE_FILE = "checkpoint"
+# The step that a run saves first. It is there only until the list is written.
+FIRST_SAVE_FILE = "first_save.json"
 # The null odds from which on the model in the folder leaves a question unanswered.
 NULL_THRESHOLD = "null_score_diff_threshold"
 NULL_THRESHOLD_FILE = "null_threshold.json"
@@ -55,22 +57,40 @@ def is_of_run(name: str) -> bool:
 
 def holds_checkpoint(folder: str) -> bool:
     """Returns whether a run has saved its best or another checkpoint in a folder."""
-    return any(files.exists(os.path.join(folder, name))
-               for name in (f"{BEST_CHECKPOINT}.index", STATE_FILE))
+    names = files.names_in(folder)
+    return STATE_FILE in names or f"{BEST_CHECKPOINT}.index" in names or (
+        any(map(_INDEX.fullmatch, names)))
 
 
-def checkpoint_of(folder: str, best: bool = True) -> Optional[str]:
+def _steps(names: Iterable[str]) -> list[int]:
+    """Returns the steps whose checkpoints are among these names, ascending."""
+    return sorted(int(match[1]) for match in map(_INDEX.fullmatch, names) if match)
+
+
+def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
+                  ) -> Optional[str]:
     """Returns the prefix of a run's best checkpoint if `best` and there is one, else of
     the latest that its folder lists.
 
     Returns None if the folder never held a checkpoint. Raises InputError if the list is
-    damaged or names missing files: a new start would overwrite what can be repaired.
+    damaged, names missing files, or is missing itself beside checkpoints: a new start
+    would overwrite what can be repaired. Without the list, a best checkpoint alone is
+    used, but not `to_train`.
     """
     prefix = os.path.join(folder, BEST_CHECKPOINT)
-    if best and files.exists(f"{prefix}.index"):
+    has_best = files.exists(f"{prefix}.index")
+    if best and has_best:
         return prefix
     state_file = os.path.join(folder, STATE_FILE)
     if not files.exists(state_file):
+        steps = _steps(files.names_in(folder))
+        first = _first_save(folder)
+        if first in steps:
+            return os.path.join(folder, f"{CHECKPOINT_NAME}-{first}")
+        if has_best and not steps and not to_train:
+            return prefix
+        if steps or has_best:
+            raise _without_list(folder, steps, has_best)
         return None
     latest = _listed(folder, "model_checkpoint_path")
     if not latest:
@@ -83,6 +103,26 @@ def checkpoint_of(folder: str, best: bool = True) -> Optional[str]:
             f"{earlier_hint(latest[0]) or 'or '}move the folder away to start from the "
             "beginning.")
     return latest[0]
+
+
+def _first_save(folder: str) -> Optional[int]:
+    """Returns the step of a run's first checkpoint if the run was killed before the
+    list of checkpoints was written."""
+    path = os.path.join(folder, FIRST_SAVE_FILE)
+    return text_files.read_object(path, "remove it").get("step") if (
+        files.exists(path)) else None
+
+
+def _without_list(folder: str, steps: list[int], has_best: bool) -> InputError:
+    found = [f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
+             ] if steps else []
+    found += [BEST_CHECKPOINT] if has_best else []
+    start = str(steps[-1]) if steps else os.path.join(folder, BEST_CHECKPOINT)
+    return InputError(
+        f"{folder} holds checkpoints ({'; '.join(found)}), but its file "
+        f"'{STATE_FILE}', which names the latest, is missing. A new run would write "
+        f"over them. Restore that file, give --resume_from={start} to use that "
+        "checkpoint, or choose a different --output_dir.")
 
 
 def all_checkpoints(folder: str) -> list[str]:
@@ -110,10 +150,10 @@ def earlier_hint(prefix: str) -> str:
     final "or "; "" if there is none."""
     folder, name = os.path.split(prefix)
     # The files are looked at, because the list of them may be damaged.
-    others = [int(match[1]) for each in files.names_in(folder or ".")
-              if (match := _INDEX.fullmatch(each)) and match[0] != f"{name}.index"]
+    others = _steps(each for each in files.names_in(folder or ".")
+                    if each != f"{name}.index")
     if others:
-        return (f"give --resume_from={max(others)} to resume from the checkpoint of "
+        return (f"give --resume_from={others[-1]} to resume from the checkpoint of "
                 "that step, or ")
     best = os.path.join(folder, BEST_CHECKPOINT)
     return (f"give --resume_from={best} to resume from there, or "

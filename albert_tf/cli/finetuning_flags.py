@@ -15,13 +15,15 @@ from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import (
     formats, labels as label_names, tokenizer_files, vocabulary)
-from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
+from albert_tf.checkpoints.folders import (
+    checkpoint_of, folder_of, holds_checkpoint, is_of_run)
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.finetuning.recipes import published_size, recipe_for
+from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.finetuning.task import Settings
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.training.memory import Sequences
@@ -430,6 +432,8 @@ def check_start() -> None:
     """Raises InputError if there is no model to start from, before any long work."""
     folder, init = FLAGS.output_dir, cli_flags.init_checkpoint()
     if holds_checkpoint(folder):
+        if not FLAGS.resume_from and not files.exists(os.path.join(folder, SEEDS_FILE)):
+            checkpoint_of(folder, best=not FLAGS.do_train, to_train=FLAGS.do_train)
         return
     if not init and not (FLAGS.do_train and FLAGS.from_scratch):
         raise InputError(

@@ -385,8 +385,7 @@ def kept_configs() -> list[str]:
 def check_init_checkpoint() -> None:
     """Raises InputError if --init_checkpoint is needed and holds no checkpoint."""
     init = init_checkpoint()
-    # These questions do not load TensorFlow.
-    if init and not any(map(holds_checkpoint, (FLAGS.output_dir, init))) and (
+    if init and not holds_checkpoint(FLAGS.output_dir) and (
             not formats.is_foreign(init)):
         find_checkpoint(init)
 

@@ -346,7 +346,8 @@ class _Training:
         """Saves a checkpoint of the current step."""
         step, output_dir = self.run.current_step, self.run.options.output_dir
         try:
-            self.manager.save(checkpoint_number=step)
+            with run_folder.saving(self.manager.directory, step):
+                self.manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
             raise InputError(
                 f"{output_dir}: the checkpoint of step {step} cannot be written "

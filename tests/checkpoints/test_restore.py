@@ -447,6 +447,32 @@ def test_the_list_as_tensorflow_writes_it(tmp_path):
         checkpoint_files.checkpoint_of(str(folder), best=False)
 
 
+@pytest.mark.parametrize("names, found, start", [
+    (["model.ckpt-3", "model.ckpt-12", "model.ckpt-best"],
+     "steps 3, 12; model.ckpt-best", "12"),
+    (["model.ckpt-3"], "step 3", "3"),
+    (["model.ckpt-best"], "model.ckpt-best", ".*model.ckpt-best")])
+def test_checkpoints_without_their_list_are_not_overwritten(
+        names, found, start, tmp_path):
+    for name in names:
+        write(tmp_path, {"w": np.float32(1)}, name)
+    folder = str(tmp_path)
+    assert checkpoint_files.holds_checkpoint(folder)
+    with pytest.raises(InputError, match=rf"\({found}\), but its file 'checkpoint', "
+                                         rf".*--resume_from={start} to use"):
+        checkpoint_files.checkpoint_of(folder, best=False, to_train=True)
+    if names[-1] == "model.ckpt-best":  # What evaluates may use it.
+        assert checkpoint_files.checkpoint_of(folder).endswith("best")
+
+
+def test_a_kill_in_the_first_save_is_no_lost_list(tmp_path):
+    folder, place = str(tmp_path), dict(best=False, to_train=True)
+    (tmp_path / "first_save.json").write_text('{"step": 4}')
+    assert checkpoint_files.checkpoint_of(folder, **place) is None
+    path = write(tmp_path, {"w": np.float32(1)}, "model.ckpt-4")
+    assert checkpoint_files.checkpoint_of(folder, **place) == path
+
+
 def test_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
