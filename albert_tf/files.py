@@ -30,6 +30,10 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _INCOMPLETE = re.compile(r"\.incomplete-(?:(\d{5})(\d{10})\d{8}|\d{1,15})")
 # A file from a different machine's process is a leftover if it is older than this.
 _LEFTOVER_SECONDS = 7 * 86400
+# Folders of devices and processes, in which no file can be replaced, but /dev/shm.
+_SYSTEM_FOLDERS = ("/dev", "/proc", "/sys")
+_SHARED_MEMORY = "/dev/shm"
+_MOST_LINKS = 40  # as Linux
 
 
 def is_remote(path: str) -> bool:
@@ -111,11 +115,38 @@ def sha256(path: str) -> str:
 
 
 def rename(source: str, target: str) -> None:
-    """Renames a file, and replaces an existing target."""
+    """Renames a file, and replaces an existing target; see target_of for links."""
     if is_remote(source):
         _gfile().rename(source, target, overwrite=True)
     else:
-        os.replace(source, target)
+        os.replace(source, target_of(target))
+
+
+def target_of(path: str, what: str = "") -> str:
+    """Returns the path at which an output is written: that which a link leads to.
+
+    Raises InputError, which names `what`, for links that lead nowhere, and in folders
+    of devices and processes, whose files cannot be replaced by complete ones.
+    """
+    if is_remote(path):
+        return path
+    named, place = f"{what}: {path}" if what else path, os.fspath(path)
+    for _ in range(_MOST_LINKS):
+        whole = os.path.join(os.path.realpath(os.path.dirname(place)),
+                             os.path.basename(place.rstrip("/")))
+        if _is_in(whole, _SYSTEM_FOLDERS) and not _is_in(whole, (_SHARED_MEMORY,)):
+            raise InputError(f"{named} is a device or belongs to a process, and cannot "
+                             "be replaced by a complete file; give a file elsewhere.")
+        if not os.path.islink(whole):
+            return place
+        place = os.path.join(os.path.dirname(whole), os.readlink(whole))
+    raise InputError(f"{named} is a link that leads to itself; remove it, or give "
+                     "a different name.")
+
+
+def _is_in(path: str, folders: Iterable[str]) -> bool:
+    return any(os.path.join(path, "").startswith(os.path.join(folder, ""))
+               for folder in folders)
 
 
 def move(source: str, target: str) -> None:
@@ -123,6 +154,7 @@ def move(source: str, target: str) -> None:
 
     Raises Interruption if the target cannot be written.
     """
+    target = target_of(target)
     try:
         if is_remote(source) == is_remote(target):
             return rename(source, target)
@@ -292,13 +324,13 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
 
         prepare_outputs({"--output_file": ["train.txt"]}, {"--input_file": paths})
 
-    Raises InputError if an output cannot be a file, or is also an input or a different
-    output, by any of its names: a relative path, a symbolic or a hard link. Both
+    Raises InputError if an output cannot be a file, its folder cannot be written, or it
+    is also an input or a different output, by any of its names: a relative path, a symbolic or a hard link. Both
     arguments map flags to their paths, including those derived from them. A folder as
     an input means all files in it.
     """
     known: dict[Any, tuple[str, str]] = {}
-    folders: dict[str, list[str]] = {}
+    folders: dict[str, tuple[str, list[str]]] = {}
     for flag, paths in outputs.items():
         for path in paths:
             _check_file_name(path, flag)
@@ -307,21 +339,23 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                 if other != flag:
                     raise InputError(
                         f"{flag}={path} is also {other}; give each a different name.")
-            folders.setdefault(os.path.dirname(path) or ".", []).append(
-                os.path.basename(path))
+            folder, name = os.path.split(target_of(path))
+            folders.setdefault(folder or ".", (flag, []))[1].append(name)
     for flag, paths in inputs.items():
         for path in paths:
             for key in _written_over(known, path):
                 raise InputError(
                     "{}: {} is also an input ({} {}) and would be overwritten; give "
                     "a different output.".format(*known[key], flag, path))
-    for folder, names in folders.items():
+    for folder, (flag, names) in folders.items():
+        check_folder(folder, flag)
         remove_leftovers(folder, names)
 
 
 def _check_file_name(path: str, flag: str) -> None:
     if is_remote(path):
         return
+    target_of(path, flag)
     if os.path.basename(path) in ("", ".", "..") or os.path.isdir(path):
         raise InputError(
             f"{flag}: {path or 'an empty name'} is a folder; give a file in it.")
@@ -359,9 +393,10 @@ def staged(*paths: str) -> Iterator[list[str]]:
             ...  # write both
 
     They are renamed in the order of `paths`. If the block raises, the temporary files
-    are removed, and existing files at `paths` are unchanged. An OSError becomes an
-    Interruption.
+    are removed, and existing files at `paths` are unchanged. If a path is a link, the
+    file that it leads to is replaced. An OSError becomes an Interruption.
     """
+    paths = list(map(target_of, paths))
     for path in paths:
         make_directory(os.path.dirname(os.fspath(path).rstrip("/")) or ".", path)
     temporary = list(map(unfinished_name, paths))
@@ -412,12 +447,34 @@ def make_directory(path: str, what: str) -> None:
         return
     try:
         os.makedirs(path, exist_ok=True)
-        probe = os.path.join(path, f".writable-{os.getpid()}")
-        with open(probe, "wb"):
-            pass
-        os.remove(probe)
+        _try_to_write(path)
     except OSError as error:
-        raise InputError(
-            f"{what}: the folder {path} cannot be written: "
-            f"{error.strerror or error}; choose a different folder or change its "
-            "permissions.") from error
+        raise _not_writable(path, what, error) from error
+
+
+def check_folder(path: str, what: str) -> None:
+    """Raises the InputError of make_directory, but makes no folder. `path` or, if it
+    does not exist, the folder in which it would be made must accept files."""
+    if is_remote(path):
+        return
+    try:
+        place = os.path.abspath(path)
+        while not os.path.lexists(place):
+            place = os.path.dirname(place)
+        _try_to_write(place)
+    except OSError as error:
+        raise _not_writable(path, what, error) from error
+
+
+def _try_to_write(folder: str) -> None:
+    """Raises OSError if no file can be created in a folder."""
+    probe = os.path.join(folder, f".writable-{os.getpid()}")
+    with open(probe, "wb"):
+        pass
+    os.remove(probe)
+
+
+def _not_writable(path: str, what: str, error: OSError) -> InputError:
+    return InputError(
+        f"{what}: the folder {path} cannot be written: {error.strerror or error}; "
+        "choose a different folder or change its permissions.")

@@ -5,6 +5,7 @@ Compressed and damaged text: tests/pretraining_data/test_spans.py.
 
 import errno
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -92,6 +93,65 @@ def test_what_was_there_stays_if_writing_fails(tmp_path, error, raised, message)
         stream.write(b"new")
         raise error
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize("write", [
+    lambda path: files.write(path, b"new"),
+    lambda path: (pathlib.Path("other").write_bytes(b"new"),
+                  files.move("other", path)),
+    lambda path: (pathlib.Path("other").write_bytes(b"new"),
+                  files.rename("other", path)),
+], ids=["write", "move", "rename"])
+def test_writing_through_a_link_replaces_what_it_leads_to(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far/target.txt").write_text("old")
+    os.symlink("far/target.txt", "one")
+    os.symlink(tmp_path / "one", "two")
+    write("two")
+    assert (tmp_path / "far/target.txt").read_text() == "new"
+    assert os.path.islink("one") and os.path.islink("two")
+    assert names(tmp_path / "far") == ["target.txt"]
+
+
+def test_writing_through_a_link_to_nothing_yet(tmp_path):
+    (tmp_path / "link").symlink_to("later.txt")
+    files.prepare_outputs({"--output_file": [str(tmp_path / "link")]}, {})
+    files.write(str(tmp_path / "link"), b"new")
+    assert (tmp_path / "later.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("name, message", [
+    ("stdout", "--output_file: .*stdout is a device or belongs to a process"),
+    ("far/stdout", "--output_file: .*far/stdout is a device"),
+    ("devices/new", "is a device or"),
+    ("loop", "--output_file: .*loop is a link that leads to itself"),
+])
+def test_no_output_replaces_a_device(name, message, tmp_path, monkeypatch):
+    """A folder stands for /dev."""
+    monkeypatch.setattr(files, "_SYSTEM_FOLDERS", (str(tmp_path / "devices"),))
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices/stdout").write_text("device")
+    (tmp_path / "far").mkdir()
+    os.symlink("../stdout", tmp_path / "far/stdout")
+    os.symlink("devices/stdout", tmp_path / "stdout")
+    os.symlink("loop", tmp_path / "loop")
+    path = str(tmp_path / name)
+    with pytest.raises(InputError, match=message):
+        files.prepare_outputs({"--output_file": [path]}, {})
+    with pytest.raises(InputError, match="is a"):
+        files.write(path, b"new")
+    assert (tmp_path / "devices/stdout").read_text() == "device"
+    assert names(tmp_path / "devices") == ["stdout"]
+
+
+def test_folders_of_outputs_are_tried_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in ("file", "file/in/it"):
+        with pytest.raises(InputError, match=f"--output: the folder .*{folder} cannot"):
+            files.prepare_outputs({"--output": [str(tmp_path / folder / "out")]}, {})
+    files.prepare_outputs({"--output": [str(tmp_path / "new/folder/out")]}, {})
+    assert names(tmp_path) == ["file"]
 
 
 def test_moving_renames_or_copies_to_another_disk(tmp_path, monkeypatch):

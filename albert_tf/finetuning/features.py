@@ -206,7 +206,8 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
     if files.is_folder(path):
         raise InputError(f"{path}: cannot be written: Is a directory.")
     digest = hashlib.sha256()
-    staged, sidecar = files.unfinished_name(path), files.unfinished_name(path)
+    staged, sidecar = (files.unfinished_name(files.target_of(each))
+                       for each in (path, fingerprint_path(path)))
     try:
         with tfrecord.RecordWriter(staged) as writer:
             def write(record: bytes) -> None:
