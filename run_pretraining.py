@@ -24,6 +24,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import checkpoint_of
+from albert_tf.checkpoints.run_files import claim_run_folder
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
@@ -319,6 +320,7 @@ def main(argv):
         | {"input_file": FLAGS.input_file or ""}))
     teaching = _teaching(config, data)
     files.make_directory(options.output_dir, "--output_dir")
+    claim_run_folder(options.output_dir)
 
     strategy = cli_flags.make_strategy()
     from albert_tf.training import devices, loop, optimization, run_folder

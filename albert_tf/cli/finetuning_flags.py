@@ -16,7 +16,8 @@ from albert_tf.jobs import parallel
 from albert_tf.checkpoints import (
     formats, labels as label_names, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.folders import (
-    checkpoint_of, folder_of, holds_checkpoint, is_of_run)
+    checkpoint_of, folder_of, holds_checkpoint)
+from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE
@@ -160,7 +161,8 @@ def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None
         "init_checkpoint", "teacher") if FLAGS[name].value}
     files.prepare_outputs({"--prediction_file": [path]}, sources)
     folder, name = os.path.split(os.path.realpath(path))
-    if name != "predictions.tsv" and is_of_run(name) and (
+    if name != "predictions.tsv" and is_of_run(
+            name, ("classification", "race", "squad")) and (
             folder == os.path.realpath(FLAGS.output_dir or "")):
         raise InputError(f"--prediction_file={path}: the run writes a different file "
                          "of that name to --output_dir; choose another name.")

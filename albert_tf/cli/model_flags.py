@@ -9,7 +9,7 @@ from absl import flags
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import checkpoint, formats
-from albert_tf.checkpoints.folders import is_of_run
+from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
 from albert_tf.cli.flags import MOST, Number
 from albert_tf.config import AlbertConfig
@@ -111,7 +111,8 @@ def check_output(flag: str, path: str) -> None:
     """Raises InputError if the output would overwrite a file of the model. JSON lines
     may be written into the model's folder."""
     folders = formats.folders_of_models(FLAGS.model)
-    may_overwrite = not path.endswith(".jsonl") or is_of_run(os.path.basename(path))
+    may_overwrite = not path.endswith(".jsonl") or is_of_run(
+        os.path.basename(path), tasks=())
     files.prepare_outputs({flag: [path]}, {
         "--model": folders if may_overwrite else [],
         **{f"--{name}": [FLAGS[name].value] for name in ("vocab_file", "spm_model_file")
