@@ -173,6 +173,18 @@ def copy(source: str, target: str) -> None:
         shutil.copyfileobj(reader, writer)
 
 
+def link(source: str, target: str) -> None:
+    """Gives a file a second name, or copies it where that is not possible. Replaces an
+    existing target."""
+    remove(target)
+    try:
+        if is_remote(source):
+            return copy(source, target)
+        os.link(source, target)
+    except OSError:
+        copy(source, target)
+
+
 def remove(path: str) -> None:
     """Removes a file if it exists."""
     if is_remote(path):

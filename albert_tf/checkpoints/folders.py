@@ -29,30 +29,11 @@ FIRST_SAVE_FILE = "first_save.json"
 NULL_THRESHOLD = "null_score_diff_threshold"
 NULL_THRESHOLD_FILE = "null_threshold.json"
 
-# Names of the files that a run writes, and overwrites, in its folder.
-_OF_A_RUN = re.compile(
-    r"checkpoint|model\.ckpt-(\d+|best)\..*|metrics\.jsonl|(curves|early_exit)\.png"
-    r"|[A-Z][\w-]*\.tsv|(test_results|submit_results|predictions)\.tsv|eval_report\.txt"
-    r"|dropped_questions\.txt|(albert_config|options|task|vocabulary|best_metric"
-    r"|eval_results|early_exit|predict_results|(nbest_)?predictions|null_odds"
-    r"|null_threshold|evaluation_set)\.json")
-
 _INDEX = re.compile(re.escape(CHECKPOINT_NAME) + r"-(\d+)\.index")
 _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
-# ---- the files of a run ----------------------------------------------------
-
-
-def files_of_run(folder: str) -> list[str]:
-    """Returns the paths in a run's folder that the run overwrites."""
-    return [os.path.join(folder, name) for name in files.names_in(folder)
-            if is_of_run(name)]
-
-
-def is_of_run(name: str) -> bool:
-    """Returns whether a run writes a file of this name into its folder."""
-    return bool(_OF_A_RUN.fullmatch(name))
+# ---- the checkpoints of a run ------------------------------------------------
 
 
 def holds_checkpoint(folder: str) -> bool:
@@ -296,12 +277,18 @@ def write_tensors(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
 
 
 def write_whole(checkpoint: Any, prefix: str) -> None:
-    """Writes a tf.train.Checkpoint completely or not at all.
-
-    It is written under a temporary name. Then an older checkpoint of this name is
-    removed, the data files are renamed, and the index, which completes it, comes last.
-    """
+    """Writes a tf.train.Checkpoint completely or not at all; see `replace`."""
     _write_then_rename(prefix, checkpoint.write)
+
+
+def copy_whole(source: str, prefix: str) -> None:
+    """Copies the files of a checkpoint, completely or not at all; see `replace`."""
+    def copy(temporary):
+        for name in (*_data_files(source), f"{os.path.basename(source)}.index"):
+            path = os.path.join(os.path.dirname(source), name)
+            files.copy(path, temporary + path[len(source):])
+
+    _write_then_rename(prefix, copy)
 
 
 def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
@@ -311,14 +298,7 @@ def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
     temporary = f"{prefix}_temp{os.getpid()}"
     try:
         write(temporary)
-        # The old index is removed first and the new one renamed last: there is never an
-        # index beside the data of a different checkpoint.
-        files.remove(f"{prefix}.index")
-        for name in _data_files(prefix):
-            files.remove(os.path.join(folder, name))
-        written = [os.path.join(folder, name) for name in _data_files(temporary)]
-        for path in (*written, f"{temporary}.index"):
-            files.rename(path, prefix + path[len(temporary):])
+        replace(temporary, prefix)
     except _errors_of_writing() as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
@@ -327,6 +307,44 @@ def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
         for name in _data_files(temporary):
             files.remove(os.path.join(folder, name))
         files.remove(f"{temporary}.index")
+
+
+def replace(temporary: str, prefix: str) -> None:
+    """Renames the files of a checkpoint to `prefix`. An older checkpoint there is
+    replaced so that, even if this process is killed, one complete checkpoint of that
+    name is there at any moment.
+
+    Only the index can be replaced in one operation, so it must not name data files of
+    the old checkpoint. Their names end in their number, "-of-00001". If both
+    checkpoints have the same number, the new data files are first called
+    "-of-00002", with an index that says so, and get their own names at the end.
+    """
+    count = bundle.num_shards(temporary)
+    names = [each.removeprefix(os.path.basename(temporary))
+             for each in _data_files(temporary)]
+    if _num_shards(prefix) == count:
+        wider = [f"{name[:-5]}{count + 1:05d}" for name in names]
+        for name, other in zip(names, wider):
+            files.rename(temporary + name, prefix + other)
+        files.write(f"{prefix}.index", bundle.index_with_shards(temporary, count + 1))
+        for name, other in zip(names, wider):
+            files.link(prefix + other, prefix + name)
+    else:
+        for name in names:
+            files.rename(temporary + name, prefix + name)
+    files.rename(f"{temporary}.index", f"{prefix}.index")
+    for name in _data_files(prefix):
+        if not name.endswith(f"-of-{count:05d}"):
+            files.remove(os.path.join(os.path.dirname(prefix), name))
+
+
+def _num_shards(prefix: str) -> int:
+    """Returns the number of data files of a checkpoint; 0 if it is damaged or not
+    there."""
+    try:
+        return bundle.num_shards(prefix) if files.exists(f"{prefix}.index") else 0
+    except InputError:
+        return 0
 
 
 def _errors_of_writing() -> tuple[type[Exception], ...]:

@@ -35,10 +35,10 @@ RESULTS_FILE = "eval_results.json"
 
 # Temporary names under which files are written before they are renamed.
 _UNFINISHED = re.compile(
-    re.escape(CHECKPOINT_NAME) + r"-.*_temp.*"
+    re.escape(CHECKPOINT_NAME) + r"-(\d+|best)_temp\d*(/|\.index|\.data-.*|_temp.*)?"
     r"|" + STATE_FILE + r"\.tmp.*"
     r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
-    r"|.*\.(json|jsonl|png)\.incomplete-\d+")
+    r"|.*\.(json|jsonl|png|index|data-\d+-of-\d+)\.incomplete-\d+")
 
 # Options that do not change the weights, but only logs, checkpoints, evaluation,
 # memory.
