@@ -426,6 +426,49 @@ def staged(*paths: str) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
+def new_folder(path: str, flag: str) -> Iterator[None]:
+    """Reserves the name of a new folder, which the block writes with `staged`.
+
+        with files.new_folder("exported", "--export_dir"):
+            ...  # a second process that wants to write this folder is refused
+
+    Raises InputError, before the block, if the folder exists or cannot be made, or if a
+    different process on this machine is writing it. What a killed process left of it is
+    removed. If the block fails, the folders above it that were made are removed.
+    """
+    path = os.fspath(path).rstrip("/") or "/"
+    if exists(path):
+        raise InputError(f"{flag}={path} exists already; choose a new folder.")
+    if is_remote(path):
+        yield
+        return
+    target = target_of(path, flag)
+    parent, name = os.path.split(os.path.abspath(target))
+    made, above = [], parent
+    while not os.path.lexists(above):
+        made.append(above)
+        above = os.path.dirname(above)
+    make_directory(parent, flag)
+    remove_leftovers(parent, [name])
+    reserved = unfinished_name(target)
+    try:
+        os.mkdir(reserved)
+        for other in names_in(parent):
+            mark = _INCOMPLETE.search(other)
+            if mark and other[:mark.start()] == name and (
+                    mark[1] == _this_machine() and int(mark[2]) != os.getpid()):
+                raise InputError(
+                    f"{flag}={path}: process {int(mark[2])} is writing this folder; "
+                    "wait for it, stop it, or choose a different folder.")
+        yield
+    finally:
+        # Only empty folders are removed.
+        for folder in (reserved, *made):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
+
+@contextlib.contextmanager
 def atomic_write(path: str) -> Iterator[BinaryIO]:
     """Opens `path` to write bytes; with `staged`, so it is complete or not there."""
     with staged(path) as (temporary,):

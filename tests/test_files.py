@@ -154,6 +154,42 @@ def test_folders_of_outputs_are_tried_before_the_work(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
+def test_a_new_folder_is_reserved_while_it_is_written(tmp_path):
+    path = tmp_path / "deep" / "exported"
+    child = subprocess.Popen([sys.executable, "-c", (
+        "import sys\nfrom albert_tf import files\n"
+        "with files.new_folder(sys.argv[1], '--export_dir'):\n"
+        "    print('reserved', flush=True)\n    sys.stdin.read()"), str(path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"reserved\n"
+    with pytest.raises(InputError, match=f"process {child.pid} is writing this folder"):
+        with files.new_folder(str(path), "--export_dir"):
+            pytest.fail("It must not begin.")
+    assert len(names(path.parent)) == 1
+    child.kill()
+    child.communicate()
+    # What the killed process left goes, with all that is in it.
+    (path.parent / names(path.parent)[0] / "half").write_text("")
+    with files.new_folder(str(path), "--export_dir"):
+        with files.staged(str(path)) as (staged,):
+            os.mkdir(staged)
+    assert names(path.parent) == ["exported"]
+    with pytest.raises(InputError, match="--export_dir=.*exported exists already"):
+        with files.new_folder(f"{path}/", "--export_dir"):
+            pytest.fail("It must not begin.")
+
+
+def test_a_new_folder_that_is_not_written_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        with files.new_folder(str(tmp_path / "a/b/c"), "--output"):
+            raise ZeroDivisionError
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="--output: the folder .*file cannot be wri"):
+        with files.new_folder(str(tmp_path / "file/c"), "--output"):
+            pytest.fail("It must not begin.")
+    assert names(tmp_path) == ["file"]
+
+
 def test_moving_renames_or_copies_to_another_disk(tmp_path, monkeypatch):
     source, target = str(tmp_path / "a"), str(tmp_path / "b")
     for code in (None, errno.EXDEV, errno.EACCES):

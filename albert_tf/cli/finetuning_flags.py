@@ -345,6 +345,10 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
     _check_several_runs()
     cli_flags.check_teacher()
     _check_export_dir()
+    for name, folder in (("cached_dir", FLAGS.cached_dir), *(
+            (name, os.path.dirname(FLAGS[name].value or "") or ".")
+            for name in feature_files.values())):
+        files.check_folder(folder or ".", f"--{name}")
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
         run, config, its_tokenizer, FLAGS[flag].value, cli_flags.make_strategy,

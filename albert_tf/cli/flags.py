@@ -315,6 +315,7 @@ def run_options(**task_options: Any) -> RunOptions:
     if not FLAGS.output_dir:
         raise InputError("give the folder for checkpoints: --output_dir=FOLDER.")
     use_old_flags()
+    files.check_folder(FLAGS.output_dir, "--output_dir")
     _check_folders()
     if not FLAGS.clip_norm:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be greater than "
