@@ -34,6 +34,9 @@ _LEFTOVER_SECONDS = 7 * 86400
 _SYSTEM_FOLDERS = ("/dev", "/proc", "/sys")
 _SHARED_MEMORY = "/dev/shm"
 _MOST_LINKS = 40  # as Linux
+_PIPE = ("is a pipe or a device, which may have no end and cannot be read again; write "
+         "its content to a file, and give that.")
+_SHARD = re.compile(r"(.*-)(\d{5})(-of-(\d{5}).*)")
 
 
 def is_remote(path: str) -> bool:
@@ -61,13 +64,22 @@ def _remote_errors(what: str) -> Iterator[None]:
 
 
 def open_binary(path: str, mode: str = "rb") -> BinaryIO:
-    """Opens a local or remote file, which the caller must close."""
+    """Opens a local or remote file, which the caller must close. Raises InputError for
+    what cannot be opened, and for pipes and devices, which may have no end."""
+    if mode == "rb" and _is_endless(path):
+        raise InputError(f"{path} {_PIPE}")
     try:
         return _gfile().GFile(path, mode) if is_remote(path) else open(path, mode)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be opened: {error.strerror or error}; check the path and "
             "its permissions.") from error
+
+
+def _is_endless(path: str) -> bool:
+    """Returns whether a path is a pipe, a device or a socket."""
+    return not is_remote(path) and os.path.exists(path) and not (
+        os.path.isfile(path) or os.path.isdir(path))
 
 
 def exists(path: str) -> bool:
@@ -265,14 +277,13 @@ def expand_patterns(
     paths: dict[str, None] = {}
     for pattern in patterns:
         if inside and not is_remote(pattern) and os.path.isdir(pattern):
-            pattern = os.path.join(glob.escape(pattern), inside)
+            folder, pattern = pattern, os.path.join(glob.escape(pattern), inside)
+            _report_others(folder, _matches(pattern, flag), inside)
         if is_remote(pattern):
             with _remote_errors(f"{flag}: {pattern}"):
                 matches = _gfile().glob(pattern)
         else:
-            matches = [pattern] if os.path.isfile(pattern) else glob.glob(
-                pattern, recursive=True)
-            matches = [m for m in matches if os.path.isfile(m)]
+            matches = [pattern] if os.path.isfile(pattern) else _matches(pattern, flag)
         if not matches:
             if os.path.isdir(pattern):
                 raise InputError(
@@ -281,8 +292,67 @@ def expand_patterns(
             raise InputError(
                 f"{flag}: no file matches '{pattern}'; check the path and quote "
                 "the pattern so that the shell does not expand it.")
+        _check_shards(pattern, matches, flag)
         paths.update(dict.fromkeys(sorted(matches)))
     return list(paths)
+
+
+def _matches(pattern: str, flag: str) -> list[str]:
+    """Returns the local files that match a glob. Raises InputError if it matches
+    anything else; "**" also matches the folders on the way to the files."""
+    matches, walks = [], "**" in pattern and re.search(r"(^|/)\*+$", pattern)
+    for path in glob.glob(pattern, recursive=True):
+        if os.path.isfile(path):
+            matches.append(path)
+        elif _is_endless(path):
+            raise InputError(f"{flag}: {path} {_PIPE}")
+        elif os.path.isdir(path):
+            if path != pattern and not walks:
+                raise InputError(
+                    f"{flag}: '{pattern}' matches the folder {path}; give a pattern "
+                    "that matches files only, such as "
+                    f"'{os.path.join(os.path.dirname(pattern), '**', '*')}' for the "
+                    "files in all folders.")
+        else:
+            raise InputError(
+                f"{flag}: {path} is a link " + (
+                    "that leads to itself" if _is_loop(path) else
+                    f"to {os.readlink(path)}, which does not exist")
+                + "; restore the file, or remove the link.")
+    return matches
+
+
+def _report_others(folder: str, matches: Iterable[str], inside: str) -> None:
+    """Warns of the files in a folder, except hidden ones, that are not read."""
+    others = sorted({path for path in glob.glob(
+        os.path.join(glob.escape(folder), "**", "*"), recursive=True)
+        if not os.path.isdir(path)} - {*matches})
+    if others:
+        logging.warning("%d files in %s are not read, because they do not match '%s'; "
+                        "the first is %s.", len(others), folder, inside, others[0])
+
+
+def _is_loop(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def _check_shards(pattern: str, matches: Iterable[str], flag: str) -> None:
+    """Raises InputError if a glob matches some shards of a set, such as
+    "train-00000-of-00002", of which others do not exist."""
+    there = {*matches}
+    sets = {(match[1], match[3]): match for match in map(
+        _SHARD.fullmatch, there - {pattern}) if match}
+    for (begin, end), match in sorted(sets.items()):
+        for number in range(int(match[4])):
+            path = f"{begin}{number:05d}{end}"
+            if path not in there and not exists(path):
+                raise InputError(
+                    f"{flag}: '{pattern}' matches {match[0]}, but {path} is missing; "
+                    "restore that file, or list the files to use.")
 
 
 def unfinished_name(path: str) -> str:

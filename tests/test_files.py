@@ -213,6 +213,64 @@ def test_moving_renames_or_copies_to_another_disk(tmp_path, monkeypatch):
                 assert (tmp_path / "b").read_text() == str(code)
 
 
+@pytest.fixture(name="odd")
+def _odd(tmp_path, monkeypatch):
+    """A folder of texts, each odd name in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("link", "loop", "pipe", "folder", "shards"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("text")
+    os.symlink("gone.txt", "link/b.txt")
+    os.symlink("b.txt", "loop/b.txt")
+    os.mkfifo("pipe/b.txt")
+    os.mkdir("folder/b.txt")
+    for name in ("r-00000-of-00003", "r-00002-of-00003", "x-00000-of-00001"):
+        (tmp_path / "shards" / name).write_text("text")
+
+
+@pytest.mark.parametrize("pattern, message", [
+    ("link/*", "link/b.txt is a link to gone.txt, which does not exist; restore"),
+    ("link/b.txt", "link/b.txt is a link to gone.txt"),
+    ("loop/*.txt", "loop/b.txt is a link that leads to itself"),
+    ("pipe/*", "pipe/b.txt is a pipe or a device"),
+    ("pipe/b.txt", "pipe/b.txt is a pipe or a device"),
+    ("folder/*", r"'folder/\*' matches the folder folder/b.txt; .*'folder/\*\*/\*'"),
+    ("folder/b.txt", "folder/b.txt is a folder; give the files in it"),
+    ("**/l*/*", "is a link"),
+    ("shards/*", r"'shards/\*' matches .*, but shards/r-00001-of-00003 is missing"),
+    ("shards/r-*", "shards/r-00001-of-00003 is missing; restore that file"),
+])
+def test_nothing_that_a_pattern_matches_is_left_out(odd, pattern, message):
+    with pytest.raises(InputError, match=f"--input_file: .*{message}"):
+        files.expand_patterns(pattern, "--input_file")
+
+
+def test_what_a_pattern_may_leave_out(odd):
+    def found(pattern):
+        return files.expand_patterns(pattern, "--input_file")
+
+    # Folders on the way, shards that are named, and shards that are there.
+    assert found("folder/**") == found("folder/**/*") == ["folder/a.txt"]
+    assert found("shards/r-00002-of-00003") == ["shards/r-00002-of-00003"]
+    pathlib.Path("shards/r-00001-of-00003").write_text("text")
+    assert found("shards/r-*[01]-of-*") == [
+        "shards/r-00000-of-00003", "shards/r-00001-of-00003"]
+
+
+def test_what_a_folder_holds_besides_is_counted(odd, caplog):
+    pathlib.Path("shards/deep").mkdir()
+    pathlib.Path("shards/deep/b.txt").write_text("text")
+    assert files.expand_patterns("shards", "--input_file", inside="**/*.txt") == [
+        "shards/a.txt", "shards/deep/b.txt"]
+    assert "3 files in shards are not read" in caplog.text
+    assert "the first is shards/r-00000-of-00003" in caplog.text
+
+
+def test_a_pipe_is_not_opened(odd):
+    with pytest.raises(InputError, match="pipe/b.txt is a pipe or a device, which may"):
+        files.open_binary("pipe/b.txt")
+
+
 def test_names_with_commas(tmp_path):
     for name in ("a,b.txt", "c.txt", "b.txt"):
         (tmp_path / name).write_text(name)
