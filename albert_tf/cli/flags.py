@@ -15,6 +15,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import (
     chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.checkpoint import Checkpoint
+from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.training import devices, memory
@@ -27,24 +28,6 @@ FLAGS = flags.FLAGS
 # The largest step, size or count: TensorFlow holds them in 32 bits.
 MOST = 2 ** 31 - 1
 TEACHER_NUMBERS = ("teacher_weight", "temperature", "teacher_hidden_weight")
-
-
-class Number(flags.FloatParser):
-    """Parses a finite number within bounds, for flags.DEFINE; `below` itself is
-    refused.
-
-    absl's own parser lets nan pass every bound."""
-
-    def __init__(self, upper_bound: float = 1e38, below: Optional[float] = None,
-                 lower_bound: float = 0.0):
-        super().__init__(lower_bound, upper_bound)
-        self._below = below
-        if below is not None:
-            self.syntactic_help = f"a number of at least 0 and below {below:g}"
-
-    def is_outside_bounds(self, val: float) -> bool:
-        return not self.lower_bound <= val <= self.upper_bound or (
-            self._below is not None and val >= self._below)
 
 
 # ---- the model --------------------------------------------------------------

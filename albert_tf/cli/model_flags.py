@@ -11,7 +11,8 @@ from albert_tf.jobs import parallel
 from albert_tf.checkpoints import checkpoint, formats
 from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
-from albert_tf.cli.flags import MOST, Number
+from albert_tf.cli.flags import MOST
+from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount
