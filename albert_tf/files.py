@@ -23,6 +23,7 @@ from absl import logging
 from albert_tf.errors import InputError, Interruption
 
 _DIGEST_STEP = 4 << 20
+_MOST_WHOLE_BYTES = 1 << 30
 _MOST_COMMAS = 32  # in one name without quotes
 # Errors for names of files that do not exist, including names that no file can have.
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -68,8 +69,14 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
     what cannot be opened, and for pipes and devices, which may have no end."""
     if mode == "rb" and _is_endless(path):
         raise InputError(f"{path} {_PIPE}")
+    if is_remote(path):
+        if mode == "rb":
+            # Otherwise reading raises TensorFlow's errors, or returns nothing.
+            with _remote_errors(path):
+                _gfile().stat(path)
+        return _gfile().GFile(path, mode)
     try:
-        return _gfile().GFile(path, mode) if is_remote(path) else open(path, mode)
+        return open(path, mode)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be opened: {error.strerror or error}; check the path and "
@@ -83,11 +90,16 @@ def _is_endless(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+    if not is_remote(path):
+        return os.path.exists(path)
+    with _remote_errors(path):
+        return _gfile().exists(path)
 
 
 def is_folder(path: str) -> bool:
-    return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
+    # TensorFlow's answer is also no if the store cannot be reached.
+    return (_gfile().isdir(path) or exists(path) and _gfile().isdir(path)) if is_remote(
+        path) else os.path.isdir(path)
 
 
 def names_in(folder: str) -> list[str]:
@@ -108,6 +120,15 @@ def size(path: str) -> int:
         raise InputError(
             f"{path}: cannot be read: {error.strerror or error}; check the path and "
             "its permissions.") from error
+
+
+def check_size(path: str) -> None:
+    """Raises InputError if a local file is too large to be read as a whole, as JSON and
+    vocabularies are."""
+    if not is_remote(path) and os.path.isfile(path) and size(path) > _MOST_WHOLE_BYTES:
+        raise InputError(
+            f"{path} has {size(path):,} bytes; JSON files and vocabularies can have at "
+            f"most {_MOST_WHOLE_BYTES:,}. Check the path.")
 
 
 def total_size(paths: Iterable[str]) -> Optional[int]:

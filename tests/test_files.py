@@ -13,6 +13,7 @@ import pytest
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, Interruption
+from albert_tf.tokenization import sentencepiece_tokenizer, wordpiece_tokenizer
 
 
 def names(folder):
@@ -264,6 +265,23 @@ def test_what_a_folder_holds_besides_is_counted(odd, caplog):
         "shards/a.txt", "shards/deep/b.txt"]
     assert "3 files in shards are not read" in caplog.text
     assert "the first is shards/r-00000-of-00003" in caplog.text
+
+
+def test_what_is_too_large_to_be_read_as_a_whole_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MOST_WHOLE_BYTES", 10)
+    (tmp_path / "config.json").write_text('{"a": 12345}')
+    path = str(tmp_path / "config.json")
+    for read in (text_files.read_object, wordpiece_tokenizer.load_vocab,
+                 sentencepiece_tokenizer.load):
+        with pytest.raises(InputError, match="config.json has 12 bytes; JSON files and"):
+            read(path)
+
+
+def test_an_unknown_scheme_is_one_sentence():
+    for read in (files.open_binary, files.exists, files.is_folder, files.names_in,
+                 text_files.read_object):
+        with pytest.raises(InputError, match="nofs://a/b cannot be reached: .*'nofs'"):
+            read("nofs://a/b")
 
 
 def test_a_pipe_is_not_opened(odd):
