@@ -51,6 +51,15 @@ def _gfile():
     return tf.io.gfile
 
 
+def reason_of(error: Exception) -> str:
+    """Returns the first line of an error from TensorFlow, without the names of its
+    operations and of temporary files."""
+    text = (str(getattr(error, "message", error)).strip() or "unknown").splitlines()[0]
+    text = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", text)
+    return re.sub(r"_temp\d*(_temp)?(/part[^;:\s]*|\.\w+[^;:\s]*)?|\.incomplete-\d+"
+                  r"(/variables/variables_temp/[^;:\s]*)?", "", text)
+
+
 @contextlib.contextmanager
 def _remote_errors(what: str) -> Iterator[None]:
     """Turns errors from tf.io.gfile into InputErrors that name `what`."""
@@ -60,7 +69,7 @@ def _remote_errors(what: str) -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         raise InputError(
-            f"{what} cannot be reached: {error.message.splitlines()[0]}; check the "
+            f"{what} cannot be reached: {reason_of(error)}; check the "
             "name, the network and the credentials.") from error
 
 

@@ -284,6 +284,17 @@ def test_an_unknown_scheme_is_one_sentence():
             read("nofs://a/b")
 
 
+@pytest.mark.parametrize("text", [
+    "{{function_node __wrapped__SaveV2_dtypes_2_device_/job:x}} runs/a/model.ckpt-4_temp"
+    "/part-00000-of-00001; No space left on device [Op:SaveV2]",
+    "runs/a/model.ckpt-4_temp123.data-00000-of-00001; No space left on device\nmore",
+    "runs/a/model.ckpt-4.incomplete-12345/variables/variables_temp/part-0; No space "
+    "left on device"])
+def test_reasons_name_no_temporary_files(text):
+    assert files.reason_of(OSError(text)) == (
+        "runs/a/model.ckpt-4; No space left on device")
+
+
 def test_a_pipe_is_not_opened(odd):
     with pytest.raises(InputError, match="pipe/b.txt is a pipe or a device, which may"):
         files.open_binary("pipe/b.txt")

@@ -300,9 +300,8 @@ def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
         write(temporary)
         replace(temporary, prefix)
     except _errors_of_writing() as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"{prefix}: the checkpoint cannot be written: {reason}.") from error
+        raise InputError(f"{prefix}: the checkpoint cannot be written: "
+                         f"{files.reason_of(error)}.") from error
     finally:
         for name in _data_files(temporary):
             files.remove(os.path.join(folder, name))

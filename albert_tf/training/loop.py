@@ -351,7 +351,7 @@ class _Training:
         except (tf.errors.OpError, OSError) as error:
             raise InputError(
                 f"{output_dir}: the checkpoint of step {step} cannot be written "
-                f"({str(error).strip().splitlines()[0]}); free some space there, and "
+                f"({files.reason_of(error)}); free some space there, and "
                 "run the same command to continue from the previous checkpoint."
             ) from error
         logging.info("Checkpoint of step %d saved in %s.", step, output_dir)
