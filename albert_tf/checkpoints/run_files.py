@@ -13,7 +13,7 @@ from albert_tf import files, text_files
 from albert_tf.errors import InputError
 
 # Marks the folder of a run. The name is one that no other program uses.
-RUN_FILE = "albert_tf.run.json"
+RUN_FILE = "albert_tf-run.json"
 
 # Patterns of names. The files that hold a model are also written by conversions.
 _MODEL = (r"checkpoint", r"model\.ckpt-(\d+|best)\..*", r"albert_config\.json")
