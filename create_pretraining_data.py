@@ -22,6 +22,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
+from albert_tf.cli.numbers import ANY, Number
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
@@ -117,12 +118,12 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "dupe_factor", 40,
     "Number of times that each document is used, each time with different masks.")
-flags.DEFINE_float(
-    "masked_lm_prob", 0.15,
+flags.DEFINE(
+    Number(**ANY), "masked_lm_prob", 0.15,
     "Fraction of a sequence's tokens to mask. 0 writes unmasked records with "
     "token_boundary, which are masked during training.")
-flags.DEFINE_float(
-    "short_seq_prob", 0.1,
+flags.DEFINE(
+    Number(**ANY), "short_seq_prob", 0.1,
     "Probability of aiming at sequences shorter than --max_seq_length in a pass over a "
     "document.")
 flags.DEFINE_enum(

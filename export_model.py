@@ -64,9 +64,11 @@ flags.mark_flag_as_required("export_dir")
 
 def main(argv):
     del argv
-    if files.exists(FLAGS.export_dir):
-        raise InputError(
-            f"--export_dir={FLAGS.export_dir} exists already; choose a new folder.")
+    with files.new_folder(FLAGS.export_dir, "--export_dir"):
+        _run()
+
+
+def _run():
     model_flags.check_task()
     is_portable = FLAGS.format != "saved_model"
     if is_portable:

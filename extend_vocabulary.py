@@ -68,6 +68,12 @@ def main(argv):
     if holds_checkpoint(folder):
         raise InputError(f"--output_dir={folder} already holds a model; give a new "
                          "folder.")
+    with files.new_folder(folder, "--output_dir"):
+        _extend(folder)
+
+
+def _extend(folder: str) -> None:
+    """Checks the inputs, and writes the vocabulary and the checkpoint to a folder."""
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)
     foreign = (formats.read(FLAGS.init_checkpoint)
@@ -81,13 +87,6 @@ def main(argv):
         vocabulary.check(known, facts, FLAGS.init_checkpoint)
     if not foreign:
         find_checkpoint(FLAGS.init_checkpoint)
-    files.prepare_outputs(
-        {"--output_dir": [os.path.join(folder, name) for name in (
-            "spm.model", "spm.vocab", "new_pieces.tsv", CONFIG_FILE,
-            vocabulary.VOCABULARY_FILE)]},
-        {"--input_file": paths, "--spm_model_file": [FLAGS.spm_model_file],
-         "--albert_config_file": [FLAGS.albert_config_file or beside]})
-    files.make_directory(folder, "--output_dir")
     on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     extension = extend_vocabulary.extend(
         FLAGS.spm_model_file,
@@ -101,18 +100,18 @@ def main(argv):
     tensors = vocabulary.with_new_pieces(
         {name: tensor.read() for name, tensor in foreign.tensors.items()} if foreign
         else read_tensors(FLAGS.init_checkpoint), config.vocab_size, extension.parts)
-    for name, content in (("spm.model", extension.model),
-                          ("spm.vocab", extension.vocab),
-                          ("new_pieces.tsv", extension.table)):
-        with files.atomic_write(os.path.join(folder, name)) as stream:
-            stream.write(content)
     size = config.vocab_size + len(extension.pieces)
-    vocabulary.keep(folder, {
-        **(known or {}), **vocabulary_of(os.path.join(folder, "spm.model")),
-        "size": size})
-    write_config(folder, config.replace(vocab_size=size))
-    # The checkpoint is written last, because it makes the folder a model.
-    write_tensors(tensors, os.path.join(folder, BEST_CHECKPOINT))
+    with files.staged(folder) as (staged,):
+        files.make_directory(staged, "--output_dir")
+        for name, content in (("spm.model", extension.model),
+                              ("spm.vocab", extension.vocab),
+                              ("new_pieces.tsv", extension.table)):
+            files.write(os.path.join(staged, name), content)
+        vocabulary.keep(staged, {
+            **(known or {}), **vocabulary_of(os.path.join(staged, "spm.model")),
+            "size": size})
+        write_config(staged, config.replace(vocab_size=size))
+        write_tensors(tensors, os.path.join(staged, BEST_CHECKPOINT))
     logging.info(
         "Added %d pieces, such as %s. The text now has %d tokens instead of %d "
         "(%.1f %% fewer).", len(extension.pieces), ", ".join(extension.pieces[:5]),

@@ -23,6 +23,7 @@ import time
 from absl import flags, logging
 
 from albert_tf import files, text_files
+from albert_tf.cli.numbers import Number
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import prepare, python_prose, readers, sentences
@@ -62,10 +63,9 @@ flags.DEFINE_string(
     "output_file", None, "File to write the corpus to.", required=True)
 flags.DEFINE_string(
     "heldout_file", None, "File to write the documents held out for evaluation to.")
-flags.DEFINE_float(
-    "heldout_share", None,
-    "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.",
-    lower_bound=0, upper_bound=1)
+flags.DEFINE(
+    Number(upper_bound=1), "heldout_share", None,
+    "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.")
 flags.DEFINE_integer(
     "heldout_documents", None,
     "Number of documents to hold out, instead of --heldout_share.", lower_bound=1)

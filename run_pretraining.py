@@ -24,6 +24,8 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
+from albert_tf.checkpoints.folders import checkpoint_of
+from albert_tf.checkpoints.run_files import claim_run_folder
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
@@ -345,6 +347,8 @@ def main(argv):
     if FLAGS.recipe:
         _use_recipe(config)
     options = cli_flags.run_options()
+    if not options.resume_from:
+        checkpoint_of(options.output_dir, best=False, to_train=FLAGS.do_train)
     cli_flags.check_teacher()
     cli_flags.check_init_checkpoint()
     stages = stages_of(
@@ -367,6 +371,7 @@ def main(argv):
     vocabulary, vocabulary_file = (
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
     files.make_directory(options.output_dir, "--output_dir")
+    claim_run_folder(options.output_dir)
 
     strategy = cli_flags.make_strategy()
     from albert_tf.training import devices, loop, optimization, run_folder

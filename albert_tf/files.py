@@ -23,6 +23,7 @@ from absl import logging
 from albert_tf.errors import InputError, Interruption
 
 _DIGEST_STEP = 4 << 20
+_MOST_WHOLE_BYTES = 1 << 30
 _MOST_COMMAS = 32  # in one name without quotes
 # Errors for names of files that do not exist, including names that no file can have.
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -30,6 +31,13 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _INCOMPLETE = re.compile(r"\.incomplete-(?:(\d{5})(\d{10})\d{8}|\d{1,15})")
 # A file from a different machine's process is a leftover if it is older than this.
 _LEFTOVER_SECONDS = 7 * 86400
+# Folders of devices and processes, in which no file can be replaced, but /dev/shm.
+_SYSTEM_FOLDERS = ("/dev", "/proc", "/sys")
+_SHARED_MEMORY = "/dev/shm"
+_MOST_LINKS = 40  # as Linux
+_PIPE = ("is a pipe or a device, which may have no end and cannot be read again; write "
+         "its content to a file, and give that.")
+_SHARD = re.compile(r"(.*-)(\d{5})(-of-(\d{5}).*)")
 
 
 def is_remote(path: str) -> bool:
@@ -43,6 +51,15 @@ def _gfile():
     return tf.io.gfile
 
 
+def reason_of(error: Exception) -> str:
+    """Returns the first line of an error from TensorFlow, without the names of its
+    operations and of temporary files."""
+    text = (str(getattr(error, "message", error)).strip() or "unknown").splitlines()[0]
+    text = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", text)
+    return re.sub(r"_temp\d*(_temp)?(/part[^;:\s]*|\.\w+[^;:\s]*)?|\.incomplete-\d+"
+                  r"(/variables/variables_temp/[^;:\s]*)?", "", text)
+
+
 @contextlib.contextmanager
 def _remote_errors(what: str) -> Iterator[None]:
     """Turns errors from tf.io.gfile into InputErrors that name `what`."""
@@ -52,26 +69,46 @@ def _remote_errors(what: str) -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         raise InputError(
-            f"{what} cannot be reached: {error.message.splitlines()[0]}; check the "
+            f"{what} cannot be reached: {reason_of(error)}; check the "
             "name, the network and the credentials.") from error
 
 
 def open_binary(path: str, mode: str = "rb") -> BinaryIO:
-    """Opens a local or remote file, which the caller must close."""
+    """Opens a local or remote file, which the caller must close. Raises InputError for
+    what cannot be opened, and for pipes and devices, which may have no end."""
+    if mode == "rb" and _is_endless(path):
+        raise InputError(f"{path} {_PIPE}")
+    if is_remote(path):
+        if mode == "rb":
+            # Otherwise reading raises TensorFlow's errors, or returns nothing.
+            with _remote_errors(path):
+                _gfile().stat(path)
+        return _gfile().GFile(path, mode)
     try:
-        return _gfile().GFile(path, mode) if is_remote(path) else open(path, mode)
+        return open(path, mode)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be opened: {error.strerror or error}; check the path and "
             "its permissions.") from error
 
 
+def _is_endless(path: str) -> bool:
+    """Returns whether a path is a pipe, a device or a socket."""
+    return not is_remote(path) and os.path.exists(path) and not (
+        os.path.isfile(path) or os.path.isdir(path))
+
+
 def exists(path: str) -> bool:
-    return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
+    if not is_remote(path):
+        return os.path.exists(path)
+    with _remote_errors(path):
+        return _gfile().exists(path)
 
 
 def is_folder(path: str) -> bool:
-    return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
+    # TensorFlow's answer is also no if the store cannot be reached.
+    return (_gfile().isdir(path) or exists(path) and _gfile().isdir(path)) if is_remote(
+        path) else os.path.isdir(path)
 
 
 def names_in(folder: str) -> list[str]:
@@ -94,6 +131,15 @@ def size(path: str) -> int:
             "its permissions.") from error
 
 
+def check_size(path: str) -> None:
+    """Raises InputError if a local file is too large to be read as a whole, as JSON and
+    vocabularies are."""
+    if not is_remote(path) and os.path.isfile(path) and size(path) > _MOST_WHOLE_BYTES:
+        raise InputError(
+            f"{path} has {size(path):,} bytes; JSON files and vocabularies can have at "
+            f"most {_MOST_WHOLE_BYTES:,}. Check the path.")
+
+
 def total_size(paths: Iterable[str]) -> Optional[int]:
     """Returns the total size of files in bytes; None if one is remote, where this
     would be slow."""
@@ -111,11 +157,38 @@ def sha256(path: str) -> str:
 
 
 def rename(source: str, target: str) -> None:
-    """Renames a file, and replaces an existing target."""
+    """Renames a file, and replaces an existing target; see target_of for links."""
     if is_remote(source):
         _gfile().rename(source, target, overwrite=True)
     else:
-        os.replace(source, target)
+        os.replace(source, target_of(target))
+
+
+def target_of(path: str, what: str = "") -> str:
+    """Returns the path at which an output is written: that which a link leads to.
+
+    Raises InputError, which names `what`, for links that lead nowhere, and in folders
+    of devices and processes, whose files cannot be replaced by complete ones.
+    """
+    if is_remote(path):
+        return path
+    named, place = f"{what}: {path}" if what else path, os.fspath(path)
+    for _ in range(_MOST_LINKS):
+        whole = os.path.join(os.path.realpath(os.path.dirname(place)),
+                             os.path.basename(place.rstrip("/")))
+        if _is_in(whole, _SYSTEM_FOLDERS) and not _is_in(whole, (_SHARED_MEMORY,)):
+            raise InputError(f"{named} is a device or belongs to a process, and cannot "
+                             "be replaced by a complete file; give a file elsewhere.")
+        if not os.path.islink(whole):
+            return place
+        place = os.path.join(os.path.dirname(whole), os.readlink(whole))
+    raise InputError(f"{named} is a link that leads to itself; remove it, or give "
+                     "a different name.")
+
+
+def _is_in(path: str, folders: Iterable[str]) -> bool:
+    return any(os.path.join(path, "").startswith(os.path.join(folder, ""))
+               for folder in folders)
 
 
 def move(source: str, target: str) -> None:
@@ -123,6 +196,7 @@ def move(source: str, target: str) -> None:
 
     Raises Interruption if the target cannot be written.
     """
+    target = target_of(target)
     try:
         if is_remote(source) == is_remote(target):
             return rename(source, target)
@@ -139,6 +213,18 @@ def copy(source: str, target: str) -> None:
     """Copies a file, so that an incomplete `target` never exists."""
     with open_binary(source) as reader, atomic_write(target) as writer:
         shutil.copyfileobj(reader, writer)
+
+
+def link(source: str, target: str) -> None:
+    """Gives a file a second name, or copies it where that is not possible. Replaces an
+    existing target."""
+    remove(target)
+    try:
+        if is_remote(source):
+            return copy(source, target)
+        os.link(source, target)
+    except OSError:
+        copy(source, target)
 
 
 def remove(path: str) -> None:
@@ -221,14 +307,13 @@ def expand_patterns(
     paths: dict[str, None] = {}
     for pattern in patterns:
         if inside and not is_remote(pattern) and os.path.isdir(pattern):
-            pattern = os.path.join(glob.escape(pattern), inside)
+            folder, pattern = pattern, os.path.join(glob.escape(pattern), inside)
+            _report_others(folder, _matches(pattern, flag), inside)
         if is_remote(pattern):
             with _remote_errors(f"{flag}: {pattern}"):
                 matches = _gfile().glob(pattern)
         else:
-            matches = [pattern] if os.path.isfile(pattern) else glob.glob(
-                pattern, recursive=True)
-            matches = [m for m in matches if os.path.isfile(m)]
+            matches = [pattern] if os.path.isfile(pattern) else _matches(pattern, flag)
         if not matches:
             if os.path.isdir(pattern):
                 raise InputError(
@@ -237,8 +322,67 @@ def expand_patterns(
             raise InputError(
                 f"{flag}: no file matches '{pattern}'; check the path and quote "
                 "the pattern so that the shell does not expand it.")
+        _check_shards(pattern, matches, flag)
         paths.update(dict.fromkeys(sorted(matches)))
     return list(paths)
+
+
+def _matches(pattern: str, flag: str) -> list[str]:
+    """Returns the local files that match a glob. Raises InputError if it matches
+    anything else; "**" also matches the folders on the way to the files."""
+    matches, walks = [], "**" in pattern and re.search(r"(^|/)\*+$", pattern)
+    for path in glob.glob(pattern, recursive=True):
+        if os.path.isfile(path):
+            matches.append(path)
+        elif _is_endless(path):
+            raise InputError(f"{flag}: {path} {_PIPE}")
+        elif os.path.isdir(path):
+            if path != pattern and not walks:
+                raise InputError(
+                    f"{flag}: '{pattern}' matches the folder {path}; give a pattern "
+                    "that matches files only, such as "
+                    f"'{os.path.join(os.path.dirname(pattern), '**', '*')}' for the "
+                    "files in all folders.")
+        else:
+            raise InputError(
+                f"{flag}: {path} is a link " + (
+                    "that leads to itself" if _is_loop(path) else
+                    f"to {os.readlink(path)}, which does not exist")
+                + "; restore the file, or remove the link.")
+    return matches
+
+
+def _report_others(folder: str, matches: Iterable[str], inside: str) -> None:
+    """Warns of the files in a folder, except hidden ones, that are not read."""
+    others = sorted({path for path in glob.glob(
+        os.path.join(glob.escape(folder), "**", "*"), recursive=True)
+        if not os.path.isdir(path)} - {*matches})
+    if others:
+        logging.warning("%d files in %s are not read, because they do not match '%s'; "
+                        "the first is %s.", len(others), folder, inside, others[0])
+
+
+def _is_loop(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def _check_shards(pattern: str, matches: Iterable[str], flag: str) -> None:
+    """Raises InputError if a glob matches some shards of a set, such as
+    "train-00000-of-00002", of which others do not exist."""
+    there = {*matches}
+    sets = {(match[1], match[3]): match for match in map(
+        _SHARD.fullmatch, there - {pattern}) if match}
+    for (begin, end), match in sorted(sets.items()):
+        for number in range(int(match[4])):
+            path = f"{begin}{number:05d}{end}"
+            if path not in there and not exists(path):
+                raise InputError(
+                    f"{flag}: '{pattern}' matches {match[0]}, but {path} is missing; "
+                    "restore that file, or list the files to use.")
 
 
 def unfinished_name(path: str) -> str:
@@ -292,13 +436,13 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
 
         prepare_outputs({"--output_file": ["train.txt"]}, {"--input_file": paths})
 
-    Raises InputError if an output cannot be a file, or is also an input or a different
-    output, by any of its names: a relative path, a symbolic or a hard link. Both
+    Raises InputError if an output cannot be a file, its folder cannot be written, or it
+    is also an input or a different output, by any of its names: a relative path, a symbolic or a hard link. Both
     arguments map flags to their paths, including those derived from them. A folder as
     an input means all files in it.
     """
     known: dict[Any, tuple[str, str]] = {}
-    folders: dict[str, list[str]] = {}
+    folders: dict[str, tuple[str, list[str]]] = {}
     for flag, paths in outputs.items():
         for path in paths:
             _check_file_name(path, flag)
@@ -307,21 +451,23 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                 if other != flag:
                     raise InputError(
                         f"{flag}={path} is also {other}; give each a different name.")
-            folders.setdefault(os.path.dirname(path) or ".", []).append(
-                os.path.basename(path))
+            folder, name = os.path.split(target_of(path))
+            folders.setdefault(folder or ".", (flag, []))[1].append(name)
     for flag, paths in inputs.items():
         for path in paths:
             for key in _written_over(known, path):
                 raise InputError(
                     "{}: {} is also an input ({} {}) and would be overwritten; give "
                     "a different output.".format(*known[key], flag, path))
-    for folder, names in folders.items():
+    for folder, (flag, names) in folders.items():
+        check_folder(folder, flag)
         remove_leftovers(folder, names)
 
 
 def _check_file_name(path: str, flag: str) -> None:
     if is_remote(path):
         return
+    target_of(path, flag)
     if os.path.basename(path) in ("", ".", "..") or os.path.isdir(path):
         raise InputError(
             f"{flag}: {path or 'an empty name'} is a folder; give a file in it.")
@@ -359,9 +505,10 @@ def staged(*paths: str) -> Iterator[list[str]]:
             ...  # write both
 
     They are renamed in the order of `paths`. If the block raises, the temporary files
-    are removed, and existing files at `paths` are unchanged. An OSError becomes an
-    Interruption.
+    are removed, and existing files at `paths` are unchanged. If a path is a link, the
+    file that it leads to is replaced. An OSError becomes an Interruption.
     """
+    paths = list(map(target_of, paths))
     for path in paths:
         make_directory(os.path.dirname(os.fspath(path).rstrip("/")) or ".", path)
     temporary = list(map(unfinished_name, paths))
@@ -376,6 +523,49 @@ def staged(*paths: str) -> Iterator[list[str]]:
     finally:
         for whole in temporary:
             (remove_folder if is_folder(whole) else remove)(whole)
+
+
+@contextlib.contextmanager
+def new_folder(path: str, flag: str) -> Iterator[None]:
+    """Reserves the name of a new folder, which the block writes with `staged`.
+
+        with files.new_folder("exported", "--export_dir"):
+            ...  # a second process that wants to write this folder is refused
+
+    Raises InputError, before the block, if the folder exists or cannot be made, or if a
+    different process on this machine is writing it. What a killed process left of it is
+    removed. If the block fails, the folders above it that were made are removed.
+    """
+    path = os.fspath(path).rstrip("/") or "/"
+    if exists(path):
+        raise InputError(f"{flag}={path} exists already; choose a new folder.")
+    if is_remote(path):
+        yield
+        return
+    target = target_of(path, flag)
+    parent, name = os.path.split(os.path.abspath(target))
+    made, above = [], parent
+    while not os.path.lexists(above):
+        made.append(above)
+        above = os.path.dirname(above)
+    make_directory(parent, flag)
+    remove_leftovers(parent, [name])
+    reserved = unfinished_name(target)
+    try:
+        os.mkdir(reserved)
+        for other in names_in(parent):
+            mark = _INCOMPLETE.search(other)
+            if mark and other[:mark.start()] == name and (
+                    mark[1] == _this_machine() and int(mark[2]) != os.getpid()):
+                raise InputError(
+                    f"{flag}={path}: process {int(mark[2])} is writing this folder; "
+                    "wait for it, stop it, or choose a different folder.")
+        yield
+    finally:
+        # Only empty folders are removed.
+        for folder in (reserved, *made):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
 
 
 @contextlib.contextmanager
@@ -412,12 +602,34 @@ def make_directory(path: str, what: str) -> None:
         return
     try:
         os.makedirs(path, exist_ok=True)
-        probe = os.path.join(path, f".writable-{os.getpid()}")
-        with open(probe, "wb"):
-            pass
-        os.remove(probe)
+        _try_to_write(path)
     except OSError as error:
-        raise InputError(
-            f"{what}: the folder {path} cannot be written: "
-            f"{error.strerror or error}; choose a different folder or change its "
-            "permissions.") from error
+        raise _not_writable(path, what, error) from error
+
+
+def check_folder(path: str, what: str) -> None:
+    """Raises the InputError of make_directory, but makes no folder. `path` or, if it
+    does not exist, the folder in which it would be made must accept files."""
+    if is_remote(path):
+        return
+    try:
+        place = os.path.abspath(path)
+        while not os.path.lexists(place):
+            place = os.path.dirname(place)
+        _try_to_write(place)
+    except OSError as error:
+        raise _not_writable(path, what, error) from error
+
+
+def _try_to_write(folder: str) -> None:
+    """Raises OSError if no file can be created in a folder."""
+    probe = os.path.join(folder, f".writable-{os.getpid()}")
+    with open(probe, "wb"):
+        pass
+    os.remove(probe)
+
+
+def _not_writable(path: str, what: str, error: OSError) -> InputError:
+    return InputError(
+        f"{what}: the folder {path} cannot be written: {error.strerror or error}; "
+        "choose a different folder or change its permissions.")

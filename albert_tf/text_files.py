@@ -170,6 +170,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 def read_json(path: str, advice: str = "") -> Any:
     """Reads the value in a JSON file; `advice` is for errors (parse_json)."""
+    files.check_size(path)
     return parse_json("\n".join(line for _, line in read_lines(path)), path, advice)
 
 

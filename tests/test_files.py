@@ -5,6 +5,7 @@ Compressed and damaged text: tests/pretraining_data/test_spans.py.
 
 import errno
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, Interruption
+from albert_tf.tokenization import sentencepiece_tokenizer, wordpiece_tokenizer
 
 
 def names(folder):
@@ -94,6 +96,101 @@ def test_what_was_there_stays_if_writing_fails(tmp_path, error, raised, message)
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_text() == "old"
 
 
+@pytest.mark.parametrize("write", [
+    lambda path: files.write(path, b"new"),
+    lambda path: (pathlib.Path("other").write_bytes(b"new"),
+                  files.move("other", path)),
+    lambda path: (pathlib.Path("other").write_bytes(b"new"),
+                  files.rename("other", path)),
+], ids=["write", "move", "rename"])
+def test_writing_through_a_link_replaces_what_it_leads_to(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far/target.txt").write_text("old")
+    os.symlink("far/target.txt", "one")
+    os.symlink(tmp_path / "one", "two")
+    write("two")
+    assert (tmp_path / "far/target.txt").read_text() == "new"
+    assert os.path.islink("one") and os.path.islink("two")
+    assert names(tmp_path / "far") == ["target.txt"]
+
+
+def test_writing_through_a_link_to_nothing_yet(tmp_path):
+    (tmp_path / "link").symlink_to("later.txt")
+    files.prepare_outputs({"--output_file": [str(tmp_path / "link")]}, {})
+    files.write(str(tmp_path / "link"), b"new")
+    assert (tmp_path / "later.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("name, message", [
+    ("stdout", "--output_file: .*stdout is a device or belongs to a process"),
+    ("far/stdout", "--output_file: .*far/stdout is a device"),
+    ("devices/new", "is a device or"),
+    ("loop", "--output_file: .*loop is a link that leads to itself"),
+])
+def test_no_output_replaces_a_device(name, message, tmp_path, monkeypatch):
+    """A folder stands for /dev."""
+    monkeypatch.setattr(files, "_SYSTEM_FOLDERS", (str(tmp_path / "devices"),))
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices/stdout").write_text("device")
+    (tmp_path / "far").mkdir()
+    os.symlink("../stdout", tmp_path / "far/stdout")
+    os.symlink("devices/stdout", tmp_path / "stdout")
+    os.symlink("loop", tmp_path / "loop")
+    path = str(tmp_path / name)
+    with pytest.raises(InputError, match=message):
+        files.prepare_outputs({"--output_file": [path]}, {})
+    with pytest.raises(InputError, match="is a"):
+        files.write(path, b"new")
+    assert (tmp_path / "devices/stdout").read_text() == "device"
+    assert names(tmp_path / "devices") == ["stdout"]
+
+
+def test_folders_of_outputs_are_tried_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in ("file", "file/in/it"):
+        with pytest.raises(InputError, match=f"--output: the folder .*{folder} cannot"):
+            files.prepare_outputs({"--output": [str(tmp_path / folder / "out")]}, {})
+    files.prepare_outputs({"--output": [str(tmp_path / "new/folder/out")]}, {})
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_new_folder_is_reserved_while_it_is_written(tmp_path):
+    path = tmp_path / "deep" / "exported"
+    child = subprocess.Popen([sys.executable, "-c", (
+        "import sys\nfrom albert_tf import files\n"
+        "with files.new_folder(sys.argv[1], '--export_dir'):\n"
+        "    print('reserved', flush=True)\n    sys.stdin.read()"), str(path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"reserved\n"
+    with pytest.raises(InputError, match=f"process {child.pid} is writing this folder"):
+        with files.new_folder(str(path), "--export_dir"):
+            pytest.fail("It must not begin.")
+    assert len(names(path.parent)) == 1
+    child.kill()
+    child.communicate()
+    # What the killed process left goes, with all that is in it.
+    (path.parent / names(path.parent)[0] / "half").write_text("")
+    with files.new_folder(str(path), "--export_dir"):
+        with files.staged(str(path)) as (staged,):
+            os.mkdir(staged)
+    assert names(path.parent) == ["exported"]
+    with pytest.raises(InputError, match="--export_dir=.*exported exists already"):
+        with files.new_folder(f"{path}/", "--export_dir"):
+            pytest.fail("It must not begin.")
+
+
+def test_a_new_folder_that_is_not_written_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        with files.new_folder(str(tmp_path / "a/b/c"), "--output"):
+            raise ZeroDivisionError
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="--output: the folder .*file cannot be wri"):
+        with files.new_folder(str(tmp_path / "file/c"), "--output"):
+            pytest.fail("It must not begin.")
+    assert names(tmp_path) == ["file"]
+
+
 def test_moving_renames_or_copies_to_another_disk(tmp_path, monkeypatch):
     source, target = str(tmp_path / "a"), str(tmp_path / "b")
     for code in (None, errno.EXDEV, errno.EACCES):
@@ -115,6 +212,92 @@ def test_moving_renames_or_copies_to_another_disk(tmp_path, monkeypatch):
                 files.move(source, target)
                 assert names(tmp_path) == ["b"]
                 assert (tmp_path / "b").read_text() == str(code)
+
+
+@pytest.fixture(name="odd")
+def _odd(tmp_path, monkeypatch):
+    """A folder of texts, each odd name in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("link", "loop", "pipe", "folder", "shards"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("text")
+    os.symlink("gone.txt", "link/b.txt")
+    os.symlink("b.txt", "loop/b.txt")
+    os.mkfifo("pipe/b.txt")
+    os.mkdir("folder/b.txt")
+    for name in ("r-00000-of-00003", "r-00002-of-00003", "x-00000-of-00001"):
+        (tmp_path / "shards" / name).write_text("text")
+
+
+@pytest.mark.parametrize("pattern, message", [
+    ("link/*", "link/b.txt is a link to gone.txt, which does not exist; restore"),
+    ("link/b.txt", "link/b.txt is a link to gone.txt"),
+    ("loop/*.txt", "loop/b.txt is a link that leads to itself"),
+    ("pipe/*", "pipe/b.txt is a pipe or a device"),
+    ("pipe/b.txt", "pipe/b.txt is a pipe or a device"),
+    ("folder/*", r"'folder/\*' matches the folder folder/b.txt; .*'folder/\*\*/\*'"),
+    ("folder/b.txt", "folder/b.txt is a folder; give the files in it"),
+    ("**/l*/*", "is a link"),
+    ("shards/*", r"'shards/\*' matches .*, but shards/r-00001-of-00003 is missing"),
+    ("shards/r-*", "shards/r-00001-of-00003 is missing; restore that file"),
+])
+def test_nothing_that_a_pattern_matches_is_left_out(odd, pattern, message):
+    with pytest.raises(InputError, match=f"--input_file: .*{message}"):
+        files.expand_patterns(pattern, "--input_file")
+
+
+def test_what_a_pattern_may_leave_out(odd):
+    def found(pattern):
+        return files.expand_patterns(pattern, "--input_file")
+
+    # Folders on the way, shards that are named, and shards that are there.
+    assert found("folder/**") == found("folder/**/*") == ["folder/a.txt"]
+    assert found("shards/r-00002-of-00003") == ["shards/r-00002-of-00003"]
+    pathlib.Path("shards/r-00001-of-00003").write_text("text")
+    assert found("shards/r-*[01]-of-*") == [
+        "shards/r-00000-of-00003", "shards/r-00001-of-00003"]
+
+
+def test_what_a_folder_holds_besides_is_counted(odd, caplog):
+    pathlib.Path("shards/deep").mkdir()
+    pathlib.Path("shards/deep/b.txt").write_text("text")
+    assert files.expand_patterns("shards", "--input_file", inside="**/*.txt") == [
+        "shards/a.txt", "shards/deep/b.txt"]
+    assert "3 files in shards are not read" in caplog.text
+    assert "the first is shards/r-00000-of-00003" in caplog.text
+
+
+def test_what_is_too_large_to_be_read_as_a_whole_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MOST_WHOLE_BYTES", 10)
+    (tmp_path / "config.json").write_text('{"a": 12345}')
+    path = str(tmp_path / "config.json")
+    for read in (text_files.read_object, wordpiece_tokenizer.load_vocab,
+                 sentencepiece_tokenizer.load):
+        with pytest.raises(InputError, match="config.json has 12 bytes; JSON files and"):
+            read(path)
+
+
+def test_an_unknown_scheme_is_one_sentence():
+    for read in (files.open_binary, files.exists, files.is_folder, files.names_in,
+                 text_files.read_object):
+        with pytest.raises(InputError, match="nofs://a/b cannot be reached: .*'nofs'"):
+            read("nofs://a/b")
+
+
+@pytest.mark.parametrize("text", [
+    "{{function_node __wrapped__SaveV2_dtypes_2_device_/job:x}} runs/a/model.ckpt-4_temp"
+    "/part-00000-of-00001; No space left on device [Op:SaveV2]",
+    "runs/a/model.ckpt-4_temp123.data-00000-of-00001; No space left on device\nmore",
+    "runs/a/model.ckpt-4.incomplete-12345/variables/variables_temp/part-0; No space "
+    "left on device"])
+def test_reasons_name_no_temporary_files(text):
+    assert files.reason_of(OSError(text)) == (
+        "runs/a/model.ckpt-4; No space left on device")
+
+
+def test_a_pipe_is_not_opened(odd):
+    with pytest.raises(InputError, match="pipe/b.txt is a pipe or a device, which may"):
+        files.open_binary("pipe/b.txt")
 
 
 def test_names_with_commas(tmp_path):

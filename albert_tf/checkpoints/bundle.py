@@ -10,8 +10,10 @@ Each tensor is read when it is asked for, and written before the next is read, s
 only one is held in memory.
 """
 
+import contextlib
 import dataclasses
 import functools
+import io
 import math
 import os
 import struct
@@ -128,20 +130,43 @@ def read(prefix: str) -> dict[str, Tensor]:
 
         read("albert_base/model.ckpt-best")["bert/pooler/dense/bias"].read()
     """
-    path = f"{prefix}.index"
-    with files.open_binary(path) as stream:
-        content = stream.read()
-    try:
-        entries = dict(_table(content))
+    with _index(prefix) as entries:
         header = dict(fields(entries.pop(b"")))
         shards, size_of = header.get(1, 1), functools.cache(_size_of_data_file)
         return {key.decode(): _tensor(prefix, shards, key.decode(), value, size_of)
                 # Keys that begin with a zero byte are slices of tensors.
                 for key, value in entries.items() if key[:1] != b"\0"}
+
+
+@contextlib.contextmanager
+def _index(prefix: str) -> Iterator[dict[bytes, bytes]]:
+    """Yields the entries of an index; errors in the block are those of its content."""
+    path = f"{prefix}.index"
+    with files.open_binary(path) as stream:
+        content = stream.read()
+    try:
+        yield dict(_table(content))
     except InputError:
         raise
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise _damaged(path, "this is not the index of a checkpoint") from error
+
+
+def num_shards(prefix: str) -> int:
+    """Returns the number of data files that an index names."""
+    with _index(prefix) as entries:
+        return dict(fields(entries[b""])).get(1, 1)
+
+
+def index_with_shards(prefix: str, count: int) -> bytes:
+    """Returns the index of a checkpoint, changed so that its data files are called
+    "...-of-COUNT"; `count` is at least their number."""
+    stream = io.BytesIO()
+    with _index(prefix) as entries:
+        # Of a number that occurs twice in a message, the last one counts.
+        entries[b""] += field(1, count)
+        _write_table(stream, sorted(entries.items()))
+    return stream.getvalue()
 
 
 def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:

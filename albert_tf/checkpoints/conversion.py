@@ -53,8 +53,14 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
                                   sentence_transformers.NAME)):
         if is_set and format != wanted:
             raise InputError(f"--{name} is only for --format={wanted}; leave it out.")
-    if files.exists(output):
-        raise InputError(f"{output} exists already; give a new folder.")
+    with files.new_folder(output, "--output"):
+        return _convert(input, output, format, config, head, encoder_only, dtype,
+                        optimizer_state, allow_nan, pooling, max_seq_length)
+
+
+def _convert(input: str, output: str, format: str, config: formats.Config, head: str,
+             encoder_only: bool, dtype: str, optimizer_state: bool, allow_nan: bool,
+             pooling: str, max_seq_length: int) -> Report:
     checkpoint = formats.read(input, config, head)
     if encoder_only:
         checkpoint = without_heads(

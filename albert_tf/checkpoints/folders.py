@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Mapping, Optional
 import numpy as np
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.errors import InputError
@@ -23,54 +23,55 @@ CHECKPOINT_NAME = "model.ckpt"  # "-" and the step follow
 BEST_CHECKPOINT = "model.ckpt-best"
 # TensorFlow's list of the checkpoints in a folder.
 STATE_FILE = "checkpoint"
+# The step that a run saves first. It is there only until the list is written.
+FIRST_SAVE_FILE = "first_save.json"
 # The null odds from which on the model in the folder leaves a question unanswered.
 NULL_THRESHOLD = "null_score_diff_threshold"
 NULL_THRESHOLD_FILE = "null_threshold.json"
-
-# Names of the files that a run writes, and overwrites, in its folder.
-_OF_A_RUN = re.compile(
-    r"checkpoint|model\.ckpt-(\d+|best)\..*|metrics\.jsonl|(curves|early_exit)\.png"
-    r"|[A-Z][\w-]*\.tsv|(test_results|submit_results|predictions)\.tsv|eval_report\.txt"
-    r"|dropped_questions\.txt|(albert_config|options|task|vocabulary|best_metric"
-    r"|eval_results|early_exit|predict_results|(nbest_)?predictions|null_odds"
-    r"|null_threshold|evaluation_set)\.json")
 
 _INDEX = re.compile(re.escape(CHECKPOINT_NAME) + r"-(\d+)\.index")
 _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
-# ---- the files of a run ----------------------------------------------------
-
-
-def files_of_run(folder: str) -> list[str]:
-    """Returns the paths in a run's folder that the run overwrites."""
-    return [os.path.join(folder, name) for name in files.names_in(folder)
-            if is_of_run(name)]
-
-
-def is_of_run(name: str) -> bool:
-    """Returns whether a run writes a file of this name into its folder."""
-    return bool(_OF_A_RUN.fullmatch(name))
+# ---- the checkpoints of a run ------------------------------------------------
 
 
 def holds_checkpoint(folder: str) -> bool:
     """Returns whether a run has saved its best or another checkpoint in a folder."""
-    return any(files.exists(os.path.join(folder, name))
-               for name in (f"{BEST_CHECKPOINT}.index", STATE_FILE))
+    names = files.names_in(folder)
+    return STATE_FILE in names or f"{BEST_CHECKPOINT}.index" in names or (
+        any(map(_INDEX.fullmatch, names)))
 
 
-def checkpoint_of(folder: str, best: bool = True) -> Optional[str]:
+def _steps(names: Iterable[str]) -> list[int]:
+    """Returns the steps whose checkpoints are among these names, ascending."""
+    return sorted(int(match[1]) for match in map(_INDEX.fullmatch, names) if match)
+
+
+def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
+                  ) -> Optional[str]:
     """Returns the prefix of a run's best checkpoint if `best` and there is one, else of
     the latest that its folder lists.
 
     Returns None if the folder never held a checkpoint. Raises InputError if the list is
-    damaged or names missing files: a new start would overwrite what can be repaired.
+    damaged, names missing files, or is missing itself beside checkpoints: a new start
+    would overwrite what can be repaired. Without the list, a best checkpoint alone is
+    used, but not `to_train`.
     """
     prefix = os.path.join(folder, BEST_CHECKPOINT)
-    if best and files.exists(f"{prefix}.index"):
+    has_best = files.exists(f"{prefix}.index")
+    if best and has_best:
         return prefix
     state_file = os.path.join(folder, STATE_FILE)
     if not files.exists(state_file):
+        steps = _steps(files.names_in(folder))
+        first = _first_save(folder)
+        if first in steps:
+            return os.path.join(folder, f"{CHECKPOINT_NAME}-{first}")
+        if has_best and not steps and not to_train:
+            return prefix
+        if steps or has_best:
+            raise _without_list(folder, steps, has_best)
         return None
     latest = _listed(folder, "model_checkpoint_path")
     if not latest:
@@ -83,6 +84,26 @@ def checkpoint_of(folder: str, best: bool = True) -> Optional[str]:
             f"{earlier_hint(latest[0]) or 'or '}move the folder away to start from the "
             "beginning.")
     return latest[0]
+
+
+def _first_save(folder: str) -> Optional[int]:
+    """Returns the step of a run's first checkpoint if the run was killed before the
+    list of checkpoints was written."""
+    path = os.path.join(folder, FIRST_SAVE_FILE)
+    return text_files.read_object(path, "remove it").get("step") if (
+        files.exists(path)) else None
+
+
+def _without_list(folder: str, steps: list[int], has_best: bool) -> InputError:
+    found = [f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
+             ] if steps else []
+    found += [BEST_CHECKPOINT] if has_best else []
+    start = str(steps[-1]) if steps else os.path.join(folder, BEST_CHECKPOINT)
+    return InputError(
+        f"{folder} holds checkpoints ({'; '.join(found)}), but its file "
+        f"'{STATE_FILE}', which names the latest, is missing. A new run would write "
+        f"over them. Restore that file, give --resume_from={start} to use that "
+        "checkpoint, or choose a different --output_dir.")
 
 
 def all_checkpoints(folder: str) -> list[str]:
@@ -110,10 +131,10 @@ def earlier_hint(prefix: str) -> str:
     final "or "; "" if there is none."""
     folder, name = os.path.split(prefix)
     # The files are looked at, because the list of them may be damaged.
-    others = [int(match[1]) for each in files.names_in(folder or ".")
-              if (match := _INDEX.fullmatch(each)) and match[0] != f"{name}.index"]
+    others = _steps(each for each in files.names_in(folder or ".")
+                    if each != f"{name}.index")
     if others:
-        return (f"give --resume_from={max(others)} to resume from the checkpoint of "
+        return (f"give --resume_from={others[-1]} to resume from the checkpoint of "
                 "that step, or ")
     best = os.path.join(folder, BEST_CHECKPOINT)
     return (f"give --resume_from={best} to resume from there, or "
@@ -256,12 +277,18 @@ def write_tensors(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
 
 
 def write_whole(checkpoint: Any, prefix: str) -> None:
-    """Writes a tf.train.Checkpoint completely or not at all.
-
-    It is written under a temporary name. Then an older checkpoint of this name is
-    removed, the data files are renamed, and the index, which completes it, comes last.
-    """
+    """Writes a tf.train.Checkpoint completely or not at all; see `replace`."""
     _write_then_rename(prefix, checkpoint.write)
+
+
+def copy_whole(source: str, prefix: str) -> None:
+    """Copies the files of a checkpoint, completely or not at all; see `replace`."""
+    def copy(temporary):
+        for name in (*_data_files(source), f"{os.path.basename(source)}.index"):
+            path = os.path.join(os.path.dirname(source), name)
+            files.copy(path, temporary + path[len(source):])
+
+    _write_then_rename(prefix, copy)
 
 
 def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
@@ -271,22 +298,52 @@ def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
     temporary = f"{prefix}_temp{os.getpid()}"
     try:
         write(temporary)
-        # The old index is removed first and the new one renamed last: there is never an
-        # index beside the data of a different checkpoint.
-        files.remove(f"{prefix}.index")
-        for name in _data_files(prefix):
-            files.remove(os.path.join(folder, name))
-        written = [os.path.join(folder, name) for name in _data_files(temporary)]
-        for path in (*written, f"{temporary}.index"):
-            files.rename(path, prefix + path[len(temporary):])
+        replace(temporary, prefix)
     except _errors_of_writing() as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"{prefix}: the checkpoint cannot be written: {reason}.") from error
+        raise InputError(f"{prefix}: the checkpoint cannot be written: "
+                         f"{files.reason_of(error)}.") from error
     finally:
         for name in _data_files(temporary):
             files.remove(os.path.join(folder, name))
         files.remove(f"{temporary}.index")
+
+
+def replace(temporary: str, prefix: str) -> None:
+    """Renames the files of a checkpoint to `prefix`. An older checkpoint there is
+    replaced so that, even if this process is killed, one complete checkpoint of that
+    name is there at any moment.
+
+    Only the index can be replaced in one operation, so it must not name data files of
+    the old checkpoint. Their names end in their number, "-of-00001". If both
+    checkpoints have the same number, the new data files are first called
+    "-of-00002", with an index that says so, and get their own names at the end.
+    """
+    count = bundle.num_shards(temporary)
+    names = [each.removeprefix(os.path.basename(temporary))
+             for each in _data_files(temporary)]
+    if _num_shards(prefix) == count:
+        wider = [f"{name[:-5]}{count + 1:05d}" for name in names]
+        for name, other in zip(names, wider):
+            files.rename(temporary + name, prefix + other)
+        files.write(f"{prefix}.index", bundle.index_with_shards(temporary, count + 1))
+        for name, other in zip(names, wider):
+            files.link(prefix + other, prefix + name)
+    else:
+        for name in names:
+            files.rename(temporary + name, prefix + name)
+    files.rename(f"{temporary}.index", f"{prefix}.index")
+    for name in _data_files(prefix):
+        if not name.endswith(f"-of-{count:05d}"):
+            files.remove(os.path.join(os.path.dirname(prefix), name))
+
+
+def _num_shards(prefix: str) -> int:
+    """Returns the number of data files of a checkpoint; 0 if it is damaged or not
+    there."""
+    try:
+        return bundle.num_shards(prefix) if files.exists(f"{prefix}.index") else 0
+    except InputError:
+        return 0
 
 
 def _errors_of_writing() -> tuple[type[Exception], ...]:

@@ -72,6 +72,9 @@ def read(path: str, config: Config = None, head: str = "",
     """
     from albert_tf.checkpoints import tokenizer_files
 
+    if not os.fspath(path).strip():
+        raise InputError("the path of the model is empty; give its folder, or a "
+                         "checkpoint in it.")
     path = located(path)
     if head and head not in ROOT_HEADS:
         raise InputError(f"head '{head}' is not known; give one of "

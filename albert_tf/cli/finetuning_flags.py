@@ -16,13 +16,16 @@ from albert_tf.jobs import parallel
 from albert_tf.checkpoints import (
     formats, labels as label_names, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.checkpoint import Vocabulary
-from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
+from albert_tf.checkpoints.folders import (
+    checkpoint_of, folder_of, holds_checkpoint)
+from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.finetuning.recipes import published_size, recipe_for
+from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.finetuning.task import Settings
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import Rules
@@ -161,7 +164,8 @@ def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None
         "init_checkpoint", "teacher") if FLAGS[name].value}
     files.prepare_outputs({"--prediction_file": [path]}, sources)
     folder, name = os.path.split(os.path.realpath(path))
-    if name != "predictions.tsv" and is_of_run(name) and (
+    if name != "predictions.tsv" and is_of_run(
+            name, ("classification", "race", "squad")) and (
             folder == os.path.realpath(FLAGS.output_dir or "")):
         raise InputError(f"--prediction_file={path}: the run writes a different file "
                          "of that name to --output_dir; choose another name.")
@@ -344,6 +348,10 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
     _check_several_runs()
     cli_flags.check_teacher()
     _check_export_dir()
+    for name, folder in (("cached_dir", FLAGS.cached_dir), *(
+            (name, os.path.dirname(FLAGS[name].value or "") or ".")
+            for name in feature_files.values())):
+        files.check_folder(folder or ".", f"--{name}")
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
         run, config, its_tokenizer, FLAGS[flag].value, cli_flags.make_strategy,
@@ -442,6 +450,8 @@ def check_start() -> None:
     """Raises InputError if there is no model to start from, before any long work."""
     folder, init = FLAGS.output_dir, cli_flags.init_checkpoint()
     if holds_checkpoint(folder):
+        if not FLAGS.resume_from and not files.exists(os.path.join(folder, SEEDS_FILE)):
+            checkpoint_of(folder, best=not FLAGS.do_train, to_train=FLAGS.do_train)
         return
     if not init and not (FLAGS.do_train and FLAGS.from_scratch):
         raise InputError(

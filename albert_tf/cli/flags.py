@@ -15,6 +15,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import (
     chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.checkpoint import Checkpoint
+from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
@@ -28,24 +29,6 @@ FLAGS = flags.FLAGS
 # The largest step, size or count: TensorFlow holds them in 32 bits.
 MOST = 2 ** 31 - 1
 TEACHER_NUMBERS = ("teacher_weight", "temperature", "teacher_hidden_weight")
-
-
-class Number(flags.FloatParser):
-    """Parses a finite number within bounds, for flags.DEFINE; `below` itself is
-    refused.
-
-    absl's own parser lets nan pass every bound."""
-
-    def __init__(self, upper_bound: float = 1e38, below: Optional[float] = None,
-                 lower_bound: float = 0.0):
-        super().__init__(lower_bound, upper_bound)
-        self._below = below
-        if below is not None:
-            self.syntactic_help = f"a number of at least 0 and below {below:g}"
-
-    def is_outside_bounds(self, val: float) -> bool:
-        return not self.lower_bound <= val <= self.upper_bound or (
-            self._below is not None and val >= self._below)
 
 
 def lower_as_stated(vocabulary: str) -> None:
@@ -323,6 +306,7 @@ def run_options(**task_options: Any) -> RunOptions:
     if not FLAGS.output_dir:
         raise InputError("give the folder for checkpoints: --output_dir=FOLDER.")
     use_old_flags()
+    files.check_folder(FLAGS.output_dir, "--output_dir")
     _check_folders()
     if not FLAGS.clip_norm:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be greater than "
@@ -393,8 +377,7 @@ def kept_configs() -> list[str]:
 def check_init_checkpoint() -> None:
     """Raises InputError if --init_checkpoint is needed and holds no checkpoint."""
     init = init_checkpoint()
-    # These questions do not load TensorFlow.
-    if init and not any(map(holds_checkpoint, (FLAGS.output_dir, init))) and (
+    if init and not holds_checkpoint(FLAGS.output_dir) and (
             not formats.is_foreign(init)):
         find_checkpoint(init)
 

@@ -9,10 +9,12 @@ from absl import flags
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import checkpoint, formats
-from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE, is_of_run
+from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
+from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
 from albert_tf.checkpoints.vocabulary import TASK_FILE
-from albert_tf.cli.flags import MOST, Number, lower_as_stated
+from albert_tf.cli.flags import MOST, lower_as_stated
+from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount
@@ -120,7 +122,8 @@ def check_output(flag: str, path: str) -> None:
     """Raises InputError if the output would overwrite a file of the model. JSON lines
     may be written into the model's folder."""
     folders = formats.folders_of_models(FLAGS.model)
-    may_overwrite = not path.endswith(".jsonl") or is_of_run(os.path.basename(path))
+    may_overwrite = not path.endswith(".jsonl") or is_of_run(
+        os.path.basename(path), tasks=())
     files.prepare_outputs({flag: [path]}, {
         "--model": folders if may_overwrite else [],
         **{f"--{name}": [FLAGS[name].value] for name in ("vocab_file", "spm_model_file")

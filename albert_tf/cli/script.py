@@ -8,6 +8,7 @@ library is imported here. """
 
 import atexit
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -99,7 +100,11 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                     f"'{argv[1]}' is not a flag. Write flags as --name=value, and put "
                     "values with spaces in quotes.")
             main(argv)
+            if sys.stdout:
+                sys.stdout.flush()
         except BaseException as error:
+            if isinstance(error, OSError) and _output_failed(argv[0], error):
+                return
             # A library may have replaced the exception that the signal raised.
             number = getattr(error, "signal_number", _received)
             if number is not None:
@@ -125,6 +130,31 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
         raise
 
 
+def _output_failed(name: str, error: OSError) -> bool:
+    """Returns whether the reader of the standard output has ended, such as `| head`,
+    which is no error. Ends the program with a sentence if the disk is full."""
+    ended = isinstance(error, BrokenPipeError) and _reader_has_ended()
+    if not ended and error.errno != errno.ENOSPC:
+        return False
+    # What is left in the buffer would fail again at the end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not ended:
+        print(f"{name}: the output cannot be written: {error.strerror}; make room, and "
+              "start again.", file=sys.stderr)
+        sys.exit(1)
+    return True
+
+
+def _reader_has_ended() -> bool:
+    import select
+
+    if not hasattr(select, "poll"):  # Windows
+        return True
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def _end_now(code: Any) -> None:
     """Ends the process after the functions of `atexit`, with all output written.
 
@@ -135,7 +165,7 @@ def _end_now(code: Any) -> None:
     if isinstance(code, str):
         print(code, file=sys.stderr)
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     os._exit(code if isinstance(code, int) else int(bool(code)))
 

@@ -222,7 +222,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     if files.exists(output_file):
         if (folder.known(_JOINED) or {}).get("mark") == _mark(output_file):
             logging.info("%s is already complete.", output_file)
-            return files.remove_folder(folder.path)
+            return folder.remove()
         raise InputError(f"--output_file={output_file} exists already; give a new "
                          "name, or remove the file.")
     if not files.is_remote(output_file):

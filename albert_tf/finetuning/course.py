@@ -17,7 +17,9 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints import formats, labels as label_names
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS
-from albert_tf.checkpoints.folders import all_checkpoints, files_of_run
+from albert_tf.checkpoints.folders import all_checkpoints
+from albert_tf.checkpoints.run_files import (
+    check_run_folder, claim_run_folder, files_of_run)
 from albert_tf.errors import DivergenceError, InputError
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.common import cut_note
@@ -44,6 +46,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     """
     # 1. Check that the folder fits the task, and the teacher fits the model.
     folder = settings.run.output_dir
+    check_run_folder(folder, _name_of(task))
     model_folder.check_use(folder, settings.kept, settings.do_train)
     teaching = None
     _log_initial_labels(task, settings)
@@ -71,12 +74,19 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     # 4. Set up the devices. TensorFlow does not allow this after its first operation,
     # and reading features runs some.
     strategy = settings.make_strategy()
+    claim_run_folder(folder, _name_of(task))
     with contextlib.ExitStack() as stack:
         if settings.do_train:
             from albert_tf.training import run_folder
 
             stack.enter_context(run_folder.held(folder, strategy))
             model_folder.keep(folder, settings.kept, settings.vocabulary)
+        if settings.export_dir:
+            from albert_tf.training import devices
+
+            if devices.is_chief(strategy):
+                stack.enter_context(files.new_folder(
+                    settings.export_dir, "--export_dir"))
         # 5. Load or compute the features, and check that a batch fits into memory.
         tables = {split: _features(task, settings, split, data, paths[split])
                   for split, data in sets.items()}
@@ -95,6 +105,11 @@ def fine_tune(task: FineTuningTask, settings: Settings,
                 "train", sets["train"]), _evaluation_set(task, settings, sets))
             settings = dataclasses.replace(settings, do_train=False)
         run(settings)
+
+
+def _name_of(task: FineTuningTask) -> str:
+    """Returns the name of the task's folder in finetuning."""
+    return type(task).__module__.split(".")[-2]
 
 
 def _teaching(task: FineTuningTask, settings: Settings) -> Any:
@@ -150,8 +165,7 @@ def _feature_paths(settings: Settings, splits: Iterable[str]) -> dict[str, str]:
         if flag and path in paths.values():
             raise InputError(f"--{flag}={path} is the file of a different set already; "
                              "give each set its own file.")
-        if file:
-            features.check_own(path, f"--{flag}")
+        features.check_own(path, f"--{flag}" if file else "")
         files.make_directory(os.path.dirname(path) or ".",
                              f"--{flag}" if file else "--cached_dir")
         paths[split] = path

@@ -135,11 +135,13 @@ def load_or_create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
 
 def check_own(path: str, flag: str) -> None:
     """Raises InputError if a file exists and holds no features, which would overwrite
-    it."""
+    it. `flag` is the flag that names the file, "" for none."""
     if files.exists(path) and not files.exists(fingerprint_path(path)):
         raise InputError(
-            f"{flag}={path} was not written by this script, which would overwrite it "
-            "with features; choose a different name, or leave the flag out.")
+            f"{flag}{'=' * bool(flag)}{path} was not written by this script, which "
+            "would overwrite it with features; " + (
+                "choose a different name, or leave the flag out." if flag
+                else "move it away, or give a different --cached_dir."))
 
 
 def fingerprint_path(path: str) -> str:
@@ -206,7 +208,8 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
     if files.is_folder(path):
         raise InputError(f"{path}: cannot be written: Is a directory.")
     digest = hashlib.sha256()
-    staged, sidecar = files.unfinished_name(path), files.unfinished_name(path)
+    staged, sidecar = (files.unfinished_name(files.target_of(each))
+                       for each in (path, fingerprint_path(path)))
     try:
         with tfrecord.RecordWriter(staged) as writer:
             def write(record: bytes) -> None:

@@ -19,7 +19,9 @@ from typing import Any, Callable, Mapping
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints.folders import BEST_CHECKPOINT, holds_checkpoint
+from albert_tf.checkpoints.folders import (
+    BEST_CHECKPOINT, copy_whole, find_checkpoint, holds_checkpoint)
+from albert_tf.checkpoints.run_files import claim_run_folder
 from albert_tf.errors import DivergenceError, InputError
 from albert_tf.finetuning import model_folder
 
@@ -117,6 +119,7 @@ def _train_one(settings: Any, strategy: Any, train: Callable[[Any], str]
     tf_keras.backend.clear_session()
     gc.collect()
     files.make_directory(folder, "--output_dir")
+    claim_run_folder(folder)
     with run_folder.held(folder, strategy):
         model_folder.keep(folder, settings.kept, settings.vocabulary)
         try:
@@ -169,17 +172,13 @@ def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str
 
 def _publish(folder: str, name: str) -> None:
     """Copies the best run's checkpoint and options to the folder of all runs."""
-    from albert_tf.checkpoints.folders import find_checkpoint
     from albert_tf.training import run_folder
 
     source = os.path.join(folder, name)
-    prefix = find_checkpoint(os.path.join(source, BEST_CHECKPOINT))
-    names = [each for each in files.names_in(source)
-             if each.startswith(f"{os.path.basename(prefix)}.data-")]
-    files.remove(os.path.join(folder, f"{BEST_CHECKPOINT}.index"))
-    # The index comes last, because the files are a checkpoint only with it.
-    for each in (run_folder.OPTIONS_FILE, *names, f"{BEST_CHECKPOINT}.index"):
-        files.copy(os.path.join(source, each), os.path.join(folder, each))
+    files.copy(os.path.join(source, run_folder.OPTIONS_FILE),
+               os.path.join(folder, run_folder.OPTIONS_FILE))
+    copy_whole(find_checkpoint(os.path.join(source, BEST_CHECKPOINT)),
+               os.path.join(folder, BEST_CHECKPOINT))
 
 
 def _log(runs: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:

@@ -62,6 +62,14 @@ def _refusal(folder: str, flag: str, owner: dict) -> InputError:
            if known else "") + "; wait for it, stop it, or give a different folder.")
 
 
+def _check_ours(content: bytes, path: str, flag: str, folder: str) -> None:
+    """Raises InputError if a different program wrote the lock file."""
+    if content and not {"host", "process"} <= _parsed(content).keys():
+        raise InputError(
+            f"{_named(flag, folder)}: {path} is not the lock of a run, which would "
+            "replace it; move that file away, or give a different folder.")
+
+
 def _parsed(content: bytes) -> dict:
     with contextlib.suppress(ValueError):
         value = json.loads(content)
@@ -91,6 +99,8 @@ def _local(path: str, folder: str, flag: str) -> Iterator[None]:
                 os.fstat(stream.fileno()), os.stat(path)):
             # It was opened just before the run that held it ended and removed it.
             raise _refusal(folder, flag, {})
+        stream.seek(0)
+        _check_ours(stream.read(), path, flag, folder)
         stream.truncate(0)
         stream.write(json.dumps(_owner()).encode() + b"\n")
         stream.flush()
@@ -128,6 +138,7 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
         files.write(path, json.dumps({**mine, "beat": count}).encode())
 
     content = read()
+    _check_ours(content, path, flag, folder)
     if content:
         logging.info("%s exists. Waiting %.0f s to see whether another run is still "
                      "using this folder.", path, patience)

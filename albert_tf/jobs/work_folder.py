@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping
 
 import google_crc32c
@@ -18,8 +19,16 @@ from albert_tf import files, text_files
 from albert_tf.jobs import locks
 from albert_tf.errors import InputError
 
-_SETTINGS = "settings"
-_LOCK = "lock"
+# Marks a folder as ours. The name is one that no other program uses.
+_SETTINGS = "albert_tf.unfinished"
+_LOCK = "albert_tf.lock"
+# The same two files in folders of earlier versions.
+_EARLIER_SETTINGS, _EARLIER_LOCK = "settings", "lock"
+# The names of all other files that a run writes into its folder.
+_OURS = re.compile(
+    rf"((part|plans|piece|unit|shard|summary)-\d[\d-]*(\.[a-z]+)?|joined\.json"
+    rf"|{re.escape(_SETTINGS)}\.json|{re.escape(_LOCK)})(\.incomplete-\d+)?"
+    r"|\.writable-\d+")
 READ_BYTES = 1 << 20
 
 
@@ -113,41 +122,80 @@ class WorkFolder:
                     logging.info("Finished work is kept in %s. Run the same command "
                                  "again to resume.", self.path)
                 else:
-                    files.remove_folder(self.path)
+                    self.remove()
                 raise
-            files.remove_folder(self.path)
+            self.remove()
 
     @contextlib.contextmanager
     def claimed(self, settings: Mapping[str, Any], inputs: Any) -> Iterator[bool]:
         """Makes the folder and locks it; yields whether an unfinished run is resumed.
 
-        Raises InputError if the unfinished run has different `settings`. If its
-        `inputs` differ, its work is removed. Both are JSON values.
+        Raises InputError if the folder holds files that no run of ours wrote, or if the
+        unfinished run has different `settings`. If its `inputs` differ, its work is
+        removed. Both are JSON values.
         """
+        self._check_others()
         files.make_directory(self.path, "the folder for unfinished work")
-        names = sorted(os.listdir(self.path))
-        others = [name for name in names if name != _LOCK
-                  # A process that was killed at its start may leave these.
-                  and not name.startswith(
-                      (f"{_SETTINGS}.json.incomplete", ".writable-"))]
-        if others and f"{_SETTINGS}.json" not in names:
-            raise InputError(
-                f"{self.path} holds other files, such as {others[0]}; give an empty or "
-                "new folder for unfinished work, because it is removed at the end.")
         with locks.hold(self.path, name=_LOCK):
             files.remove_leftovers(self.path)
             now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
-            before = self.known(_SETTINGS)
+            before = self.known(_SETTINGS) or self._of_earlier_version()
             if before != now:
                 if before is not None:
                     self._check_settings(before.get("settings", {}), now["settings"])
-                for name in os.listdir(self.path):
-                    if name != _LOCK:
-                        os.remove(self.file(name))
+                self._clear(keep=(_LOCK,))
                 before = None
-            if before is None:
+            # An earlier version's run continues under the new name.
+            if self.known(_SETTINGS) != now:
                 files.write(self.file(f"{_SETTINGS}.json"), json.dumps(now).encode())
             yield before is not None
+
+    def _others(self) -> list[str]:
+        """Returns the names in the folder that are not of our files."""
+        ours = (f"{_EARLIER_SETTINGS}.json", _EARLIER_LOCK) if (
+            self._of_earlier_version()) else ()
+        return [name for name in files.names_in(self.path)
+                if name not in ours and (
+                    not _OURS.fullmatch(name) or files.is_folder(self.file(name)))]
+
+    def _check_others(self) -> None:
+        """Raises InputError if the folder holds anything that is not a run's."""
+        names, others = files.names_in(self.path), self._others()
+        is_ours = f"{_SETTINGS}.json" in names or self._of_earlier_version()
+        # A run that was killed at its start leaves files without settings.
+        unclear = [] if is_ours else [
+            name for name in names if not name.startswith(
+                (_SETTINGS, _LOCK, ".writable-"))]
+        if others or unclear:
+            raise InputError(
+                f"{self.path} holds files that are not unfinished work, such as "
+                f"{(others or unclear)[0]}; give an empty or new folder (--work_dir), "
+                "because it is removed at the end. Nothing there was changed.")
+
+    def _of_earlier_version(self) -> dict[str, Any] | None:
+        """Returns the settings that an earlier version of this project wrote."""
+        value = self.known(_EARLIER_SETTINGS)
+        return value if value and value.keys() == {"settings", "inputs"} and (
+            isinstance(value["settings"], dict)
+            and "version" in value["settings"]) else None
+
+    def remove(self) -> None:
+        """Removes the run's files, and the folder if nothing else is in it."""
+        others = self._others()
+        self._clear(keep=others)
+        if others:
+            logging.warning("%s is kept, because it holds other files, such as %s.",
+                            self.path, others[0])
+        else:
+            with contextlib.suppress(OSError):  # Something else may have been added.
+                os.rmdir(self.path)
+
+    def _clear(self, keep: Iterable[str]) -> None:
+        # The settings are last, so that the folder is ours until it is empty.
+        names = {*files.names_in(self.path)} - {*keep}
+        for name in sorted(names, key=lambda name: (
+                name.startswith((_SETTINGS, _LOCK)), name == "joined.json", name)):
+            files.remove(self.file(name))
 
     def _check_settings(self, before: Mapping, now: Mapping) -> None:
         for name in sorted({*before, *now}):
@@ -201,7 +249,8 @@ class WorkFolder:
 
     def is_empty(self) -> bool:
         """Returns whether no unit is finished."""
-        return not any(name.endswith(".json") and name != f"{_SETTINGS}.json"
+        return not any(name.endswith(".json") and name not in (
+            f"{_SETTINGS}.json", f"{_EARLIER_SETTINGS}.json")
                        for name in os.listdir(self.path))
 
 

@@ -180,7 +180,7 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
     except tf.errors.OpError as error:
         raise InputError(f"--export_dir={export_dir} cannot be written "
-                         f"({error.message.splitlines()[0]}); choose a different "
+                         f"({files.reason_of(error)}); choose a different "
                          "folder.") from error
     logging.info("Exported to %s in %s. The signature %s takes %s.", export_dir,
                  duration(time.monotonic() - begin), SIGNATURE,

@@ -14,7 +14,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.folders import files_of_run
+from albert_tf.checkpoints.run_files import check_run_folder, files_of_run
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, SpecialIds
@@ -81,6 +81,7 @@ class PretrainingData(NamedTuple):
         # 1. Find the files and check the outputs, before any content is read.
         train, evaluation = _paths(options, list(specs))
         paths = [path for group in train.values() for path in group]
+        check_run_folder(options.output_dir)
         files.prepare_outputs({"--output_dir": files_of_run(options.output_dir)}, {
             "--eval_input_file": evaluation, "--input_file": paths})
         # 2. Check the summaries beside the records: vocabulary and objective.

@@ -346,11 +346,12 @@ class _Training:
         """Saves a checkpoint of the current step."""
         step, output_dir = self.run.current_step, self.run.options.output_dir
         try:
-            self.manager.save(checkpoint_number=step)
+            with run_folder.saving(self.manager.directory, step):
+                self.manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
             raise InputError(
                 f"{output_dir}: the checkpoint of step {step} cannot be written "
-                f"({str(error).strip().splitlines()[0]}); free some space there, and "
+                f"({files.reason_of(error)}); free some space there, and "
                 "run the same command to continue from the previous checkpoint."
             ) from error
         logging.info("Checkpoint of step %d saved in %s.", step, output_dir)

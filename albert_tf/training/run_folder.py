@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -19,8 +19,8 @@ from albert_tf import files, text_files
 from albert_tf.jobs import locks
 from albert_tf.checkpoints.checkpoint import check_finite
 from albert_tf.checkpoints.folders import (
-    BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, checkpoint_of, chosen_checkpoint,
-    damage_explained, earlier_hint, holds_checkpoint)
+    BEST_CHECKPOINT, CHECKPOINT_NAME, FIRST_SAVE_FILE, STATE_FILE, checkpoint_of,
+    chosen_checkpoint, damage_explained, earlier_hint, holds_checkpoint)
 from albert_tf.checkpoints.restore import restore_tf1, write_config
 from albert_tf.errors import InputError
 from albert_tf.training import devices
@@ -35,10 +35,10 @@ RESULTS_FILE = "eval_results.json"
 
 # Temporary names under which files are written before they are renamed.
 _UNFINISHED = re.compile(
-    re.escape(CHECKPOINT_NAME) + r"-.*_temp.*"
+    re.escape(CHECKPOINT_NAME) + r"-(\d+|best)_temp\d*(/|\.index|\.data-.*|_temp.*)?"
     r"|" + STATE_FILE + r"\.tmp.*"
     r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
-    r"|.*\.(json|jsonl|png)\.incomplete-\d+")
+    r"|.*\.(json|jsonl|png|index|data-\d+-of-\d+)\.incomplete-\d+")
 
 # Options that do not change the weights, but only logs, checkpoints, evaluation,
 # memory.
@@ -189,7 +189,7 @@ def load_to_train(run) -> None:
     `run` is a loop.Run.
     """
     options = run.options
-    latest = _checkpoint(options, best=False)
+    latest = _checkpoint(options, best=False, to_train=True)
     devices.check_same_start(
         run.strategy, step_of(latest) if latest else 0, run.evaluation_set)
     if latest:
@@ -239,10 +239,24 @@ def load_to_use(run, best: bool) -> None:
             "--init_checkpoint is given; give one.")
 
 
-def _checkpoint(options: RunOptions, best: bool) -> Optional[str]:
+def _checkpoint(options: RunOptions, best: bool, to_train: bool = False
+                ) -> Optional[str]:
     if options.resume_from:
         return chosen_checkpoint(options.output_dir, options.resume_from)
-    return checkpoint_of(options.output_dir, best)
+    return checkpoint_of(options.output_dir, best, to_train)
+
+
+@contextlib.contextmanager
+def saving(folder: str, step: int) -> Iterator[None]:
+    """Holds the step of a run's first checkpoint in a file until TensorFlow has listed
+    it, so that a run that was killed in between finds it."""
+    path = os.path.join(folder, FIRST_SAVE_FILE)
+    is_first = not files.exists(os.path.join(folder, STATE_FILE))
+    if is_first:
+        text_files.write_json(path, {"step": step})
+    yield
+    if is_first:
+        files.remove(path)
 
 
 def _initialize(run, may_be_new: Callable[[str], bool]) -> None:

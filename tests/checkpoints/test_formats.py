@@ -458,3 +458,8 @@ def test_a_published_config_has_the_heads_that_shapes_tell():
         published("x", sizes)
     with pytest.raises(InputError, match="do not tell the number of layers; give"):
         published("x", {**sizes, "num_attention_heads": 10})
+
+
+def test_an_empty_path_is_said_to_be_empty():
+    with pytest.raises(InputError, match="the path of the model is empty; give its"):
+        formats.read("")

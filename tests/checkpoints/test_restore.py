@@ -1,5 +1,6 @@
 """Weights by the release's names: what restoring reports, refuses and writes."""
 
+import contextlib
 import functools
 import json
 import os
@@ -447,6 +448,32 @@ def test_the_list_as_tensorflow_writes_it(tmp_path):
         checkpoint_files.checkpoint_of(str(folder), best=False)
 
 
+@pytest.mark.parametrize("names, found, start", [
+    (["model.ckpt-3", "model.ckpt-12", "model.ckpt-best"],
+     "steps 3, 12; model.ckpt-best", "12"),
+    (["model.ckpt-3"], "step 3", "3"),
+    (["model.ckpt-best"], "model.ckpt-best", ".*model.ckpt-best")])
+def test_checkpoints_without_their_list_are_not_overwritten(
+        names, found, start, tmp_path):
+    for name in names:
+        write(tmp_path, {"w": np.float32(1)}, name)
+    folder = str(tmp_path)
+    assert checkpoint_files.holds_checkpoint(folder)
+    with pytest.raises(InputError, match=rf"\({found}\), but its file 'checkpoint', "
+                                         rf".*--resume_from={start} to use"):
+        checkpoint_files.checkpoint_of(folder, best=False, to_train=True)
+    if names[-1] == "model.ckpt-best":  # What evaluates may use it.
+        assert checkpoint_files.checkpoint_of(folder).endswith("best")
+
+
+def test_a_kill_in_the_first_save_is_no_lost_list(tmp_path):
+    folder, place = str(tmp_path), dict(best=False, to_train=True)
+    (tmp_path / "first_save.json").write_text('{"step": 4}')
+    assert checkpoint_files.checkpoint_of(folder, **place) is None
+    path = write(tmp_path, {"w": np.float32(1)}, "model.ckpt-4")
+    assert checkpoint_files.checkpoint_of(folder, **place) == path
+
+
 def test_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
@@ -510,6 +537,87 @@ def test_writing_replaces_and_leaves_nothing_else(tmp_path):
     step = tf.Variable(0)
     tf.train.Checkpoint(step=step).read(prefix).assert_consumed()
     assert int(step) == 3
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at(monkeypatch, number):
+    """Raises Killed at the operation on files with this number; nothing after it, such
+    as cleaning up, has an effect."""
+    count = 0
+
+    def killing(name):
+        operation = getattr(os, name)
+
+        def run(*args, **options):
+            nonlocal count
+            count += 1
+            if count >= number:
+                raise Killed
+            return operation(*args, **options)
+
+        monkeypatch.setattr(os, name, run)
+
+    for name in ("replace", "remove", "unlink", "link", "rename"):
+        killing(name)
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+@pytest.mark.parametrize("write", [
+    lambda value, prefix: checkpoint_files.write_tensors({"w": np.float32(value)}, prefix),
+    lambda value, prefix: checkpoint_files.copy_whole(write(
+        pathlib.Path(prefix).parent / "other", {"w": np.float32(value)}, "x"), prefix)],
+    ids=["write", "copy"])
+def test_one_complete_checkpoint_is_there_at_any_kill(
+        write, links, tmp_path, monkeypatch):
+    """Each kill is followed by a write that succeeds, from what the kill has left."""
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *paths: os.stat("no such file"))
+    prefix = str(tmp_path / "model.ckpt-best")
+
+    def value():
+        # Both readers: TensorFlow's, and the project's.
+        reader = tf.train.load_checkpoint(prefix)
+        assert reader.get_tensor("w") == checkpoint_files.read_tensors(prefix)["w"]
+        return reader.get_tensor("w")
+
+    checkpoint_files.write_tensors({"w": np.float32(0)}, prefix)
+    seen = set()
+    for number in range(1, 50):
+        before = value()
+        with monkeypatch.context() as patch:
+            kill_at(patch, number)
+            try:
+                write(number, prefix)
+                ended = True
+            except Killed:
+                ended = False
+        assert value() in (before, number)
+        seen.add(value() == number)
+        if ended:
+            break
+        write(number + 100, prefix)
+        assert value() == number + 100
+    assert ended and number > 4 and seen == {False, True}
+    assert sorted(path.name for path in tmp_path.glob("model.ckpt-best.*")
+                  if "incomplete" not in path.name) == [
+        "model.ckpt-best.data-00000-of-00001", "model.ckpt-best.index"]
+
+
+def test_a_kill_leaves_a_checkpoint_that_the_next_write_replaces(tmp_path, monkeypatch):
+    """After any kill, a second kill at any moment still leaves one."""
+    for first in range(1, 12):
+        for second in range(1, 12):
+            prefix = str(tmp_path / f"{first}-{second}" / "model.ckpt-best")
+            checkpoint_files.write_tensors({"w": np.float32(0)}, prefix)
+            for value, number in ((1, first), (2, second)):
+                with monkeypatch.context() as patch:
+                    kill_at(patch, number)
+                    with contextlib.suppress(Killed):
+                        checkpoint_files.write_tensors({"w": np.float32(value)}, prefix)
+            assert checkpoint_files.read_tensors(prefix)["w"] in (0, 1, 2)
 
 
 def test_a_failed_write_keeps_the_old(tmp_path):

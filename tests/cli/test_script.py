@@ -1,6 +1,9 @@
 """script.run: how a process ends that has TensorFlow."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -45,6 +48,46 @@ def test_it_ends_without_waiting_for_what_is_dropped(end, status, at_once, tmp_p
     assert worker.stdout == "worked\ntidied up\ndropped\n"
     assert ("mend it" in done.stderr) == ("mend" in end)
     assert done.stderr == worker.stderr
+
+
+OUTPUT = """
+from albert_tf.cli import script
+import sys
+
+class Full:
+    closed = False
+    def write(self, text): raise OSError(28, "No space left on device")
+    def flush(self): pass
+    def fileno(self): return 1
+
+def main(argv):
+    if {full}:
+        sys.stdout = Full()
+    for _ in range({count}):
+        print("word " * 1000)
+
+if __name__ == "__main__":
+    script.run(main)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+@pytest.mark.parametrize("end", ["| true", "| head -c 5", ">&-"])
+def test_an_output_that_nobody_reads_is_no_error(end, count, tmp_path):
+    (tmp_path / "try.py").write_text(OUTPUT.format(full=False, count=count))
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} try.py {end}"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_output_without_room_is_one_sentence(tmp_path):
+    path = tmp_path / "try.py"
+    path.write_text(OUTPUT.format(full=True, count=1))
+    done = run_python(path, env={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "try.py: the output cannot be written: No space left on device" in done.stderr
 
 
 # ---- --help ----------------------------------------------------------------

@@ -23,8 +23,8 @@ import pytest
 
 import albert_tf
 from albert_tf.jobs import beam
-from albert_tf import files
 from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.errors import InputError
 from albert_tf.features import job, vectors as features
 from albert_tf.features.options import KINDS, Options
@@ -294,7 +294,7 @@ def test_a_run_that_was_stopped_is_resumed(name, model, tmp_path, monkeypatch):
 
 def test_a_kill_right_after_the_last_step(model, tmp_path, monkeypatch):
     """The output is whole, but the unfinished work is still there."""
-    monkeypatch.setattr(files, "remove_folder", lambda path: None)
+    monkeypatch.setattr(WorkFolder, "remove", lambda folder: None)
     output = extract(model, tmp_path, "out.jsonl")
     monkeypatch.undo()
     before = os.stat(output)
@@ -388,7 +388,7 @@ def test_what_the_user_has_stays(model, tmp_path):
     assert (tmp_path / "out.npz").read_text() == "mine"
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "file").write_text("mine")
-    with pytest.raises(InputError, match="holds other files, such as file"):
+    with pytest.raises(InputError, match="are not unfinished work, such as file"):
         extract(model, tmp_path, "o.jsonl", work_dir=str(tmp_path / "own"))
     assert (tmp_path / "own" / "file").read_text() == "mine"
     with pytest.raises(InputError, match="removed at the end, but .*model.* is in it"):

@@ -72,6 +72,15 @@ def test_a_folder_that_cannot_be_written(tmp_path):
             pass
 
 
+def test_a_file_of_the_name_that_is_no_lock_stays(tmp_path):
+    path = tmp_path / locks.LOCK_FILE
+    path.write_text("mine")
+    with pytest.raises(InputError, match="run.lock is not the lock of a run"):
+        with locks.hold(str(tmp_path), "--output_dir"):
+            pass
+    assert path.read_text() == "mine"
+
+
 def test_a_lock_that_another_run_took_over_is_left_to_it(tmp_path, caplog):
     path = tmp_path / locks.LOCK_FILE
     with locks._remote(str(path), str(tmp_path), "--output_dir", 0.01, 0.02):

@@ -64,20 +64,54 @@ def test_the_same_run_is_resumed_and_another_is_refused(tmp_path):
         _claim(path, {"dupe_factor": 10, "ngram": 3})
 
 
-@pytest.mark.parametrize("name", ["mine.txt", "photos/1.png"])
-def test_a_folder_of_other_files_is_refused_and_left_alone(name, tmp_path):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("mine")
-    with pytest.raises(InputError, match=rf"holds other files, such as {name[:4]}"):
+def _write(folder, contents):
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize("contents, named", [
+    ({"mine.txt": "mine"}, "mine.txt"),
+    ({"photos/1.png": "mine"}, "photos"),
+    ({"lock": ""}, "lock"),
+    ({"part-1.bytes": "mine"}, "part-1.bytes"),
+    ({"settings.json": '// an editor\'s\n{"theme": "dark",}'}, "settings.json"),
+    ({"settings.json": '{"settings": {"theme": "dark"}, "inputs": []}',
+      "lock": ""}, "lock"),
+    ({"settings.json": "{}", "unit-1.json": "mine", "drafts/a": "mine"}, "drafts"),
+], ids=["file", "folder", "lock", "name", "comments", "keys", "JSON"])
+def test_a_folder_of_other_files_is_refused_and_left_alone(contents, named, tmp_path):
+    _write(tmp_path, contents)
+    with pytest.raises(InputError, match=rf"files that are not .*, such as {named};"):
         _claim(str(tmp_path), {})
-    assert (tmp_path / name).read_text() == "mine"
-    assert os.listdir(tmp_path) == [name.split("/")[0]]
+    assert {str(path.relative_to(tmp_path)): path.read_text()
+            for path in tmp_path.rglob("*") if path.is_file()} == contents
 
 
-@pytest.mark.parametrize("name", ["lock", ".writable-7", "settings.json.incomplete-7"])
+def test_a_file_of_someone_else_in_our_folder_stays(folder, tmp_path):
+    (tmp_path / "work/notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="such as notes.txt"):
+        _claim(folder.path, {})
+    _finish(folder)
+    folder.remove()
+    assert os.listdir(folder.path) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("name", [
+    "albert_tf.lock", ".writable-7", "albert_tf.unfinished.json.incomplete-7"])
 def test_a_run_killed_in_its_first_moments_is_no_hindrance(name, tmp_path):
     (tmp_path / name).write_text("")
     assert not _claim(str(tmp_path), {})
+
+
+def test_an_unfinished_run_of_an_earlier_version_is_resumed(tmp_path):
+    folder = WorkFolder(str(tmp_path))
+    _write(tmp_path, {
+        "settings.json": '{"settings": {"version": 1}, "inputs": []}', "lock": ""})
+    _finish(folder)
+    with folder.used({"version": 1}, []):
+        assert folder.finished("part-1")
+    assert not tmp_path.exists()
 
 
 @pytest.mark.parametrize("settings, size, damaged", [
@@ -88,7 +122,7 @@ def test_units_of_another_run_are_removed(settings, size, damaged, tmp_path):
     with folder.claimed({"ngram": 3}, [["a.txt", 10]]):
         _finish(folder)
     if damaged:
-        (tmp_path / "settings.json").write_text("{")
+        (tmp_path / "albert_tf.unfinished.json").write_text("{")
     with folder.claimed(settings, [["a.txt", size]]) as resumed:
         assert not resumed and folder.is_empty() and not folder.finished("part-1")
 

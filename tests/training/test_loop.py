@@ -161,6 +161,35 @@ def test_best_checkpoint_holds_the_weights_of_the_best_step(finished):
     assert len(set(accuracies)) > 1
 
 
+def test_a_run_whose_list_of_checkpoints_is_lost(copy, data):
+    (copy / "checkpoint").unlink()
+    before = {path: path.read_bytes() for path in copy.glob("model.ckpt-*")}
+    with pytest.raises(InputError, match="steps 3, 6, 9, 12; .*--resume_from=12"):
+        make_run(copy, data).train()
+    assert before == {path: path.read_bytes() for path in copy.glob("model.ckpt-*")}
+    run = make_run(copy, data, resume_from="6", num_train_steps=9)
+    run.train()
+    assert run.current_step == 9 and (copy / "checkpoint").exists()
+
+
+def test_a_run_killed_before_its_first_list_is_resumed(
+        data, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tf.train.CheckpointManager, "_record_state", _killed)
+    with pytest.raises(KeyboardInterrupt):
+        make_run(tmp_path, data).train()
+    assert checkpoints(tmp_path) == [3] and not (tmp_path / "checkpoint").exists()
+    monkeypatch.undo()
+    run = make_run(tmp_path, data, num_train_steps=6)
+    run.train()
+    assert "Resuming at step 3 from" in caplog.text
+    assert checkpoints(tmp_path) == [3, 6]
+    assert not (tmp_path / "first_save.json").exists()
+
+
+def _killed(*args):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("digest", ["a", "b"])
 def test_a_different_evaluation_set_starts_a_new_best(digest, copy, data, caplog):
     go_back_to(copy, 6)
@@ -236,6 +265,7 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     leftovers = [
         "model.ckpt-9_temp/part-00000-of-00001.index", "checkpoint.tmp12ab",
         "model.ckpt-best_temp12.index", "metrics.jsonl.incomplete-12",
+        "model.ckpt-best.index.incomplete-12", "model.ckpt-12_temp",
         "best_metric.json.tmp.12ab"]
     for name in leftovers:
         (copy / name).parent.mkdir(exist_ok=True)

@@ -134,6 +134,7 @@ class RaceTask(FineTuningTask):
                         "because predictions are written by id.")
                 seen[example_id] = source
                 examples += questions
+        _warn_of_others(split_dir, levels)
         if split != "test":
             check_labelled(examples, "trained on" if split == "train" else "scored",
                            "there are no answers")
@@ -326,15 +327,34 @@ def _split_dir(data_dir: str, split: str) -> str:
         f"(--nodo_{use}).")
 
 
+def _visible(folder: str) -> list[str]:
+    """Returns the names in a folder, without hidden ones."""
+    return [name for name in files.names_in(folder) if not name.startswith(".")]
+
+
+def _warn_of_others(split_dir: str, levels: Sequence[str]) -> None:
+    """Warns of what a split holds besides the passages, which is not read."""
+    others = [os.path.join(split_dir, name) for name in _visible(split_dir)
+              if name.rstrip("/") not in LEVELS]
+    for level in levels:
+        folder = os.path.join(split_dir, level)
+        others += [os.path.join(folder, name) for name in _visible(folder)
+                   if not name.endswith(".txt")]
+    if others:
+        logging.warning(
+            "%d files or folders in %s are not read, as in the original "
+            "implementation, because passages are .txt files in %s; the first is %s.",
+            len(others), split_dir, " and ".join(LEVELS), others[0])
+
+
 def _passages(folder: str, level: str) -> Iterator[tuple[Any, str, str]]:
     """Yields (parsed JSON, default id, where) for a level's passages."""
     pattern = folder if files.is_remote(folder) else glob.escape(folder)
-    try:
-        paths = files.expand_patterns([os.path.join(pattern, "*.txt")], "--data_dir")
-    except InputError as error:
+    if not any(name.endswith(".txt") for name in _visible(folder)):
         raise InputError(
             f"{folder}: there is no .txt file; it needs one for each passage, or one "
-            f"{_WHOLE_LEVEL}. Check the download.") from error
+            f"{_WHOLE_LEVEL}. Check the download.")
+    paths = files.expand_patterns([os.path.join(pattern, "*.txt")], "--data_dir")
     whole = os.path.join(folder, _WHOLE_LEVEL)
     single = sorted((path for path in paths if path != whole), key=_file_order)
     if whole not in paths:

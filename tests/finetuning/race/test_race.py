@@ -134,6 +134,22 @@ def test_files_are_read_in_the_order_of_their_numbers(tmp_path):
                    "extra.txt", "extra.txt"]
 
 
+def test_files_that_are_not_read_are_counted(tmp_path, caplog):
+    folder = write(tmp_path, PASSAGE)
+    for name in ("dev/notes.md", "dev/hihg/2.txt", "dev/high/3.TXT", "dev/.hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    assert len(read_high(folder)) == 2
+    assert "3 files or folders in" in caplog.text and "dev/hihg." in caplog.text
+
+
+def test_a_link_to_nothing_among_the_passages_is_named(tmp_path):
+    folder = write(tmp_path, PASSAGE)
+    (tmp_path / "dev/high/2.txt").symlink_to("gone.txt")
+    with pytest.raises(InputError, match="2.txt is a link to gone.txt, which does not"):
+        read_high(folder)
+
+
 def test_one_file_per_passage_gives_the_same_examples_as_all_txt(tmp_path):
     passages = [json.loads(line) for line in
                 (FOLDER / "RACE" / "dev" / "high" / "all.txt").read_text().splitlines()]

@@ -1,0 +1,106 @@
+"""The names of all files that a run writes into its output_dir, and whose folder it is.
+
+A run replaces files of these names. It therefore starts only in a folder that holds
+none of them, or that an earlier run marked with RUN_FILE.
+"""
+
+import os
+import re
+from typing import Any, Iterable, Optional
+
+import albert_tf
+from albert_tf import files, text_files
+from albert_tf.errors import InputError
+
+# Marks the folder of a run. The name is one that no other program uses.
+RUN_FILE = "albert_tf-run.json"
+
+# Patterns of names. The files that hold a model are also written by conversions.
+_MODEL = (r"checkpoint", r"model\.ckpt-(\d+|best)\..*", r"albert_config\.json")
+_RUN = (
+    re.escape(RUN_FILE), r"(options|task|vocabulary|best_metric|eval_results"
+    r"|evaluation_set|first_save|seeds)\.json", r"metrics\.jsonl", r"curves\.png",
+    r"run\.lock")
+_FOLDERS = (r"tensorboard", r"eval_predictions", r"seed-\d+(-retry-\d+)?")
+# The folder of a task in finetuning → what it writes besides.
+_TASKS = {
+    "classification": (
+        r"(test_results|submit_results|predictions|[A-Z][\w-]*)\.tsv",
+        r"eval_report\.txt", r"early_exit\.(json|png)"),
+    "race": (r"predictions\.(tsv|json)", r"predict_results\.json"),
+    "squad": (
+        r"(predictions|nbest_predictions|null_odds|predict_results|null_threshold)"
+        r"\.json", r"predictions\.tsv", r"dropped_questions\.txt"),
+    "tagging": (
+        r"predictions\.(conll|conllup|jsonl)", r"(eval|predict)_report\.txt",
+        r"predict_results\.json"),
+}
+
+
+def is_of_run(name: str, tasks: Iterable[str] = tuple(_TASKS)) -> bool:
+    """Returns whether pretraining, or one of the `tasks`, writes a file of this name
+    into its folder."""
+    return _matches(name, (*_MODEL, *_RUN, *(
+        pattern for task in tasks for pattern in _TASKS[task])))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+
+def files_of_run(folder: str) -> list[str]:
+    """Returns the paths of the files in a run's folder that the run overwrites."""
+    predictions = os.path.join(folder, "eval_predictions")
+    return [os.path.join(place, name) for place in (folder, predictions)
+            for name in files.names_in(place)
+            if is_of_run(name) and not files.is_folder(os.path.join(place, name))]
+
+
+def check_run_folder(folder: str, task: str = "") -> None:
+    """Raises InputError if a run would replace a file that no run of ours wrote.
+
+    `task` is a key of _TASKS, or "" for pretraining.
+    """
+    board = os.path.join(folder, "tensorboard")
+    if files.exists(board) and not files.is_folder(board):
+        raise InputError(f"{board} is a file, but a run makes a folder of that name; "
+                         "move it away, or choose a different --output_dir.")
+    names = files.names_in(folder)
+    if RUN_FILE in names or _is_of_earlier_version(folder, names):
+        return
+    owned = (*_RUN, *_FOLDERS, *_TASKS.get(task, ()))
+    foreign = [name for name in names if _matches(name, owned)]
+    if foreign:
+        raise InputError(
+            f"--output_dir={folder} holds {foreign[0]}, which a run would replace, but "
+            "is not the folder of a run. Move that file away, or choose a different "
+            "--output_dir.")
+
+
+def claim_run_folder(folder: str, task: str = "") -> None:
+    """Marks an existing folder as that of a run, after check_run_folder."""
+    check_run_folder(folder, task)
+    path = os.path.join(folder, RUN_FILE)
+    if not files.exists(path):
+        text_files.write_json(path, {"written_by": "albert_tf",
+                                     "version": albert_tf.__version__})
+
+
+def _is_of_earlier_version(folder: str, names: Iterable[str]) -> bool:
+    """Returns whether a version that wrote no RUN_FILE has trained, or evaluated, in a
+    folder."""
+    def known(name: str) -> Optional[dict[str, Any]]:
+        try:
+            return text_files.read_object(os.path.join(folder, name)) if (
+                name in names) else None
+        except InputError:
+            return None
+
+    options, task, seeds, results = map(known, (
+        "options.json", "task.json", "seeds.json", "eval_results.json"))
+    return bool(
+        options and {"num_train_steps", "train_batch_size"} <= options.keys()
+        or task and {"flags", "vocabulary"} <= task.keys()
+        or seeds and {"metric", "runs"} <= seeds.keys()
+        or results and type(results.get("step")) is int and all(
+            isinstance(value, (int, float)) for value in results.values()))

@@ -1,0 +1,85 @@
+"""The names that a run owns: which files it may replace, and in whose folder."""
+
+import json
+import os
+
+import pytest
+
+from albert_tf.checkpoints import run_files
+from albert_tf.errors import InputError
+from albert_tf.finetuning.classification.task import ClassificationTask
+from albert_tf.finetuning import course
+from tests.test_architecture import TASKS
+
+
+def write(folder, name, content="mine"):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(content)
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_text()
+            for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("task, name, content", [
+    ("", "options.json", '{"theme": "dark"}'), ("", "metrics.jsonl", "mine"),
+    ("", "curves.png", "mine"), ("", "best_metric.json", "1"), ("", "run.lock", ""),
+    ("", "eval_results.json", '{"note": "mine"}'), ("", "tensorboard/events", "mine"),
+    ("tagging", "predictions.conll", "Ada B-PER"), ("tagging", "predictions.jsonl", ""),
+    ("tagging", "eval_predictions/predictions.conll", "Ada B-PER"),
+    ("classification", "predictions.tsv", "mine"),
+    ("classification", "task.json", '{"todo": []}'),
+    ("squad", "null_odds.json", "{}"), ("race", "predictions.json", "{}"),
+    ("squad", "seed-7/notes", "mine")])
+def test_a_file_that_no_run_wrote_is_refused(task, name, content, tmp_path):
+    write(tmp_path, name, content)
+    top = name.split("/")[0]
+    with pytest.raises(InputError, match=f"--output_dir=.* holds {top}, which a run"):
+        run_files.claim_run_folder(str(tmp_path), task)
+    assert contents(tmp_path) == {name: content}
+
+
+@pytest.mark.parametrize("task, name", [
+    ("", "notes.txt"), ("", "predictions.conll"), ("", "albert_config.json"),
+    ("tagging", "predictions.tsv")])
+def test_other_names_are_no_hindrance_and_the_folder_is_marked(task, name, tmp_path):
+    write(tmp_path, name)
+    run_files.claim_run_folder(str(tmp_path), task)
+    assert contents(tmp_path)[name] == "mine"
+    # From now on these names are the run's.
+    write(tmp_path, "options.json")
+    run_files.claim_run_folder(str(tmp_path), task)
+
+
+@pytest.mark.parametrize("name, content", [
+    ("options.json", {"num_train_steps": 3, "train_batch_size": 8, "learning_rate": 1}),
+    ("task.json", {"flags": {}, "vocabulary": {"file": "spm.model"}}),
+    ("seeds.json", {"metric": "f1", "runs": []}),
+    ("eval_results.json", {"step": 0, "accuracy": 0.5})])
+def test_a_folder_of_an_earlier_version_is_a_runs(name, content, tmp_path):
+    write(tmp_path, name, json.dumps(content))
+    for other in ("metrics.jsonl", "curves.png", "predictions.tsv"):
+        write(tmp_path, other)
+    run_files.claim_run_folder(str(tmp_path), "classification")
+    assert (tmp_path / run_files.RUN_FILE).exists()
+
+
+def test_a_file_in_place_of_a_folder_of_the_run(tmp_path):
+    run_files.claim_run_folder(str(tmp_path))
+    write(tmp_path, "tensorboard")
+    with pytest.raises(InputError, match="tensorboard is a file, but a run makes a f"):
+        run_files.check_run_folder(str(tmp_path))
+
+
+def test_inputs_among_the_files_of_a_run_are_found(tmp_path):
+    for name in ("predictions.conll", "eval_predictions/predictions.jsonl", "notes"):
+        write(tmp_path, name)
+    (tmp_path / "tensorboard").mkdir()
+    assert [os.path.relpath(path, tmp_path) for path in run_files.files_of_run(
+        str(tmp_path))] == ["predictions.conll", "eval_predictions/predictions.jsonl"]
+
+
+def test_each_task_has_its_names():
+    assert sorted(run_files._TASKS) == TASKS
+    assert course._name_of(ClassificationTask.__new__(ClassificationTask)) in TASKS

@@ -1,0 +1,34 @@
+"""Numbers with a fraction: nan and inf are refused by all flags."""
+
+import re
+
+import pytest
+
+from albert_tf.cli.numbers import ANY, Number
+from tests.helpers import ROOT, run_python
+
+
+@pytest.mark.parametrize("bounds", [{}, ANY, {"below": 1}, {"upper_bound": 1}])
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
+def test_what_is_not_finite_is_refused(bounds, text):
+    parser = Number(**bounds)
+    with pytest.raises(ValueError):
+        parser.parse(text)
+    assert parser.parse("0.5") == 0.5
+
+
+def test_scripts_have_no_other_type_of_number():
+    """nan is the default of --threshold_to_export: there is none."""
+    for path in [*ROOT.glob("*.py"), *(ROOT / "albert_tf/cli").glob("*.py")]:
+        names = re.findall(r"DEFINE_float\(\s*\"(\w+)\"", path.read_text())
+        assert set(names) <= {"threshold_to_export"}, path
+
+
+@pytest.mark.parametrize("script, flag", [
+    ("prepare_corpus.py", "heldout_share"),
+    ("create_pretraining_data.py", "short_seq_prob"),
+    ("train_sentencepiece.py", "character_coverage")])
+def test_a_script_says_so(script, flag, tmp_path):
+    done = run_python(script, f"--{flag}=nan")
+    assert done.returncode and f"flag --{flag}=nan" in done.stderr
+    assert "Traceback" not in done.stderr
