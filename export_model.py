@@ -16,6 +16,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
+from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
 from albert_tf.cli import finetuning_flags, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import glue
@@ -83,6 +84,9 @@ def _run():
     else:
         finetuning_flags.check_tensorflow_text()
     loaded = model_flags.load()
+    if FLAGS.label_threshold is not None and loaded.problem_type != SEVERAL_LABELS:
+        raise InputError(f"--label_threshold: {FLAGS.model} does not classify texts with "
+                         "any number of labels; leave the flag out.")
     if loaded.model is None:
         raise InputError(f"--model={FLAGS.model} is already an export; give the model "
                          "that was exported.")
@@ -124,7 +128,7 @@ def _export_portable(loaded):
         raise InputError(
             f"{FLAGS.model} holds no vocabulary, which the export needs; give "
             "--spm_model_file or --vocab_file.")
-    sizes = {name: FLAGS[name].value for name in _SIZES
+    sizes = {name: FLAGS[name].value for name in (*_SIZES, "label_threshold")
              if FLAGS[name].value is not None}
     settings = {**loaded.settings, "flags": {
         **loaded.settings.get("flags", {}), **sizes}}
@@ -158,7 +162,8 @@ def _export(loaded, task, tokenizer):
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
            text_of(head, tokenizer, length, labels=labels or None, pairs=pairs,
                    scheme=settings.get("scheme"), split=settings.get("split_words"),
-                   label_threshold=settings.get("label_threshold"),
+                   label_threshold=settings.get("label_threshold")
+                   if FLAGS.label_threshold is None else FLAGS.label_threshold,
                    threshold=threshold, **sizes),
            threshold, loaded.sentence)
 

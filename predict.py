@@ -131,7 +131,8 @@ def _load():
 
 def _options() -> dict[str, Any]:
     return {name: FLAGS[name].value for name in (
-        "task", "top_k", "batch_size", "exit_threshold", "windows", "truncated")}
+        "task", "top_k", "batch_size", "exit_threshold", "windows", "truncated",
+        "label_threshold")}
 
 
 def _answer_file(path: str) -> None:

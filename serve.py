@@ -75,6 +75,7 @@ def main(argv):
     exits = FLAGS.exit_threshold is not None
     if exits:
         model.check_exits(FLAGS.exit_threshold, FLAGS.task)
+    model.check(FLAGS.task, label_threshold=FLAGS.label_threshold)
     # Traces the graph now: otherwise the first request takes as long as hundreds.
     model.head(task, exits).warm_up()
 
@@ -83,8 +84,8 @@ def main(argv):
 
     async def run():
         await http.serve(http.Service(
-            model, name, limits, FLAGS.task, FLAGS.exit_threshold), FLAGS.host,
-                         FLAGS.port, ready)
+            model, name, limits, FLAGS.task, FLAGS.exit_threshold,
+            FLAGS.label_threshold), FLAGS.host, FLAGS.port, ready)
 
     asyncio.run(run())
     logging.info("Stopped.")

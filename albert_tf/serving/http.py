@@ -146,14 +146,15 @@ class Service:
     """The HTTP handlers of one model; `app` is the aiohttp application with them."""
 
     def __init__(self, model: Model, name: str, limits: Limits = Limits(),
-                 task: str = "", exit_threshold: Optional[float] = None):
+                 task: str = "", exit_threshold: Optional[float] = None,
+                 label_threshold: Optional[float] = None):
         from aiohttp import web
         import prometheus_client as prometheus
 
         if task:
             model.head(task)
         self.model, self.name, self.limits, self.task = model, name, limits, task
-        self.exit_threshold = exit_threshold
+        self.exit_threshold, self.label_threshold = exit_threshold, label_threshold
         self.batcher = Batcher(answers, limits.batch_size, limits.queue_size)
         self.stopping, self.open = False, 0
         prometheus.disable_created_metrics()  # They would give each counter's age.
@@ -328,16 +329,19 @@ class Service:
             if value not in ("true", "false"):
                 raise Refused(400, f"{name} is {value!r}; give true or false.")
             options[name] = value == "true"
-        threshold = query.get("exit_threshold")
-        if threshold is None:
-            # The server's own threshold is for the requests that can have one.
-            return {**options, "exit_threshold": self.exit_threshold if task in (
-                "", "classify") and not options["windows"] else None}
-        try:
-            return {**options, "exit_threshold": float(threshold)}
-        except ValueError:
-            raise Refused(400, f"exit_threshold is {threshold!r}; give a probability "
-                          "from 0 to 1.") from None
+        # The server's own thresholds are for the requests that can have one.
+        classes = task in ("", "classify")
+        own = {"exit_threshold": self.exit_threshold if not options["windows"] else None,
+               "label_threshold": self.label_threshold}
+        for name, value in own.items():
+            given = query.get(name)
+            try:
+                options[name] = float(given) if given is not None else (
+                    value if classes else None)
+            except ValueError:
+                raise Refused(400, f"{name} is {given!r}; give a probability from 0 to "
+                              "1.") from None
+        return options
 
     def _inputs(self, body: dict[str, Any], key: str) -> list[Any]:
         """Returns the inputs of a body, one by one."""

@@ -128,6 +128,15 @@ def test_any_number_of_labels(tmp_path):
             names, values = zip(*found["results"][0])
             assert names == model.labels
             assert values == pytest.approx(expected["probabilities"], abs=1e-5)
+            for threshold, labels in (("0", list(model.labels)), ("1", [])):
+                _, found = await ask(session, {"instances": ["One."]},
+                                     f"/v1/models/tiny:predict?label_threshold={threshold}")
+                assert found["predictions"][0]["labels"] == labels
+            for threshold in ("x", "2", "nan"):
+                status, found = await ask(
+                    session, {"instances": ["One."]},
+                    f"/v1/models/tiny:predict?label_threshold={threshold}")
+                assert status == 400 and "label_threshold is" in found["error"]
             status, found = await ask(
                 session, {"examples": [{"text": "One."}]}, "/v1/models/tiny:regress")
             assert status == 400 and "gives no score" in found["error"]
