@@ -437,9 +437,9 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
         prepare_outputs({"--output_file": ["train.txt"]}, {"--input_file": paths})
 
     Raises InputError if an output cannot be a file, its folder cannot be written, or it
-    is also an input or a different output, by any of its names: a relative path, a symbolic or a hard link. Both
-    arguments map flags to their paths, including those derived from them. A folder as
-    an input means all files in it.
+    is also an input or a different output, by any of its names: a relative path, a
+    symbolic or a hard link. Both arguments map flags to their paths, including those
+    derived from them. A folder as an input means all files in it.
     """
     known: dict[Any, tuple[str, str]] = {}
     folders: dict[str, tuple[str, list[str]]] = {}
