@@ -227,7 +227,10 @@ class Service:
                 return reply
             except Refused as refused:
                 status = refused.status
-                reply = json_reply({"error": str(refused)}, status)
+                sentence = str(refused)
+                if len(sentence) > 600:  # It names a key, a task or so of the request.
+                    sentence = f"{sentence[:400]} ... {sentence[-150:]}"
+                reply = json_reply({"error": sentence}, status)
                 if status == 503:
                     reply.headers["Retry-After"] = "1"
                 if asks and (status == 413 or self.stopping):

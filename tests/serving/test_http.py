@@ -144,6 +144,9 @@ WRONG = [
     (b'{"instances": [{"text": "a", "text": "b"}]}', 400, "key 'text' twice"),
     (b'{"instances": [%s]}' % (b"9" * 5000), 400, "thousands of digits"),
     ({"inputs": {}}, 400, "one or more texts"), (b"", 400, "is empty"),
+    ({"instances": ["a"], "x" * 5000: 1}, 400, r"xx \.\.\. xx.*, which is not known"),
+    ({"instances": ["a"], "signature_name": "x" * 5000}, 400, r"xx \.\.\. xx"),
+    ({"instances": [{"x" * 5000: 1}]}, 400, r"no input 'xx.*xx \.\.\. xx"),
     ({"instances": ["a"] * 9}, 413, "9 inputs; this server accepts at most 8"),
     ({"instances": ["a" * 501]}, 413, "501 characters; this server accepts at most 500"),
     ({"instances": ["a" * 9000]}, 413, "more than 8192 bytes"),
@@ -159,7 +162,7 @@ def test_wrong_requests_get_a_status_and_a_sentence(model):
                                   json.dumps(body).encode())
                 assert found[0] == status and re.search(
                     pattern, found[1]["error"]), (body, found)
-                assert "\n" not in found[1]["error"]
+                assert "\n" not in found[1]["error"] and len(found[1]["error"]) < 600
             for path, status in (("/v1/models/other:predict", 404), ("/x", 404),
                                  ("/v1/models/tiny:explain", 404), ("/healthz", 405),
                                  ("/v1/models/tiny:regress", 400)):
