@@ -64,6 +64,7 @@ def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
 
 def main(argv):
     del argv
+    script.check_packages("tensorflow", "tf_keras")
     models = files.split_names(FLAGS.model, os.path.exists) or [FLAGS.model]
     titles = FLAGS.titles or models
     if len({*titles}) != len(models):

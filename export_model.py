@@ -57,6 +57,11 @@ _SIZES = {
                          "as in training.",
     "max_qa_length": "For choose: maximum number of tokens of question and option; "
                      "longer ones are cut; default: as in training."}
+# Flag → the tasks on which it has an effect.
+_TASKS_OF = {
+    "pairs": ("classify", "embed"), "doc_stride": ("answer", "tag"),
+    "max_query_length": ("answer",), "n_best_size": ("answer",),
+    "max_answer_length": ("answer",), "max_qa_length": ("choose",)}
 for _name, _help in _SIZES.items():
     flags.DEFINE_integer(_name, None, _help, lower_bound=1, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
@@ -102,6 +107,7 @@ def _run():
     if task not in tasks:
         raise InputError(f"--task={task}: {FLAGS.model} has no head for it; its tasks "
                          f"are {', '.join(tasks)}.")
+    _check_task_flags(task)
     _export(loaded, task, loaded.tokenizer if FLAGS.export_text else None)
 
 
@@ -136,7 +142,17 @@ def _export_portable(loaded):
     _check_length(sizes.get("max_seq_length", 0), loaded.config)
     task = FLAGS.task or next(
         task for task in loaded.tasks() if task not in ("fill-mask", "order"))
+    _check_task_flags(task)
     portable.export(loaded, task, FLAGS.export_dir, FLAGS.format, FLAGS.precision)
+
+
+def _check_task_flags(task):
+    """Raises InputError for flags that have no effect on a task."""
+    for name, tasks in _TASKS_OF.items():
+        if task not in tasks and FLAGS[name].value is not None:
+            raise InputError(f"--{name} has an effect only on the task"
+                             f"{'s' * (len(tasks) > 1)} {' and '.join(tasks)}, but "
+                             f"this is an export for {task}; leave the flag out.")
 
 
 def _check_length(length, config):

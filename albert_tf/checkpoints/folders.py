@@ -218,7 +218,17 @@ def find_checkpoint(path: str) -> str:
             ".index), or a folder of checkpoints.")
     raise InputError(
         f"{path}: there is no checkpoint: neither a folder nor the file {path}.index "
-        "exists; check the path.")
+        f"exists; {path_advice(path)}.")
+
+
+def path_advice(path: str) -> str:
+    """Returns what to do about the path of a model that does not exist, which may be a
+    name on the Hugging Face hub."""
+    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path):
+        return "check the path"
+    name = (path if "/" in path else
+            f"albert/{path}" if path.startswith("albert") else "OWNER/NAME")
+    return f"check the path, or give hf://{name} for a model of the Hugging Face hub"
 
 
 def _data_files(prefix: str) -> list[str]:

@@ -12,6 +12,7 @@ from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.vocabulary import TASK_FILE
+from albert_tf.cli import script
 from albert_tf.cli.flags import MOST, lower_as_stated
 from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig
@@ -159,6 +160,7 @@ def model_files() -> list[str]:
 
 def load():
     """Loads --model with albert_tf.load."""
+    script.check_packages("tensorflow", "tf_keras")
     vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
     import albert_tf
 
