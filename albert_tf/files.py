@@ -86,6 +86,8 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
         return _gfile().GFile(path, mode)
     try:
         return open(path, mode)
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder; give a file.") from error
     except OSError as error:
         raise InputError(
             f"{path}: cannot be opened: {error.strerror or error}; check the path and "

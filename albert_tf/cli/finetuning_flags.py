@@ -378,6 +378,8 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
     """
     run = cli_flags.run_options(num_train_steps=num_train_steps)
     cli_flags.check_init_checkpoint()
+    if not FLAGS.do_train:
+        check_start()  # A model is missing, not a config.
     config = model_config()
     if FLAGS.early_exit and config.num_hidden_layers < 2:
         raise InputError("--early_exit needs at least two layers, but the config has "

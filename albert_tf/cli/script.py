@@ -99,7 +99,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                 raise InputError(
                     f"'{argv[1]}' is not a flag. Write flags as --name=value, and put "
                     "values with spaces in quotes.")
-            _check_empty()
+            _check_values()
             main(argv)
             if sys.stdout:
                 sys.stdout.flush()
@@ -158,15 +158,28 @@ def _reader_has_ended() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _check_empty() -> None:
+# The beginning of an address with a slash too few, such as s3:/bucket.
+_HALF_SCHEME = re.compile(r"(gs|s3|hdfs|https?|file|hf|kaggle|grpc):(?!//)/?[\w.]")
+
+
+def _check_values() -> None:
     """Raises InputError for flags that are given without a value, as by the shell if a
-    variable is empty. Flags whose default is empty may be."""
+    variable is empty, unless their default is empty, and for misspelled addresses."""
     from absl import flags
 
     for name in flags.FLAGS:
         flag = flags.FLAGS[name]
-        if flag.present and flag.default is None and flag.value in ("", []):
+        if not flag.present:
+            continue
+        if flag.default is None and flag.value in ("", []):
             raise InputError(f"--{name} is empty; give a value, or leave the flag out.")
+        for value in flag.value if isinstance(flag.value, list) else [flag.value]:
+            scheme = isinstance(value, str) and _HALF_SCHEME.match(value)
+            if scheme and not os.path.exists(value):
+                rest = value[len(scheme[1]) + 1:].lstrip("/")
+                raise InputError(f"--{name}={value}: an address begins with two slashes "
+                                 f"after its scheme; give {scheme[1]}://{rest}, or "
+                                 f"./{value} for a local file of that name.")
 
 
 # Package or its module → how it is installed. Modules import these when they are used.

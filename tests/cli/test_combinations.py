@@ -48,6 +48,8 @@ REFUSED = {
         ("--init_checkpoint=albert-base-v2 --output_dir={data}/new --input_file={data}/"
          "text.txt --spm_model_file={data}/none", NO_FOLDER)],
     "run_tagger": [
+        ("--test_file={data}/text.txt --do_predict --labels=O,B-A --output_dir={data}/n",
+         "no model to start from: {data}/n has no checkpoint"),
         ("--test_file={data}/text.txt --do_predict --labels=O,B-A "
          "--init_checkpoint={data}/tags --output_dir={data}/new",
          "--labels: there are 2 labels .O, B-A., but the model in {data}/tags has 3")],
@@ -74,6 +76,12 @@ REFUSED = {
         (RECORDS + "--do_permutation --masked_lm_prob=0",
          "--do_permutation permutes as many tokens as are masked, but --masked_lm_prob"),
         (RECORDS + "--do_permutation --recipe=roberta", "--masked_lm_prob=0 masks none"),
+        ("--input_file={data}/text.txt --output_file=s3:/bucket/x",
+         "--output_file=s3:/bucket/x: an address begins with two slashes after its "
+         "scheme; give s3://bucket/x, or ./s3:/bucket/x for a local file"),
+        (RECORDS + "--input_file=gs:bucket/x", "--input_file=gs:bucket/x: an address .* "
+         "give gs://bucket/x"),
+        (RECORDS + "--vocab_file={data}", "{data} is a folder; give a file"),
         (RECORDS + "--max_seq_length=0", "--max_seq_length=0: give 5 or more"),
         (RECORDS + "--max_seq_length=16 --max_predictions_per_seq=14",
          "--max_predictions_per_seq=14 is more than the 13 tokens that a sequence of "
