@@ -157,7 +157,8 @@ def _check_combinations(instances: InstanceOptions) -> None:
     combinations.check_predictions(instances.max_seq_length, instances.max_pieces)
     say = combinations.say_unused
     say("ngram favor_shorter_ngram max_predictions_per_seq",
-        instances.masking.masked_lm_prob, "with --masked_lm_prob=0, which masks nothing")
+        instances.masking.masked_lm_prob,
+        "with --masked_lm_prob=0, which masks nothing")
     say("single_segment", instances.sentence_objective != "none",
         "with --sentence_objective=none, which has no pairs")
     say("num_workers work_dir", not (FLAGS.reproduce_release or FLAGS.runner),

@@ -216,8 +216,8 @@ def find_checkpoint(path: str) -> str:
     latest = _listed(path, "model_checkpoint_path") if is_folder else []
     if latest:
         raise InputError(
-            f"{os.path.join(path, STATE_FILE)} names {latest[0]}, which does not exist; "
-            "restore that file, or give a different folder.")
+            f"{os.path.join(path, STATE_FILE)} names {latest[0]}, which does not "
+            "exist; restore that file, or give a different folder.")
     if is_folder:
         raise InputError(
             f"{path}: the folder holds no checkpoint: neither {BEST_CHECKPOINT} nor a "

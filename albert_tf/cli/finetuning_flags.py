@@ -250,8 +250,8 @@ def check_labels(head: str, count: int) -> None:
         return
     if width != count:
         raise InputError(
-            f"--labels: there are {count} labels ({', '.join(FLAGS.labels or [])}), but "
-            f"the model in {source} has {width} outputs; give one label for each, in "
+            f"--labels: there are {count} labels ({', '.join(FLAGS.labels or [])}), "
+            f"but the model in {source} has {width} outputs; give one label for each, in "
             "the order of the outputs.")
 
 

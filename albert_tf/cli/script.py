@@ -177,9 +177,10 @@ def _check_values() -> None:
             scheme = isinstance(value, str) and _HALF_SCHEME.match(value)
             if scheme and not os.path.exists(value):
                 rest = value[len(scheme[1]) + 1:].lstrip("/")
-                raise InputError(f"--{name}={value}: an address begins with two slashes "
-                                 f"after its scheme; give {scheme[1]}://{rest}, or "
-                                 f"./{value} for a local file of that name.")
+                raise InputError(
+                    f"--{name}={value}: an address begins with two slashes after its "
+                    f"scheme; give {scheme[1]}://{rest}, or ./{value} for a local file "
+                    "of that name.")
 
 
 # Package or its module → how it is installed. Modules import these when they are used.

@@ -109,11 +109,12 @@ def _not_started(error: Exception) -> InputError | None:
     reports by several tracebacks; None for other errors."""
     text = f"{type(error).__name__}: {error}"
     if match := _NO_JAR.search(text):
-        option = "spark_job_server_jar" if "spark" in match[1] else "flink_job_server_jar"
+        engine = "spark" if "spark" in match[1] else "flink"
         return InputError(
             f"--runner: its job server cannot be downloaded from {match[1]}; check the "
-            f"network, or download that file elsewhere and give -- --{option}=FILE, or "
-            "--job_endpoint=HOST:PORT of a job server that runs.")
+            f"network, or download that file elsewhere and give -- "
+            f"--{engine}_job_server_jar=FILE, or --job_endpoint=HOST:PORT of a job "
+            "server that runs.")
     if isinstance(error, FileNotFoundError) and "java" in str(error):
         return InputError("--runner: it needs Java, which is not installed; install a "
                           "Java runtime, such as the package default-jre.")
@@ -122,8 +123,8 @@ def _not_started(error: Exception) -> InputError | None:
                           "--job_endpoint=HOST:PORT.")
     if isinstance(error, OSError) or _NO_SERVICE.search(text):
         reason = " ".join(text.split())[:200]
-        return InputError(f"--runner: its service does not answer ({reason}); check its "
-                          "address and the network.")
+        return InputError(f"--runner: its service does not answer ({reason}); check "
+                          "its address and the network.")
     return None
 
 

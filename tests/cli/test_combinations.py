@@ -42,13 +42,13 @@ REFUSED = {
         ("--task_name=custom --test_file={data}/train.csv --text_column=text "
          "--do_predict --labels=no,yes --init_checkpoint={data}/classes "
          "--output_dir={data}/new",
-         "--labels: there are 2 labels .no, yes., but the model in {data}/classes has 3 "
-         "outputs; give one label for each")],
+         "--labels: there are 2 labels .no, yes., but the model in {data}/classes has "
+         "3 outputs; give one label for each")],
     "extend_vocabulary": [
         ("--init_checkpoint=albert-base-v2 --output_dir={data}/new --input_file={data}/"
          "text.txt --spm_model_file={data}/none", NO_FOLDER)],
     "run_tagger": [
-        ("--test_file={data}/text.txt --do_predict --labels=O,B-A --output_dir={data}/n",
+        ("--test_file={data}/text.txt --do_predict --labels=O,A --output_dir={data}/n",
          "no model to start from: {data}/n has no checkpoint"),
         ("--test_file={data}/text.txt --do_predict --labels=O,B-A "
          "--init_checkpoint={data}/tags --output_dir={data}/new",
@@ -74,13 +74,14 @@ REFUSED = {
          "--max_predictions_per_seq=511 is more than the 510 tokens")],
     "create_pretraining_data": [
         (RECORDS + "--do_permutation --masked_lm_prob=0",
-         "--do_permutation permutes as many tokens as are masked, but --masked_lm_prob"),
-        (RECORDS + "--do_permutation --recipe=roberta", "--masked_lm_prob=0 masks none"),
+         "--do_permutation permutes as many tokens as are masked, but --masked_lm"),
+        (RECORDS + "--do_permutation --recipe=roberta",
+         "--masked_lm_prob=0 masks none"),
         ("--input_file={data}/text.txt --output_file=s3:/bucket/x",
          "--output_file=s3:/bucket/x: an address begins with two slashes after its "
          "scheme; give s3://bucket/x, or ./s3:/bucket/x for a local file"),
-        (RECORDS + "--input_file=gs:bucket/x", "--input_file=gs:bucket/x: an address .* "
-         "give gs://bucket/x"),
+        (RECORDS + "--input_file=gs:bucket/x",
+         "--input_file=gs:bucket/x: an address .* give gs://bucket/x"),
         (RECORDS + "--vocab_file={data}", "{data} is a folder; give a file"),
         (RECORDS + "--max_seq_length=0", "--max_seq_length=0: give 5 or more"),
         (RECORDS + "--max_seq_length=16 --max_predictions_per_seq=14",
@@ -170,3 +171,15 @@ def test_contradictions_are_refused_and_flags_without_effect_named(script, data)
         for i, (_, sentences) in enumerate(said):
             for sentence in sentences:
                 assert sentence in results[f"said {i}"]["log"]
+
+
+def test_sizes_of_another_task_are_refused_by_an_export(data):
+    words = (f"--model={data}/model --export_dir={data}/exported --noexport_text "
+             "--task=embed").split()
+    with run_commands("export_model", {
+            "stride": [*words, "--doc_stride=16"],
+            "choices": [*words, "--max_qa_length=16"]}) as results:
+        results.refused("stride", "--doc_stride has an effect only on the tasks answer "
+                        "and tag, but this is an export for embed", loaded=True)
+        results.refused("choices", "--max_qa_length has an effect only on the task "
+                        "choose", loaded=True)

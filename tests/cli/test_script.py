@@ -133,14 +133,14 @@ sys.meta_path.insert(0, Blocked())
 @pytest.mark.parametrize("script, words", [
     ("run_classifier", "--task_name=cola --data_dir={data} --do_train --from_scratch "
      "--output_dir={data}/new --model=base --spm_model_file={data}/none"),
-    ("run_pretraining", "--input_file={data}/none --output_dir={data}/new --model=base"),
+    ("run_pretraining", "--input_file={data}/x --output_dir={data}/new --model=base"),
     ("predict", "--model={data}/model text"),
     ("export_model", "--model={data}/model --export_dir={data}/new --noexport_text"),
     ("extract_features", "--model={data}/model --input_file={data}/text.txt"),
     ("analyze_layers", "--model={data}/model --input_file={data}/text.txt"),
     ("extend_vocabulary", "--init_checkpoint={data}/model --output_dir={data}/new "
      "--input_file={data}/text.txt --spm_model_file={data}/none"),
-    ("convert_checkpoint", "--input=gs://bucket/model --output={data}/new --format=hf")])
+    ("convert_checkpoint", "--input=gs://bucket/m --output={data}/new --format=hf")])
 def test_a_package_that_is_not_installed_is_named_with_its_command(
         script, words, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(BLOCKED)
