@@ -115,7 +115,8 @@ def preparation_options() -> prepare.Options:
             f"--random_seed={FLAGS.random_seed} does not fit into 64 bits; give a "
             "smaller number.")
     python = FLAGS.input_format == "python"
-    combinations.check_needs("random_seed", FLAGS.heldout_file, "--heldout_file")
+    combinations.say_unused(
+        "random_seed", FLAGS.heldout_file, "without --heldout_file")
     if python:
         combinations.say_unused("deduplicate", FLAGS.deduplicate == "sentences",
                                 "with --input_format=python")

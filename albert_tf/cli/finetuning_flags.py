@@ -251,8 +251,8 @@ def check_labels(head: str, count: int) -> None:
     if width != count:
         raise InputError(
             f"--labels: there are {count} labels ({', '.join(FLAGS.labels or [])}), "
-            f"but the model in {source} has {width} outputs; give one label for each, in "
-            "the order of the outputs.")
+            f"but the model in {source} has {width} outputs; give one label for each, "
+            "in the order of the outputs.")
 
 
 def values(*names: str) -> dict[str, Any]:

@@ -319,8 +319,8 @@ def run_options(**task_options: Any) -> RunOptions:
     use_old_flags()
     files.check_folder(FLAGS.output_dir, "--output_dir")
     combinations.say_unused(OF_TRAINING, FLAGS.do_train, "without --do_train")
-    combinations.check_needs(
-        "allow_partial_init", init_checkpoint(), "--init_checkpoint")
+    combinations.say_unused(
+        "allow_partial_init", init_checkpoint(), "without --init_checkpoint")
     _check_folders()
     if not FLAGS.clip_norm:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be greater than "

@@ -33,8 +33,6 @@ REFUSED = {
          "--text_b_column=text is the column of --text_column, too"),
         (CUSTOM + "--do_train --text_column=1",
          "train.csv: --label_column=label is the column of --text_column, too"),
-        (CUSTOM + "--do_train --from_scratch --allow_partial_init",
-         "--allow_partial_init has an effect only with --init_checkpoint"),
         (CUSTOM + "--do_train --init_checkpoint=", "--init_checkpoint is empty"),
         (CUSTOM + "--do_train --export_dir=", "--export_dir is empty"),
         (CUSTOM + "--do_train --init_checkpoint=albert-base-v2", NO_FOLDER),
@@ -105,8 +103,6 @@ REFUSED = {
         ("--model={data}/model --input_file={data}/text.txt --work_dir={data}/w",
          "--work_dir has an effect only with --output_file")],
     "prepare_corpus": [
-        (CORPUS + "--random_seed=3", "--random_seed has an effect only with "
-         "--heldout_file"),
         (CORPUS + "--heldout_file=", "--heldout_file is empty")]}
 
 # script → (its flags, the warning), of combinations in which a flag has no effect
@@ -114,8 +110,9 @@ SAID = {
     "run_classifier": [
         (CUSTOM + "--do_eval --dev_file={data}/train.csv --learning_rate=1e-3 "
          "--train_step=5 --warmup_step=2 --predict_batch_size=3 --test_file=x "
-         "--noexport_text",
-         ["--train_step, --warmup_step have no effect without --do_train",
+         "--noexport_text --allow_partial_init",
+         ["--allow_partial_init has no effect without --init_checkpoint",
+          "--train_step, --warmup_step have no effect without --do_train",
           "--predict_batch_size has no effect without --do_predict",
           "--test_file has no effect without --do_predict",
           "--export_text has no effect without --export_dir"])],
@@ -140,8 +137,9 @@ SAID = {
           "--single_segment has no effect with --sentence_objective=none",
           "--num_workers has no effect with --reproduce_release"])],
     "prepare_corpus": [
-        (CORPUS + "--input_format=text --json_field=body --keep_titles",
-         ["--json_field has no effect with --input_format=text",
+        (CORPUS + "--input_format=text --json_field=body --keep_titles --random_seed=3",
+         ["--random_seed has no effect without --heldout_file",
+          "--json_field has no effect with --input_format=text",
           "--keep_titles has no effect with --input_format=text"])]}
 
 
