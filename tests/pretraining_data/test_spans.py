@@ -263,8 +263,9 @@ def test_without_the_package_a_zst_file_is_refused_with_advice(tmp_path, monkeyp
 
 
 def test_unreadable_files(tmp_path):
-    for path in (tmp_path, tmp_path / "missing.txt"):
-        with pytest.raises(InputError, match=f"{path}: cannot be"):
+    for path, reason in ((tmp_path, " is a folder; give a file"),
+                         (tmp_path / "missing.txt", ": cannot be")):
+        with pytest.raises(InputError, match=f"{path}{reason}"):
             read_all([str(path)])
     with pytest.raises(InputError, match="1,048,577 files"):
         plan_spans(["a"] * ((1 << 20) + 1))
