@@ -10,11 +10,10 @@ Requests are never delayed to fill a batch.
 import asyncio
 import concurrent.futures
 import dataclasses
-import json
 import signal
 import time
 import zlib
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from absl import logging
 from aiohttp import web
