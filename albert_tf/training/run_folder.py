@@ -80,10 +80,11 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
     unchanged if the file does not hold them.
     """
     def advice():
-        rest = (f"remove {path}.*, so that the latest checkpoint is used instead"
-                if os.path.basename(path) == BEST_CHECKPOINT
-                else "move the folder away to start again from step 0")
-        return earlier_hint(path) + rest
+        is_best, others = os.path.basename(path) == BEST_CHECKPOINT, earlier_hint(path)
+        return others + (
+            "move the folder away to start again from step 0" if not is_best else
+            f"remove {path}.*, so that the latest checkpoint is used instead" if others
+            else "copy it again, or choose a different folder")
 
     left_out = {}
     try:
