@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: one sentence and the status of shells, at any moment."""
 
 import re
+import time
 
 import pytest
 
@@ -24,6 +25,8 @@ MOMENTS = {  # what runs before main and in it; whether main tidies up
     "made another exception": (
         "", "try:\n            {kill}\n        except BaseException as error:\n"
         "            raise RuntimeError('library') from error", True),
+    "swallowed": ("", "try:\n            {kill}\n        except BaseException:\n"
+                  "            pass", True),
     "while TensorFlow loads": ("", "import loads", False),
     "before main": ("script.take_signals()\n{kill}", "pass", False),
 }
@@ -43,6 +46,24 @@ def test_a_signal_ends_a_script_in_a_sentence(moment, name, number, tmp_path):
     assert done.returncode == 128 + number
     assert re.fullmatch(r"try\.py: stopped by (Ctrl-C|SIGTERM).*\.\n", done.stderr)
     assert done.stdout == "tidied up\n" * tidies
+
+
+def test_second_signal_ends_a_script_that_computes_in_c(tmp_path):
+    """There Python runs no handler: the main thread sleeps and takes no signals."""
+    path = tmp_path / "try.py"
+    path.write_text(SCRIPT.format(before="""
+import ctypes, os, signal, threading, time
+def twice():
+    for seconds in (0.2, 2.2):
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGINT)
+""", main="""threading.Thread(target=twice, daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        ctypes.CDLL(None).sleep(60)"""))
+    begin = time.monotonic()
+    done = run_python(path, env={"PYTHONPATH": str(ROOT)})
+    assert time.monotonic() - begin < 50 and done.returncode == 130
+    assert re.fullmatch(r"try\.py: stopped by Ctrl-C.*\.\n", done.stderr)
 
 
 def test_every_script_takes_signals_before_it_loads_anything():

@@ -14,10 +14,10 @@ import tf_keras
 from albert_tf import files
 from albert_tf.checkpoints.folders import earlier_hint, read_tensors, write_whole
 from albert_tf.checkpoints.restore import export_tf1
-from albert_tf.errors import DivergenceError, InputError
+from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
-    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder)
+    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder, steps)
 from albert_tf.training.batches import Pipeline
 from albert_tf.training.data import PretrainingData
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
@@ -751,6 +751,47 @@ def test_signals_are_noted_within_the_block_alone(number):
         signal.raise_signal(number)
         assert signals.received == number
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.long
+def test_signal_between_two_parts_gives_the_step_up(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(steps, "_SECONDS_OF_SLICE", 0.0)
+    options = dict(num_train_steps=4, step=StepOptions(gradient_accumulation_steps=4))
+
+    def train(name, stop_at=None):
+        run = make_run(tmp_path / name, (data[0], None), **options)
+        monkeypatch.setattr(hooks.FiniteCheck, "on_parts", lambda self, done, parts: (
+            done, run.current_step) == stop_at and setattr(run.signals, "received", 15))
+        run.train()
+
+    train("whole")
+    for stop_at, saved in ((1, 0), []), ((2, 2), ["model.ckpt-2.index"]):
+        with pytest.raises(Stopped):
+            train("stopped", stop_at)
+        found = (tmp_path / "stopped").glob("*.index")
+        assert [path.name for path in found] == saved
+    train("stopped")
+    assert_equal_tensors(*(stored(tmp_path / name, "model.ckpt-4", STATE)
+                           for name in ("stopped", "whole")))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_signal_in_an_evaluation_stops_between_two_batches(
+        tmp_path, data, monkeypatch, early):
+    run, batches = make_run(tmp_path, data, num_train_steps=3), []
+
+    def on_batch(self):
+        batches.append(1)
+        if early or len(batches) == run.evaluator.num_steps:
+            run.signals.received = 15
+
+    monkeypatch.setattr(hooks.FiniteCheck, "on_batch", on_batch)
+    with pytest.raises(Stopped):
+        run.train()
+    assert len(batches) == (1 if early else run.evaluator.num_steps)
+    assert (tmp_path / "model.ckpt-3.index").exists()
+    assert not (tmp_path / "model.ckpt-best.index").exists()
+    assert not (tmp_path / "eval_results.json").exists()
 
 
 # ---- the folder ------------------------------------------------------------
