@@ -263,8 +263,8 @@ class ProgressLines(Hook):
 
     def on_parts(self, done, parts):
         whole = self._run.current_step
-        if self._has_compiled():
-            self._progress.restart(whole + done / parts)
+        if self._compiles and done == 1:  # That part was traced.
+            self._progress.restart(whole + 1 / parts)
         if self._progress.due():
             rate = parts * self._progress.rate(whole + done / parts)
             self._progress.report(whole + done / parts, (

@@ -99,7 +99,10 @@ def shape_key(dataset: Any) -> frozenset:
 
 # ---- training --------------------------------------------------------------
 
-# A call of several parts of a step takes about this long: a signal waits for its end.
+# Steps of several parts with more operations than this on each replica run in slices:
+# about 10 s on two slow cores.
+_LONG_STEP = 1e12
+# A slice takes about this long, or one part: a signal waits for its end.
 _SECONDS_OF_SLICE = 1.0
 
 
@@ -175,8 +178,9 @@ class Trainer(orbit.StandardTrainer):
       datasets: distributed datasets of each replica's features, one for each static
         shape of a batch.
       on_step: called after every step, if the loop runs on the host.
-      on_parts: called during such a step, if it has several parts, with the number of
-        parts done and that of all, about every second and after each longer part.
+      on_parts: called during such a step, if it is long and has several parts, with
+        the number of parts done and that of all, about every second and after each
+        longer part.
       on_compile: called before the first step of a shape and depth, with their number.
       shape_of_step: step → number of the dataset that its batch comes from.
       passes_of_step: step → number of layers that it runs, None for all.
@@ -223,10 +227,6 @@ class Trainer(orbit.StandardTrainer):
             computation, features, self._objective.denominators(features), None)[1],
                                 self.train_dataset[0])
         self.metrics = MeanMetrics([*self._names, "gradient_norm", "learning_rate"])
-        self._part_sums = None
-        if not self.runs_on_device and any(
-                self._parts_of_shape(shape) > 1 for shape in range(len(datasets))):
-            self._part_sums = PartSums(self._variables, self._names)
 
     @functools.cached_property
     def runs_on_device(self) -> bool:
@@ -258,9 +258,8 @@ class Trainer(orbit.StandardTrainer):
 
         @functools.cache
         def loop_of(spec, parts, passes):
-            del spec
             computation = dataclasses.replace(self.computation, passes=passes)
-            if parts > 1 and not self.runs_on_device:
+            if self._runs_in_slices(dict(spec)["input_ids"], parts, passes):
                 return self._step_in_slices(computation, parts)
             step = functools.partial(self.train_step, computation, parts)
             if self.runs_on_device:
@@ -296,6 +295,25 @@ class Trainer(orbit.StandardTrainer):
         graph."""
         return self._shape_of_step(step), self._passes_of_step(step)
 
+    def _runs_in_slices(self, ids, parts, passes):
+        """Returns True if the host is to hear of a step's parts, because the step is
+        long. Its duration must not decide, nor anything else that is measured: sums in
+        slices differ from those of one call in the last digit, as TensorFlow optimizes
+        another graph, and a resumed run must be equal to one without a stop."""
+        config = self.task.model.config
+        of_token = config.hidden_size * (4 * config.hidden_size
+                                         + 2 * config.intermediate_size)
+        layers = (passes or config.num_hidden_layers) * config.inner_group_num
+        # Each weight is used by a product and a sum, three times: forward, and backward
+        # for the input and the weights.
+        operations = 6 * ids.shape.num_elements() * layers * of_token
+        return parts > 1 and not self.runs_on_device and operations > _LONG_STEP
+
+    @functools.cached_property
+    def _part_sums(self) -> PartSums:
+        with self.strategy.scope():
+            return PartSums(self._variables, self._names)
+
     def train_loop_begin(self):
         self.metrics.reset()
         self._begin = time.monotonic(), int(self.optimizer.iterations.numpy())
@@ -313,9 +331,11 @@ class Trainer(orbit.StandardTrainer):
     def _step_in_slices(self, computation, parts):
         """Returns a function that runs one step in several calls, so that the host
         hears of its parts: first the batch, then some of the parts at a time, about
-        a second's worth, then the update. The sums are those of one call."""
+        a second's worth, then the update. The sums are those of one call, up to
+        rounding."""
         begin = own_function(lambda iterator: self._on_replicas(
             self._begin_parts, next(iterator)))
+        self._part_sums  # Variables cannot be created within a graph.
         add = own_function(lambda first, end, *batch: self._on_replicas(
             functools.partial(self._add_parts, computation, parts), first, end, *batch))
         update = own_function(lambda: self._on_replicas(self._update_from_parts))

@@ -755,6 +755,7 @@ def test_signals_are_noted_within_the_block_alone(number):
 
 @pytest.mark.long
 def test_signal_between_two_parts_gives_the_step_up(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(steps, "_LONG_STEP", 0)
     monkeypatch.setattr(steps, "_SECONDS_OF_SLICE", 0.0)
     options = dict(num_train_steps=4, step=StepOptions(gradient_accumulation_steps=4))
 
