@@ -260,11 +260,13 @@ def _start_helpers() -> None:
     Ctrl-C is blocked in them and in all workers from the beginning. Semaphores that a
     killed process left are removed without a warning.
     """
-    from multiprocessing import forkserver  # not on Windows
+    from multiprocessing import forkserver, resource_tracker  # not on Windows
 
     quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
     sys.warnoptions.append(quiet)
     try:
+        # It ends by unblocking Ctrl-C, and the fork server would start it.
+        resource_tracker.ensure_running()
         with _signals_wait(signal.SIGINT):
             forkserver.ensure_running()
     finally:

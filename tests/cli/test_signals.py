@@ -1,6 +1,10 @@
 """Ctrl-C and SIGTERM: one sentence and the status of shells, at any moment."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -76,3 +80,40 @@ def test_every_script_takes_signals_before_it_loads_anything():
                       check=True)
     assert not {"absl", "numpy", "tensorflow"} & {
         line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+SLOW_WORKERS = """
+import os, sys, threading, time
+from albert_tf.cli import script
+from albert_tf.jobs.parallel import WorkerPool
+from slow import Slow
+def main(argv):
+    os.environ["SLOW"] = "1"
+    with WorkerPool(Slow(), 2) as pool:
+        print("starting", flush=True)
+        list(pool.in_order([1, 2], "sleeping"))
+if __name__ == "__main__":
+    script.run(main)
+"""
+
+
+def test_ctrl_c_while_workers_load_their_modules_prints_no_traceback(tmp_path):
+    """From a terminal it goes to the whole group of processes."""
+    (tmp_path / "slow.py").write_text(
+        "import os, pathlib, time\nif 'SLOW' in os.environ:\n"
+        "    pathlib.Path(os.environ['SEEN']).touch()\n    time.sleep(5)\n"
+        "class Slow:\n    def __call__(self, item):\n        return item\n")
+    path, seen = tmp_path / "try.py", tmp_path / "seen"
+    path.write_text(SLOW_WORKERS)
+    with subprocess.Popen(
+            [sys.executable, path], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            text=True, start_new_session=True, env={
+                **os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
+                "SEEN": str(seen)}) as run:
+        while not seen.exists():
+            assert run.poll() is None
+            time.sleep(0.1)
+        os.killpg(run.pid, signal.SIGINT)
+        errors = run.communicate(timeout=60)[1]
+    assert run.returncode == 130
+    assert re.fullmatch(r"try\.py: stopped by Ctrl-C.*\.\n", errors)
