@@ -4,7 +4,7 @@ import dataclasses
 import os
 from typing import Any, Mapping, Optional
 
-from absl import flags
+from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.jobs import parallel
@@ -18,6 +18,7 @@ from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount
+from albert_tf.training import devices
 from albert_tf.training.memory import Sequences, evaluation_memory
 from albert_tf.training.options import StepOptions
 
@@ -164,6 +165,8 @@ def load():
     import albert_tf
 
     model = albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)
+    if model.model is not None:  # Exports run on what they were made for.
+        logging.info("Running on %s.", devices.hardware())
     if "label_threshold" not in FLAGS or FLAGS.label_threshold is None:
         return model
     if model.problem_type != SEVERAL_LABELS:

@@ -66,6 +66,7 @@ class Run:
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=self.evaluates)
+        self._log_devices()
         files.make_directory(options.output_dir, "output_dir")
         # XLA needs static shapes, therefore it cannot leave padding out.
         compiled = options.step.jit_compile or isinstance(
@@ -89,6 +90,18 @@ class Run:
         self.sequences_after = 0
         # Step and metrics of the evaluation that computed `evaluator.predictions`.
         self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
+
+    def _log_devices(self) -> None:
+        options, step = self.options, self.options.step
+        replicas, parts = (self.strategy.num_replicas_in_sync,
+                           step.gradient_accumulation_steps)
+        batch = (f", and each replica computes {options.train_batch_size // replicas} "
+                 f"of {options.train_batch_size} sequences in a step, in {parts} "
+                 f"part{'s' * (parts > 1)}") if self.optimizer is not None else ""
+        logging.info(
+            "Running on %s in %s: %s with %d replica%s%s.",
+            devices.hardware(self.strategy), step.dtype, type(self.strategy).__name__,
+            replicas, "s" * (replicas > 1), batch)
 
     @property
     def current_step(self) -> int:

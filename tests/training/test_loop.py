@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import re
 import signal
 import types
 
@@ -656,9 +657,9 @@ def test_folder_of_another_config(copy, data):
 
 @pytest.mark.parametrize("sizes, replicas, message", [
     (dict(train_batch_size=9), 2, r"--train_batch_size 9 must be .* multiple of 2, the "
-     r"number of replicas \(2\)\."),
+     r"number of replicas \(2\); give"),
     (dict(train_batch_size=12, parts=4), 2, r"multiple of 8, the number of replicas "
-     r"\(2\) times --gradient_accumulation_steps \(4\)\."),
+     r"\(2\) times --gradient_accumulation_steps \(4\); give"),
     (dict(eval_batch_size=3), 2, "--eval_batch_size 3 must be"),
     (dict(train_batch_size=0), 1, "--train_batch_size 0 must be a positive"),
     (dict(parts=0), 1, "--gradient_accumulation_steps is 0; it must be 1 or more"),
@@ -669,6 +670,29 @@ def test_batch_sizes(sizes, replicas, message):
     options = RunOptions("out", num_train_steps=1, step=step, **sizes)
     with pytest.raises(InputError, match=message):
         check_batch_sizes(options, replicas)
+
+
+@pytest.mark.parametrize("size, replicas, parts, advice", [
+    (4096, 16, 512, "--gradient_accumulation_steps=32 or --train_batch_size=8192."),
+    (96, 4, 5, "--gradient_accumulation_steps=4 or --train_batch_size=100."),
+    (6, 4, 2, "(2); give --train_batch_size=8."),
+    (6, 4, 1, "(4); give --train_batch_size=8."),
+    (2, 4, 1, "(4); give --train_batch_size=4.")])
+def test_advice_for_batches_that_cannot_be_divided(size, replicas, parts, advice):
+    options = RunOptions("out", 1, size, step=StepOptions(
+        gradient_accumulation_steps=parts))
+    with pytest.raises(InputError, match=f"{re.escape(advice)}$"):
+        check_batch_sizes(options, replicas, evaluate=False)
+
+
+def test_log_says_what_a_run_runs_on(tmp_path, data, caplog):
+    make_run(tmp_path, data, step=StepOptions(
+        gradient_accumulation_steps=2, dtype="bfloat16"))
+    [line] = [line for line in caplog.messages if line.startswith("Running on")]
+    assert re.fullmatch(
+        r"Running on the CPU \(\d+ threads?\) in bfloat16: \w*Strategy\w* with 1 "
+        r"replica, and each replica computes (\d+) of \1 sequences in a step, in 2 "
+        r"parts\.", line)
 
 
 def test_bucket_out_of_reach(monkeypatch):
