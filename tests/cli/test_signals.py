@@ -97,6 +97,34 @@ if __name__ == "__main__":
 """
 
 
+def test_ctrl_c_while_results_of_workers_are_used(tmp_path):
+    """The generator that holds the pool is suspended, so that it does not end it."""
+    (tmp_path / "slow.py").write_text(
+        "import time\nclass Slow:\n    def __call__(self, item):\n"
+        "        time.sleep(item)\n")
+    path = tmp_path / "try.py"
+    path.write_text("""
+import os, signal
+from albert_tf.cli import script
+from albert_tf.jobs.parallel import WorkerPool
+from slow import Slow
+def results():
+    with WorkerPool(Slow(), 2) as pool:
+        yield from pool.in_order([0, 0, 600, 600, 600], "sleeping")
+def main(argv):
+    lazily = results()
+    for _ in lazily:
+        os.kill(os.getpid(), signal.SIGINT)
+if __name__ == "__main__":
+    import tensorflow  # as in scripts that end at once
+    script.run(main)
+""")
+    done = run_python(path, timeout=100, env={
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "TF_CPP_MIN_LOG_LEVEL": "3"})
+    assert done.returncode == 130
+    assert re.fullmatch(r"try\.py: stopped by Ctrl-C.*\.\n", done.stderr)
+
+
 def test_ctrl_c_while_workers_load_their_modules_prints_no_traceback(tmp_path):
     """From a terminal it goes to the whole group of processes."""
     (tmp_path / "slow.py").write_text(
