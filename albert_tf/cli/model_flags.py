@@ -159,6 +159,11 @@ def model_files() -> list[str]:
         if name in names)]
 
 
+def log_hardware() -> None:
+    """Logs what TensorFlow runs models on."""
+    logging.info("Running on %s.", devices.hardware())
+
+
 def load():
     """Loads --model with albert_tf.load."""
     vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
@@ -166,7 +171,7 @@ def load():
 
     model = albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)
     if model.model is not None:  # Exports run on what they were made for.
-        logging.info("Running on %s.", devices.hardware())
+        log_hardware()
     if "label_threshold" not in FLAGS or FLAGS.label_threshold is None:
         return model
     if model.problem_type != SEVERAL_LABELS:

@@ -154,7 +154,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
             if not isinstance(error, InputError):
                 raise
             print(f"{argv[0]}: {error}", file=sys.stderr)
-            sys.exit(1)
+            sys.exit(error.exit_status)
         finally:
             _working = False
 
@@ -229,10 +229,16 @@ def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:
              if not flags.FLAGS[flag].present}
     for flag, value in taken.items():
         flags.FLAGS[flag].value = value
-    for what, found in (("sets", taken), ("does not override", values.keys() - taken)):
-        if found:
-            logging.info("The recipe %s %s.", what, ", ".join(
-                f"--{flag}={flags.FLAGS[flag].value}" for flag in sorted(found)))
+    if taken:
+        logging.info("The recipe sets %s.", ", ".join(
+            f"--{flag}={flags.FLAGS[flag].value}" for flag in sorted(taken)))
+    others = [f"--{flag}={flags.FLAGS[flag].value} (the recipe: {value})"
+              for flag, value in sorted(values.items())
+              if flags.FLAGS[flag].value != value]
+    if others:
+        logging.warning(
+            "Only a part of the recipe %s is used, because flags override it: %s. Leave "
+            "them out to use the whole recipe.", name, ", ".join(others))
 
 
 # ---- --help ----------------------------------------------------------------

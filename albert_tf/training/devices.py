@@ -20,7 +20,7 @@ from typing import (
 
 from absl import logging
 
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, WorkerEnded
 from albert_tf.jobs import parallel
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
     broken = re.search("Collective ops is aborted by: (.*)", str(error))
     if broken is None:
         return None
-    return InputError(
+    return WorkerEnded(
         f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); "
         "see its log. To resume from the latest checkpoint in "
         f"{output_dir}, run the same command on all workers.")

@@ -4,8 +4,10 @@ import json
 import re
 
 import pytest
+from absl import flags
 
 from albert_tf.checkpoints.conversion import convert
+from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from tests.checkpoints.test_convert import stored
 from tests.helpers import FIXTURES, ROOT, run_python
@@ -269,3 +271,21 @@ def test_a_batch_to_answer_fits_into_the_memory(flag, message):
     done = run_python("-c", BATCH, flag)
     assert done.returncode == 0, done.stderr
     assert re.search(message, done.stdout.strip()), done.stdout
+
+
+@pytest.mark.parametrize("given, warning", [
+    (["--batch=64", "--rate=0.5"],
+     "Only a part of the recipe fast is used, because flags override it: --batch=64 "
+     "(the recipe: 32). Leave them out to use the whole recipe."),
+    (["--batch=32"], ""), ([], "")])
+def test_flags_beside_a_recipe_that_use_a_part_of_it(
+        given, warning, caplog, monkeypatch):
+    values = flags.FlagValues()
+    flags.DEFINE_integer("batch", 16, "", flag_values=values)
+    flags.DEFINE_float("rate", 0.1, "", flag_values=values)
+    values(["script", *given])
+    monkeypatch.setattr(flags, "FLAGS", values)
+    script.use_recipe("fast", {"batch": 32, "rate": 0.5}, "a paper")
+    assert values.rate == 0.5 and values.batch == (64 if warning else 32)
+    assert [record.getMessage() for record in caplog.records
+            if record.levelname == "WARNING"] == [warning] * bool(warning)

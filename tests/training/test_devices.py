@@ -39,6 +39,7 @@ def test_a_worker_that_is_gone_is_told_from_other_errors():
     assert str(explained).startswith(
         "another worker has ended or cannot be reached (Connection reset)")
     assert "runs/base" in str(explained)
+    assert explained.exit_status == 143  # as if it had been stopped itself
     assert devices.explain_error(ValueError("no such thing"), "runs/base") is None
 
 
