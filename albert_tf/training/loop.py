@@ -282,7 +282,8 @@ class _Training:
             lambda shape: run.batches.parts(
                 shape, options.step.gradient_accumulation_steps,
                 run.strategy.num_replicas_in_sync),
-            run.scaling, run.computation, self._on_parts, self._on_compile)
+            run.scaling, run.computation, self._on_parts, self._on_compile,
+            options.train_batch_size // run.strategy.num_replicas_in_sync)
         # The manager saves checkpoints and removes old ones.
         self.manager = tf.train.CheckpointManager(
             run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,

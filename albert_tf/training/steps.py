@@ -9,6 +9,7 @@ own mean loss, and their sum is applied, as in the original implementation on TP
 
 import dataclasses
 import functools
+import math
 import time
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
@@ -164,7 +165,9 @@ class PartSums:
 
     def read(self) -> list[Any]:
         """Returns loss, gradients and metrics."""
-        return tf.nest.map_structure(tf.convert_to_tensor, self._sums)
+        # tf.identity places them on the replica's device, which an exchange needs.
+        return tf.nest.map_structure(
+            lambda variable: tf.identity(tf.convert_to_tensor(variable)), self._sums)
 
 
 class Trainer(orbit.StandardTrainer):
@@ -182,6 +185,8 @@ class Trainer(orbit.StandardTrainer):
         the number of parts done and that of all, about every second and after each
         longer part.
       on_compile: called before the first step of a shape and depth, with their number.
+      rows: number of examples of a replica's batch, which datasets of several processes
+        do not tell; 0 if the datasets tell it.
       shape_of_step: step → number of the dataset that its batch comes from.
       passes_of_step: step → number of layers that it runs, None for all.
       parts_of_shape: shape → number of parts in which each replica computes its batch;
@@ -201,13 +206,15 @@ class Trainer(orbit.StandardTrainer):
                  computation: Computation = Computation(),
                  on_parts: Callable[[int, int], None] = lambda done, parts: None,
                  on_compile: Callable[[int, Optional[int]], None] = (
-                     lambda shape, passes: None)):
+                     lambda shape, passes: None),
+                 rows: int = 0):
         self.strategy = tf.distribute.get_strategy()
         super().__init__(list(datasets), orbit.StandardTrainerOptions(
             use_tf_while_loop=self.runs_on_device))
         self.task, self.optimizer, self.options = task, optimizer, options
         self.scaling, self.computation = scaling, computation
         self._on_step, self._on_parts, self._on_compile = on_step, on_parts, on_compile
+        self._rows = rows
         self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
         self._parts_of_shape = parts_of_shape or (
             lambda shape: options.gradient_accumulation_steps)
@@ -300,14 +307,16 @@ class Trainer(orbit.StandardTrainer):
         long. Its duration must not decide, nor anything else that is measured: sums in
         slices differ from those of one call in the last digit, as TensorFlow optimizes
         another graph, and a resumed run must be equal to one without a stop."""
+        if parts == 1 or self.runs_on_device:
+            return False
+        tokens = math.prod([self._rows or ids.shape[0], *ids.shape[1:]])
         config = self.task.model.config
         of_token = config.hidden_size * (4 * config.hidden_size
                                          + 2 * config.intermediate_size)
         layers = (passes or config.num_hidden_layers) * config.inner_group_num
         # Each weight is used by a product and a sum, three times: forward, and backward
         # for the input and the weights.
-        operations = 6 * ids.shape.num_elements() * layers * of_token
-        return parts > 1 and not self.runs_on_device and operations > _LONG_STEP
+        return 6 * tokens * layers * of_token > _LONG_STEP
 
     @functools.cached_property
     def _part_sums(self) -> PartSums:
