@@ -7,9 +7,9 @@ similarity, as in the paper's figure for BERT-large and ALBERT-large (section 3.
 
 A model is any model that `albert_tf.load` accepts, with any sharing of parameters. A
 file holds one text per line, optionally with a second text after a tab, or JSON lines,
-or a table with its columns, as for extract_features.py; blank lines are left out. The input of the first layer is
-the projected embeddings. Means and standard deviations are over all tokens, including
-[CLS] and [SEP] but not padding.
+or a table with its columns, as for extract_features.py; blank lines are left out. The
+input of the first layer is the projected embeddings. Means and standard deviations are
+over all tokens, including [CLS] and [SEP] but not padding.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -64,6 +64,7 @@ def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
 
 def main(argv):
     del argv
+    script.check_packages("tensorflow", "tf_keras")
     models = files.split_names(FLAGS.model, os.path.exists) or [FLAGS.model]
     titles = FLAGS.titles or models
     if len({*titles}) != len(models):

@@ -49,9 +49,9 @@ flags.DEFINE_string(
     "lasttoken, several of these separated by commas, or pooled (ALBERT's own pooler); "
     "default: as in the input, else mean.")
 flags.DEFINE_integer(
-    "max_seq_length", 0, "For sentence_transformers: maximum number of tokens of a "
+    "max_seq_length", None, "For sentence_transformers: maximum number of tokens of a "
     "text; default: as in training, else the number of positions of the model.",
-    lower_bound=0, upper_bound=cli_flags.MOST)
+    lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
 
 
@@ -66,7 +66,7 @@ def main(argv):
         FLAGS.input, FLAGS.output, FLAGS.format, _config(), head=FLAGS.head,
         encoder_only=FLAGS.encoder_only, dtype=FLAGS.dtype,
         optimizer_state=FLAGS.optimizer_state, allow_nan=FLAGS.allow_nan,
-        pooling=FLAGS.pooling, max_seq_length=FLAGS.max_seq_length)
+        pooling=FLAGS.pooling, max_seq_length=FLAGS.max_seq_length or 0)
     for line in report.summary(most=12).splitlines():
         logging.info("%s", line)
     logging.info("Wrote %s.", FLAGS.output)

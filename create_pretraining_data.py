@@ -22,6 +22,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
+from albert_tf.cli import combinations
 from albert_tf.cli.numbers import ANY, Number
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
@@ -150,6 +151,22 @@ def from_flags(options: type, **values):
     return options(**values, **{name: FLAGS[name].value for name in names})
 
 
+def _check_combinations(instances: InstanceOptions) -> None:
+    """Raises InputError for flags that contradict others, and says which of the given
+    ones have no effect."""
+    combinations.check_predictions(instances.max_seq_length, instances.max_pieces)
+    say = combinations.say_unused
+    say("ngram favor_shorter_ngram max_predictions_per_seq",
+        instances.masking.masked_lm_prob,
+        "with --masked_lm_prob=0, which masks nothing")
+    say("single_segment", instances.sentence_objective != "none",
+        "with --sentence_objective=none, which has no pairs")
+    say("num_workers work_dir", not (FLAGS.reproduce_release or FLAGS.runner),
+        "with --reproduce_release" if FLAGS.reproduce_release else "with --runner")
+    say("word_start strip_digit_comma_prefix", FLAGS.spm_model_file,
+        "with a WordPiece vocabulary")
+
+
 def options_from_flags() -> DataOptions:
     """Returns the flags as frozen options, with the recipe applied and globs expanded.
 
@@ -167,6 +184,7 @@ def options_from_flags() -> DataOptions:
         InstanceOptions, masking=from_flags(MaskingOptions),
         sentence_objective=objective.value if (
             objective.present or objective.value != objective.default) else None)
+    _check_combinations(instances)
     outputs = files.output_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(

@@ -16,6 +16,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
+from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
 from albert_tf.cli import finetuning_flags, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import glue
@@ -56,6 +57,11 @@ _SIZES = {
                          "as in training.",
     "max_qa_length": "For choose: maximum number of tokens of question and option; "
                      "longer ones are cut; default: as in training."}
+# Flag → the tasks on which it has an effect.
+_TASKS_OF = {
+    "pairs": ("classify", "embed"), "doc_stride": ("answer", "tag"),
+    "max_query_length": ("answer",), "n_best_size": ("answer",),
+    "max_answer_length": ("answer",), "max_qa_length": ("choose",)}
 for _name, _help in _SIZES.items():
     flags.DEFINE_integer(_name, None, _help, lower_bound=1, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
@@ -83,6 +89,9 @@ def _run():
     else:
         finetuning_flags.check_tensorflow_text()
     loaded = model_flags.load()
+    if FLAGS.label_threshold is not None and loaded.problem_type != SEVERAL_LABELS:
+        raise InputError(f"--label_threshold: {FLAGS.model} does not classify texts with "
+                         "any number of labels; leave the flag out.")
     if loaded.model is None:
         raise InputError(f"--model={FLAGS.model} is already an export; give the model "
                          "that was exported.")
@@ -98,6 +107,7 @@ def _run():
     if task not in tasks:
         raise InputError(f"--task={task}: {FLAGS.model} has no head for it; its tasks "
                          f"are {', '.join(tasks)}.")
+    _check_task_flags(task)
     _export(loaded, task, loaded.tokenizer if FLAGS.export_text else None)
 
 
@@ -124,7 +134,7 @@ def _export_portable(loaded):
         raise InputError(
             f"{FLAGS.model} holds no vocabulary, which the export needs; give "
             "--spm_model_file or --vocab_file.")
-    sizes = {name: FLAGS[name].value for name in _SIZES
+    sizes = {name: FLAGS[name].value for name in (*_SIZES, "label_threshold")
              if FLAGS[name].value is not None}
     settings = {**loaded.settings, "flags": {
         **loaded.settings.get("flags", {}), **sizes}}
@@ -132,7 +142,17 @@ def _export_portable(loaded):
     _check_length(sizes.get("max_seq_length", 0), loaded.config)
     task = FLAGS.task or next(
         task for task in loaded.tasks() if task not in ("fill-mask", "order"))
+    _check_task_flags(task)
     portable.export(loaded, task, FLAGS.export_dir, FLAGS.format, FLAGS.precision)
+
+
+def _check_task_flags(task):
+    """Raises InputError for flags that have no effect on a task."""
+    for name, tasks in _TASKS_OF.items():
+        if task not in tasks and FLAGS[name].value is not None:
+            raise InputError(f"--{name} has an effect only on the task"
+                             f"{'s' * (len(tasks) > 1)} {' and '.join(tasks)}, but "
+                             f"this is an export for {task}; leave the flag out.")
 
 
 def _check_length(length, config):
@@ -158,7 +178,8 @@ def _export(loaded, task, tokenizer):
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
            text_of(head, tokenizer, length, labels=labels or None, pairs=pairs,
                    scheme=settings.get("scheme"), split=settings.get("split_words"),
-                   label_threshold=settings.get("label_threshold"),
+                   label_threshold=settings.get("label_threshold")
+                   if FLAGS.label_threshold is None else FLAGS.label_threshold,
                    threshold=threshold, **sizes),
            threshold, loaded.sentence)
 

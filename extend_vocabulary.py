@@ -64,6 +64,7 @@ flags.DEFINE_integer(
 
 def main(argv):
     del argv
+    script.check_packages("tensorflow", "tf_keras")
     folder = FLAGS.output_dir
     if holds_checkpoint(folder):
         raise InputError(f"--output_dir={folder} already holds a model; give a new "
@@ -78,6 +79,8 @@ def _extend(folder: str) -> None:
     beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)
     foreign = (formats.read(FLAGS.init_checkpoint)
                if formats.is_foreign(FLAGS.init_checkpoint) else None)
+    if not foreign:
+        find_checkpoint(FLAGS.init_checkpoint)
     config = (AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
               if FLAGS.albert_config_file or not foreign else foreign.config)
     known, facts = (vocabulary.kept_beside(FLAGS.init_checkpoint),
@@ -85,8 +88,6 @@ def _extend(folder: str) -> None:
                         spm_model_file=FLAGS.spm_model_file).keeps})
     if known:
         vocabulary.check(known, facts, FLAGS.init_checkpoint)
-    if not foreign:
-        find_checkpoint(FLAGS.init_checkpoint)
     on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     extension = extend_vocabulary.extend(
         FLAGS.spm_model_file,

@@ -30,7 +30,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.cli import flags as cli_flags, model_flags
+from albert_tf.cli import combinations, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import custom
 from albert_tf.jobs import progress, work_folder
@@ -102,11 +102,16 @@ def _short(answer: dict[str, Any]) -> str:
 
 def main(argv):
     words = argv[1:]
+    combinations.check_needs("text_column text_b_column id_column header delimiter",
+                             FLAGS.input_file, "--input_file")
     if (FLAGS.input_file is None) == (not words):
         raise InputError(
             "give texts on the command line or --input_file (- for the standard "
             "input)" + (", not both." if words else "."))
     path = FLAGS.output_file
+    if path and FLAGS.format == "table":
+        raise InputError("--format=table is for the standard output, but --output_file "
+                         "gets JSON lines; leave one of the two out.")
     if path:
         files.prepare_outputs({"--output_file": [path]}, {
             "--input_file": [FLAGS.input_file] if FLAGS.input_file else []})
@@ -131,7 +136,8 @@ def _load():
 
 def _options() -> dict[str, Any]:
     return {name: FLAGS[name].value for name in (
-        "task", "top_k", "batch_size", "exit_threshold", "windows", "truncated")}
+        "task", "top_k", "batch_size", "exit_threshold", "windows", "truncated",
+        "label_threshold")}
 
 
 def _answer_file(path: str) -> None:

@@ -23,6 +23,7 @@ import time
 from absl import flags, logging
 
 from albert_tf import files, text_files
+from albert_tf.cli import combinations
 from albert_tf.cli.numbers import Number
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
@@ -114,6 +115,18 @@ def preparation_options() -> prepare.Options:
             f"--random_seed={FLAGS.random_seed} does not fit into 64 bits; give a "
             "smaller number.")
     python = FLAGS.input_format == "python"
+    combinations.say_unused(
+        "random_seed", FLAGS.heldout_file, "without --heldout_file")
+    if python:
+        combinations.say_unused("deduplicate", FLAGS.deduplicate == "sentences",
+                                "with --input_format=python")
+    if FLAGS.input_format != "auto":
+        for names, formats in (("json_field", ("jsonl",)),
+                               ("document_separator", ("text",)),
+                               ("line_breaks", ("text", "jsonl")),
+                               ("keep_titles", ("wikiextractor",))):
+            combinations.say_unused(names, FLAGS.input_format in formats,
+                                    f"with --input_format={FLAGS.input_format}")
     language = sentences.check_language(FLAGS.language)
     if language.split("-")[0] not in _WITHOUT_MARKS:
         logging.warning(

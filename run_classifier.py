@@ -24,7 +24,7 @@ from absl import flags, logging
 from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
 from albert_tf.checkpoints.folders import holds_checkpoint
-from albert_tf.cli import finetuning_flags, flags as cli_flags
+from albert_tf.cli import combinations, finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification import task as classification, custom, glue
@@ -34,6 +34,7 @@ from albert_tf.finetuning.course import fine_tune
 FLAGS = flags.FLAGS
 
 _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
+_FLAG_OF_SPLIT = {"train": "--do_train", "dev": "--do_eval", "test": "--do_predict"}
 
 finetuning_flags.define_flags(
     max_seq_length=512, do_train=False, do_eval=False, learning_rate=5e-5,
@@ -138,6 +139,8 @@ def _check_flags() -> None:
     elif not FLAGS.label_separator:
         raise InputError("--label_separator is empty; give what separates the labels "
                          "in a column.")
+    combinations.say_unused("all_probabilities", not FLAGS.regression,
+                            "with --regression")
     if FLAGS.unlabeled_file and not FLAGS.teacher:
         raise InputError("--unlabeled_file: training on texts without labels needs a "
                          "teacher; give --teacher, or leave the flag out.")
@@ -156,6 +159,10 @@ def _check_flags() -> None:
             if wanted and not FLAGS[f"{split}_file"].value:
                 raise InputError(
                     f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
+            # The labels are those of --train_file, even without training.
+            combinations.say_unused(f"{split}_file", wanted or split == "train",
+                                    f"without {_FLAG_OF_SPLIT[split]}")
+        combinations.say_unused("test_labels", FLAGS.do_predict, "without --do_predict")
 
 
 def _with_order(task: classification.ClassificationTask
@@ -242,6 +249,8 @@ def main(argv):
             *["label_separator"] * FLAGS.multi_label),
         **finetuning_flags.values("early_exit", "exit_weight", "label_threshold"))
     _check_problem(task.problem_type)
+    if task.labels:
+        finetuning_flags.check_labels("classification", len(task.labels))
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:
             raise InputError(

@@ -26,9 +26,10 @@ from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.checkpoints.run_files import claim_run_folder
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import combinations, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
+from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
 from albert_tf.training.data import DataOptions, PretrainingData
 from albert_tf.training.memory import Sequences
 from albert_tf.training.recipes import PRETRAINING_RECIPES
@@ -163,6 +164,24 @@ def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
     return {length: explicit.get(length, (recipe.slots_at(length) if recipe else {}).get(
         "max_predictions_per_seq", FLAGS.max_predictions_per_seq))
             for length in (stage.length for stage in stages)}
+
+
+def _check_combinations() -> None:
+    """Raises InputError for flags without what they need, and says which of the given
+    ones have no effect."""
+    combinations.check_needs("init_from_group0", cli_flags.init_checkpoint(),
+                             "--init_checkpoint")
+    combinations.check_needs("max_predictions_by_length", FLAGS.length_schedule,
+                             "--length_schedule")
+    if FLAGS.dynamic_masking:
+        combinations.check_predictions(
+            FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
+    combinations.say_unused(
+        "num_train_steps num_warmup_steps start_warmup_step poly_power decay_share "
+        "depth_schedule random_depth", FLAGS.do_train, "without --do_train")
+    combinations.say_unused("eval_batch_size max_eval_steps",
+                            FLAGS.do_eval or FLAGS.eval_input_file,
+                            "without --do_eval or --eval_input_file")
 
 
 def _check_memory(config, options, stages: Sequence[Stage],
@@ -346,6 +365,7 @@ def main(argv):
         list(filter(files.exists, cli_flags.kept_configs())))
     if FLAGS.recipe:
         _use_recipe(config)
+    _check_combinations()
     options = cli_flags.run_options()
     if not options.resume_from:
         checkpoint_of(options.output_dir, best=False, to_train=FLAGS.do_train)

@@ -30,6 +30,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.race.task import LETTERS, RaceTask
+from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
 FLAGS = flags.FLAGS
 
@@ -105,6 +106,12 @@ def main(argv):
         raise InputError("--data_dir=FOLDER is needed: the folder RACE as downloaded.")
     if FLAGS.recipe and FLAGS.do_train:
         _use_recipe()
+    room = FLAGS.max_seq_length - NUM_SPECIAL_PAIR
+    if FLAGS["max_qa_length"].present and FLAGS.max_qa_length >= room > 1:
+        raise InputError(
+            f"--max_qa_length={FLAGS.max_qa_length} leaves no room for the passage in "
+            f"--max_seq_length={FLAGS.max_seq_length}; give less than {room}, or a "
+            "larger --max_seq_length.")
     task = RaceTask(**finetuning_flags.values(
         "max_seq_length", "max_qa_length", *_LEVELS))
     settings = finetuning_flags.settings(

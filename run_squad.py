@@ -18,7 +18,7 @@ import functools
 
 from absl import flags
 
-from albert_tf.cli import finetuning_flags, flags as cli_flags
+from albert_tf.cli import combinations, finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.course import fine_tune
@@ -131,6 +131,14 @@ def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
     finetuning_flags.check_work()
+    combinations.check_needs(
+        "null_score_diff_threshold answer_at_threshold start_n_top end_n_top",
+        FLAGS.version_2_with_negative, "--version_2_with_negative")
+    if FLAGS.do_train:
+        combinations.say_unused("num_train_epochs", not FLAGS.num_train_steps,
+                                "beside --num_train_steps")
+        combinations.say_unused("warmup_proportion", FLAGS.num_warmup_steps < 0,
+                                "beside --num_warmup_steps")
     finetuning_flags.check_prediction_file(
         tables.format_of, "train_file", "predict_file")
     if FLAGS.do_train and not FLAGS.train_file:

@@ -132,6 +132,7 @@ def main(argv):
         raise InputError("--recipe: the paper has no settings for tagging; leave the "
                          "flag out.")
     task = _task()
+    finetuning_flags.check_labels("token_classification", len(task.labels))
     settings = finetuning_flags.settings(
         FLAGS.train_step, FLAGS.warmup_step, _KEPT,
         data={split: FLAGS[f"{split}_file"].value for split in _USE_OF_SPLIT},

@@ -49,6 +49,13 @@ flags.DEFINE_integer("max_text_length", 100_000, "Maximum length of a text, in "
 flags.DEFINE(cli_flags.Number(upper_bound=3600), "stop_seconds", 30.0,
              "Maximum time to finish accepted requests after SIGTERM or Ctrl-C, in "
              "seconds.")
+flags.DEFINE_integer("max_connections", 1024, "Maximum number of connections. If more "
+                     "clients come, the connection that has kept the server waiting "
+                     "longest is closed. The limit of open files (ulimit -n) may lower "
+                     "this number.", lower_bound=16, upper_bound=cli_flags.MOST)
+flags.DEFINE(cli_flags.Number(lower_bound=0.1, upper_bound=3600), "receive_seconds",
+             60.0, "Maximum time in which a request must arrive, head and body, in "
+             "seconds.")
 
 
 def main(argv):
@@ -60,21 +67,26 @@ def main(argv):
             raise InputError(
                 f"the package {package}, which {does}, is not installed; run pip "
                 f"install {package}.")
-    from albert_tf.serving import http
+    from albert_tf.serving import connections, http
 
     name = FLAGS.model_name or os.path.basename(os.path.abspath(FLAGS.model))
     if not name or set(name) & set(":/?#% "):
         raise InputError(f"--model_name={name}: must not be empty or contain a space "
                          "or any of : / ? # %.")
+    if not name.isprintable():  # Bytes that are not UTF-8 are halves of pairs here.
+        raise InputError(f"--model_name={ascii(name)[1:-1]}: must be UTF-8 without "
+                         "control characters.")
     limits = http.Limits(
         FLAGS.batch_size, FLAGS.queue_size, FLAGS.max_instances, FLAGS.max_body_bytes,
-        FLAGS.max_text_length, FLAGS.stop_seconds)
+        FLAGS.max_text_length, FLAGS.stop_seconds,
+        connections.affordable(FLAGS.max_connections), FLAGS.receive_seconds)
     model = model_flags.load()
     model_flags.check_batch_size(model.config, model.settings, FLAGS.batch_size)
     task = FLAGS.task or next(iter(model.tasks()))
     exits = FLAGS.exit_threshold is not None
     if exits:
         model.check_exits(FLAGS.exit_threshold, FLAGS.task)
+    model.check(FLAGS.task, label_threshold=FLAGS.label_threshold)
     # Traces the graph now: otherwise the first request takes as long as hundreds.
     model.head(task, exits).warm_up()
 
@@ -83,8 +95,8 @@ def main(argv):
 
     async def run():
         await http.serve(http.Service(
-            model, name, limits, FLAGS.task, FLAGS.exit_threshold), FLAGS.host,
-                         FLAGS.port, ready)
+            model, name, limits, FLAGS.task, FLAGS.exit_threshold,
+            FLAGS.label_threshold), FLAGS.host, FLAGS.port, ready)
 
     asyncio.run(run())
     logging.info("Stopped.")

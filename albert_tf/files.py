@@ -86,6 +86,8 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
         return _gfile().GFile(path, mode)
     try:
         return open(path, mode)
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder; give a file.") from error
     except OSError as error:
         raise InputError(
             f"{path}: cannot be opened: {error.strerror or error}; check the path and "
@@ -437,9 +439,9 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
         prepare_outputs({"--output_file": ["train.txt"]}, {"--input_file": paths})
 
     Raises InputError if an output cannot be a file, its folder cannot be written, or it
-    is also an input or a different output, by any of its names: a relative path, a symbolic or a hard link. Both
-    arguments map flags to their paths, including those derived from them. A folder as
-    an input means all files in it.
+    is also an input or a different output, by any of its names: a relative path, a
+    symbolic or a hard link. Both arguments map flags to their paths, including those
+    derived from them. A folder as an input means all files in it.
     """
     known: dict[Any, tuple[str, str]] = {}
     folders: dict[str, tuple[str, list[str]]] = {}

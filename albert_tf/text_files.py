@@ -27,6 +27,30 @@ _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _NO_CHARACTER_ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
+# How files begin that are not text → what they are, and what to do.
+_NAME_IT = "add {} to its name, or decompress it"
+_ZIP = ("a ZIP archive (as .xlsx, .docx and .npz are, too)",
+        "unpack it, or save its content as text (a spreadsheet as .csv)")
+_AS_TEXT = "save its content as text (as .csv or .jsonl), and give that file"
+_UTF_16 = ("text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8")
+_KINDS = {
+    b"\x1f\x8b": ("a file compressed with gzip", _NAME_IT.format(".gz")),
+    b"BZh": ("a file compressed with bzip2", _NAME_IT.format(".bz2")),
+    b"\xfd7zXZ": ("a file compressed with xz", _NAME_IT.format(".xz")),
+    b"\x28\xb5\x2f\xfd": ("a file compressed with zstd", _NAME_IT.format(".zst")),
+    b"PK\3\4": _ZIP, b"PK\5\6": _ZIP,
+    b"7z\xbc\xaf": ("a 7z archive", "unpack it"),
+    b"%PDF": ("a PDF", "save its text with another program, such as pdftotext"),
+    b"PAR1": ("a Parquet file", _AS_TEXT), b"ARROW1": ("an Arrow file", _AS_TEXT),
+    b"\xff\xff\xff\xff": ("an Arrow stream", _AS_TEXT),
+    b"SQLite format 3": ("an SQLite database", _AS_TEXT),
+    b"\xd0\xcf\x11\xe0": ("a file of an old Office program", _AS_TEXT),
+    b"\x89HDF": ("an HDF5 file", _AS_TEXT), b"\x93NUMPY": ("a NumPy file", _AS_TEXT),
+    b"\x89PNG": ("a picture", "give a text file"),
+    b"\xff\xd8\xff": ("a picture", "give a text file"),
+    b"\xff\xfe": _UTF_16, b"\xfe\xff": _UTF_16}
+
+
 def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
     """Returns the decompressed content of an open file if its name ends in COMPRESSED,
     otherwise `stream` itself.
@@ -125,16 +149,33 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
 
 
 def parse_json(text: str, path: str, advice: str = "", line: int = 0,
-               cleaned: bool = False) -> Any:
+               cleaned: bool = False, strict: bool = False) -> Any:
     """Parses the JSON text in a file, or in its line with this number from 1.
 
     Raises InputError, with `advice` on what to do, if it is not JSON, or if it has an
     escape for NUL or half a surrogate pair. Such escapes are allowed if the text is
-    `cleaned` later.
+    `cleaned` later. If `strict`, NaN, infinite numbers and keys that an object has twice
+    are refused, too; Python's own parser accepts them.
     """
     where = f"{path}, line {line}" if line else path
+
+    def unique(pairs):
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            name = next(name for i, (name, _) in enumerate(pairs) if name in dict(
+                pairs[:i]))
+            raise InputError(f"{where}: an object has the key {name!r:.40} twice; "
+                             "remove one of them.")
+        return value
+
+    def no_number(name):
+        raise InputError(f"{where}: not JSON ({name} is no number there).")
+
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=no_number
+                           ) if strict else json.loads(text)
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         wrong = (f"{error.msg}, character {error.colno}" if text.strip()
                  else "it is empty")
@@ -191,9 +232,22 @@ def is_binary(line: str) -> bool:
     return "\0" in line and line.count("\0") > max(15, len(line) / 4)
 
 
+def _known_kind(path: str) -> InputError | None:
+    """Returns the error for a file that is known not to be text by how it begins."""
+    try:
+        with files.open_binary(path) as stream:
+            begin = decompressed(path, stream).read(16)
+    except (InputError, *READ_ERRORS):
+        return None
+    for magic, (what, advice) in _KINDS.items():
+        if begin.startswith(magic):
+            return InputError(f"{path} is {what}, not text in UTF-8; {advice}.")
+    return None
+
+
 def binary(path: str, line: int) -> InputError:
     """Returns the error for a file that is not text."""
-    return InputError(
+    return _known_kind(path) or InputError(
         f"{path}, line {line}: looks binary, because it holds control characters; give "
         "UTF-8 text. Names of compressed files must end in "
         f"{', '.join(COMPRESSED)}; convert UTF-16 with iconv.")
@@ -201,7 +255,7 @@ def binary(path: str, line: int) -> InputError:
 
 def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:
     """Returns the error for a file that is not UTF-8; line and byte count from 1."""
-    return InputError(
+    return _known_kind(path) or InputError(
         f"{path}, line {line}: byte {byte} is not UTF-8 ({reason}); convert the "
         "file to UTF-8, for example with iconv.")
 

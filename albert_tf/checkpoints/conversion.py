@@ -53,6 +53,9 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
                                   sentence_transformers.NAME)):
         if is_set and format != wanted:
             raise InputError(f"--{name} is only for --format={wanted}; leave it out.")
+    if head and encoder_only:
+        raise InputError(f"--head={head} names the head to convert, but --encoder_only "
+                         "leaves the heads out; leave one of the two out.")
     with files.new_folder(output, "--output"):
         return _convert(input, output, format, config, head, encoder_only, dtype,
                         optimizer_state, allow_nan, pooling, max_seq_length)
@@ -62,6 +65,10 @@ def _convert(input: str, output: str, format: str, config: formats.Config, head:
              encoder_only: bool, dtype: str, optimizer_state: bool, allow_nan: bool,
              pooling: str, max_seq_length: int) -> Report:
     checkpoint = formats.read(input, config, head)
+    if head and head not in checkpoint.heads:
+        raise InputError(
+            f"--head={head}: {input} has no such head (its heads: "
+            f"{', '.join(checkpoint.heads) or 'none'}); leave the flag out.")
     if encoder_only:
         checkpoint = without_heads(
             checkpoint,

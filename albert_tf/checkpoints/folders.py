@@ -131,14 +131,24 @@ def earlier_hint(prefix: str) -> str:
     final "or "; "" if there is none."""
     folder, name = os.path.split(prefix)
     # The files are looked at, because the list of them may be damaged.
-    others = _steps(each for each in files.names_in(folder or ".")
-                    if each != f"{name}.index")
-    if others:
-        return (f"give --resume_from={others[-1]} to resume from the checkpoint of "
+    others = (step for step in reversed(_steps(files.names_in(folder or ".")))
+              if f"{CHECKPOINT_NAME}-{step}" != name
+              and _is_complete(os.path.join(folder, f"{CHECKPOINT_NAME}-{step}")))
+    if (step := next(others, None)) is not None:
+        return (f"give --resume_from={step} to resume from the checkpoint of "
                 "that step, or ")
     best = os.path.join(folder, BEST_CHECKPOINT)
     return (f"give --resume_from={best} to resume from there, or "
-            if name != BEST_CHECKPOINT and files.exists(f"{best}.index") else "")
+            if name != BEST_CHECKPOINT and _is_complete(best) else "")
+
+
+def _is_complete(prefix: str) -> bool:
+    """Returns whether a checkpoint's index can be read and its data files exist."""
+    try:
+        bundle.read(prefix)
+    except (InputError, OSError):
+        return False
+    return True
 
 
 def chosen_checkpoint(folder: str, resume_from: str) -> str:
@@ -199,10 +209,15 @@ def find_checkpoint(path: str) -> str:
     its index is damaged or a data file is missing."""
     path = os.fspath(path)
     is_folder = files.is_folder(path)
-    checkpoint = find(path) or (checkpoint_of(path) if is_folder else None)
+    checkpoint = find(path)
     if checkpoint:
         bundle.read(checkpoint)
         return checkpoint
+    latest = _listed(path, "model_checkpoint_path") if is_folder else []
+    if latest:
+        raise InputError(
+            f"{os.path.join(path, STATE_FILE)} names {latest[0]}, which does not "
+            "exist; restore that file, or give a different folder.")
     if is_folder:
         raise InputError(
             f"{path}: the folder holds no checkpoint: neither {BEST_CHECKPOINT} nor a "
@@ -218,7 +233,17 @@ def find_checkpoint(path: str) -> str:
             ".index), or a folder of checkpoints.")
     raise InputError(
         f"{path}: there is no checkpoint: neither a folder nor the file {path}.index "
-        "exists; check the path.")
+        f"exists; {path_advice(path)}.")
+
+
+def path_advice(path: str) -> str:
+    """Returns what to do about the path of a model that does not exist, which may be a
+    name on the Hugging Face hub."""
+    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path):
+        return "check the path"
+    name = (path if "/" in path else
+            f"albert/{path}" if path.startswith("albert") else "OWNER/NAME")
+    return f"check the path, or give hf://{name} for a model of the Hugging Face hub"
 
 
 def _data_files(prefix: str) -> list[str]:
@@ -255,16 +280,21 @@ def damage_explained(prefix: str, advice: Callable[[], str]):
     # The reader raises any of these if a file is damaged.
     except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
             IndexError) as error:
+        differs = ("leave out the flags that change the model, such as "
+                   "--config_overrides, or choose a different --output_dir")
+        todo = None
         if isinstance(error, AssertionError):
             reason = "it lacks variables that this model or its optimizer has"
+            todo = differs
         elif isinstance(error, ValueError) and "shape" in str(error):
             reason = "a variable in it has a different shape than in this model"
+            todo = differs
         elif isinstance(error, tf.errors.PermissionDeniedError):
             reason = "there is no permission to read its files"
         else:  # TensorFlow's own message is for its developers.
             reason = "its files are damaged, cut short or incomplete"
         raise InputError(
-            f"{prefix}: cannot be restored ({reason}); {advice()}.") from error
+            f"{prefix}: cannot be restored ({reason}); {todo or advice()}.") from error
 
 
 # ---- writing ---------------------------------------------------------------

@@ -155,7 +155,8 @@ def _first(names: list[str], pattern: str) -> Optional[str]:
 def unknown(path: str) -> InputError:
     """Returns the error for a path whose format is not known."""
     if not files.exists(path):
-        return InputError(f"{path}: there is no such file or folder; check the path.")
+        return InputError(f"{path}: there is no such file or folder; "
+                          f"{folders.path_advice(path)}.")
     names = files.names_in(path) if files.is_folder(path) else [os.path.basename(path)]
     if "portable.json" in names:
         return InputError(

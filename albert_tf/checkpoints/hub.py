@@ -16,6 +16,11 @@ from albert_tf.errors import InputError
 
 HUGGING_FACE = "hf://"
 _KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
+# Found in the errors of packages for HTTP if there is no connection.
+_NO_ANSWER = re.compile(
+    r"MaxRetryError|NameResolutionError|ConnectionError|ConnectError|ConnectTimeout|"
+    r"ReadTimeout|ProxyError|gaierror|Name or service not known|"
+    r"Temporary failure in name resolution|Network is unreachable|OfflineMode")
 # Files that a model's folder may need, without the weights of other frameworks.
 _PATTERNS = ["*.json", "*.safetensors", "pytorch_model*.bin", "spiece.model",
              "vocab.txt", "*.md", "*.h5", "assets/*"]
@@ -53,6 +58,14 @@ def _package(name: str, path: str) -> Any:
 
 def _failed(path: str, error: Exception) -> InputError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    causes, cause = [], error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    if any(map(_NO_ANSWER.search, map(repr, causes))):
+        return InputError(f"{path}: the hub cannot be reached from here; check the "
+                          "network and its proxy, or download the model elsewhere and "
+                          "give its folder.")
     return InputError(f"{path}: cannot be fetched ({reason.rstrip('.')}); check the "
                       "name, the network and your access to it.")
 

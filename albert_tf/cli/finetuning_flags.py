@@ -19,7 +19,7 @@ from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     checkpoint_of, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.run_files import is_of_run
-from albert_tf.cli import flags as cli_flags, script
+from albert_tf.cli import combinations, flags as cli_flags, script
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
@@ -237,6 +237,24 @@ def initial_labels(head: str) -> tuple[str, ...]:
     return labels if label_names.named(labels) else ()
 
 
+def check_labels(head: str, count: int) -> None:
+    """Raises InputError if the model is used as it is, and its head has not `count`
+    outputs."""
+    folder = FLAGS.output_dir or ""
+    source = folder if holds_checkpoint(folder) else cli_flags.init_checkpoint()
+    if FLAGS.do_train or not source:
+        return
+    try:
+        width = formats.read(source, head=head).heads.get(head, count)
+    except InputError:  # The error is reported when the checkpoint is loaded.
+        return
+    if width != count:
+        raise InputError(
+            f"--labels: there are {count} labels ({', '.join(FLAGS.labels or [])}), "
+            f"but the model in {source} has {width} outputs; give one label for each, "
+            "in the order of the outputs.")
+
+
 def values(*names: str) -> dict[str, Any]:
     """Returns the current values of these flags by name."""
     return {name: FLAGS[name].value for name in names}
@@ -252,6 +270,29 @@ def check_work(exits: bool = False) -> None:
         raise InputError("there is nothing to do: give --do_train, --do_eval"
                          + (", --do_predict or --export_dir." if can_export
                             else " or --do_predict."))
+    _check_combinations()
+
+
+def _check_combinations() -> None:
+    """Raises InputError for flags that contradict others, and says which of the given
+    ones have no effect."""
+    old = "albert_hub_module_handle"
+    if FLAGS.from_scratch and (FLAGS.init_checkpoint or FLAGS[old].value):
+        raise InputError(
+            "--from_scratch trains from random weights, but --"
+            f"{'init_checkpoint' if FLAGS.init_checkpoint else old} gives weights to "
+            "start from; leave one of the two out.")
+    if FLAGS.do_train:
+        combinations.check_needs("early_stopping", FLAGS.do_eval, "--do_eval")
+    combinations.say_unused(
+        "train_step warmup_step num_train_steps num_warmup_steps num_train_epochs "
+        "warmup_proportion albert_dropout_prob dropout_prob early_stopping recipe "
+        "from_scratch unlabeled_file exit_weight", FLAGS.do_train, "without --do_train")
+    combinations.say_unused("eval_batch_size", FLAGS.do_eval, "without --do_eval")
+    combinations.say_unused("predict_batch_size all_probabilities", FLAGS.do_predict,
+                            "without --do_predict")
+    combinations.say_unused("export_text", "export_dir" in FLAGS and FLAGS.export_dir,
+                            "without --export_dir")
 
 
 def _check_early_exit(exits: bool) -> None:
@@ -336,6 +377,9 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
         `labels`.
     """
     run = cli_flags.run_options(num_train_steps=num_train_steps)
+    cli_flags.check_init_checkpoint()
+    if not FLAGS.do_train:
+        check_start()  # A model is missing, not a config.
     config = model_config()
     if FLAGS.early_exit and config.num_hidden_layers < 2:
         raise InputError("--early_exit needs at least two layers, but the config has "

@@ -15,6 +15,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import (
     chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.checkpoint import Checkpoint
+from albert_tf.cli import combinations, script
 from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
@@ -28,6 +29,11 @@ FLAGS = flags.FLAGS
 
 # The largest step, size or count: TensorFlow holds them in 32 bits.
 MOST = 2 ** 31 - 1
+# The flags of all scripts that have an effect in training only.
+OF_TRAINING = (
+    "train_batch_size gradient_accumulation_steps optimizer learning_rate "
+    "save_checkpoints_steps keep_checkpoint_max iterations_per_loop clip_norm "
+    "replica_gradients sparse_gradient_norm jit_compile recompute ")
 TEACHER_NUMBERS = ("teacher_weight", "temperature", "teacher_hidden_weight")
 
 
@@ -65,8 +71,11 @@ def model_config(kept: Sequence[str] = ()) -> AlbertConfig:
     Args:
       kept: configuration files; without a flag, the first one that exists is used.
     """
+    has_flag = FLAGS.albert_config_file or FLAGS.model
+    if not (has_flag or kept):
+        check_init_checkpoint()
     if FLAGS.albert_config_file and FLAGS.model or not (
-            FLAGS.albert_config_file or FLAGS.model or kept or initial_model()):
+            has_flag or kept or initial_model()):
         raise InputError(
             "give either --albert_config_file=FILE or --model=NAME, where NAME is one "
             f"of {', '.join(NAMED)}.")
@@ -77,6 +86,7 @@ def model_config(kept: Sequence[str] = ()) -> AlbertConfig:
         # If the checkpoint has no pooler, a head that needs one starts with a new one.
         return _with_overrides(checkpoint.config.replace(use_pooler=True))
     if not path:
+        check_init_checkpoint()
         raise InputError(
             "give the model's configuration: --albert_config_file=FILE or "
             "--model=NAME; neither --output_dir nor --init_checkpoint holds an "
@@ -308,8 +318,12 @@ def run_options(**task_options: Any) -> RunOptions:
     """
     if not FLAGS.output_dir:
         raise InputError("give the folder for checkpoints: --output_dir=FOLDER.")
+    script.check_packages("tensorflow", "tf_keras", "official", "orbit")
     use_old_flags()
     files.check_folder(FLAGS.output_dir, "--output_dir")
+    combinations.say_unused(OF_TRAINING, FLAGS.do_train, "without --do_train")
+    combinations.say_unused(
+        "allow_partial_init", init_checkpoint(), "without --init_checkpoint")
     _check_folders()
     if not FLAGS.clip_norm:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be greater than "
@@ -432,3 +446,5 @@ def check_teacher() -> None:
     if weights and not FLAGS.teacher and FLAGS.do_train:
         raise InputError(f"--{weights[0]} has an effect only with --teacher: give that "
                          "too, or leave it out.")
+    combinations.say_unused(" ".join(TEACHER_NUMBERS), FLAGS.do_train,
+                            "without --do_train")

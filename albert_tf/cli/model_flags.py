@@ -1,6 +1,5 @@
 """Flags of the scripts that use a trained model, and functions that load it."""
 
-import dataclasses
 import os
 from typing import Any, Mapping, Optional
 
@@ -11,8 +10,9 @@ from albert_tf.jobs import parallel
 from albert_tf.checkpoints import checkpoint, formats
 from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.run_files import is_of_run
-from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.vocabulary import TASK_FILE
+from albert_tf.cli import script
 from albert_tf.cli.flags import MOST, lower_as_stated
 from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig
@@ -166,17 +166,11 @@ def log_hardware() -> None:
 
 def load():
     """Loads --model with albert_tf.load."""
+    script.check_packages("tensorflow", "tf_keras")
     vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
     import albert_tf
 
     model = albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)
     if model.model is not None:  # Exports run on what they were made for.
         log_hardware()
-    if "label_threshold" not in FLAGS or FLAGS.label_threshold is None:
-        return model
-    if model.problem_type != SEVERAL_LABELS:
-        raise InputError(
-            f"--label_threshold: {FLAGS.model} does not give texts any number of "
-            "labels; leave the flag out.")
-    return dataclasses.replace(model, settings={**model.settings, "flags": {
-        **model.settings.get("flags", {}), "label_threshold": FLAGS.label_threshold}})
+    return model

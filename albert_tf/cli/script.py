@@ -137,6 +137,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                 raise InputError(
                     f"'{argv[1]}' is not a flag. Write flags as --name=value, and put "
                     "values with spaces in quotes.")
+            _check_values()
             main(argv)
             # A library may have swallowed the exception, so that main went on.
             if _received is not None:
@@ -151,8 +152,10 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
             if number is not None:
                 _say(number)
                 sys.exit(128 + number)
+            if isinstance(error, ImportError):
+                error = _not_installed(error.name or "", error) or error
             if not isinstance(error, InputError):
-                raise
+                raise error
             print(f"{argv[0]}: {error}", file=sys.stderr)
             sys.exit(error.exit_status)
         finally:
@@ -194,6 +197,64 @@ def _reader_has_ended() -> bool:
     poll = select.poll()
     poll.register(1, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+# The beginning of an address with a slash too few, such as s3:/bucket.
+_HALF_SCHEME = re.compile(r"(gs|s3|hdfs|https?|file|hf|kaggle|grpc):(?!//)/?[\w.]")
+
+
+def _check_values() -> None:
+    """Raises InputError for flags that are given without a value, as by the shell if a
+    variable is empty, unless their default is empty, and for misspelled addresses."""
+    from absl import flags
+
+    for name in flags.FLAGS:
+        flag = flags.FLAGS[name]
+        if not flag.present:
+            continue
+        if flag.default is None and flag.value in ("", []):
+            raise InputError(f"--{name} is empty; give a value, or leave the flag out.")
+        for value in flag.value if isinstance(flag.value, list) else [flag.value]:
+            scheme = isinstance(value, str) and _HALF_SCHEME.match(value)
+            if scheme and not os.path.exists(value):
+                rest = value[len(scheme[1]) + 1:].lstrip("/")
+                raise InputError(
+                    f"--{name}={value}: an address begins with two slashes after its "
+                    f"scheme; give {scheme[1]}://{rest}, or ./{value} for a local file "
+                    "of that name.")
+
+
+# Package or its module → how it is installed. Modules import these when they are used.
+_TRAIN = "pip install '.[train]'"
+_TF_MODELS = "pip install --no-deps tf-models-official==2.20.0"
+_PACKAGES = {
+    "tensorflow": ("TensorFlow", _TRAIN), "tf_keras": ("tf_keras", _TRAIN),
+    "tensorflow_text": ("tensorflow-text", _TRAIN),
+    "sklearn": ("scikit-learn", _TRAIN), "scipy": ("SciPy", _TRAIN),
+    "official": ("tf-models-official", _TF_MODELS),
+    "orbit": ("tf-models-official", _TF_MODELS)}
+
+
+def check_packages(*names: str) -> None:
+    """Raises InputError if one of these packages, which the light installation lacks,
+    is not installed. Nothing is imported."""
+    import importlib.util
+
+    for name in names:
+        if name not in sys.modules and not importlib.util.find_spec(name):
+            raise _not_installed(name)
+
+
+def _not_installed(module: str, error: Exception | None = None) -> InputError | None:
+    """Returns the error for a package that cannot be imported; None for modules that
+    are not of a package that users choose to install."""
+    title, command = _PACKAGES.get(module.partition(".")[0], ("", ""))
+    if not title:
+        return None
+    reason = "is not installed" if error is None or isinstance(
+        error, ModuleNotFoundError) else f"cannot be imported ({error})"
+    return InputError(f"this needs {title}, which {reason}; run {command} "
+                      "(docs/INSTALL.md).")
 
 
 def _end_now(code: Any) -> None:

@@ -79,6 +79,8 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
     ends = None
     for number, line in text_files.read_lines(path):
         if "\0" in line:
+            if text_files.is_binary(line):
+                raise text_files.binary(path, number)
             raise InputError(
                 f"{path}, line {number}: character {line.index(chr(0)) + 1} is NUL, "
                 "which does not occur in text. The file may not be a text file, or be "

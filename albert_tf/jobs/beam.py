@@ -9,6 +9,7 @@ import importlib
 import os
 import pathlib
 import re
+import socket
 from typing import Iterator, Sequence
 
 from albert_tf import files
@@ -24,6 +25,11 @@ _DASK_PARTITIONS = 4
 # The message of an error in the report of a worker.
 _INPUT_ERROR = re.compile(
     r"\b(?:InputError|Interruption): (.+?)(?: \[while running '.*)?$", re.MULTILINE)
+
+_NO_JAR = re.compile(r"Unable to fetch remote job server jar at (\S+?):? ")
+# Found in errors of gRPC and of the clients of clusters if there is no connection.
+_NO_SERVICE = re.compile(r"FutureTimeoutError|StatusCode\.UNAVAILABLE|"
+                         r"Connection ?refused|failed to connect|urlopen error")
 
 
 def package():
@@ -67,6 +73,7 @@ def pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
       runner_options: flags of Beam and of the runner.
       num_parts: number of parts into which the input can be divided.
     """
+    _check_endpoint(runner_options)
     flags = [f"--runner={_RUNNERS.get(runner, runner)}", *runner_options]
     if runner == "DaskRunner":
         try:
@@ -85,7 +92,8 @@ def pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
         options = beam.options.pipeline_options.PipelineOptions(flags)
         new_pipeline = beam.Pipeline(options=options)
     except ValueError as error:
-        raise InputError(f"--runner={runner}: {error}") from error
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(f"--runner={runner}: {reason}.") from error
     if runner in _WITHOUT_JOB_SERVER:
         unknown = set(options.get_all_options(retain_unknown_options=True)).difference(
             options.get_all_options())
@@ -94,6 +102,45 @@ def pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
                 f"--{min(unknown)} is not an option of {runner} or of Beam; check its "
                 "name.")
     return new_pipeline
+
+
+def _not_started(error: Exception) -> InputError | None:
+    """Returns the error for a runner that cannot be started or reached, which Beam
+    reports by several tracebacks; None for other errors."""
+    text = f"{type(error).__name__}: {error}"
+    if match := _NO_JAR.search(text):
+        engine = "spark" if "spark" in match[1] else "flink"
+        return InputError(
+            f"--runner: its job server cannot be downloaded from {match[1]}; check the "
+            f"network, or download that file elsewhere and give -- "
+            f"--{engine}_job_server_jar=FILE, or --job_endpoint=HOST:PORT of a job "
+            "server that runs.")
+    if isinstance(error, FileNotFoundError) and "java" in str(error):
+        return InputError("--runner: it needs Java, which is not installed; install a "
+                          "Java runtime, such as the package default-jre.")
+    if isinstance(error, NotImplementedError) and "job_endpoint" in str(error):
+        return InputError("--runner: give the address of its job server, last: -- "
+                          "--job_endpoint=HOST:PORT.")
+    if isinstance(error, OSError) or _NO_SERVICE.search(text):
+        reason = " ".join(text.split())[:200]
+        return InputError(f"--runner: its service does not answer ({reason}); check "
+                          "its address and the network.")
+    return None
+
+
+def _check_endpoint(runner_options: Sequence[str]) -> None:
+    """Raises InputError if nothing answers at a --job_endpoint, for which Beam would
+    wait for minutes."""
+    for option in runner_options:
+        address = re.fullmatch(r"--job_endpoint=(?:\w+://)?(.+):(\d{1,5})", option)
+        if not address:
+            continue
+        try:
+            socket.create_connection((address[1], int(address[2])), 10).close()
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"{option}: nothing answers there ({error}); start the job server, or "
+                "correct the address.") from error
 
 
 def finish(beam, made) -> None:
@@ -106,7 +153,7 @@ def finish(beam, made) -> None:
         input_error = _INPUT_ERROR.search(f"{type(error).__name__}: {error}")
         if input_error:
             raise InputError(input_error.group(1)) from error
-        raise
+        raise _not_started(error) or error
     finally:
         client = getattr(result, "client", None)  # Dask's results have one.
         if client is not None:

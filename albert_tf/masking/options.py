@@ -68,6 +68,10 @@ class MaskingOptions:
         if not 0 <= self.masked_lm_prob <= 1:
             raise InputError(f"--masked_lm_prob={self.masked_lm_prob}: give a "
                              "probability between 0 and 1.")
+        if self.do_permutation and not self.masked_lm_prob:
+            raise InputError(
+                "--do_permutation permutes as many tokens as are masked, but "
+                "--masked_lm_prob=0 masks none; leave one of the two out.")
 
     @property
     def num_prediction_slots(self) -> int:

@@ -48,6 +48,12 @@ class AlbertForPreTraining(ConfiguredModel):
           `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2]; in training also
           `sequence_output` [B, P, H], the hidden states at the masked positions.
         """
+        if isinstance(features, Mapping) and (
+                features.get("masked_lm_positions") is None):
+            raise InputError(
+                "the model's inputs have no masked_lm_positions, the positions of the "
+                "masked tokens [batch, predictions]; give them, or use model.bert, "
+                "which returns the hidden states of all positions.")
         # 1. Run the encoder. Its last layer computes only the masked positions and the
         #    first one, since nothing else is read.
         encoded = self.bert(

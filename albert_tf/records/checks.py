@@ -289,7 +289,8 @@ def check_vocabulary(
             "file": os.path.basename(str(summary.get("vocabulary", "file"))),
             "sha256": digest, "size": vocab_size,
             **{name: value for name in _TOKENIZER
-               if (value := summary.get("vocabulary", name)) is not None}, **({"special_ids": special} if special else {}),
+               if (value := summary.get("vocabulary", name)) is not None},
+            **({"special_ids": special} if special else {}),
             **({} if strips else {"strip_accents": False}),
             **({"rules": rules} if rules else {})}
     return known

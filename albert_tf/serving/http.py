@@ -10,18 +10,26 @@ Requests are never delayed to fill a batch.
 import asyncio
 import concurrent.futures
 import dataclasses
-import json
 import signal
 import time
-from typing import Any, Callable, Mapping, Optional, Sequence
+import zlib
+from typing import Any, Callable, Optional, Sequence
 
 from absl import logging
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
+from albert_tf import text_files
 from albert_tf.errors import InputError
+from albert_tf.serving import connections
+from albert_tf.serving.connections import json_reply
 from albert_tf.serving.predict import Answer, Model, Request, answers
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _VERSION = "1"
+_LEFT = 499  # status in the metrics, as in nginx, if the client left without a reply
+_OPTIONS = ("top_k", "exit_threshold", "label_threshold", "windows", "truncated")
+_ZLIB_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # by Content-Encoding
 _GOODBYE = 0.3  # seconds in which a stopping server still replies, with status 503
 
 
@@ -36,6 +44,9 @@ class Limits:
       body_bytes: maximum size of a request's body, in bytes.
       text_length: maximum length of a text, in characters.
       stop_seconds: maximum time to finish accepted requests when the server is stopped.
+      connections: maximum number of connections. If there are more, one whose client
+        keeps the server waiting makes room.
+      receive_seconds: maximum time in which a request must arrive, head and body.
     """
 
     batch_size: int = 32
@@ -44,6 +55,8 @@ class Limits:
     body_bytes: int = 4 << 20
     text_length: int = 100_000
     stop_seconds: float = 30.0
+    connections: int = 1024
+    receive_seconds: float = 60.0
 
 
 class Refused(Exception):
@@ -146,14 +159,14 @@ class Service:
     """The HTTP handlers of one model; `app` is the aiohttp application with them."""
 
     def __init__(self, model: Model, name: str, limits: Limits = Limits(),
-                 task: str = "", exit_threshold: Optional[float] = None):
-        from aiohttp import web
+                 task: str = "", exit_threshold: Optional[float] = None,
+                 label_threshold: Optional[float] = None):
         import prometheus_client as prometheus
 
         if task:
             model.head(task)
         self.model, self.name, self.limits, self.task = model, name, limits, task
-        self.exit_threshold = exit_threshold
+        self.exit_threshold, self.label_threshold = exit_threshold, label_threshold
         self.batcher = Batcher(answers, limits.batch_size, limits.queue_size)
         self.stopping, self.open = False, 0
         prometheus.disable_created_metrics()  # They would give each counter's age.
@@ -186,25 +199,23 @@ class Service:
 
     def _guarded(self):
         """Returns the middleware that counts requests and turns errors into JSON."""
-        from aiohttp import web
-
         @web.middleware
         async def guarded(request, handler):
             begin, status = time.monotonic(), 500
             asks = request.method == "POST"
             self.open += asks
+            request.protocol.begin()
             try:
                 try:
-                    if asks and self.stopping:
-                        raise Refused(503, "the server is stopping; use a different "
-                                      "one.")
+                    if asks:
+                        self._check_running()
                     reply = await handler(request)
                 except InputError as error:
                     raise Refused(400, str(error)) from error
                 except web.HTTPRequestEntityTooLarge as error:
-                    raise Refused(413, f"the body has more than "
-                                  f"{self.limits.body_bytes} bytes; send fewer texts "
-                                  "per request.") from error
+                    raise _too_large(self.limits.body_bytes) from error
+                except (web.RequestPayloadError, HttpProcessingError) as error:
+                    raise Refused(400, "the body is damaged.") from error
                 except web.HTTPException as error:
                     raise Refused(error.status, {
                         404: f"there is nothing at {request.path}; the model is at "
@@ -215,22 +226,34 @@ class Service:
                 return reply
             except Refused as refused:
                 status = refused.status
-                reply = _json({"error": str(refused)}, status)
+                sentence = str(refused)
+                if len(sentence) > 600:  # It names a key, a task or so of the request.
+                    sentence = f"{sentence[:400]} ... {sentence[-150:]}"
+                reply = json_reply({"error": sentence}, status)
                 if status == 503:
                     reply.headers["Retry-After"] = "1"
                 if asks and (status == 413 or self.stopping):
                     reply.force_close()
                 return reply
+            except (asyncio.CancelledError, ConnectionError):
+                # The client has left, or its request did not arrive.
+                status = request.protocol.status or _LEFT
+                raise
             except Exception:
                 logging.exception("A request failed.")
-                return _json({"error": "the server failed; see its log."}, 500)
+                return json_reply({"error": "the server failed; see its log."}, 500)
             finally:
+                request.protocol.rest(request.content.is_eof())
                 self.open -= asks
                 if asks:
                     self._replies.labels(status).inc()
                     self._seconds.observe(time.monotonic() - begin)
 
         return guarded
+
+    def _check_running(self) -> None:
+        if self.stopping:
+            raise Refused(503, "the server is stopping; use a different one.")
 
     def _known(self, request) -> None:
         name = request.match_info["name"]
@@ -241,19 +264,18 @@ class Service:
 
     async def _health(self, request):
         del request
-        if self.stopping:
-            raise Refused(503, "the server is stopping.")
-        return _json({"status": "ok"})
+        self._check_running()
+        return json_reply({"status": "ok"})
 
     async def _status(self, request):
         self._known(request)
-        return _json({"model_version_status": [{
+        return json_reply({"model_version_status": [{
             "version": _VERSION, "state": "UNLOADING" if self.stopping else "AVAILABLE",
             "status": {"error_code": "OK", "error_message": ""}}]})
 
     async def _metadata(self, request):
         self._known(request)
-        return _json({
+        return json_reply({
             "model_spec": {
                 "name": self.name, "signature_name": "", "version": _VERSION},
             "metadata": {"tasks": {task: list(self.model.head(task).names)
@@ -263,7 +285,6 @@ class Service:
 
     async def _metrics(self, request):
         """Replies with the metrics in Prometheus's text format."""
-        from aiohttp import web
         import prometheus_client as prometheus
 
         del request
@@ -292,7 +313,13 @@ class Service:
         if verb not in ("predict", "classify", "regress"):
             raise Refused(404, f"there is no :{verb}; use :predict, :classify or "
                           ":regress.")
-        body = _parsed(await request.read())
+        content = await request.read()
+        self._check_running()  # A request that arrives after the signal is refused.
+        if not request.protocol.accept():
+            raise Refused(503, "there are too many open requests; try again later.")
+        body = _parsed(_decompressed(
+            content, request.headers.get("Content-Encoding", ""),
+            self.limits.body_bytes))
         items = self._inputs(body, "examples" if verb != "predict" else "")
         if len(items) > self.limits.instances:
             raise Refused(413, f"there are {len(items)} inputs; this server accepts at "
@@ -303,41 +330,54 @@ class Service:
         # An accepted request is answered even if the server is stopped meanwhile.
         results = await self.batcher.answer(requests)
         if verb == "predict":
-            return _json({"outputs": _columns(results)} if "inputs" in body
+            return json_reply({"outputs": _columns(results)} if "inputs" in body
                          else {"predictions": results})
         wanted, *others = {"classify": ("label", "labels"), "regress": ("score",)}[verb]
         if not all({wanted, *others} & answer.keys() for answer in results):
             raise Refused(400, f"this model gives no {wanted}; use :predict.")
         names = self.model.labels
-        return _json({"results": [answer["score"] if verb == "regress" else [
+        return json_reply({"results": [answer["score"] if verb == "regress" else [
             [names[i] if names else str(i), value]
             for i, value in enumerate(answer["probabilities"])] for answer in results]})
 
-    def _options(self, body: dict[str, Any], query: Mapping[str, str]
-                 ) -> dict[str, Any]:
+    def _options(self, body: dict[str, Any], query) -> dict[str, Any]:
         """Returns the arguments of Model.request that a request names."""
         task = body.get("signature_name", "")
+        if not isinstance(task, str):
+            raise Refused(400, f"signature_name is {task!r:.40}; give the name of a "
+                          "task.")
+        for name in query:
+            if name not in _OPTIONS:
+                raise Refused(400, f"the address has the option {name!r:.40}, which is "
+                              f"not known; give {', '.join(_OPTIONS)}.")
+            if len(query.getall(name)) > 1:
+                raise Refused(400, f"the address has the option {name} twice; give it "
+                              "once.")
         if task in ("", "serving_default"):
             task = self.task
         top_k = query.get("top_k", "5")
-        if not top_k.isdecimal():
-            raise Refused(400, f"top_k is {top_k!r}; give a whole number.")
+        if not top_k.isdecimal() or len(top_k) > 10:
+            raise Refused(400, f"top_k is {top_k!r:.40}; give a whole number from 1 to "
+                          f"{self.model.config.vocab_size}.")
         options = {"task": task, "top_k": int(top_k)}
         for name in ("windows", "truncated"):
             value = query.get(name, "false")
             if value not in ("true", "false"):
-                raise Refused(400, f"{name} is {value!r}; give true or false.")
+                raise Refused(400, f"{name} is {value!r:.40}; give true or false.")
             options[name] = value == "true"
-        threshold = query.get("exit_threshold")
-        if threshold is None:
-            # The server's own threshold is for the requests that can have one.
-            return {**options, "exit_threshold": self.exit_threshold if task in (
-                "", "classify") and not options["windows"] else None}
-        try:
-            return {**options, "exit_threshold": float(threshold)}
-        except ValueError:
-            raise Refused(400, f"exit_threshold is {threshold!r}; give a probability "
-                          "from 0 to 1.") from None
+        # The server's own thresholds are for the requests that can have one.
+        classes = task in ("", "classify")
+        own = {"exit_threshold": self.exit_threshold if not options["windows"] else None,
+               "label_threshold": self.label_threshold}
+        for name, value in own.items():
+            given = query.get(name)
+            try:
+                options[name] = float(given) if given is not None else (
+                    value if classes else None)
+            except ValueError:
+                raise Refused(400, f"{name} is {given!r:.40}; give a probability from 0 to "
+                              "1.") from None
+        return options
 
     def _inputs(self, body: dict[str, Any], key: str) -> list[Any]:
         """Returns the inputs of a body, one by one."""
@@ -354,7 +394,7 @@ class Service:
         if present == ["inputs"] and isinstance(items, dict):
             columns = [value if isinstance(value, list) else [value]
                        for value in items.values()]
-            if len({len(column) for column in columns}) != 1:
+            if len({len(column) for column in columns}) > 1:
                 raise Refused(400, "the lists of inputs have "
                               f"{', '.join(str(len(column)) for column in columns)} "
                               "texts; they must have equally many.")
@@ -389,14 +429,42 @@ class Service:
         return requests
 
 
+def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
+    """Returns a body as it was before its compression."""
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        return content
+    if encoding not in _ZLIB_BITS:
+        raise Refused(400, f"the body is compressed as {encoding!r:.40}; use gzip or "
+                      "deflate, or send it as it is.")
+    bits = _ZLIB_BITS[encoding]
+    if encoding == "deflate" and content[:1] and content[0] & 15 != zlib.DEFLATED:
+        bits = -15  # Some clients leave out zlib's frame.
+    stream = zlib.decompressobj(bits)
+    try:
+        whole = stream.decompress(content, most + 1)
+    except zlib.error as error:
+        raise Refused(400, f"the body is not {encoding}, or damaged.") from error
+    if len(whole) > most:
+        raise _too_large(most)
+    if not stream.eof or stream.unused_data:
+        raise Refused(400, f"the body is {encoding} that is incomplete, or followed by "
+                      "other data.")
+    return whole
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(413, f"the body has more than {most} bytes; send fewer texts per "
+                   "request.")
+
+
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(content.decode())
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise Refused(
             400, f"byte {error.start + 1} of the body is not UTF-8.") from error
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is not JSON ({str(error)[:80]}).") from error
+    body = text_files.parse_json(text, "the body", strict=True)
     if not isinstance(body, dict):
         raise Refused(400, "the body must be a JSON object, such as {\"instances\": "
                       "[...]}.")
@@ -408,45 +476,30 @@ def _columns(found: Sequence[Answer]) -> dict[str, list]:
     return {name: [answer.get(name) for answer in found] for name in names}
 
 
-def _json(value: Any, status: int = 200):
-    from aiohttp import web
-
-    return web.Response(
-        text=json.dumps(value, ensure_ascii=False, allow_nan=False), status=status,
-        content_type="application/json")
 
 
 async def serve(service: Service, host: str, port: int,
                 ready: Callable[[str], None] = lambda address: None) -> None:
     """Serves until SIGTERM or Ctrl-C. Then accepted requests are finished, and new ones
     get status 503. `ready` is called with the address once the server listens."""
-    from aiohttp import web
-
-    runner = web.AppRunner(service.app, handler_cancellation=True, access_log=None)
-    await runner.setup()
+    limits = service.limits
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
-        site = web.TCPSite(runner, host, port, shutdown_timeout=1.0)
-        try:
-            await site.start()
-        except OSError as error:
-            raise InputError(f"--host={host} --port={port}: cannot listen on this "
-                             f"address ({error.strerror or error}); choose a different "
-                             "one.") from error
-        at = runner.addresses[0]
-        ready(f"http://{at[0]}:{at[1]}")
-        await stop.wait()
-        service.stopping = True
-        logging.info("Stopping: finishing %d open requests.", service.open)
-        begin = loop.time()
-        # Clients with open connections get status 503 at least for a moment.
-        while loop.time() < begin + _GOODBYE or service.open and (
-                loop.time() < begin + service.limits.stop_seconds):
-            await asyncio.sleep(0.02)
+        async with connections.brief_log(), connections.listening(
+                service.app, host, port, limits.connections, limits.receive_seconds
+        ) as opened:
+            ready(opened.address)
+            await stop.wait()
+            service.stopping = True
+            logging.info("Stopping: finishing %d open requests.", opened.num_accepted)
+            begin = loop.time()
+            # Clients with open connections get status 503 at least for a moment.
+            while loop.time() < begin + _GOODBYE or opened.num_accepted and (
+                    loop.time() < begin + limits.stop_seconds):
+                await asyncio.sleep(0.02)
     finally:
-        await runner.cleanup()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

@@ -233,7 +233,9 @@ def _quiet():
 
 def recognise(path: str) -> bool:
     """Returns whether a path is a folder that `export` wrote, or the graph in it."""
-    return files.exists(os.path.join(_folder(path), _SETTINGS))
+    folder = _folder(path)
+    # A store that cannot be reached is said of the model, not of a file in it.
+    return files.exists(folder) and files.exists(os.path.join(folder, _SETTINGS))
 
 
 def _folder(path: str) -> str:

@@ -17,7 +17,7 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import checkpoint, formats, hub, load as loading
-from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
@@ -26,7 +26,7 @@ from albert_tf.finetuning.classification.head import EXIT_INPUT, ExitClasses
 from albert_tf.modeling.heads import Head
 from albert_tf.serving import portable
 from albert_tf.serving.pretrained import MASK, Masks, Order
-from albert_tf.serving.saved_model import check_threshold
+from albert_tf.serving.saved_model import check_probability
 from albert_tf.text import inputs as text_inputs
 
 _STREAMED = 1024  # texts that are held in memory at a time
@@ -65,7 +65,8 @@ class Model(loading.Loaded):
     def predict(self, texts: Any, text_pairs: Any = None, *, task: str = "",
                 top_k: int = 5, batch_size: int = 32,
                 exit_threshold: Optional[float] = None, windows: bool = False,
-                truncated: bool = False) -> Answer | list[Answer]:
+                truncated: bool = False, label_threshold: Optional[float] = None
+                ) -> Answer | list[Answer]:
         """Returns answers in the order of the texts, or one answer for a single text.
 
         Args:
@@ -81,6 +82,8 @@ class Model(loading.Loaded):
           windows: for classes, numbers and vectors: read texts that are too long in
             overlapping windows, whose logits or vectors are averaged.
           truncated: add `truncated` to each answer, whether a text of it was cut.
+          label_threshold: for texts with any number of labels: the probability from
+            which on a label is given; default: as in training, else 0.5.
 
         Raises:
           InputError: the model cannot do the task, or an input is wrong.
@@ -99,44 +102,35 @@ class Model(loading.Loaded):
                              "give one of these.")
         results = list(self.stream(
             inputs, task=task, top_k=top_k, batch_size=batch_size,
-            exit_threshold=exit_threshold, windows=windows, truncated=truncated))
+            exit_threshold=exit_threshold, windows=windows, truncated=truncated,
+            label_threshold=label_threshold))
         return results[0] if isinstance(texts, (str, Mapping)) else results
 
-    def stream(self, inputs: Iterable[Any], *, task: str = "", top_k: int = 5,
-               batch_size: int = 32, held: int = _STREAMED,
-               exit_threshold: Optional[float] = None, windows: bool = False,
-               truncated: bool = False, keep_errors: bool = False
+    def stream(self, inputs: Iterable[Any], *, batch_size: int = 32,
+               held: int = _STREAMED, keep_errors: bool = False, **options: Any
                ) -> Iterator[Answer]:
         """Yields answers while inputs arrive, of which at most `held` are collected
         first. A pair is a tuple; other arguments are as for `predict`.
 
-        A warning at the end counts the inputs whose texts are cut. With `keep_errors`, the answer to a wrong input is {"error": a sentence}, and
-        all others are answered.
+        A warning at the end counts the inputs whose texts are cut. With `keep_errors`,
+        the answer to a wrong input is {"error": a sentence}, and all others are
+        answered.
         """
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; give 1 or more.")
-        if exit_threshold is not None:
-            self.check_exits(exit_threshold, task)
-        self._check_top_k(top_k)
-        # A model that cannot do the task is not an error of the inputs.
-        self.head(task or next(iter(self.tasks())))
-        if windows:
-            self.check_windows(task, exit_threshold)
+        # A model that cannot do what is asked for is not an error of the inputs.
+        self.check(**options)
         numbered, total = enumerate(inputs), 0
         all_cut: collections.Counter[str] = collections.Counter()
         while part := list(itertools.islice(numbered, held)):
-            found, cut = self.part(
-                part, task=task, top_k=top_k, batch_size=batch_size,
-                exit_threshold=exit_threshold, windows=windows, truncated=truncated,
-                keep_errors=keep_errors)
+            found, cut = self.part(part, batch_size, keep_errors, **options)
             total, all_cut = total + len(part), all_cut + cut
             yield from found
         for note in self.cut_notes(all_cut, total):
             logging.warning("%s", note)
 
-    def part(self, numbered: Iterable[tuple[int, Any]], *, task: str, top_k: int,
-             batch_size: int, exit_threshold: Optional[float], windows: bool,
-             truncated: bool, keep_errors: bool
+    def part(self, numbered: Iterable[tuple[int, Any]], batch_size: int,
+             keep_errors: bool, **options: Any
              ) -> tuple[list[Answer], collections.Counter[str]]:
         """Answers inputs, each with its number from 0, as `stream` does; returns the
         answers, and the number of inputs that are cut by task."""
@@ -145,8 +139,7 @@ class Model(loading.Loaded):
         for number, item in numbered:
             answers_by_number[number] = None
             try:
-                requests.append(self.request(
-                    item, task, top_k, exit_threshold, windows, truncated))
+                requests.append(self.request(item, **options))
             except InputError as error:
                 if not keep_errors:
                     raise InputError(f"input {number + 1}: {error}") from error
@@ -162,27 +155,47 @@ class Model(loading.Loaded):
 
     def request(self, given: Any, task: str = "", top_k: int = 5,
                 exit_threshold: Optional[float] = None, windows: bool = False,
-                truncated: bool = False) -> Request:
+                truncated: bool = False, label_threshold: Optional[float] = None
+                ) -> Request:
         """Checks and tokenizes an input; arguments as for `predict`."""
-        self._check_top_k(top_k)
-        exits = exit_threshold is not None
-        if exits:
-            self.check_exits(exit_threshold, task)
-        task = task or self._task_of(given)
+        task, exits = task or self._task_of(given), exit_threshold is not None
+        self.check(task, top_k, exit_threshold, windows, truncated, label_threshold)
         head = self.head(task, exits)
-        if windows:
-            self.check_windows(task, exit_threshold)
         request = head.request(
             text_inputs.named(given, head.names, head.optional), top_k,
             **({"windows": True} if windows else {}))
         if exits:
             request = dataclasses.replace(request, sequences=[
                 {**row, EXIT_INPUT: [exit_threshold]} for row in request.sequences])
-        if not truncated:
+        if not truncated and label_threshold is None:
             return request
-        is_cut = {"truncated": request.cut > 0}
-        return dataclasses.replace(
-            request, answer=lambda outputs: {**request.answer(outputs), **is_cut})
+        more = {"truncated": request.cut > 0} if truncated else {}
+
+        def answer(outputs):
+            found = {**request.answer(outputs), **more}
+            return found if label_threshold is None else {
+                **found, "labels": head.given(found["probabilities"], label_threshold)}
+
+        return dataclasses.replace(request, answer=answer)
+
+    def check(self, task: str = "", top_k: int = 5,
+              exit_threshold: Optional[float] = None, windows: bool = False,
+              truncated: bool = False, label_threshold: Optional[float] = None) -> None:
+        """Raises InputError if the model cannot do what is asked for; arguments as for
+        `predict`."""
+        del truncated
+        self._check_top_k(top_k)
+        if exit_threshold is not None:
+            self.check_exits(exit_threshold, task)
+        self.head(task or next(iter(self.tasks())))
+        if windows:
+            self.check_windows(task, exit_threshold)
+        if label_threshold is None:
+            return
+        check_probability(label_threshold, "label_threshold")
+        if self.problem_type != SEVERAL_LABELS or task not in ("", "classify"):
+            raise InputError("label_threshold is for models that classify texts with any "
+                             "number of labels; leave it out.")
 
     def _check_top_k(self, top_k: Any) -> None:
         if not isinstance(top_k, int) or not 1 <= top_k <= self.config.vocab_size:
@@ -190,7 +203,7 @@ class Model(loading.Loaded):
 
     def check_exits(self, threshold: Any, task: str = "") -> None:
         """Raises InputError if the model cannot answer with exits."""
-        check_threshold(threshold)
+        check_probability(threshold, EXIT_INPUT)
         if self.engine is not None:
             raise InputError(f"{EXIT_INPUT}: an export for {self.format} always "
                              "computes all passes; leave it out, or use the model "

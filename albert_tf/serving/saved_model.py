@@ -94,7 +94,7 @@ class Server:
             if self._exits is None:
                 raise InputError(f"{self._export_dir} has no exits; export a model "
                                  "that was trained with --early_exit.")
-            check_threshold(exit_threshold)
+            check_probability(exit_threshold, EXIT_INPUT)
             serve, threshold = self._exits, {
                 EXIT_INPUT: tf.constant(exit_threshold, tf.float32)}
         if not (isinstance(batch_size, numbers.Integral) and batch_size > 0):
@@ -153,11 +153,11 @@ def _whole_numbers(given: Sequence[int], i: int, name: str) -> np.ndarray:
     raise InputError(f"sequence {i}: {name} must be whole numbers.")
 
 
-def check_threshold(value: Any) -> None:
-    """Raises InputError if an exit_threshold is not a probability."""
+def check_probability(value: Any, name: str) -> None:
+    """Raises InputError if the value of the option `name` is not a probability."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
             0 <= value <= 1):
-        raise InputError(f"{EXIT_INPUT} is {value!r}; give a probability from 0 to 1.")
+        raise InputError(f"{name} is {value!r}; give a probability from 0 to 1.")
 
 
 def _load(export_dir: str):

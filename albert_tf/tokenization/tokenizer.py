@@ -94,7 +94,8 @@ class FullTokenizer(abc.ABC):
         self.vocab, pad_piece, unk_piece = self._load(path)
         cleaning = tokenizer_json.cleaning_of(path) if (
             None in (do_lower_case, strip_accents, rules)
-            and tokenizer_json.is_file(path)) else tokenizer_steps.Cleaning(True, self._strips)
+            and tokenizer_json.is_file(path)) else tokenizer_steps.Cleaning(
+                True, self._strips)
         self.do_lower_case = cleaning.lower if do_lower_case is None else do_lower_case
         self.strip_accents = cleaning.strips if strip_accents is None else strip_accents
         self.rules = cleaning.rules if rules is None else rules

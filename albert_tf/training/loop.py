@@ -239,8 +239,10 @@ class Run:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
             f"{name} {value:.6g}" for name, value in metrics.items()))
         if self.chief:
-            text_files.write_json(self.path(run_folder.RESULTS_FILE),
-                                  {"step": self.current_step, **metrics})
+            path = self.path(run_folder.RESULTS_FILE)
+            results = {"step": self.current_step, **metrics}
+            run_folder.say_replaced(path, results)
+            text_files.write_json(path, results)
 
     @contextlib.contextmanager
     def explained(self):

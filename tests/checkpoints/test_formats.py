@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -463,3 +464,19 @@ def test_a_published_config_has_the_heads_that_shapes_tell():
 def test_an_empty_path_is_said_to_be_empty():
     with pytest.raises(InputError, match="the path of the model is empty; give its"):
         formats.read("")
+
+
+def test_a_hub_that_does_not_answer_is_said_without_the_errors_of_packages(monkeypatch):
+    def list_repo_files(*args, **options):
+        try:
+            raise OSError("HTTPSConnectionPool(host='huggingface.co', port=443): Max "
+                          "retries exceeded (Caused by NameResolutionError(...))")
+        except OSError as error:
+            raise RuntimeError("(MaxRetryError(...), '(Request ID: 1)')") from error
+
+    monkeypatch.setattr(hub, "_package", lambda *names: types.SimpleNamespace(
+        list_repo_files=list_repo_files))
+    with pytest.raises(InputError) as caught:
+        formats.read("hf://me/it")
+    assert str(caught.value).startswith("hf://me/it: the hub cannot be reached")
+    assert "Max" not in str(caught.value)

@@ -638,22 +638,6 @@ def test_a_failed_write_keeps_the_old(tmp_path):
     assert checkpoint_files.read_tensors(prefix) == {"w": 1.0}
 
 
-def test_the_index_comes_last(tmp_path, monkeypatch):
-    prefix = str(tmp_path / "model.ckpt-best")
-    checkpoint_files.write_tensors({"w": np.float32(1)}, prefix)
-    seen = []
-    rename = checkpoint_files.files.rename
-
-    def watch(source, target):
-        seen.append((os.path.basename(target), os.path.exists(f"{prefix}.index")))
-        rename(source, target)
-
-    monkeypatch.setattr(checkpoint_files.files, "rename", watch)
-    checkpoint_files.write_tensors({"w": np.float32(2)}, prefix)
-    assert seen == [("model.ckpt-best.data-00000-of-00001", False),
-                    ("model.ckpt-best.index", False)]
-
-
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="model.ckpt.*cannot be written"):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from albert_tf.config import AlbertConfig
+from tests.checkpoints.test_convert import stored
 from tests.helpers import ROOT, run_python
 
 # What TensorFlow's iterators do when they are dropped at the end.
@@ -114,3 +116,48 @@ def test_help_describes_the_flags_needed_first_and_names_the_others(path):
     assert len(text.splitlines()) < 100
     assert len(named) > 10 and not {*named} & {*first}
     assert named == re.findall(r"^  --(?:\[no\])?(\w+):\s", full, re.M)
+
+
+BLOCKED = """
+import os, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["BLOCKED"].split():
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+@pytest.mark.parametrize("script, words", [
+    ("run_classifier", "--task_name=cola --data_dir={data} --do_train --from_scratch "
+     "--output_dir={data}/new --model=base --spm_model_file={data}/none"),
+    ("run_pretraining", "--input_file={data}/x --output_dir={data}/new --model=base"),
+    ("predict", "--model={data}/model text"),
+    ("export_model", "--model={data}/model --export_dir={data}/new --noexport_text"),
+    ("extract_features", "--model={data}/model --input_file={data}/text.txt"),
+    ("analyze_layers", "--model={data}/model --input_file={data}/text.txt"),
+    ("extend_vocabulary", "--init_checkpoint={data}/model --output_dir={data}/new "
+     "--input_file={data}/text.txt --spm_model_file={data}/none"),
+    ("convert_checkpoint", "--input=gs://bucket/m --output={data}/new --format=hf")])
+def test_a_package_that_is_not_installed_is_named_with_its_command(
+        script, words, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(BLOCKED)
+    (tmp_path / "text.txt").write_text("text\n")
+    stored(tmp_path / "model", AlbertConfig(
+        vocab_size=30, embedding_size=4, hidden_size=8, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=8), {})
+    for blocked, sentence in (
+            ("tensorflow tf_keras", "this needs TensorFlow, which is not installed; "
+             "run pip install '.[train]'"),
+            ("official orbit", "this needs tf-models-official, which is not installed; "
+             "run pip install --no-deps tf-models-official==2.20.0")):
+        if "official" in blocked and not script.startswith("run_"):
+            continue
+        done = run_python(f"{script}.py", *words.format(data=tmp_path).split(), env={
+            "PYTHONPATH": str(tmp_path), "BLOCKED": blocked})
+        assert done.returncode == 1
+        [line] = done.stderr.splitlines()[-1:]
+        assert line.startswith(f"{script}.py: {sentence}"), done.stderr
+        assert "Traceback" not in done.stderr

@@ -141,7 +141,7 @@ def test_the_command(results):
 @pytest.mark.parametrize("name, pattern", [
     ("titles", "--titles=A,B: there are 1 models; give each its own"),
     ("no model", "/no/model: there is no such file"),
-    ("empty model", ": there is no such file"),
+    ("empty model", "--model is empty; give a value"),
     ("no config", "there is no albert_config.json, .* give the config"),
     ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
     ("no file", "--input_file: no file matches"),

@@ -307,3 +307,11 @@ def test_dropout_of_a_batch_whose_size_is_known_late():
     late = tf.function(output, autograph=False, input_signature=[
         tf.TensorSpec([None, 4], tf.int32)])
     np.testing.assert_allclose(late(ids), output(ids), atol=1e-5)
+
+
+@pytest.mark.parametrize("beside", [{}, {"masked_lm_positions": None}])
+def test_pretraining_without_masked_positions_is_refused(beside):
+    model = models.AlbertForPreTraining(TINY)
+    with pytest.raises(InputError, match="no masked_lm_positions.*or use model.bert"):
+        model({"input_ids": [[2, 4, 3]], **beside})
+    assert model.bert({"input_ids": [[2, 4, 3]]})["sequence_output"].shape[:2] == (1, 3)

@@ -164,10 +164,16 @@ def test_what_is_not_utf8_is_found_with_its_line(
     (b"\xef\xbb\xbfab\xff", "line 1: byte 6 is not UTF-8"),
     *((content, f"a.txt, line {line}: looks binary.*UTF-8") for content, line in (
         ("Text as some editors write it.\n".encode("utf-16-le") * 3, 1),
-        ("Text as some editors write it.\n".encode("utf-16") * 3, 1),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1", 1),
         (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), 3),
-        (b"text\n" * 3 + b"\0" * 100, 4)))])
+        (b"text\n" * 3 + b"\0" * 100, 4))),
+    ("Text as some editors write it.\n".encode("utf-16") * 3,
+     "a.txt is text in UTF-16, not text in UTF-8; convert it: iconv -f UTF-16"),
+    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1", "a.txt is a picture, not text"),
+    (gzip.compress(b"text, text, and more text" * 9, mtime=0),
+     "a.txt is a file compressed with gzip, not text in UTF-8; add .gz to its name"),
+    (b"PK\3\4\x14\0\0\0\x08\0\xa1\xb2", "a.txt is a ZIP archive .as .xlsx"),
+    (b"PAR1\x15\4\x15\x80\2\x15\xa4", "a.txt is a Parquet file, not text"),
+    (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a.txt is a PDF, not text in UTF-8; save")])
 def test_other_bytes_than_text(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         read_all([written(tmp_path, content, "a.txt")])
@@ -257,8 +263,9 @@ def test_without_the_package_a_zst_file_is_refused_with_advice(tmp_path, monkeyp
 
 
 def test_unreadable_files(tmp_path):
-    for path in (tmp_path, tmp_path / "missing.txt"):
-        with pytest.raises(InputError, match=f"{path}: cannot be"):
+    for path, reason in ((tmp_path, " is a folder; give a file"),
+                         (tmp_path / "missing.txt", ": cannot be")):
+        with pytest.raises(InputError, match=f"{path}{reason}"):
             read_all([str(path)])
     with pytest.raises(InputError, match="1,048,577 files"):
         plan_spans(["a"] * ((1 << 20) + 1))

@@ -30,8 +30,8 @@ def test_report_and_folder(tmp_path):
     assert formats.read(str(output)).format == "keras_hub"
     again = run(f"--input={SOURCE}", f"--output={output}", "--format=hf")
     assert again.returncode == 1
-    assert again.stderr == (f"{ROOT / 'convert_checkpoint.py'}: {output} exists "
-                            "already; give a new folder.\n")
+    assert again.stderr == (f"{ROOT / 'convert_checkpoint.py'}: --output={output} "
+                            "exists already; choose a new folder.\n")
 
 
 def test_a_config_where_the_folder_has_none(tmp_path):

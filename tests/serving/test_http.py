@@ -4,21 +4,22 @@
 """
 
 import asyncio
-import contextlib
+import gzip
 import json
 import re
 import signal
 import threading
+import zlib
 
+import aiohttp
 import pytest
 
 import albert_tf
-from albert_tf.serving import http
 from albert_tf.serving.predict import answers
 from tests.commands import start_program
 from tests.serving import tiny_models
+from tests.serving.server import ask, PREDICT, running
 
-aiohttp = pytest.importorskip("aiohttp")
 TEXTS = [("text of them " * (n % 17) + str(n)).strip() for n in range(60)]
 
 
@@ -30,31 +31,6 @@ def _folder(tmp_path_factory):
 @pytest.fixture(scope="module", name="model")
 def _model(folder):
     return albert_tf.load(folder)
-
-
-@contextlib.asynccontextmanager
-async def running(model, exit_threshold=None, **limits):
-    """A service and a session that asks it by paths."""
-    from aiohttp import web
-
-    service = http.Service(
-        model, "tiny", http.Limits(**limits), exit_threshold=exit_threshold)
-    runner = web.AppRunner(service.app, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with aiohttp.ClientSession(
-                "http://%s:%d" % runner.addresses[0]) as session:
-            yield service, session
-    finally:
-        await runner.cleanup()
-
-
-async def ask(session, body, path="/v1/models/tiny:predict"):
-    """Status and content of a reply."""
-    async with session.post(path, **(
-            {"data": body} if isinstance(body, bytes) else {"json": body})) as reply:
-        return reply.status, await reply.json()
 
 
 def close(answer, other):
@@ -128,6 +104,15 @@ def test_any_number_of_labels(tmp_path):
             names, values = zip(*found["results"][0])
             assert names == model.labels
             assert values == pytest.approx(expected["probabilities"], abs=1e-5)
+            for threshold, labels in (("0", list(model.labels)), ("1", [])):
+                _, found = await ask(session, {"instances": ["One."]},
+                                     f"/v1/models/tiny:predict?label_threshold={threshold}")
+                assert found["predictions"][0]["labels"] == labels
+            for threshold in ("x", "2", "nan"):
+                status, found = await ask(
+                    session, {"instances": ["One."]},
+                    f"/v1/models/tiny:predict?label_threshold={threshold}")
+                assert status == 400 and "label_threshold is" in found["error"]
             status, found = await ask(
                 session, {"examples": [{"text": "One."}]}, "/v1/models/tiny:regress")
             assert status == 400 and "gives no score" in found["error"]
@@ -149,6 +134,19 @@ WRONG = [
     ({"inputs": {"text": ["a", "b"], "text_pair": ["c"]}}, 400, "have 2, 1 texts"),
     ({"instances": ["a"], "signature_name": "order"}, 400, "no head .* 'order'"),
     ({"instances": ["\ud800"]}, 400, "surrogate"),
+    ({"instances": ["a"], "signature_name": "\udfff"}, 400, "surrogate"),
+    ({"instances": [{"\ud800": "a"}]}, 400, "surrogate"),
+    *(({"instances": ["a"], "signature_name": name}, 400, "signature_name is .*; give")
+      for name in (None, 1, True, ["embed"], {"embed": 1})),
+    (b'{"instances": [NaN]}', 400, "NaN is no number"),
+    (b'{"instances": ["a"], "signature_name": -Infinity}', 400, "no number"),
+    (b'{"instances": ["a"], "instances": ["b"]}', 400, "key 'instances' twice"),
+    (b'{"instances": [{"text": "a", "text": "b"}]}', 400, "key 'text' twice"),
+    (b'{"instances": [%s]}' % (b"9" * 5000), 400, "thousands of digits"),
+    ({"inputs": {}}, 400, "one or more texts"), (b"", 400, "is empty"),
+    ({"instances": ["a"], "x" * 5000: 1}, 400, r"xx \.\.\. xx.*, which is not known"),
+    ({"instances": ["a"], "signature_name": "x" * 5000}, 400, r"xx \.\.\. xx"),
+    ({"instances": [{"x" * 5000: 1}]}, 400, r"no input 'xx.*xx \.\.\. xx"),
     ({"instances": ["a"] * 9}, 413, "9 inputs; this server accepts at most 8"),
     ({"instances": ["a" * 501]}, 413, "501 characters; this server accepts at most 500"),
     ({"instances": ["a" * 9000]}, 413, "more than 8192 bytes"),
@@ -164,7 +162,7 @@ def test_wrong_requests_get_a_status_and_a_sentence(model):
                                   json.dumps(body).encode())
                 assert found[0] == status and re.search(
                     pattern, found[1]["error"]), (body, found)
-                assert "\n" not in found[1]["error"]
+                assert "\n" not in found[1]["error"] and len(found[1]["error"]) < 600
             for path, status in (("/v1/models/other:predict", 404), ("/x", 404),
                                  ("/v1/models/tiny:explain", 404), ("/healthz", 405),
                                  ("/v1/models/tiny:regress", 400)):
@@ -177,6 +175,57 @@ def test_wrong_requests_get_a_status_and_a_sentence(model):
             assert status == 503 and "stopping" in found["error"]
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("query, pattern", [
+    ("top_k=" + "9" * 5000, "top_k is '99.*; give a whole number from 1 to 4000"),
+    ("top_k=0", "top_k is 0"), ("top_k=-1", "top_k"), ("top_k=%C2%B2", "top_k"),
+    ("top_k=%ED%A0%80", "top_k"), ("top_k=2&top_k=3", "top_k twice"),
+    ("exit_threshold=" + "9" * 5000, "exit_threshold is"), ("windows=", "windows is ''"),
+    ("exit_threshold=nan", "exit_threshold is nan"), ("topk=3", "'topk', which is not"),
+    ("%ED%A0%80=1", "is not known"),
+])
+def test_wrong_options(model, caplog, query, pattern):
+    async def check():
+        async with running(model) as (_, session):
+            status, found = await ask(
+                session, {"instances": ["a"]}, PREDICT + "?" + query)
+            assert status == 400 and re.search(pattern, found["error"]), found
+            assert len(found["error"]) < 200
+
+    asyncio.run(check())
+    assert not caplog.records
+
+
+def test_compressed_bodies(model, caplog):
+    """A damaged or cut one, and one that becomes too large, gets a sentence."""
+    body = json.dumps({"instances": ["One.", "Two."]}).encode()
+    bare = zlib.compressobj(wbits=-15)
+    whole = {"gzip": gzip.compress(body), "deflate": zlib.compress(body),
+             "Deflate": bare.compress(body) + bare.flush(), "identity": body}
+    large = gzip.compress(b"[" * 10_000_000)
+    wrong = [(encoding, data, 400) for encoding in ("gzip", "deflate")
+             for packed in [whole[encoding]] for data in (
+                 *(packed[:end] for end in range(0, len(packed), 7)), packed[:-1],
+                 packed[:9] + b"\xff\xff" + packed[11:], packed + packed, body)]
+
+    async def check():
+        async with running(model, body_bytes=8192) as (_, session):
+            async def send(encoding, data):
+                return await ask(
+                    session, data, headers={"Content-Encoding": encoding})
+
+            for encoding, data in whole.items():
+                status, found = await send(encoding, data)
+                assert status == 200 and len(found["predictions"]) == 2, found
+            for encoding, data, expected in [
+                    *wrong, ("br", body, 400), ("gzip", large, 413)]:
+                status, found = await send(encoding, data)
+                assert status == expected and "body" in found["error"], (
+                    encoding, data, found)
+
+    asyncio.run(check())
+    assert not caplog.records
 
 
 def test_every_client_gets_its_own_answer_while_others_are_killed(model):

@@ -73,7 +73,12 @@ def test_labels_of_which_a_text_has_any_number(tmp_path, model):
         np.testing.assert_allclose(answer["probabilities"], row, atol=1e-5)
         assert answer["labels"] == [
             name for name, value in zip(asked.labels, row) if value >= 0.5]
-    # Another threshold, as the model's folder or a flag has it.
+        assert asked.predict("x", label_threshold=0.0)["labels"] == list(asked.labels)
+    with pytest.raises(InputError, match="label_threshold is 1.5; give a probability"):
+        asked.predict("x", label_threshold=1.5)
+    with pytest.raises(InputError, match="label_threshold is for models that classify"):
+        model("classes").predict("x", label_threshold=0.5)
+    # Another threshold, as the model's folder has it.
     threshold = float(np.median(expected))
     folder = tiny_models.write(tmp_path / "flag", "several", label_threshold=threshold)
     for answer, row in zip(albert_tf.load(folder).predict(texts), expected):

@@ -13,7 +13,8 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import files
-from albert_tf.checkpoints.folders import earlier_hint, read_tensors, write_whole
+from albert_tf.checkpoints.folders import (
+    earlier_hint, read_tensors, write_tensors, write_whole)
 from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.records.checks import check_files
@@ -600,11 +601,36 @@ def test_resuming_at_the_best_checkpoint(copy, finished, data):
 
 def test_the_best_checkpoint_is_the_way_out_where_there_is_no_other(tmp_path):
     latest, best = (f"{tmp_path}/model.ckpt-{name}" for name in ("2", "best"))
-    pathlib.Path(f"{latest}.index").touch()
+    write_tensors({"a": np.zeros(1)}, latest)
     assert earlier_hint(latest) == ""
-    pathlib.Path(f"{best}.index").touch()
+    write_tensors({"a": np.zeros(1)}, best)
     assert earlier_hint(latest) == f"give --resume_from={best} to resume from there, or "
     assert earlier_hint(best).startswith("give --resume_from=2 ")
+    # One that cannot be read is no way out.
+    pathlib.Path(f"{tmp_path}/model.ckpt-9.index").touch()
+    assert earlier_hint(best).startswith("give --resume_from=2 ")
+
+
+def test_another_model_than_that_of_the_run_is_not_sent_to_an_earlier_step(copy, data):
+    (copy / "albert_config.json").unlink()  # which would be compared first
+    with pytest.raises(InputError) as caught:
+        make_run(copy, data, train=False, config=dict(hidden_size=4)).evaluate()
+    assert "a variable in it has a different shape than in this model" in str(
+        caught.value)
+    assert "leave out the flags that change the model" in str(caught.value)
+    assert "--resume_from" not in str(caught.value)
+
+
+def test_results_of_another_evaluation_set_are_not_replaced_without_a_word(
+        tmp_path, caplog):
+    path = tmp_path / "eval_results.json"
+    for step, accuracy, said in ((7, 0.9, False), (7, 0.9, False), (7, 0.4, True),
+                                 (8, 0.5, False)):
+        caplog.clear()
+        run_folder.say_replaced(str(path), {"step": step, "accuracy": accuracy})
+        assert ("the same step on a different evaluation set (accuracy 0.9); they are "
+                "replaced" in caplog.text) == said
+        path.write_text(json.dumps({"step": step, "accuracy": accuracy}))
 
 
 def test_what_no_run_saved_is_not_resumed_at(copy, data, tmp_path):

@@ -55,6 +55,25 @@ class DataFile:
     guid: str | None = None
     separator: str | None = None
 
+    def __post_init__(self):
+        self.check_apart(self.text_a, self.text_b, *self.label_columns)
+
+    def check_apart(self, *columns: Any) -> None:
+        """Raises InputError if two of the columns of text, second text and labels, by
+        their names or places, are one."""
+        flags = ["--text_column", "--text_b_column",
+                 *["--label_column"] * len(self.label_columns)]
+        names = [self.text_a, self.text_b, *self.label_columns]
+        seen: dict[Any, str] = {}
+        for flag, name, column in zip(flags, names, columns):
+            if column is None:
+                continue
+            if column in seen:
+                raise InputError(
+                    f"{self.path}: {flag}={name} is the column of {seen[column]}, too; "
+                    "give each a column of its own.")
+            seen[column] = flag
+
     @property
     def label_columns(self) -> tuple[str, ...]:
         return self.label if isinstance(self.label, tuple) else (
@@ -385,6 +404,8 @@ class _Cells:
                 optional=name in file.label_columns and not self.label_needed)
                 for name in (
                     file.text_a, file.text_b, file.guid, *file.label_columns)]
+            text_a, text_b, _, *labels = self.places
+            file.check_apart(text_a, text_b, *labels)
             if file.header:
                 return None
         if len(row.cells) != self.width:

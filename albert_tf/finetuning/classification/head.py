@@ -4,7 +4,7 @@ Shapes: B batch, L layers, H hidden, K labels, or numbers of a regression.
 """
 
 import dataclasses
-from typing import Optional
+from typing import Optional, Sequence
 
 import numpy as np
 
@@ -208,11 +208,13 @@ class Classes(Answering):
         if self.head.problem == ONE_LABEL:
             return chosen(outputs["probabilities"], self.labels)
         probabilities = outputs["probabilities"]
-        return {"labels": [
-                    name for name, value in zip(
-                        self.head.output_names(self.labels) or ["0"], probabilities)
-                    if value >= self.label_threshold],
+        return {"labels": self.given(probabilities, self.label_threshold),
                 "probabilities": [float(value) for value in probabilities]}
+
+    def given(self, probabilities: Sequence[float], threshold: float) -> list[str]:
+        """Returns the labels whose probability is at least the threshold."""
+        names = self.head.output_names(self.labels) or ["0"]
+        return [name for name, value in zip(names, probabilities) if value >= threshold]
 
 
 class ExitClasses(Classes):

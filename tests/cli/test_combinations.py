@@ -1,0 +1,183 @@
+"""Flags that contradict others or have no effect beside them."""
+
+import pytest
+
+from albert_tf.config import AlbertConfig
+from tests.checkpoints.test_convert import stored
+from tests.commands import run_commands
+
+CONFIG = AlbertConfig(
+    vocab_size=30, embedding_size=4, hidden_size=8, num_hidden_layers=2,
+    num_attention_heads=2, intermediate_size=8, max_position_embeddings=64)
+CUSTOM = ("--task_name=custom --output_dir={data}/new --train_file={data}/train.csv "
+          "--label_column=label --text_column=text ")
+RECORDS = ("--input_file={data}/text.txt --output_file={data}/out --vocab_file="
+           "{data}/vocab.txt ")
+CORPUS = "--input_file={data}/text.txt --output_file={data}/out "
+NO_FOLDER = ("albert-base-v2: there is no .*; check the path, "
+             "or give hf://albert/albert-base-v2 for a model of the Hugging Face hub")
+PRETRAINING = "--input_file={data}/none --output_dir={data}/new --model=base "
+
+# script → (its flags, what the sentence says), of combinations that are refused
+REFUSED = {
+    "run_classifier": [
+        (CUSTOM + "--do_train --from_scratch --init_checkpoint={data}/model",
+         "--from_scratch trains from random weights, but --init_checkpoint gives"),
+        (CUSTOM + "--do_train --from_scratch --albert_hub_module_handle={data}/model",
+         "--from_scratch .* but --albert_hub_module_handle gives"),
+        (CUSTOM + "--do_train --early_stopping=2",
+         "--early_stopping has an effect only with --do_eval"),
+        (CUSTOM + "--do_train --text_b_column=label",
+         "--label_column=label is the column of --text_b_column, too"),
+        (CUSTOM + "--do_train --text_b_column=text",
+         "--text_b_column=text is the column of --text_column, too"),
+        (CUSTOM + "--do_train --text_column=1",
+         "train.csv: --label_column=label is the column of --text_column, too"),
+        (CUSTOM + "--do_train --init_checkpoint=", "--init_checkpoint is empty"),
+        (CUSTOM + "--do_train --export_dir=", "--export_dir is empty"),
+        (CUSTOM + "--do_train --init_checkpoint=albert-base-v2", NO_FOLDER),
+        (CUSTOM + "--do_train --labels=", "--labels is empty"),
+        ("--task_name=custom --test_file={data}/train.csv --text_column=text "
+         "--do_predict --labels=no,yes --init_checkpoint={data}/classes "
+         "--output_dir={data}/new",
+         "--labels: there are 2 labels .no, yes., but the model in {data}/classes has "
+         "3 outputs; give one label for each")],
+    "extend_vocabulary": [
+        ("--init_checkpoint=albert-base-v2 --output_dir={data}/new --input_file={data}/"
+         "text.txt --spm_model_file={data}/none", NO_FOLDER)],
+    "run_tagger": [
+        ("--test_file={data}/text.txt --do_predict --labels=O,A --output_dir={data}/n",
+         "no model to start from: {data}/n has no checkpoint"),
+        ("--test_file={data}/text.txt --do_predict --labels=O,B-A "
+         "--init_checkpoint={data}/tags --output_dir={data}/new",
+         "--labels: there are 2 labels .O, B-A., but the model in {data}/tags has 3")],
+    "run_squad": [
+        ("--do_train --train_file={data}/text.txt --start_n_top=3",
+         "--start_n_top has an effect only with --version_2_with_negative"),
+        ("--do_train --train_file={data}/text.txt --answer_at_threshold",
+         "--answer_at_threshold has an effect only with")],
+    "run_race": [
+        ("--data_dir={data} --max_seq_length=48 --max_qa_length=45",
+         "--max_qa_length=45 leaves no room for the passage in --max_seq_length=48; "
+         "give less than 45")],
+    "run_pretraining": [
+        ("--input_file=x --output_dir={data}/new --init_checkpoint=albert-base-v2",
+         NO_FOLDER),
+        (PRETRAINING + "--train_batch_size=2 --init_checkpoint=albert-base-v2",
+         NO_FOLDER),
+        (PRETRAINING + "--init_from_group0", "--init_from_group0 has an effect only"),
+        (PRETRAINING + "--max_predictions_by_length=128:20",
+         "--max_predictions_by_length"),
+        (PRETRAINING + "--dynamic_masking --max_predictions_per_seq=511",
+         "--max_predictions_per_seq=511 is more than the 510 tokens")],
+    "create_pretraining_data": [
+        (RECORDS + "--do_permutation --masked_lm_prob=0",
+         "--do_permutation permutes as many tokens as are masked, but --masked_lm"),
+        (RECORDS + "--do_permutation --recipe=roberta",
+         "--masked_lm_prob=0 masks none"),
+        ("--input_file={data}/text.txt --output_file=s3:/bucket/x",
+         "--output_file=s3:/bucket/x: an address begins with two slashes after its "
+         "scheme; give s3://bucket/x, or ./s3:/bucket/x for a local file"),
+        (RECORDS + "--input_file=gs:bucket/x",
+         "--input_file=gs:bucket/x: an address .* give gs://bucket/x"),
+        (RECORDS + "--vocab_file={data}", "{data} is a folder; give a file"),
+        (RECORDS + "--max_seq_length=0", "--max_seq_length=0: give 5 or more"),
+        (RECORDS + "--max_seq_length=16 --max_predictions_per_seq=14",
+         "--max_predictions_per_seq=14 is more than the 13 tokens that a sequence of "
+         "--max_seq_length=16")],
+    "convert_checkpoint": [
+        ("--input=albert-base-v2 --output={data}/new --format=hf", NO_FOLDER),
+        ("--input={data}/model --output={data}/new --format=hf --head=multiple_choice",
+         "--head=multiple_choice: {data}/model has no such head .its heads: none."),
+        ("--input={data}/model --output={data}/new --format=hf --encoder_only "
+         "--head=multiple_choice", "--encoder_only leaves the heads out"),
+        ("--input={data}/model --output={data}/new --format=sentence_transformers "
+         "--max_seq_length=0", "max_seq_length=0")],
+    "predict": [
+        ("--model={data}/model --text_column=text", "--text_column has an effect only "
+         "with --input_file"),
+        ("--model={data}/model --input_file={data}/text.txt --output_file={data}/out "
+         "--format=table", "--format=table is for the standard output"),
+        ("--model= --input_file={data}/text.txt", "--model is empty")],
+    "extract_features": [
+        ("--model={data}/model --input_file={data}/text.txt --work_dir={data}/w",
+         "--work_dir has an effect only with --output_file")],
+    "prepare_corpus": [
+        (CORPUS + "--heldout_file=", "--heldout_file is empty")]}
+
+# script → (its flags, the warning), of combinations in which a flag has no effect
+SAID = {
+    "run_classifier": [
+        (CUSTOM + "--do_eval --dev_file={data}/train.csv --learning_rate=1e-3 "
+         "--train_step=5 --warmup_step=2 --predict_batch_size=3 --test_file=x "
+         "--noexport_text --allow_partial_init",
+         ["--allow_partial_init has no effect without --init_checkpoint",
+          "--train_step, --warmup_step have no effect without --do_train",
+          "--predict_batch_size has no effect without --do_predict",
+          "--test_file has no effect without --do_predict",
+          "--export_text has no effect without --export_dir"])],
+    "run_squad": [
+        ("--do_train --train_file={data}/text.txt --num_train_epochs=2 "
+         "--num_train_steps=10 --num_warmup_steps=2 --warmup_proportion=.2",
+         ["--num_train_epochs has no effect beside --num_train_steps",
+          "--warmup_proportion has no effect beside --num_warmup_steps"])],
+    "run_pretraining": [
+        (PRETRAINING + "--nodo_train --do_eval --num_train_steps=3 --learning_rate=1 "
+         "--keep_checkpoint_max=1",
+         ["--num_train_steps has no effect without --do_train",
+          "--learning_rate, --keep_checkpoint_max have no effect without --do_train"]),
+        (PRETRAINING + "--eval_batch_size=2", ["--eval_batch_size has no effect "
+                                               "without --do_eval"])],
+    "create_pretraining_data": [
+        (RECORDS + "--masked_lm_prob=0 --ngram=2 --word_start=sentencepiece "
+         "--sentence_objective=none --single_segment=skip --reproduce_release "
+         "--num_workers=2",
+         ["--ngram has no effect with --masked_lm_prob=0",
+          "--word_start has no effect with a WordPiece vocabulary",
+          "--single_segment has no effect with --sentence_objective=none",
+          "--num_workers has no effect with --reproduce_release"])],
+    "prepare_corpus": [
+        (CORPUS + "--input_format=text --json_field=body --keep_titles --random_seed=3",
+         ["--random_seed has no effect without --heldout_file",
+          "--json_field has no effect with --input_format=text",
+          "--keep_titles has no effect with --input_format=text"])]}
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    stored(folder / "model", CONFIG, {})
+    stored(folder / "classes", CONFIG, {"classification": 3})
+    stored(folder / "tags", CONFIG, {"token_classification": 3})
+    (folder / "train.csv").write_text("text,label\none,0\ntwo,1\n")
+    (folder / "text.txt").write_text("One sentence.\nTwo sentences.\n\nAnother.\n")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize("script", sorted({*REFUSED, *SAID}))
+def test_contradictions_are_refused_and_flags_without_effect_named(script, data):
+    def words(text):
+        return text.replace("{data}", data).split()
+
+    refused, said = REFUSED.get(script, []), SAID.get(script, [])
+    commands = {f"refused {i}": words(flags) for i, (flags, _) in enumerate(refused)}
+    commands |= {f"said {i}": words(flags) for i, (flags, _) in enumerate(said)}
+    with run_commands(script, commands, light={*commands}) as results:
+        for i, (_, pattern) in enumerate(refused):
+            results.refused(f"refused {i}", pattern.replace("{data}", data))
+        for i, (_, sentences) in enumerate(said):
+            for sentence in sentences:
+                assert sentence in results[f"said {i}"]["log"]
+
+
+def test_sizes_of_another_task_are_refused_by_an_export(data):
+    words = (f"--model={data}/model --export_dir={data}/exported --noexport_text "
+             "--task=embed").split()
+    with run_commands("export_model", {
+            "stride": [*words, "--doc_stride=16"],
+            "choices": [*words, "--max_qa_length=16"]}) as results:
+        results.refused("stride", "--doc_stride has an effect only on the tasks answer "
+                        "and tag, but this is an export for embed", loaded=True)
+        results.refused("choices", "--max_qa_length has an effect only on the task "
+                        "choose", loaded=True)
