@@ -6,6 +6,7 @@ That a step is the same however it is computed is in test_same_step.
 import collections
 import gzip
 import itertools
+import types
 from unittest import mock
 
 import numpy as np
@@ -208,10 +209,15 @@ def test_a_step_in_slices_is_the_step_in_one_call(slices, monkeypatch):
 def test_only_long_steps_run_in_slices(rows, passes, parts, slices):
     """By what the flags fix, for a run and its resumption must not differ."""
     trainer = training().trainer
-    with mock.patch.object(trainer.task, "model") as model:
-        model.config = AlbertConfig.named("base")
-        ids = tf.TensorSpec([rows, 64], tf.int32)
-        assert trainer._runs_in_slices(ids, parts, passes) is slices
+    task = types.SimpleNamespace(model=types.SimpleNamespace(
+        config=AlbertConfig.named("base")))
+    with mock.patch.object(trainer, "task", task):
+        assert trainer._runs_in_slices(
+            tf.TensorSpec([rows, 64], tf.int32), parts, passes) is slices
+        # Datasets of several processes do not tell the size.
+        with mock.patch.object(trainer, "_rows", rows):
+            assert trainer._runs_in_slices(
+                tf.TensorSpec([None, 64], tf.int32), parts, passes) is slices
 
 
 # ---- batches of several shapes ---------------------------------------------
