@@ -94,6 +94,7 @@ def main(argv):
     import albert_tf
     from albert_tf.features import layer_distances
 
+    model_flags.log_hardware()
     distances = {}
     for model, title, length in zip(models, titles, lengths):
         progress = Progress(f"measuring {title}", "texts", count)

@@ -100,6 +100,7 @@ def main(argv):
         raise InputError("--runner needs --output_file, because workers do not write "
                          "to the standard output; give both.")
     else:
+        model_flags.log_hardware()
         # A user who types texts should see each answer immediately.
         job.show(job.stream(
             FLAGS.model, paths, options,

@@ -12,13 +12,23 @@ class InputError(ValueError):
 
         raise InputError(f"{path}, line {number}: no label; give one of 0 and 1.")
 
-    Scripts print its message without a traceback and exit with status 1 (`cli.script`).
+    Scripts print its message without a traceback and exit with its `exit_status`
+    (`cli.script`).
     """
+
+    exit_status = 1
 
 
 class Interruption(InputError):
     """An error for lack of disk space or memory; finished work is kept, and the run can
     be resumed."""
+
+
+class WorkerEnded(Interruption):
+    """An error for a run on several machines of which another one has ended. The status
+    is that of a run stopped by SIGTERM, as this one can be resumed, too."""
+
+    exit_status = 128 + 15
 
 
 class DivergenceError(InputError):

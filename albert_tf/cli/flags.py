@@ -156,7 +156,8 @@ def define_device_flags() -> None:
     flags.DEFINE_integer(
         "num_gpus", None,
         "Number of GPUs to use on this machine. Default: all with "
-        "--distribution_strategy=mirrored, otherwise one if there is one.",
+        "--distribution_strategy=mirrored, otherwise one if there is one. Not for "
+        "several machines, where CUDA_VISIBLE_DEVICES limits them.",
         lower_bound=0, upper_bound=MOST)
     flags.DEFINE_integer(
         "num_virtual_cpus", 0,
@@ -254,7 +255,9 @@ def define_training_flags(**defaults: Any) -> None:
     flags.DEFINE_integer(
         "gradient_accumulation_steps", 1,
         "Number of parts in which each replica computes its share of a batch, one "
-        "after the other. Each part needs less memory; the step stays the same. "
+        "after the other. Each part needs less memory; the step stays the same. A "
+        "signal stops the run between two parts, but on TPUs only after "
+        "--iterations_per_loop steps. "
         "--train_batch_size must be a multiple of this times the number of replicas.",
         lower_bound=1, upper_bound=MOST)
     flags.DEFINE_enum("optimizer", defaults["optimizer"], ["lamb", "adamw"],
@@ -398,12 +401,14 @@ def check_init_checkpoint() -> None:
 
 def known_replicas() -> int:
     """Returns a divisor of the number of replicas, as far as it is known without
-    TensorFlow; also checks the cluster that TF_CONFIG describes."""
+    TensorFlow; also checks the flags of devices and the cluster that TF_CONFIG
+    describes."""
+    devices.check(FLAGS.distribution_strategy, FLAGS.num_gpus, FLAGS.num_virtual_cpus)
     if FLAGS.distribution_strategy == "multi_worker_mirrored":
         workers = devices.Cluster.from_environment()
         workers.resolve()
-        return workers.size * (FLAGS.num_gpus or 1)
-    return FLAGS.num_virtual_cpus or 1
+        return workers.size
+    return FLAGS.num_virtual_cpus or FLAGS.num_gpus or 1
 
 
 # ---- the teacher ------------------------------------------------------------

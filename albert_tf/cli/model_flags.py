@@ -3,7 +3,7 @@
 import os
 from typing import Any, Mapping, Optional
 
-from absl import flags
+from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.jobs import parallel
@@ -18,6 +18,7 @@ from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount
+from albert_tf.training import devices
 from albert_tf.training.memory import Sequences, evaluation_memory
 from albert_tf.training.options import StepOptions
 
@@ -158,10 +159,18 @@ def model_files() -> list[str]:
         if name in names)]
 
 
+def log_hardware() -> None:
+    """Logs what TensorFlow runs models on."""
+    logging.info("Running on %s.", devices.hardware())
+
+
 def load():
     """Loads --model with albert_tf.load."""
     script.check_packages("tensorflow", "tf_keras")
     vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
     import albert_tf
 
-    return albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)
+    model = albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)
+    if model.model is not None:  # Exports run on what they were made for.
+        log_hardware()
+    return model

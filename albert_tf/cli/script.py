@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from typing import Any, Callable, Mapping, Sequence
 
@@ -23,6 +24,7 @@ _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 # One Ctrl-C may send several signals: from the terminal and from quickstart.py.
 _ONE_CTRL_C = 2.0
 
+_watching = False  # whether the thread of _watch runs
 _working = False  # whether main runs, so that there may be something to clean up
 _received: int | None = None
 _since = 0.0
@@ -39,10 +41,45 @@ def take_signals() -> None:
                 signal.signal(number, _handle)
 
 
-def _say(number: int) -> None:
+def _watch() -> None:
+    """Starts a thread that ends the program at a second signal. Python's own handlers
+    wait until the main thread has left C++ code, such as a long step of TensorFlow."""
+    global _watching
+    if _watching:
+        return
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    try:
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    except ValueError:  # not the main thread
+        os.close(read)
+        os.close(write)
+        return
+    if hasattr(os, "register_at_fork"):
+        # Signals of a forked process are its own.
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    threading.Thread(target=_end_at_second, args=(read,), daemon=True).start()
+    _watching = True
+
+
+def _end_at_second(read: int) -> None:
+    first = None
+    while received := os.read(read, 1):
+        number, now = received[0], time.monotonic()
+        if number not in _NAMES or not _working:
+            first = None
+        elif first is None:
+            first = now
+        elif now - first >= _ONE_CTRL_C:
+            _say(number, flush=False)
+            os._exit(128 + number)
+
+
+def _say(number: int, flush: bool = True) -> None:
     """Writes the sentence directly to stderr, without Python's buffers."""
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
+    if flush:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
     line = f"{os.path.basename(sys.argv[0])}: stopped by {_NAMES[number]}" + (
         "; what is finished is kept." if _working else ".")
     with contextlib.suppress(OSError):
@@ -86,10 +123,11 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     An InputError ends the program with its sentence on stderr, without a traceback, and
     exit status 1. So does a word on the command line that is not a flag, which absl
     would pass on silently, unless the script `takes_words`. A signal ends it with the
-    exit status that shells use for it. """
+    exit status that shells use for it; a second signal ends it at once. """
     from absl import app, logging
 
     take_signals()
+    _watch()
 
     def guarded(argv):
         global _working, _received
@@ -101,6 +139,9 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                     "values with spaces in quotes.")
             _check_values()
             main(argv)
+            # A library may have swallowed the exception, so that main went on.
+            if _received is not None:
+                raise Stopped(_received)
             if sys.stdout:
                 sys.stdout.flush()
         except BaseException as error:
@@ -116,7 +157,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
             if not isinstance(error, InputError):
                 raise error
             print(f"{argv[0]}: {error}", file=sys.stderr)
-            sys.exit(1)
+            sys.exit(error.exit_status)
         finally:
             _working = False
 
@@ -249,10 +290,16 @@ def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:
              if not flags.FLAGS[flag].present}
     for flag, value in taken.items():
         flags.FLAGS[flag].value = value
-    for what, found in (("sets", taken), ("does not override", values.keys() - taken)):
-        if found:
-            logging.info("The recipe %s %s.", what, ", ".join(
-                f"--{flag}={flags.FLAGS[flag].value}" for flag in sorted(found)))
+    if taken:
+        logging.info("The recipe sets %s.", ", ".join(
+            f"--{flag}={flags.FLAGS[flag].value}" for flag in sorted(taken)))
+    others = [f"--{flag}={flags.FLAGS[flag].value} (the recipe: {value})"
+              for flag, value in sorted(values.items())
+              if flags.FLAGS[flag].value != value]
+    if others:
+        logging.warning(
+            "Only a part of the recipe %s is used, because flags override it: %s. Leave "
+            "them out to use the whole recipe.", name, ", ".join(others))
 
 
 # ---- --help ----------------------------------------------------------------

@@ -32,6 +32,9 @@ from albert_tf.training.memory import Sequences
 # Modules that the features of every task depend on.
 _CODE = (sequences, sentencepiece_tokenizer, cleaning, tokenizer, wordpiece_tokenizer)
 
+# Before this step no advice is given on a model that does not learn.
+_FEW_STEPS = 10
+
 # Exports a model. Takes the model, its metrics (empty if not evaluated) and its step.
 Export = Callable[[Any, Mapping[str, float], int], None]
 
@@ -350,6 +353,7 @@ class _Watch(contextlib.AbstractContextManager):
     def __init__(self, task: FineTuningTask, settings: Settings,
                  sets: Mapping[str, Any], tables: Mapping[str, FeatureTable]):
         self._settings, self._training, self._said = settings, False, False
+        self._trained = False
         steps = self._settings.run.num_train_steps
         self._patience = max(self._settings.num_warmup_steps, steps // 5)
         self._last_chance = max(self._patience, steps // 2)
@@ -365,9 +369,9 @@ class _Watch(contextlib.AbstractContextManager):
         self._training = False
 
     def reported(self, step: int, metrics: Mapping[str, float]) -> None:
-        loss = metrics.get("loss")
-        if (loss and self._chance and step >= self._patience and not self._said
-                and loss >= 0.98 * self._chance):
+        self._trained, loss = True, metrics.get("loss")
+        if (loss and self._chance and step >= max(self._patience, _FEW_STEPS)
+                and not self._said and loss >= 0.98 * self._chance):
             self._said = True
             self._warn(step, f"the training loss is {loss:.3f}, and guessing has "
                        f"{self._chance:.3f}")
@@ -383,6 +387,14 @@ class _Watch(contextlib.AbstractContextManager):
         self._warn(step, failure)
 
     def _warn(self, step: int, what: str) -> None:
+        if not self._trained:
+            logging.warning(
+                "At step %d %s. If you did not expect that, check that the model was "
+                "trained for this task, with these labels.", step, what)
+            return
+        if step < _FEW_STEPS:
+            logging.warning("At step %d %s. Train for more steps.", step, what)
+            return
         logging.warning(
             "The model does not seem to learn: at step %d %s. A lower --learning_rate, "
             "a longer warm-up or a different --random_seed may help; "

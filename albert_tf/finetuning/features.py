@@ -51,6 +51,9 @@ def featurize_all(
     workers = parallel.num_processes(num_workers)
     if len(examples) < _FEW_EXAMPLES:
         workers = 1
+    else:
+        logging.info("Computing the features of %s: %s examples, %d process%s.", what,
+                     f"{len(examples):,}", workers, "es" * (workers > 1))
     size = 1 if workers == 1 else max(
         1, min(_LARGEST_CHUNK, len(examples) // (8 * workers)))
     chunks = (examples[at:at + size] for at in range(0, len(examples), size))

@@ -5,6 +5,7 @@ worker repeats its item, up to a few times. Workers end when their parent ends, 
 that is killed.
 """
 
+import atexit
 import collections
 import contextlib
 import glob
@@ -201,12 +202,16 @@ class WorkerPool(contextlib.AbstractContextManager):
             _start_helpers()
         self._ended, self._kills = False, 0
         self._threads = ThreadPoolExecutor(self._num_workers)
+        # A suspended generator that holds this pool does not end it. Without this,
+        # multiprocessing would end the workers, whose work the threads would repeat.
+        atexit.register(self._stop, kill=True)
 
     def _stop(self, kill: bool = False) -> None:
         """Ends the processes; with `kill` at once, without finishing their items."""
         if self._threads is None:
             return
         threads, self._threads = self._threads, None
+        atexit.unregister(self._stop)
         if kill:
             with self._lock:
                 self._ended = True
@@ -260,11 +265,13 @@ def _start_helpers() -> None:
     Ctrl-C is blocked in them and in all workers from the beginning. Semaphores that a
     killed process left are removed without a warning.
     """
-    from multiprocessing import forkserver  # not on Windows
+    from multiprocessing import forkserver, resource_tracker  # not on Windows
 
     quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
     sys.warnoptions.append(quiet)
     try:
+        # It ends by unblocking Ctrl-C, and the fork server would start it.
+        resource_tracker.ensure_running()
         with _signals_wait(signal.SIGINT):
             forkserver.ensure_running()
     finally:

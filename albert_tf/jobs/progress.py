@@ -67,6 +67,12 @@ class Progress:
         """Excludes the time since the last line from the speed, for example tracing."""
         self._marks = [(time.monotonic(), done)]
 
+    def rate(self, done: float) -> float:
+        """Returns the units per second up to `done`; 0 if none is done since the
+        start of the measurement."""
+        begin, first = self._marks[0]
+        return max(done - first, 0) / max(time.monotonic() - begin, 1e-9)
+
     def due(self) -> bool:
         """Returns whether it is time for the next line."""
         return time.monotonic() - self._marks[-1][0] >= SECONDS_BETWEEN_LINES
@@ -83,20 +89,18 @@ class Progress:
 
     def report(self, done: float, more: str = "") -> None:
         """Logs a line now, which ends in `more`."""
-        now = time.monotonic()
-        self._marks = [*self._marks, (now, done)][-_LINES_OF_RATE:]
-        begin, first = self._marks[0]
-        rate = (done - first) / max(now - begin, 1e-9)
+        rate = self.rate(done)
+        self._marks = [*self._marks, (time.monotonic(), done)][-_LINES_OF_RATE:]
         line = f"{self._doing}: {_short(done)}"
         if self._total:
             line += f" of {_short(self._total)} {self._unit} ({done / self._total:.1%})"
-            if rate > 0 or done >= self._total:
-                of_unit = 1 / max(rate, 1e-9)
-                line += _remaining(max(self._total - done, 0) * of_unit
-                                   + self.seconds_beside(of_unit))
+            if rate:
+                line += _remaining(max(self._total - done, 0) / rate
+                                   + self.seconds_beside(1 / rate))
         else:
             line += f" {self._unit}"
-        for name, count in self._rates.items():
+        # Without a rate there is no basis for a speed or an estimate.
+        for name, count in self._rates.items() if rate else ():
             line += f", {_short(rate * count)} {name}/s"
         logging.info("%s%s", line, more and f", {more}")
 

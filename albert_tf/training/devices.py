@@ -20,13 +20,18 @@ from typing import (
 
 from absl import logging
 
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, WorkerEnded
+from albert_tf.jobs import parallel
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _EXAMPLE = ('{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
             '"task": {"type": "worker", "index": 0}}')
+_INSTALL_CUDA = (
+    "Install an NVIDIA driver and TensorFlow with its CUDA libraries "
+    "(pip install 'tensorflow[and-cuda]' in TensorFlow's version; "
+    "docs/ACCELERATORS.md).")
 SECONDS_BETWEEN_LINES = 5.0
 # Seconds to wait: a cluster's name service may know a machine only after it has
 # started.
@@ -46,13 +51,10 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
       num_virtual_cpus: if not 0, splits the CPU into this many devices, to test several
         replicas without accelerators.
     """
+    check(name, num_gpus, num_virtual_cpus)
     import tensorflow as tf  # Before workers meet: loading it takes seconds.
 
     if num_virtual_cpus:
-        if name not in ("one_device", "mirrored") or num_gpus:
-            raise InputError(
-                "--num_virtual_cpus cannot be combined with --tpu, --num_gpus or "
-                "--distribution_strategy=multi_worker_mirrored; leave those out.")
         return _virtual_cpus(num_virtual_cpus)
     if name == "multi_worker_mirrored":
         workers = Cluster.from_environment()
@@ -69,7 +71,62 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
             raise InputError(
                 f"--num_gpus is {num_gpus}, but TensorFlow sees {available} GPUs on "
                 "this machine; use at most that number.")
+        if name == "mirrored" and not num_gpus:
+            raise InputError(
+                "--distribution_strategy=mirrored trains on GPUs, but "
+                + (f"TensorFlow sees none on this machine. {_INSTALL_CUDA} To train on "
+                   "the CPU," if not available else "--num_gpus is 0. To train on the "
+                   "CPU,")
+                + " leave the flag out; --num_virtual_cpus=2 tries out two replicas "
+                "there.")
+        if not available and name == "one_device" and parallel.has_accelerator():
+            logging.warning("This machine has a GPU or TPU that TensorFlow does not "
+                            "see. %s", _INSTALL_CUDA)
     return _connect(name, tpu, num_gpus or 0)
+
+
+def check(name: str, num_gpus: Optional[int], num_virtual_cpus: int) -> None:
+    """Raises InputError if these arguments of make_strategy contradict each other."""
+    if num_virtual_cpus and (name not in ("one_device", "mirrored") or num_gpus):
+        raise InputError(
+            "--num_virtual_cpus cannot be combined with --tpu, --num_gpus or "
+            "--distribution_strategy=multi_worker_mirrored; leave those out.")
+    if name == "one_device" and (num_gpus or 0) > 1:
+        raise InputError(f"--num_gpus={num_gpus} needs "
+                         "--distribution_strategy=mirrored, because the default "
+                         "strategy is for one device.")
+    if name in ("multi_worker_mirrored", "tpu") and num_gpus is not None:
+        raise InputError(
+            f"--num_gpus has no effect with --distribution_strategy={name}; leave it "
+            "out" + (", and limit the GPUs of each host with the environment variable "
+                     "CUDA_VISIBLE_DEVICES." if name != "tpu" else "."))
+
+
+def hardware(strategy: Optional["tf.distribute.Strategy"] = None) -> str:
+    """Returns on what a strategy trains, or on what models run without a strategy:
+    'the CPU (2 threads)', '8 GPUs (NVIDIA A100)', '16 GPUs of 2 hosts'."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_logical_devices("GPU")
+    kind, count, hosts = ("GPU" if gpus else "CPU"), 1, 1
+    if strategy is not None:
+        with contextlib.suppress(RuntimeError):  # TensorFlow's default strategy
+            kind = tf.DeviceSpec.from_string(
+                strategy.extended.worker_devices[0]).device_type
+        count, hosts = strategy.num_replicas_in_sync, num_processes(strategy)
+    more = ""
+    if kind == "CPU":
+        threads = (tf.config.threading.get_intra_op_parallelism_threads()
+                   or parallel.num_cores())
+        more = f" ({threads} thread{'s' * (threads > 1)}{' each' * (hosts > 1)})"
+    elif kind == "GPU":
+        names = {tf.config.experimental.get_device_details(gpu).get("device_name")
+                 for gpu in tf.config.list_physical_devices("GPU")}
+        more = f" ({', '.join(sorted(filter(None, names)))})" if any(names) else ""
+    if hosts > 1:
+        return f"{count} {kind}s of {hosts} hosts{more}"
+    return (f"the {kind}{more}" if count == 1
+            else f"{count} {'virtual ' * (kind == 'CPU')}{kind}s{more}")
 
 
 def _connect(name: str, tpu: Optional[str], num_gpus: int) -> "tf.distribute.Strategy":
@@ -173,7 +230,7 @@ def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
     broken = re.search("Collective ops is aborted by: (.*)", str(error))
     if broken is None:
         return None
-    return InputError(
+    return WorkerEnded(
         f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); "
         "see its log. To resume from the latest checkpoint in "
         f"{output_dir}, run the same command on all workers.")

@@ -4,6 +4,9 @@ The loop holds them in a list and calls these methods of each, in the list's ord
 
     on_step()                        after a step that the host runs; not on TPUs, where
                                      a whole loop runs on the device
+    on_parts(done, parts)            during such a step, between two of its parts
+    on_batch()                       after each batch of an evaluation
+    on_compile(shape, passes)        before the first step of a shape and depth
     on_loop(first, metrics)          after the steps from `first` on, with mean metrics
     on_evaluation(metrics, seconds)  after an evaluation, which took `seconds`
     on_checkpoint(seconds)           after a checkpoint and its evaluation
@@ -16,6 +19,7 @@ import math
 import os
 import signal
 import statistics
+import time
 from typing import Any, Mapping, Optional
 
 import orbit
@@ -24,19 +28,31 @@ from absl import logging
 
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT, all_checkpoints, write_whole
 from albert_tf.errors import DivergenceError, Stopped
-from albert_tf.jobs.progress import Progress
+from albert_tf.jobs.progress import Progress, duration
 from albert_tf.training import run_folder
 from albert_tf.training.log import CURVES_FILE, MetricsLog, draw_curves
 from albert_tf.training.loss_scaling import SMALLEST_SCALE
 from albert_tf.training.schedules import mean_product
 
 Metrics = Mapping[str, float]
+# One Ctrl-C may send several signals: from the terminal and from a parent process.
+ONE_CTRL_C = 2.0
+_SECONDS_BETWEEN_COMPILE_LINES = 5.0
 
 
 class Hook:
     """A hook that does nothing; subclasses override what they need."""
 
     def on_step(self) -> None:
+        pass
+
+    def on_parts(self, done: int, parts: int) -> None:
+        pass
+
+    def on_batch(self) -> None:
+        pass
+
+    def on_compile(self, shape: int, passes: Optional[int]) -> None:
         pass
 
     def on_loop(self, first: int, metrics: Metrics) -> None:
@@ -148,7 +164,9 @@ class MetricsFiles(Hook):
 
 class StopSignals:
     """A context that stores SIGTERM and SIGINT in `received` instead of ending the
-    program, so that a run ends between two steps. For the main thread only.
+    program, so that a run ends between two steps, parts of a step or batches. A second
+    signal, later than one Ctrl-C may send several, goes to the earlier handler.
+    For the main thread only.
 
         with StopSignals() as signals:
             while signals.received is None: ...
@@ -162,7 +180,14 @@ class StopSignals:
         return self
 
     def _note(self, number, frame):
-        self.received = number
+        now = time.monotonic()
+        if self.received is None:
+            self.received, self._since = number, now
+            logging.info("Stopping; a second signal ends the program at once.")
+        elif now - self._since >= ONE_CTRL_C:
+            handler = self._old_handlers[number]
+            if callable(handler):
+                handler(number, frame)
 
     def __exit__(self, *exception_info):
         for number, handler in self._old_handlers.items():
@@ -171,7 +196,7 @@ class StopSignals:
 
 class StopCheck(Hook):
     """Raises Stopped after a signal. If any of several workers received one, all of
-    them stop after the same step."""
+    them stop at the same place."""
 
     def __init__(self, run, trainer, finite: FiniteCheck):
         self._run, self._trainer, self._finite = run, trainer, finite
@@ -186,6 +211,14 @@ class StopCheck(Hook):
             # Stopping saves a checkpoint, so the weights are checked first.
             self._finite.check()
             raise Stopped(number)
+
+    def on_parts(self, done, parts):
+        self.on_step()
+
+    def on_batch(self):
+        if self._trainer.stop_votes is not None:
+            self._trainer.stop_votes.exchange()
+        self.on_step()
 
     def on_loop(self, first, metrics):
         self.on_step()
@@ -204,13 +237,14 @@ class ProgressLines(Hook):
             "training", "steps", run.options.num_train_steps, run.current_step,
             {"sequences": run.options.train_batch_size})
         self._progress.seconds_beside = self.seconds_beside
-        self._kinds_seen: set[tuple[int, Optional[int]]] = set()
+        self._shapes_seen: set[int] = set()
+        self._compiles, self._next_compile_line = False, 0.0
         self.checkpoint_seconds: list[float] = []  # each with its evaluation
         self.evaluation_seconds: list[float] = []
 
     def on_step(self):
         step = self._run.current_step
-        if self._traced(step - 1, step):
+        if self._has_compiled():
             self._progress.restart(step)
         if self._progress.due():
             self._finite.check()
@@ -222,10 +256,33 @@ class ProgressLines(Hook):
 
     def on_loop(self, first, metrics):
         if self._trainer.runs_on_device:
-            if self._traced(first, self._run.current_step):
+            if self._has_compiled():
                 self._progress.restart(self._run.current_step)
             else:
                 self.report(metrics)
+
+    def on_parts(self, done, parts):
+        whole = self._run.current_step
+        if self._compiles and done == 1:  # That part was traced.
+            self._progress.restart(whole + 1 / parts)
+        if self._progress.due():
+            rate = parts * self._progress.rate(whole + done / parts)
+            self._progress.report(whole + done / parts, (
+                f"part {done} of {parts} of step {whole + 1}")
+                + (f" ({rate:.3g} parts/s, {duration((parts - done) / rate)} left)"
+                   if rate else ""))
+
+    def on_compile(self, shape, passes):
+        self._shapes_seen.add(shape)
+        self._compiles, now = True, time.monotonic()
+        # Small models compile many graphs in a few seconds.
+        if now >= self._next_compile_line:
+            self._next_compile_line = now + _SECONDS_BETWEEN_COMPILE_LINES
+            count = self._run.batches.num_shapes
+            logging.info(
+                "Compiling the training step%s%s.",
+                f" for length {len(self._shapes_seen)} of {count}" if count > 1 else "",
+                f" with {passes} passes" if passes else "")
 
     def on_evaluation(self, metrics, seconds):
         self.evaluation_seconds.append(seconds)
@@ -241,12 +298,11 @@ class ProgressLines(Hook):
             f"{name} {value:.4g}" for name, value in metrics.items()
             if "loss" in name or name == "skipped_steps"))
 
-    def _traced(self, first: int, end: int) -> bool:
-        """Returns True if one of the steps was the first of its kind. Such a step is
-        slow, because it is traced, and must not count for the speed."""
-        new = set(map(self._trainer.kind_of_step, range(first, end))) - self._kinds_seen
-        self._kinds_seen |= new
-        return bool(new)
+    def _has_compiled(self) -> bool:
+        """Returns True if a graph was compiled since the last call. Such steps are slow
+        and must not count for the speed."""
+        compiled, self._compiles = self._compiles, False
+        return compiled
 
     def seconds_beside(self, of_step: float) -> float:
         """Estimates the seconds that remain beside steps like the current one, which

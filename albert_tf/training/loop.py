@@ -66,6 +66,7 @@ class Run:
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=self.evaluates)
+        self._log_devices()
         files.make_directory(options.output_dir, "output_dir")
         # XLA needs static shapes, therefore it cannot leave padding out.
         compiled = options.step.jit_compile or isinstance(
@@ -90,6 +91,18 @@ class Run:
         # Step and metrics of the evaluation that computed `evaluator.predictions`.
         self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
 
+    def _log_devices(self) -> None:
+        options, step = self.options, self.options.step
+        replicas, parts = (self.strategy.num_replicas_in_sync,
+                           step.gradient_accumulation_steps)
+        batch = (f", and each replica computes {options.train_batch_size // replicas} "
+                 f"of {options.train_batch_size} sequences in a step, in {parts} "
+                 f"part{'s' * (parts > 1)}") if self.optimizer is not None else ""
+        logging.info(
+            "Running on %s in %s: %s with %d replica%s%s.",
+            devices.hardware(self.strategy), step.dtype, type(self.strategy).__name__,
+            replicas, "s" * (replicas > 1), batch)
+
     @property
     def current_step(self) -> int:
         """The number of steps done."""
@@ -111,7 +124,9 @@ class Run:
         """Trains to num_train_steps; returns the last evaluation's metrics, if any.
 
         The chief calls `on_start` after the weights are loaded. SIGTERM and SIGINT
-        raise Stopped, after a checkpoint of the last step.
+        raise Stopped, after a checkpoint of the last whole step: on TPUs after
+        --iterations_per_loop steps, otherwise also between two parts of a step, whose
+        gradients are then dropped, and between two batches of an evaluation.
         """
         # 1. Load the weights and their step. A failure here changes no files. The
         #    workers of a cluster meet there, and have read the set before the chief
@@ -269,7 +284,8 @@ class _Training:
             lambda shape: run.batches.parts(
                 shape, options.step.gradient_accumulation_steps,
                 run.strategy.num_replicas_in_sync),
-            run.scaling, run.computation)
+            run.scaling, run.computation, self._on_parts, self._on_compile,
+            options.train_batch_size // run.strategy.num_replicas_in_sync)
         # The manager saves checkpoints and removes old ones.
         self.manager = tf.train.CheckpointManager(
             run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
@@ -287,6 +303,7 @@ class _Training:
         """Trains from checkpoint to checkpoint; returns the last evaluation's
         metrics."""
         run, options = self.run, self.run.options
+        self._saved = run.current_step
         try:
             # 1. Catch up on the evaluation that an earlier run did not finish.
             metrics = self._evaluate() if evaluation_due else None
@@ -310,10 +327,15 @@ class _Training:
                 seconds = time.monotonic() - begin
                 for hook in self.hooks:
                     hook.on_checkpoint(seconds)
+            # A signal may have come after the last batch of the evaluation.
+            if run.signals.received is not None:
+                raise Stopped(run.signals.received)
             return metrics
         except Stopped as stop:
-            # A signal came between two steps: keep everything up to this step.
-            self._save()
+            # A signal came between two steps, during a step or during an evaluation.
+            # Keep everything up to the last whole step.
+            if run.current_step > self._saved:
+                self._save()
             logging.info(
                 "Stopped by signal %d at step %d; run the same command to continue.",
                 stop.signal_number, run.current_step)
@@ -336,9 +358,26 @@ class _Training:
         for hook in self.hooks:
             hook.on_step()
 
+    def _on_parts(self, done: int, parts: int) -> None:
+        for hook in self.hooks:
+            hook.on_parts(done, parts)
+
+    def _on_compile(self, shape: int, passes: Optional[int]) -> None:
+        for hook in self.hooks:
+            hook.on_compile(shape, passes)
+
+    def _on_batch(self) -> None:
+        for hook in self.hooks:
+            hook.on_batch()
+
     def _evaluate(self) -> dict[str, float]:
         begin = time.monotonic()
-        metrics = self.run.evaluator.evaluate()
+        evaluator = self.run.evaluator
+        evaluator.on_batch = self._on_batch
+        try:
+            metrics = evaluator.evaluate()
+        finally:
+            evaluator.on_batch = lambda: None
         seconds = time.monotonic() - begin
         for hook in self.hooks:
             hook.on_evaluation(metrics, seconds)
@@ -356,6 +395,7 @@ class _Training:
                 f"({files.reason_of(error)}); free some space there, and "
                 "run the same command to continue from the previous checkpoint."
             ) from error
+        self._saved = step
         logging.info("Checkpoint of step %d saved in %s.", step, output_dir)
 
 

@@ -111,5 +111,20 @@ def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True
             raise InputError(
                 f"--{name} {size} must be a positive multiple of {divisor}, the "
                 f"number of replicas ({num_replicas})"
-                + (f" times --gradient_accumulation_steps ({parts})."
-                   if divisor != num_replicas else "."))
+                + (f" times --gradient_accumulation_steps ({parts}); give "
+                   f"{_fitting_parts(size, num_replicas, parts)}" if divisor
+                   != num_replicas else "; give ")
+                + f"--{name}={max(-(-size // divisor), 1) * divisor}.")
+
+
+def _fitting_parts(size: int, num_replicas: int, parts: int) -> str:
+    """Returns the flag with a number of parts that divides a batch, if there is one:
+    as many sequences in a part as one replica would have, or else a few more."""
+    of_replica, rest = divmod(size, num_replicas)
+    if rest or not of_replica:
+        return ""
+    fitting = parts // num_replicas
+    if parts % num_replicas or not fitting or of_replica % fitting:
+        fitting = max(count for count in range(1, min(parts, of_replica) + 1)
+                      if not of_replica % count)
+    return f"--gradient_accumulation_steps={fitting} or "

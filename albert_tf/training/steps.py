@@ -9,6 +9,7 @@ own mean loss, and their sum is applied, as in the original implementation on TP
 
 import dataclasses
 import functools
+import math
 import time
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
@@ -99,12 +100,20 @@ def shape_key(dataset: Any) -> frozenset:
 
 # ---- training --------------------------------------------------------------
 
+# Steps of several parts with more operations than this on each replica run in slices:
+# about 10 s on two slow cores.
+_LONG_STEP = 1e12
+# A slice takes about this long, or one part: a signal waits for its end.
+_SECONDS_OF_SLICE = 1.0
+
 
 class StopVotes:
-    """Votes of the workers to stop. They can only save together, after the same step;
-    therefore each step's exchange of gradients also averages their votes."""
+    """Votes of the workers to stop. They can only stop together, at the same place;
+    therefore each step's exchange of gradients also averages their votes, and between
+    the parts of a step and the batches of an evaluation `exchange` does."""
 
     def __init__(self):
+        self._strategy = tf.distribute.get_strategy()
         self.own, self.mean = (
             tf.Variable(0.0, trainable=False, name=name,
                         synchronization=tf.VariableSynchronization.ON_READ,
@@ -116,8 +125,49 @@ class StopVotes:
         self.own.assign(1.0)
 
     def any(self) -> bool:
-        """Returns True if any worker had voted before the last step."""
+        """Returns True if any worker had voted before the last exchange."""
         return bool(self.mean.numpy() > 0)
+
+    def exchange(self, seconds: float = 0.0) -> float:
+        """Averages the votes now, and returns the mean of the workers' `seconds`."""
+        vote, mean = self._strategy.experimental_local_results(
+            self._exchange(tf.constant(seconds)))[0].numpy()
+        self.mean.assign(vote)
+        return float(mean)
+
+    @functools.cached_property
+    def _exchange(self):
+        def replica_means(seconds):
+            return tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.MEAN, tf.stack([self.own, seconds]))
+
+        return own_function(
+            lambda seconds: self._strategy.run(replica_means, args=(seconds,)))
+
+
+class PartSums:
+    """Sums of the loss, the gradients and the metrics over the parts of a batch; each
+    replica has its own. Create it in the strategy's scope."""
+
+    def __init__(self, variables: Iterable[tf.Variable], names: Iterable[str]):
+        def zeros(shape):
+            return tf.Variable(
+                tf.zeros(shape), trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+        self._sums = [zeros([]), [zeros(each.shape) for each in variables],
+                      {name: zeros([2]) for name in names}]
+
+    def assign(self, sums) -> None:
+        for variable, value in zip(tf.nest.flatten(self._sums), tf.nest.flatten(sums)):
+            variable.assign(value)
+
+    def read(self) -> list[Any]:
+        """Returns loss, gradients and metrics."""
+        # tf.identity places them on the replica's device, which an exchange needs.
+        return tf.nest.map_structure(
+            lambda variable: tf.identity(tf.convert_to_tensor(variable)), self._sums)
 
 
 class Trainer(orbit.StandardTrainer):
@@ -131,6 +181,12 @@ class Trainer(orbit.StandardTrainer):
       datasets: distributed datasets of each replica's features, one for each static
         shape of a batch.
       on_step: called after every step, if the loop runs on the host.
+      on_parts: called during such a step, if it is long and has several parts, with
+        the number of parts done and that of all, about every second and after each
+        longer part.
+      on_compile: called before the first step of a shape and depth, with their number.
+      rows: number of examples of a replica's batch, which datasets of several processes
+        do not tell; 0 if the datasets tell it.
       shape_of_step: step → number of the dataset that its batch comes from.
       passes_of_step: step → number of layers that it runs, None for all.
       parts_of_shape: shape → number of parts in which each replica computes its batch;
@@ -147,13 +203,18 @@ class Trainer(orbit.StandardTrainer):
                  passes_of_step: Callable[[int], Optional[int]] = lambda step: None,
                  parts_of_shape: Optional[Callable[[int], int]] = None,
                  scaling: Optional[LossScaling] = None,
-                 computation: Computation = Computation()):
+                 computation: Computation = Computation(),
+                 on_parts: Callable[[int, int], None] = lambda done, parts: None,
+                 on_compile: Callable[[int, Optional[int]], None] = (
+                     lambda shape, passes: None),
+                 rows: int = 0):
         self.strategy = tf.distribute.get_strategy()
         super().__init__(list(datasets), orbit.StandardTrainerOptions(
             use_tf_while_loop=self.runs_on_device))
         self.task, self.optimizer, self.options = task, optimizer, options
         self.scaling, self.computation = scaling, computation
-        self._on_step = on_step
+        self._on_step, self._on_parts, self._on_compile = on_step, on_parts, on_compile
+        self._rows = rows
         self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
         self._parts_of_shape = parts_of_shape or (
             lambda shape: options.gradient_accumulation_steps)
@@ -204,13 +265,16 @@ class Trainer(orbit.StandardTrainer):
 
         @functools.cache
         def loop_of(spec, parts, passes):
-            del spec
-            step = functools.partial(self.train_step, dataclasses.replace(
-                self.computation, passes=passes), parts)
+            computation = dataclasses.replace(self.computation, passes=passes)
+            if self._runs_in_slices(dict(spec)["input_ids"], parts, passes):
+                return self._step_in_slices(computation, parts)
+            step = functools.partial(self.train_step, computation, parts)
             if self.runs_on_device:
                 return own_function(
                     orbit.utils.create_tf_while_loop_fn(step), autograph=True)
             return orbit.utils.create_loop_fn(own_function(step))
+
+        compiled = set()
 
         def loop_by_shape(iterators, num_steps):
             step = int(self.optimizer.iterations.numpy())
@@ -222,6 +286,9 @@ class Trainer(orbit.StandardTrainer):
                        and self.kind_of_step(step + count) == kind):
                     count += 1
                 shape, passes = kind
+                if kind not in compiled:
+                    compiled.add(kind)
+                    self._on_compile(shape, passes)
                 loop_of(specs[shape], self._parts_of_shape(shape), passes)(
                     iterators[shape], tf.constant(count))
                 step += count
@@ -235,15 +302,77 @@ class Trainer(orbit.StandardTrainer):
         graph."""
         return self._shape_of_step(step), self._passes_of_step(step)
 
+    def _runs_in_slices(self, ids, parts, passes):
+        """Returns True if the host is to hear of a step's parts, because the step is
+        long. Its duration must not decide, nor anything else that is measured: sums in
+        slices differ from those of one call in the last digit, as TensorFlow optimizes
+        another graph, and a resumed run must be equal to one without a stop."""
+        if parts == 1 or self.runs_on_device:
+            return False
+        tokens = math.prod([self._rows or ids.shape[0], *ids.shape[1:]])
+        config = self.task.model.config
+        of_token = config.hidden_size * (4 * config.hidden_size
+                                         + 2 * config.intermediate_size)
+        layers = (passes or config.num_hidden_layers) * config.inner_group_num
+        # Each weight is used by a product and a sum, three times: forward, and backward
+        # for the input and the weights.
+        return 6 * tokens * layers * of_token > _LONG_STEP
+
+    @functools.cached_property
+    def _part_sums(self) -> PartSums:
+        with self.strategy.scope():
+            return PartSums(self._variables, self._names)
+
     def train_loop_begin(self):
         self.metrics.reset()
         self._begin = time.monotonic(), int(self.optimizer.iterations.numpy())
 
     def train_step(self, computation, parts, iterator):
-        step = functools.partial(self._replica_step, computation, parts)
+        self._on_replicas(functools.partial(self._replica_step, computation, parts),
+                          next(iterator))
+
+    def _on_replicas(self, function, *args):
+        """Runs a function of one replica on all of them, in a graph."""
         if self._compiles(several=False):
-            step = own_function(step, jit_compile=True)
-        self.strategy.run(step, args=(next(iterator),))
+            function = own_function(function, jit_compile=True)
+        return self.strategy.run(function, args=args)
+
+    def _step_in_slices(self, computation, parts):
+        """Returns a function that runs one step in several calls, so that the host
+        hears of its parts: first the batch, then some of the parts at a time, about
+        a second's worth, then the update. The sums are those of one call, up to
+        rounding."""
+        begin = own_function(lambda iterator: self._on_replicas(
+            self._begin_parts, next(iterator)))
+        self._part_sums  # Variables cannot be created within a graph.
+        add = own_function(lambda first, end, *batch: self._on_replicas(
+            functools.partial(self._add_parts, computation, parts), first, end, *batch))
+        update = own_function(lambda: self._on_replicas(self._update_from_parts))
+        seconds_of_part = None  # Not known yet: the first call is traced.
+
+        def slices(iterator, num_steps):
+            nonlocal seconds_of_part
+            del num_steps  # 1
+            batch, done, measures = begin(iterator), 0, seconds_of_part is not None
+            while done < parts:
+                count = min(parts - done, max(1, int(
+                    _SECONDS_OF_SLICE / seconds_of_part)) if seconds_of_part else 1)
+                start = time.monotonic()
+                loss = add(tf.constant(done), tf.constant(done + count), *batch)
+                # Reading the loss waits for the device.
+                self.strategy.experimental_local_results(loss)[0].numpy()
+                seconds = (time.monotonic() - start) / count
+                if self.stop_votes is not None:
+                    # All workers must take equal slices.
+                    seconds = self.stop_votes.exchange(seconds)
+                if measures:
+                    seconds_of_part = max(seconds, 1e-6)
+                measures, done = True, done + count
+                if done < parts:
+                    self._on_parts(done, parts)
+            update()
+
+        return slices
 
     def train_loop_end(self):
         result = self.current_metrics()  # Waits for the device before time is measured.
@@ -278,22 +407,24 @@ class Trainer(orbit.StandardTrainer):
             gradients = [self.scaling.unscale(gradient) for gradient in gradients]
         return loss, gradients, sums
 
-    def _compute_gradients(
-            self, computation, parts, features, denominators, step, replica):
-        """Returns the loss, the gradients, their squares where these replace the
-        gradients' own in the norm, and the metrics, all of one replica."""
+    def _seed(self, features):
+        """Returns the seed of a step's dropout, with the replica's first row."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         seed = tf.random.fold_in(
             tf.constant([self.options.random_seed, 0], tf.int32),
-            tf.cast(step, tf.int32))
-        first_row = replica * tf.shape(next(iter(features.values())))[0]
-        gradients_of = (self._part_gradients if parts == 1
-                        else functools.partial(self._accumulate, parts))
-        loss, gradients, sums = gradients_of(
-            computation, features, denominators,
-            tf.concat([seed, [first_row]], axis=0))
+            tf.cast(self.optimizer.iterations, tf.int32))
+        first_row = tf.cast(replica, tf.int32) * tf.shape(
+            next(iter(features.values())))[0]
+        return tf.concat([seed, [first_row]], axis=0)
+
+    def _compute_gradients(self, computation, features, denominators, seed):
+        """Returns the loss, the gradients, the metrics, and the gradients' squares
+        where these replace their own in the norm, all of one replica."""
+        loss, gradients, sums = self._part_gradients(
+            computation, features, denominators, seed)
         squares = (optimization.squares_of_rows(gradients)
                    if self.options.count_duplicate_rows else {})
-        return loss, optimization.dense_float32(gradients), squares, sums
+        return loss, optimization.dense_float32(gradients), sums, squares
 
     def _exchanged(self, context, loss, gradients, squares):
         """Returns the loss, the clipped gradients and their norm, of all replicas."""
@@ -318,8 +449,10 @@ class Trainer(orbit.StandardTrainer):
         return loss, *clip(gradients, squares={
             index: value / replicas for index, value in squares.items()})
 
-    def _accumulate(self, parts, computation, features, denominators, seed):
-        """Returns the sums of loss, gradients and metrics over the parts of a batch."""
+    def _accumulate(self, computation, parts, first, end, sums, features, denominators,
+                    seed):
+        """Returns `sums` of loss, gradients and metrics with the parts from `first` to
+        before `end` of a batch added."""
         def split(tensor):
             return tf.reshape(
                 tensor, tf.concat([[parts, -1], tf.shape(tensor)[1:]], axis=0))
@@ -343,47 +476,75 @@ class Trainer(orbit.StandardTrainer):
         def body(part, state):
             return part + 1, tf.nest.map_structure(tf.add, state, part_values(part))
 
-        # The loop starts from zeros: a first part before it would double the graph.
-        _, state = tf.while_loop(
-            lambda part, _: part < parts, body,
-            [tf.constant(0), [tf.zeros([]),
-                              [tf.zeros(each.shape) for each in self._variables],
-                              {name: tf.zeros([2]) for name in self._names}]],
-            parallel_iterations=1)
-        return state
+        return tf.while_loop(lambda part, _: part < end, body, [first, sums],
+                             parallel_iterations=1)[1]
+
+    def _no_sums(self):
+        return [tf.zeros([]), [tf.zeros(each.shape) for each in self._variables],
+                {name: tf.zeros([2]) for name in self._names}]
+
+    # Each of the following runs on one replica: one step, or a slice of it.
 
     def _replica_step(self, computation, parts, features):
-        """Runs one training step on one replica."""
+        """Runs one whole training step."""
+        features, denominators = self._with_denominators(features)
+        if parts > 1:
+            compute = functools.partial(
+                self._accumulate, computation, parts, 0, parts, self._no_sums())
+        else:
+            compute = functools.partial(self._compute_gradients, computation)
+        values = self._compiled(compute)(features, denominators, self._seed(features))
+        self._update(*values)
+
+    def _begin_parts(self, features):
+        self._part_sums.assign(self._no_sums())
+        return self._with_denominators(features)
+
+    def _add_parts(self, computation, parts, first, end, features, denominators):
+        """Adds some parts of the batch to the sums; returns the sum of the losses."""
+        sums = self._compiled(functools.partial(self._accumulate, computation, parts))(
+            first, end, self._part_sums.read(), features, denominators,
+            self._seed(features))
+        self._part_sums.assign(sums)
+        return sums[0]
+
+    def _update_from_parts(self):
+        self._update(*self._part_sums.read())
+
+    def _with_denominators(self, features):
+        """Returns the batch and the denominators of its losses. They come from the
+        whole batch, so that the losses of replicas and parts add up to its loss."""
         context = tf.distribute.get_replica_context()
-        step = tf.identity(self.optimizer.iterations)
-        replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
-        compute = functools.partial(self._compute_gradients, computation, parts)
-        if self._compiles(several=True):
-            compute = own_function(compute, jit_compile=True)
-        # 1. Compute the denominators of the losses from the whole batch, so that the
-        #    losses of replicas and parts add up to that of the whole batch.
         denominators = self._objective.denominators(features)
         if (context.num_replicas_in_sync > 1
                 and self.options.replica_gradients == "mean"):
             denominators = context.all_reduce(
                 tf.distribute.ReduceOp.MEAN, denominators)
-        # 2. Compute the loss and the gradients of this replica's rows.
-        loss, gradients, squares, sums = compute(features, denominators, step, replica)
-        # 3. Combine those of all replicas, and clip the gradients to a global norm.
-        loss, gradients, norm = self._exchanged(context, loss, gradients, squares)
-        # 4. Remember the first step that is not finite; the loop checks it before it
+        return features, denominators
+
+    def _compiled(self, compute):
+        return own_function(compute, jit_compile=True) if self._compiles(
+            several=True) else compute
+
+    def _update(self, loss, gradients, sums, squares=None):
+        """Combines the gradients of all replicas and updates weights and metrics."""
+        # 1. Combine loss and gradients, and clip the gradients to a global norm.
+        loss, gradients, norm = self._exchanged(
+            tf.distribute.get_replica_context(), loss, gradients, squares or {})
+        # 2. Remember the first step that is not finite; the loop checks it before it
         #    saves. With loss scaling such steps are normal until the smallest scale.
         good = tf.math.is_finite(loss + norm)
         bad = ~good & self.scaling.at_smallest if self.scaling else ~good
         first = self.first_bad_step
-        first.assign(tf.where(bad & (first < 0), step, first))
-        # 5. Update the weights with the optimizer.
+        first.assign(tf.where(
+            bad & (first < 0), tf.identity(self.optimizer.iterations), first))
+        # 3. Update the weights with the optimizer.
         if self.scaling:
             self._apply_or_skip(gradients, good)
             self.scaling.update(good)
         else:
             self._apply(gradients)
-        # 6. Update the metrics, with the learning rate of this step.
+        # 4. Update the metrics, with the learning rate of this step.
         learning_rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         sums = {**sums, "gradient_norm": tf.stack([norm, 1.0]),
                 "learning_rate": tf.stack([learning_rate, 1.0])}
@@ -435,6 +596,8 @@ class Evaluator(orbit.AbstractEvaluator):
         self.strategy = tf.distribute.get_strategy()
         self.task, self.computation = task, computation
         self.predictions: Predictions = {}
+        # Called after each batch.
+        self.on_batch: Callable[[], None] = lambda: None
         self._datasets = datasets
         # The compiled step for each shape of a batch.
         self._steps: dict[frozenset, Any] = {}
@@ -480,6 +643,7 @@ class Evaluator(orbit.AbstractEvaluator):
                 if not number:  # The first batch of a length was traced.
                     progress.restart(done)
                 progress.update(done)
+                self.on_batch()
         return {name: [by_index[index] for index in sorted(by_index)]
                 for name, by_index in rows.items()}
 

@@ -4,8 +4,10 @@ import json
 import re
 
 import pytest
+from absl import flags
 
 from albert_tf.checkpoints.conversion import convert
+from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from tests.checkpoints.test_convert import stored
 from tests.helpers import FIXTURES, ROOT, run_python
@@ -182,8 +184,7 @@ def make(*args):
     return command_line.make_strategy()
 found = []
 # Virtual CPUs first: TensorFlow takes their number before anything else.
-for args in (["--num_virtual_cpus=3"], [], ["--distribution_strategy=mirrored"],
-             ["--num_gpus=0"]):
+for args in (["--num_virtual_cpus=3"], [], ["--num_gpus=0"]):
     made = make(*args)
     found.append([type(made).__name__, made.num_replicas_in_sync])
 for config in sys.argv[1:]:
@@ -201,9 +202,9 @@ def test_strategies_and_a_tf_config_that_is_wrong():
     no_such_worker = {"cluster": {"worker": ["127.0.0.1:1"]},
                       "task": {"type": "worker", "index": 3}}
     found = pretraining(DEVICES, "not JSON", json.dumps(no_such_worker))
-    assert found[:4] == [["MirroredStrategy", 3], ["OneDeviceStrategy", 1],
-                         ["MirroredStrategy", 1], ["OneDeviceStrategy", 1]]
-    not_json, no_worker = found[4:]
+    assert found[:3] == [["MirroredStrategy", 3], ["OneDeviceStrategy", 1],
+                         ["OneDeviceStrategy", 1]]
+    not_json, no_worker = found[3:]
     assert not_json.startswith(
         "the environment variable TF_CONFIG is not JSON (Expecting value")
     assert "index is 3, but the cluster's workers are numbered 0 to 0" in no_worker
@@ -270,3 +271,21 @@ def test_a_batch_to_answer_fits_into_the_memory(flag, message):
     done = run_python("-c", BATCH, flag)
     assert done.returncode == 0, done.stderr
     assert re.search(message, done.stdout.strip()), done.stdout
+
+
+@pytest.mark.parametrize("given, warning", [
+    (["--batch=64", "--rate=0.5"],
+     "Only a part of the recipe fast is used, because flags override it: --batch=64 "
+     "(the recipe: 32). Leave them out to use the whole recipe."),
+    (["--batch=32"], ""), ([], "")])
+def test_flags_beside_a_recipe_that_use_a_part_of_it(
+        given, warning, caplog, monkeypatch):
+    values = flags.FlagValues()
+    flags.DEFINE_integer("batch", 16, "", flag_values=values)
+    flags.DEFINE_float("rate", 0.1, "", flag_values=values)
+    values(["script", *given])
+    monkeypatch.setattr(flags, "FLAGS", values)
+    script.use_recipe("fast", {"batch": 32, "rate": 0.5}, "a paper")
+    assert values.rate == 0.5 and values.batch == (64 if warning else 32)
+    assert [record.getMessage() for record in caplog.records
+            if record.levelname == "WARNING"] == [warning] * bool(warning)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
+from albert_tf.finetuning import course
 from tests.finetuning.test_task import MadeUp
 from tests.tiny_run import assert_equal_tensors, stored
 
@@ -132,9 +133,20 @@ def test_if_all_fail_there_is_no_model(tmp_path):
     assert not (tmp_path / "run" / "model.ckpt-best.index").exists()
 
 
-def test_without_restarts_a_failure_is_told(tmp_path, caplog):
+@pytest.mark.parametrize("few, message", [
+    (2, "does not seem to learn: at step 2 all 5 predictions are 'a'. A lower"),
+    (10, "At step 2 all 5 predictions are 'a'. Train for more steps.")])
+def test_without_restarts_a_failure_is_told(
+        few, message, tmp_path, caplog, monkeypatch):
+    """A few steps are too early for advice, and without training it would be wrong."""
+    monkeypatch.setattr(course, "_FEW_STEPS", few)
     Scored(tmp_path / "run", [None] * 3).run("train", "eval")
-    assert "does not seem to learn: at step 2 all 5 predictions are 'a'" in caplog.text
+    assert message in caplog.text
+    assert few == 2 or "--learning_rate" not in caplog.text
+    caplog.clear()
+    Scored(tmp_path / "run", [None] * 3).run("eval")
+    assert "At step 2 all 5 predictions are 'a'. If you did not expect" in caplog.text
+    assert "--learning_rate" not in caplog.text
 
 
 @pytest.mark.parametrize("content", ["{}", '{"runs": [{}]}', '{"runs": 3}'])

@@ -48,7 +48,7 @@ def test_line_has_rates_and_the_end(clock, caplog):
     (200, 100, "100 of 200 steps (50.0%), 10 s left, 10 steps/s"),
     (2e6, 0.25,
      "0.25 of 2,000,000 steps (0.0%), 925 d 22 h left (until Z), 0.025 steps/s"),
-    (20, 0, "0 of 20 steps (0.0%), 0 steps/s"),
+    (20, 0, "0 of 20 steps (0.0%)"),
     (None, 12345, "12,345 steps, 1,234 steps/s"),
 ])
 def test_lines(total, done, line, clock, caplog):
@@ -75,6 +75,14 @@ def test_skipped_time_does_not_count(clock, caplog):
         progress.report(done + 20)
         assert ", 2 steps/s" in caplog.messages[-1]
         clock.now += skipped  # an evaluation
+
+
+def test_without_a_finished_unit_there_is_no_estimate(clock, caplog):
+    progress = training(2)
+    progress.seconds_beside = lambda of_step: 16 * of_step
+    progress.restart(2)
+    progress.report(2, "masked_lm_loss 6.5")
+    assert caplog.messages[-1] == "training: 2 of 2 steps (100.0%), masked_lm_loss 6.5"
 
 
 def test_work_beside_the_units_counts_in_the_time_left(clock, caplog):

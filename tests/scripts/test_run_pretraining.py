@@ -627,7 +627,8 @@ def test_two_workers_killed_and_resumed(data, tmp_path):
     workers = start_workers(worker_arguments(data, killed))
     stop(workers[0], killed, 0, random.uniform(0, 1))
     workers[1].kill()
-    assert "another worker has ended or cannot be reached (" in finish(workers[0], 1)
+    assert "another worker has ended or cannot be reached (" in finish(
+        workers[0], 128 + signal.SIGTERM)
     workers[1].communicate()
     latest = tf.train.latest_checkpoint(str(killed))
     rows = [row for row in metrics(killed)
@@ -658,7 +659,7 @@ def test_a_signal_to_one_worker_saves_once_and_stops_all(data, tmp_path):
     workers = start_workers(args())
     stop(workers[0], tmp_path, signal.SIGKILL, 0.1)
     workers[0].communicate()
-    output = finish(workers[1], 1)
+    output = finish(workers[1], 128 + signal.SIGTERM)
     assert f"Resuming at step {step} from" in output
     assert "another worker has ended or cannot be reached (" in output
 

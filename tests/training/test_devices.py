@@ -39,6 +39,7 @@ def test_a_worker_that_is_gone_is_told_from_other_errors():
     assert str(explained).startswith(
         "another worker has ended or cannot be reached (Connection reset)")
     assert "runs/base" in str(explained)
+    assert explained.exit_status == 143  # as if it had been stopped itself
     assert devices.explain_error(ValueError("no such thing"), "runs/base") is None
 
 
@@ -62,10 +63,32 @@ def test_machines_that_are_not_there(name, tpu, message, monkeypatch):
     ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus cannot be combined"),
     ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "cannot be combined"),
     ("mirrored", dict(num_gpus=99), "--num_gpus is 99, but TensorFlow sees"),
-    ("one_device", dict(num_gpus=-1), "--num_gpus is -1")])
+    ("one_device", dict(num_gpus=-1), "--num_gpus is -1"),
+    ("one_device", dict(num_gpus=2), "needs --distribution_strategy=mirrored"),
+    ("multi_worker_mirrored", dict(num_gpus=0), "--num_gpus has no effect with .*"
+     "CUDA_VISIBLE_DEVICES"),
+    ("mirrored", {}, "mirrored trains on GPUs, but TensorFlow sees none .*Install .*"
+     "leave the flag out; --num_virtual_cpus=2")])
 def test_wrong_devices(name, options, message):
     with pytest.raises(InputError, match=message):
         devices.make_strategy(name, **options)
+
+
+def test_a_gpu_that_tensorflow_does_not_see_is_mentioned(monkeypatch, caplog):
+    monkeypatch.setattr(devices.parallel, "has_accelerator", lambda: True)
+    devices.make_strategy("one_device")
+    assert "has a GPU or TPU that TensorFlow does not see. Install" in caplog.text
+
+
+def test_hardware(monkeypatch):
+    monkeypatch.setattr(
+        tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
+    assert devices.hardware() == "the CPU (3 threads)"
+    assert devices.hardware(tiny_run.strategy(1)) == "the CPU (3 threads)"
+    assert devices.hardware(tiny_run.strategy(2)) == "2 virtual CPUs (3 threads)"
+    monkeypatch.setattr(devices, "num_processes", lambda strategy: 2)
+    assert devices.hardware(tiny_run.strategy(2)) == (
+        "2 CPUs of 2 hosts (3 threads each)")
 
 
 class Numbers(Batches):

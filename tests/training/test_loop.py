@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import re
 import signal
 import types
 
@@ -15,10 +16,10 @@ from albert_tf import files
 from albert_tf.checkpoints.folders import (
     earlier_hint, read_tensors, write_tensors, write_whole)
 from albert_tf.checkpoints.restore import export_tf1
-from albert_tf.errors import DivergenceError, InputError
+from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
-    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder)
+    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder, steps)
 from albert_tf.training.batches import Pipeline
 from albert_tf.training.data import PretrainingData
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
@@ -682,9 +683,9 @@ def test_folder_of_another_config(copy, data):
 
 @pytest.mark.parametrize("sizes, replicas, message", [
     (dict(train_batch_size=9), 2, r"--train_batch_size 9 must be .* multiple of 2, the "
-     r"number of replicas \(2\)\."),
+     r"number of replicas \(2\); give"),
     (dict(train_batch_size=12, parts=4), 2, r"multiple of 8, the number of replicas "
-     r"\(2\) times --gradient_accumulation_steps \(4\)\."),
+     r"\(2\) times --gradient_accumulation_steps \(4\); give"),
     (dict(eval_batch_size=3), 2, "--eval_batch_size 3 must be"),
     (dict(train_batch_size=0), 1, "--train_batch_size 0 must be a positive"),
     (dict(parts=0), 1, "--gradient_accumulation_steps is 0; it must be 1 or more"),
@@ -695,6 +696,29 @@ def test_batch_sizes(sizes, replicas, message):
     options = RunOptions("out", num_train_steps=1, step=step, **sizes)
     with pytest.raises(InputError, match=message):
         check_batch_sizes(options, replicas)
+
+
+@pytest.mark.parametrize("size, replicas, parts, advice", [
+    (4096, 16, 512, "--gradient_accumulation_steps=32 or --train_batch_size=8192."),
+    (96, 4, 5, "--gradient_accumulation_steps=4 or --train_batch_size=100."),
+    (6, 4, 2, "(2); give --train_batch_size=8."),
+    (6, 4, 1, "(4); give --train_batch_size=8."),
+    (2, 4, 1, "(4); give --train_batch_size=4.")])
+def test_advice_for_batches_that_cannot_be_divided(size, replicas, parts, advice):
+    options = RunOptions("out", 1, size, step=StepOptions(
+        gradient_accumulation_steps=parts))
+    with pytest.raises(InputError, match=f"{re.escape(advice)}$"):
+        check_batch_sizes(options, replicas, evaluate=False)
+
+
+def test_log_says_what_a_run_runs_on(tmp_path, data, caplog):
+    make_run(tmp_path, data, step=StepOptions(
+        gradient_accumulation_steps=2, dtype="bfloat16"))
+    [line] = [line for line in caplog.messages if line.startswith("Running on")]
+    assert re.fullmatch(
+        r"Running on the CPU \(\d+ threads?\) in bfloat16: \w*Strategy\w* with 1 "
+        r"replica, and each replica computes (\d+) of \1 sequences in a step, in 2 "
+        r"parts\.", line)
 
 
 def test_bucket_out_of_reach(monkeypatch):
@@ -777,6 +801,48 @@ def test_signals_are_noted_within_the_block_alone(number):
         signal.raise_signal(number)
         assert signals.received == number
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.long
+def test_signal_between_two_parts_gives_the_step_up(tmp_path, data, monkeypatch):
+    monkeypatch.setattr(steps, "_LONG_STEP", 0)
+    monkeypatch.setattr(steps, "_SECONDS_OF_SLICE", 0.0)
+    options = dict(num_train_steps=4, step=StepOptions(gradient_accumulation_steps=4))
+
+    def train(name, stop_at=None):
+        run = make_run(tmp_path / name, (data[0], None), **options)
+        monkeypatch.setattr(hooks.FiniteCheck, "on_parts", lambda self, done, parts: (
+            done, run.current_step) == stop_at and setattr(run.signals, "received", 15))
+        run.train()
+
+    train("whole")
+    for stop_at, saved in ((1, 0), []), ((2, 2), ["model.ckpt-2.index"]):
+        with pytest.raises(Stopped):
+            train("stopped", stop_at)
+        found = (tmp_path / "stopped").glob("*.index")
+        assert [path.name for path in found] == saved
+    train("stopped")
+    assert_equal_tensors(*(stored(tmp_path / name, "model.ckpt-4", STATE)
+                           for name in ("stopped", "whole")))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_signal_in_an_evaluation_stops_between_two_batches(
+        tmp_path, data, monkeypatch, early):
+    run, batches = make_run(tmp_path, data, num_train_steps=3), []
+
+    def on_batch(self):
+        batches.append(1)
+        if early or len(batches) == run.evaluator.num_steps:
+            run.signals.received = 15
+
+    monkeypatch.setattr(hooks.FiniteCheck, "on_batch", on_batch)
+    with pytest.raises(Stopped):
+        run.train()
+    assert len(batches) == (1 if early else run.evaluator.num_steps)
+    assert (tmp_path / "model.ckpt-3.index").exists()
+    assert not (tmp_path / "model.ckpt-best.index").exists()
+    assert not (tmp_path / "eval_results.json").exists()
 
 
 # ---- the folder ------------------------------------------------------------
