@@ -9,7 +9,6 @@ own mean loss, and their sum is applied, as in the original implementation on TP
 
 import dataclasses
 import functools
-import math
 import time
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
@@ -20,7 +19,7 @@ import tf_keras
 
 from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
-from albert_tf.training import optimization
+from albert_tf.training import optimization, slices
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task, WeightedValues
 from albert_tf.training.options import StepOptions
@@ -100,75 +99,6 @@ def shape_key(dataset: Any) -> frozenset:
 
 # ---- training --------------------------------------------------------------
 
-# Steps of several parts with more operations than this on each replica run in slices:
-# about 10 s on two slow cores.
-_LONG_STEP = 1e12
-# A slice takes about this long, or one part: a signal waits for its end.
-_SECONDS_OF_SLICE = 1.0
-
-
-class StopVotes:
-    """Votes of the workers to stop. They can only stop together, at the same place;
-    therefore each step's exchange of gradients also averages their votes, and between
-    the parts of a step and the batches of an evaluation `exchange` does."""
-
-    def __init__(self):
-        self._strategy = tf.distribute.get_strategy()
-        self.own, self.mean = (
-            tf.Variable(0.0, trainable=False, name=name,
-                        synchronization=tf.VariableSynchronization.ON_READ,
-                        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-            for name in ("stop_vote", "mean_stop_vote"))
-
-    def cast(self) -> None:
-        """Votes to stop, on behalf of this worker."""
-        self.own.assign(1.0)
-
-    def any(self) -> bool:
-        """Returns True if any worker had voted before the last exchange."""
-        return bool(self.mean.numpy() > 0)
-
-    def exchange(self, seconds: float = 0.0) -> float:
-        """Averages the votes now, and returns the mean of the workers' `seconds`."""
-        vote, mean = self._strategy.experimental_local_results(
-            self._exchange(tf.constant(seconds)))[0].numpy()
-        self.mean.assign(vote)
-        return float(mean)
-
-    @functools.cached_property
-    def _exchange(self):
-        def replica_means(seconds):
-            return tf.distribute.get_replica_context().all_reduce(
-                tf.distribute.ReduceOp.MEAN, tf.stack([self.own, seconds]))
-
-        return own_function(
-            lambda seconds: self._strategy.run(replica_means, args=(seconds,)))
-
-
-class PartSums:
-    """Sums of the loss, the gradients and the metrics over the parts of a batch; each
-    replica has its own. Create it in the strategy's scope."""
-
-    def __init__(self, variables: Iterable[tf.Variable], names: Iterable[str]):
-        def zeros(shape):
-            return tf.Variable(
-                tf.zeros(shape), trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-
-        self._sums = [zeros([]), [zeros(each.shape) for each in variables],
-                      {name: zeros([2]) for name in names}]
-
-    def assign(self, sums) -> None:
-        for variable, value in zip(tf.nest.flatten(self._sums), tf.nest.flatten(sums)):
-            variable.assign(value)
-
-    def read(self) -> list[Any]:
-        """Returns loss, gradients and metrics."""
-        # tf.identity places them on the replica's device, which an exchange needs.
-        return tf.nest.map_structure(
-            lambda variable: tf.identity(tf.convert_to_tensor(variable)), self._sums)
-
 
 class Trainer(orbit.StandardTrainer):
     """Trains a task's model. Each static shape and depth of a batch is traced once.
@@ -229,7 +159,7 @@ class Trainer(orbit.StandardTrainer):
         self.stop_votes = None
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):
-            self.stop_votes = StopVotes()
+            self.stop_votes = slices.StopVotes()
         self._names = _names_of(lambda features: self._forward(
             computation, features, self._objective.denominators(features), None)[1],
                                 self.train_dataset[0])
@@ -303,25 +233,14 @@ class Trainer(orbit.StandardTrainer):
         return self._shape_of_step(step), self._passes_of_step(step)
 
     def _runs_in_slices(self, ids, parts, passes):
-        """Returns True if the host is to hear of a step's parts, because the step is
-        long. Its duration must not decide, nor anything else that is measured: sums in
-        slices differ from those of one call in the last digit, as TensorFlow optimizes
-        another graph, and a resumed run must be equal to one without a stop."""
-        if parts == 1 or self.runs_on_device:
-            return False
-        tokens = math.prod([self._rows or ids.shape[0], *ids.shape[1:]])
-        config = self.task.model.config
-        of_token = config.hidden_size * (4 * config.hidden_size
-                                         + 2 * config.intermediate_size)
-        layers = (passes or config.num_hidden_layers) * config.inner_group_num
-        # Each weight is used by a product and a sum, three times: forward, and backward
-        # for the input and the weights.
-        return 6 * tokens * layers * of_token > _LONG_STEP
+        shape = [self._rows or ids.shape[0], *ids.shape[1:]]
+        return parts > 1 and not self.runs_on_device and slices.is_long(
+            self.task.model.config, shape, passes)
 
     @functools.cached_property
-    def _part_sums(self) -> PartSums:
+    def _part_sums(self) -> slices.PartSums:
         with self.strategy.scope():
-            return PartSums(self._variables, self._names)
+            return slices.PartSums(self._variables, self._names)
 
     def train_loop_begin(self):
         self.metrics.reset()
@@ -348,31 +267,21 @@ class Trainer(orbit.StandardTrainer):
         add = own_function(lambda first, end, *batch: self._on_replicas(
             functools.partial(self._add_parts, computation, parts), first, end, *batch))
         update = own_function(lambda: self._on_replicas(self._update_from_parts))
-        seconds_of_part = None  # Not known yet: the first call is traced.
+        pace = slices.Slices(parts, self._on_parts, self.stop_votes)
 
-        def slices(iterator, num_steps):
-            nonlocal seconds_of_part
+        def step(iterator, num_steps):
             del num_steps  # 1
-            batch, done, measures = begin(iterator), 0, seconds_of_part is not None
-            while done < parts:
-                count = min(parts - done, max(1, int(
-                    _SECONDS_OF_SLICE / seconds_of_part)) if seconds_of_part else 1)
-                start = time.monotonic()
-                loss = add(tf.constant(done), tf.constant(done + count), *batch)
+            batch = begin(iterator)
+
+            def add_parts(first, end):
+                loss = add(tf.constant(first), tf.constant(end), *batch)
                 # Reading the loss waits for the device.
                 self.strategy.experimental_local_results(loss)[0].numpy()
-                seconds = (time.monotonic() - start) / count
-                if self.stop_votes is not None:
-                    # All workers must take equal slices.
-                    seconds = self.stop_votes.exchange(seconds)
-                if measures:
-                    seconds_of_part = max(seconds, 1e-6)
-                measures, done = True, done + count
-                if done < parts:
-                    self._on_parts(done, parts)
+
+            pace.run(add_parts)
             update()
 
-        return slices
+        return step
 
     def train_loop_end(self):
         result = self.current_metrics()  # Waits for the device before time is measured.

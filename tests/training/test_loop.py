@@ -19,7 +19,7 @@ from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
-    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder, steps)
+    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder, slices)
 from albert_tf.training.batches import Pipeline
 from albert_tf.training.data import PretrainingData
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
@@ -805,8 +805,8 @@ def test_signals_are_noted_within_the_block_alone(number):
 
 @pytest.mark.long
 def test_signal_between_two_parts_gives_the_step_up(tmp_path, data, monkeypatch):
-    monkeypatch.setattr(steps, "_LONG_STEP", 0)
-    monkeypatch.setattr(steps, "_SECONDS_OF_SLICE", 0.0)
+    monkeypatch.setattr(slices, "_LONG_STEP", 0)
+    monkeypatch.setattr(slices, "_SECONDS_OF_SLICE", 0.0)
     options = dict(num_train_steps=4, step=StepOptions(gradient_accumulation_steps=4))
 
     def train(name, stop_at=None):

@@ -18,7 +18,7 @@ from albert_tf import records
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import progress
-from albert_tf.training import input_pipeline, optimization, steps
+from albert_tf.training import input_pipeline, optimization, slices
 from albert_tf.training.losses import Objective, Task
 from albert_tf.training.options import StepOptions
 from albert_tf.training.steps import Evaluator, Trainer
@@ -182,17 +182,17 @@ def test_loop_on_the_device_is_the_loop_on_the_host(options, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("slices", [0.0, 3600.0])
-def test_a_step_in_slices_is_the_step_in_one_call(slices, monkeypatch):
+@pytest.mark.parametrize("seconds", [0.0, 3600.0])
+def test_a_step_in_slices_is_the_step_in_one_call(seconds, monkeypatch):
     """A part at a time or, from the third on, all that are left."""
-    monkeypatch.setattr(steps, "_LONG_STEP", 0)
-    monkeypatch.setattr(steps, "_SECONDS_OF_SLICE", slices)
+    monkeypatch.setattr(slices, "_LONG_STEP", 0)
+    monkeypatch.setattr(slices, "_SECONDS_OF_SLICE", seconds)
     options = dict(dropout=0.3, gradient_accumulation_steps=4)
     host, seen = Training(**options), []
     host.trainer._on_parts = lambda *parts: seen.append(parts)
     rows = host.run(steps=2)
     first = [(1, 4), (2, 4), (3, 4)]
-    assert seen == (first + first if not slices else first[:2])
+    assert seen == (first + first if not seconds else first[:2])
     monkeypatch.setattr(
         tf.distribute, "TPUStrategy", type(tf.distribute.get_strategy()))
     whole = Training(**options)
