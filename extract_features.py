@@ -100,12 +100,11 @@ def main(argv):
         raise InputError("--runner needs --output_file, because workers do not write "
                          "to the standard output; give both.")
     else:
-        model_flags.log_hardware()
         # A user who types texts should see each answer immediately.
         job.show(job.stream(
             FLAGS.model, paths, options,
             held=1 if sys.stdin.isatty() and typed else 1024, vocabulary=vocabulary,
-            read=read))
+            read=read, on_load=model_flags.log_hardware))
 
 
 if __name__ == "__main__":

@@ -143,15 +143,19 @@ def tasks_of(paths: Sequence[str]) -> list[Task]:
 
 def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
            vocabulary: Optional[Vocabulary] = None,
-           read: Reader = text_inputs.read) -> Iterator[Row]:
-    """Yields the rows of texts while they are read, at most `held` texts at a time."""
+           read: Reader = text_inputs.read,
+           on_load: Callable[[], None] = lambda: None) -> Iterator[Row]:
+    """Yields the rows of texts while they are read, at most `held` texts at a time;
+    `on_load` is called before the model is loaded."""
     job = _job(model, options, WorkFolder(""), ".jsonl",
                formats.read(model, vocabulary=vocabulary))
     job = dataclasses.replace(
         job, unit_texts=held, vocabulary=vocabulary, read=read)
     extractor, total, all_cut = None, 0, 0
     for unit in job.units((0, tuple(paths))):
-        extractor = extractor or _extractor(job)
+        if extractor is None:
+            on_load()
+            extractor = _extractor(job)
         rows, cut = extractor.rows(unit.inputs)
         total, all_cut = total + len(rows), all_cut + cut
         yield from rows
