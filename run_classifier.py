@@ -216,7 +216,7 @@ def _task() -> classification.ClassificationTask:
 def _check_problem(problem_type: str) -> None:
     """Raises InputError if the initial model's outputs are of another kind, and nothing
     is trained."""
-    if holds_checkpoint(FLAGS.output_dir):
+    if holds_checkpoint(FLAGS.output_dir or ""):
         return
     model = finetuning_flags.initial_model("classification")
     theirs = model.problem_type if model else ""

@@ -196,7 +196,7 @@ class Trainer(orbit.StandardTrainer):
         @functools.cache
         def loop_of(spec, parts, passes):
             computation = dataclasses.replace(self.computation, passes=passes)
-            if self._runs_in_slices(dict(spec)["input_ids"], parts, passes):
+            if self._runs_in_slices(dict(spec).get("input_ids"), parts, passes):
                 return self._step_in_slices(computation, parts)
             step = functools.partial(self.train_step, computation, parts)
             if self.runs_on_device:
@@ -233,9 +233,10 @@ class Trainer(orbit.StandardTrainer):
         return self._shape_of_step(step), self._passes_of_step(step)
 
     def _runs_in_slices(self, ids, parts, passes):
+        if parts == 1 or self.runs_on_device or ids is None:
+            return False
         shape = [self._rows or ids.shape[0], *ids.shape[1:]]
-        return parts > 1 and not self.runs_on_device and slices.is_long(
-            self.task.model.config, shape, passes)
+        return slices.is_long(self.task.model.config, shape, passes)
 
     @functools.cached_property
     def _part_sums(self) -> slices.PartSums:

@@ -327,7 +327,9 @@ class KilledOnce(local.Worker):
     """Dies in one unit, the first time."""
 
     def __call__(self, task):
-        mark = self.folder.file("killed")
+        # Beside the work folder, which holds only files of its own.
+        folder = os.path.dirname(self.folder.file("killed"))
+        mark = os.path.join(os.path.dirname(folder), "killed")
         if task[1] == unit_name(2) and not os.path.exists(mark):
             pathlib.Path(mark).write_bytes(b"")
             os.kill(os.getpid(), signal.SIGKILL)

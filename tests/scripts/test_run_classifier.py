@@ -250,7 +250,7 @@ EARLY = {
     "placeholders": (
         dict(OWN, train_file=None, do_train=None, do_predict="true", labels="好评,差评",
              test_file="marked.csv", init_checkpoint="{data}/pretrained",
-             output_dir="{data}/marked"),
+             output_dir="{data}/marked", from_scratch=None),
         "marked.csv, line 2: the label '\\?' is not one of '好评', '差评'; fix the file, "
         "or the task's labels, or give --notest_labels"),
     "labels of nobody": (
@@ -269,7 +269,7 @@ EARLY = {
     "several labels of GLUE": (
         dict(COLA, multi_label="true"), "--multi_label is for your own data, but cola"),
     "one label of a model of several": (
-        dict(USE_TOPICS, label_column="text"),
+        USE_TOPICS,
         "the outputs of --init_checkpoint={data}/topics are for any number of labels for "
         "each text .multi_label_classification., this task has one label for each text; "
         "give --multi_label"),

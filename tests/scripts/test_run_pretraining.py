@@ -350,11 +350,12 @@ EARLY["teacher of another vocabulary"] = (
     "--teacher={data}/partial init/model.ckpt-1 has a different vocabulary "
     "than the records")
 NUMBERS["ngram 2^40"] = ({**DYNAMIC, "ngram": 2**40}, "--ngram=1099511627776: give a")
+EARLY["GPUs"] = (
+    dict(num_gpus=2), "--num_gpus=2 needs --distribution_strategy=mirrored")
 EARLY |= NUMBERS
 
 # Found when the devices and the model are made, or while training:
 LATE = {
-    "GPUs": (dict(num_gpus=2), "--num_gpus is 2, but TensorFlow sees 0 GPUs on this"),
     "no TPU": (dict(use_tpu="true"), "give the name or address of the TPU: --tpu=NAME"),
     "checkpoint of another shape": (
         dict(init_checkpoint="{data}/other_shape/model.ckpt"),

@@ -113,7 +113,7 @@ WRONG = {
         dict(do_predict="true", prediction_file="{data}/v2/options.json",
              output_dir="{data}/v2"), "the run writes a different file of that name"),
     "the folder of the start": (
-        dict(do_train="true", init_checkpoint="{data}/v1",
+        dict(do_train="true", init_checkpoint="{data}/v1", from_scratch=None,
              output_dir="{data}/v1/"), "is the folder of --init_checkpoint"),
     "the folder of the teacher": (
         dict(do_train="true", teacher="{data}/v1", output_dir="{data}/v1"),
@@ -141,7 +141,7 @@ WRONG = {
         "questions.json, article 1, paragraph 1, question 'q3' has no answers, so that"),
     "threshold of version 1": (
         dict(do_train="true", null_score_diff_threshold=0),
-        "--null_score_diff_threshold applies to SQuAD 2.0"),
+        "--null_score_diff_threshold has an effect only with --version_2_with_negative"),
     "no step": (
         dict(do_train="true", num_train_steps=None, num_train_epochs=0.1),
         r"49 questions, --num_train_epochs=0.1 and --train_batch_size=16 give no "
