@@ -22,8 +22,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import combinations
-from albert_tf.cli.numbers import ANY, Number
+from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
@@ -120,11 +119,11 @@ flags.DEFINE_integer(
     "dupe_factor", 40,
     "Number of times that each document is used, each time with different masks.")
 flags.DEFINE(
-    Number(**ANY), "masked_lm_prob", 0.15,
+    checks.Number(**checks.ANY), "masked_lm_prob", 0.15,
     "Fraction of a sequence's tokens to mask. 0 writes unmasked records with "
     "token_boundary, which are masked during training.")
 flags.DEFINE(
-    Number(**ANY), "short_seq_prob", 0.1,
+    checks.Number(**checks.ANY), "short_seq_prob", 0.1,
     "Probability of aiming at sequences shorter than --max_seq_length in a pass over a "
     "document.")
 flags.DEFINE_enum(
@@ -154,8 +153,8 @@ def from_flags(options: type, **values):
 def _check_combinations(instances: InstanceOptions) -> None:
     """Raises InputError for flags that contradict others, and says which of the given
     ones have no effect."""
-    combinations.check_predictions(instances.max_seq_length, instances.max_pieces)
-    say = combinations.say_unused
+    checks.check_predictions(instances.max_seq_length, instances.max_pieces)
+    say = checks.say_unused
     say("ngram favor_shorter_ngram max_predictions_per_seq",
         instances.masking.masked_lm_prob,
         "with --masked_lm_prob=0, which masks nothing")

@@ -26,7 +26,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.cli import combinations, flags as cli_flags, model_flags
+from albert_tf.cli import checks, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.features import job, options as feature_options
 from albert_tf.finetuning.classification import custom
@@ -78,8 +78,8 @@ def main(argv):
             f"'{argv[1]}' is not a flag; write flags as --name=value, and quote values "
             "with spaces. (Words after a -- are options of --runner.)")
     script.check_packages("tensorflow", "tf_keras")
-    combinations.check_needs("work_dir", FLAGS.output_file, "--output_file")
-    combinations.say_unused("work_dir", not FLAGS.runner, "with --runner")
+    checks.check_needs("work_dir", FLAGS.output_file, "--output_file")
+    checks.say_unused("work_dir", not FLAGS.runner, "with --runner")
     options = feature_options.Options(
         tuple(kind.strip() for kind in FLAGS.pooling), _layers(), FLAGS.max_seq_length,
         FLAGS.batch_size, FLAGS.windows, FLAGS.truncated)

@@ -30,7 +30,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.cli import combinations, flags as cli_flags, model_flags
+from albert_tf.cli import checks, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import custom
 from albert_tf.jobs import progress, work_folder
@@ -102,7 +102,7 @@ def _short(answer: dict[str, Any]) -> str:
 
 def main(argv):
     words = argv[1:]
-    combinations.check_needs("text_column text_b_column id_column header delimiter",
+    checks.check_needs("text_column text_b_column id_column header delimiter",
                              FLAGS.input_file, "--input_file")
     if (FLAGS.input_file is None) == (not words):
         raise InputError(

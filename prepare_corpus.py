@@ -23,8 +23,7 @@ import time
 from absl import flags, logging
 
 from albert_tf import files, text_files
-from albert_tf.cli import combinations
-from albert_tf.cli.numbers import Number
+from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import prepare, python_prose, readers, sentences
@@ -65,7 +64,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "heldout_file", None, "File to write the documents held out for evaluation to.")
 flags.DEFINE(
-    Number(upper_bound=1), "heldout_share", None,
+    checks.Number(upper_bound=1), "heldout_share", None,
     "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.")
 flags.DEFINE_integer(
     "heldout_documents", None,
@@ -115,17 +114,17 @@ def preparation_options() -> prepare.Options:
             f"--random_seed={FLAGS.random_seed} does not fit into 64 bits; give a "
             "smaller number.")
     python = FLAGS.input_format == "python"
-    combinations.say_unused(
+    checks.say_unused(
         "random_seed", FLAGS.heldout_file, "without --heldout_file")
     if python:
-        combinations.say_unused("deduplicate", FLAGS.deduplicate == "sentences",
+        checks.say_unused("deduplicate", FLAGS.deduplicate == "sentences",
                                 "with --input_format=python")
     if FLAGS.input_format != "auto":
         for names, formats in (("json_field", ("jsonl",)),
                                ("document_separator", ("text",)),
                                ("line_breaks", ("text", "jsonl")),
                                ("keep_titles", ("wikiextractor",))):
-            combinations.say_unused(names, FLAGS.input_format in formats,
+            checks.say_unused(names, FLAGS.input_format in formats,
                                     f"with --input_format={FLAGS.input_format}")
     language = sentences.check_language(FLAGS.language)
     if language.split("-")[0] not in _WITHOUT_MARKS:

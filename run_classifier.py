@@ -24,7 +24,7 @@ from absl import flags, logging
 from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
 from albert_tf.checkpoints.folders import holds_checkpoint
-from albert_tf.cli import combinations, finetuning_flags, flags as cli_flags
+from albert_tf.cli import checks, finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification import task as classification, custom, glue
@@ -85,7 +85,7 @@ flags.DEFINE_bool(
     "each label.")
 flags.DEFINE_string("label_separator", ",", "With --multi_label: what separates the "
                     "labels in a column.")
-flags.DEFINE(cli_flags.Number(upper_bound=1), "label_threshold", LABEL_THRESHOLD,
+flags.DEFINE(checks.Number(upper_bound=1), "label_threshold", LABEL_THRESHOLD,
              "With --multi_label: the probability from which on a label is given.")
 flags.DEFINE_string("delimiter", None, "Custom task: column separator; default: tab "
                     "in TSV files, comma in CSV files.")
@@ -139,7 +139,7 @@ def _check_flags() -> None:
     elif not FLAGS.label_separator:
         raise InputError("--label_separator is empty; give what separates the labels "
                          "in a column.")
-    combinations.say_unused("all_probabilities", not FLAGS.regression,
+    checks.say_unused("all_probabilities", not FLAGS.regression,
                             "with --regression")
     if FLAGS.unlabeled_file and not FLAGS.teacher:
         raise InputError("--unlabeled_file: training on texts without labels needs a "
@@ -160,9 +160,9 @@ def _check_flags() -> None:
                 raise InputError(
                     f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
             # The labels are those of --train_file, even without training.
-            combinations.say_unused(f"{split}_file", wanted or split == "train",
+            checks.say_unused(f"{split}_file", wanted or split == "train",
                                     f"without {_FLAG_OF_SPLIT[split]}")
-        combinations.say_unused("test_labels", FLAGS.do_predict, "without --do_predict")
+        checks.say_unused("test_labels", FLAGS.do_predict, "without --do_predict")
 
 
 def _with_order(task: classification.ClassificationTask

@@ -26,7 +26,7 @@ from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.checkpoints.run_files import claim_run_folder
-from albert_tf.cli import combinations, flags as cli_flags
+from albert_tf.cli import checks, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
@@ -68,9 +68,9 @@ flags.DEFINE_integer("max_predictions_per_seq", 20,
 flags.DEFINE_bool("do_train", True, "Whether to train.")
 flags.DEFINE_bool("do_eval", False, "Whether to evaluate: at each checkpoint of "
                   "training, or only the latest checkpoint without --do_train.")
-flags.DEFINE(cli_flags.Number(), "poly_power", 1.0,
+flags.DEFINE(checks.Number(), "poly_power", 1.0,
              "Power of the polynomial decay of the learning rate.")
-flags.DEFINE(cli_flags.Number(lower_bound=1e-6, upper_bound=1), "decay_share", 1.0,
+flags.DEFINE(checks.Number(lower_bound=1e-6, upper_bound=1), "decay_share", 1.0,
              "Share of the steps, at the end of training, in which the learning rate "
              "decays. Before them it stays at --learning_rate.")
 flags.DEFINE_integer("num_train_steps", 125000, "Number of training steps.",
@@ -116,7 +116,7 @@ flags.DEFINE_bool(
     "Draw new masks in each epoch, during training; for records written with "
     "--masked_lm_prob=0. Each evaluation masks the same tokens; records of "
     "--eval_input_file that are already masked keep their masks.")
-flags.DEFINE(cli_flags.Number(upper_bound=1), "masked_lm_prob", 0.15,
+flags.DEFINE(checks.Number(upper_bound=1), "masked_lm_prob", 0.15,
              "With --dynamic_masking: share of the tokens to mask.")
 flags.DEFINE_integer("ngram", 3, "With --dynamic_masking: maximum number of words in a "
                      "masked n-gram.")
@@ -169,17 +169,17 @@ def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
 def _check_combinations() -> None:
     """Raises InputError for flags without what they need, and says which of the given
     ones have no effect."""
-    combinations.check_needs("init_from_group0", cli_flags.init_checkpoint(),
+    checks.check_needs("init_from_group0", cli_flags.init_checkpoint(),
                              "--init_checkpoint")
-    combinations.check_needs("max_predictions_by_length", FLAGS.length_schedule,
+    checks.check_needs("max_predictions_by_length", FLAGS.length_schedule,
                              "--length_schedule")
     if FLAGS.dynamic_masking:
-        combinations.check_predictions(
+        checks.check_predictions(
             FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
-    combinations.say_unused(
+    checks.say_unused(
         "num_train_steps num_warmup_steps start_warmup_step poly_power decay_share "
         "depth_schedule random_depth", FLAGS.do_train, "without --do_train")
-    combinations.say_unused("eval_batch_size max_eval_steps",
+    checks.say_unused("eval_batch_size max_eval_steps",
                             FLAGS.do_eval or FLAGS.eval_input_file,
                             "without --do_eval or --eval_input_file")
 

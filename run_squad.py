@@ -18,7 +18,7 @@ import functools
 
 from absl import flags
 
-from albert_tf.cli import combinations, finetuning_flags, flags as cli_flags
+from albert_tf.cli import checks, finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.course import fine_tune
@@ -57,13 +57,13 @@ flags.DEFINE_integer("doc_stride", 128,
 flags.DEFINE_integer("max_query_length", 64, "Maximum length of a question in tokens; "
                      "longer ones are cut.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE(cli_flags.Number(), "num_train_epochs", 3.0,
+flags.DEFINE(checks.Number(), "num_train_epochs", 3.0,
              "Number of passes over the training questions.")
 flags.DEFINE_integer("num_train_steps", 0,
                      "Number of training steps in total; 0: given by "
                      "--num_train_epochs.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
-flags.DEFINE(cli_flags.Number(upper_bound=1), "warmup_proportion", 0.1,
+flags.DEFINE(checks.Number(upper_bound=1), "warmup_proportion", 0.1,
              "Fraction of the training steps that are linear warm-up.")
 flags.DEFINE_integer("num_warmup_steps", -1,
                      "Number of steps of linear warm-up; -1: given by "
@@ -81,7 +81,7 @@ flags.DEFINE_integer("start_n_top", 5, "SQuAD 2.0: number of starts tried in eac
 flags.DEFINE_integer("end_n_top", 5, "SQuAD 2.0: number of ends tried for each start.",
                      lower_bound=1, upper_bound=_MOST_TRIED)
 flags.DEFINE(
-    cli_flags.Number(lower_bound=-1e38), "null_score_diff_threshold", None,
+    checks.Number(lower_bound=-1e38), "null_score_diff_threshold", None,
     "SQuAD 2.0: questions whose null odds reach this threshold are left unanswered. "
     "Default: the threshold with the best F1 on --predict_file; if that file has no "
     "answers, the threshold of the model in --output_dir, which its evaluation found; "
@@ -131,13 +131,13 @@ def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
     finetuning_flags.check_work()
-    combinations.check_needs(
+    checks.check_needs(
         "null_score_diff_threshold answer_at_threshold start_n_top end_n_top",
         FLAGS.version_2_with_negative, "--version_2_with_negative")
     if FLAGS.do_train:
-        combinations.say_unused("num_train_epochs", not FLAGS.num_train_steps,
+        checks.say_unused("num_train_epochs", not FLAGS.num_train_steps,
                                 "beside --num_train_steps")
-        combinations.say_unused("warmup_proportion", FLAGS.num_warmup_steps < 0,
+        checks.say_unused("warmup_proportion", FLAGS.num_warmup_steps < 0,
                                 "beside --num_warmup_steps")
     finetuning_flags.check_prediction_file(
         tables.format_of, "train_file", "predict_file")

@@ -17,7 +17,7 @@ import os
 
 from absl import flags, logging
 
-from albert_tf.cli import flags as cli_flags, model_flags
+from albert_tf.cli import checks, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -46,14 +46,14 @@ flags.DEFINE_integer("max_body_bytes", 4 << 20, "Maximum size of a request's bod
                      "bytes.", lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("max_text_length", 100_000, "Maximum length of a text, in "
                      "characters.", lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE(cli_flags.Number(upper_bound=3600), "stop_seconds", 30.0,
+flags.DEFINE(checks.Number(upper_bound=3600), "stop_seconds", 30.0,
              "Maximum time to finish accepted requests after SIGTERM or Ctrl-C, in "
              "seconds.")
 flags.DEFINE_integer("max_connections", 1024, "Maximum number of connections. If more "
                      "clients come, the connection that has kept the server waiting "
                      "longest is closed. The limit of open files (ulimit -n) may lower "
                      "this number.", lower_bound=16, upper_bound=cli_flags.MOST)
-flags.DEFINE(cli_flags.Number(lower_bound=0.1, upper_bound=3600), "receive_seconds",
+flags.DEFINE(checks.Number(lower_bound=0.1, upper_bound=3600), "receive_seconds",
              60.0, "Maximum time in which a request must arrive, head and body, in "
              "seconds.")
 

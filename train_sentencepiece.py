@@ -18,7 +18,7 @@ from absl import flags, logging
 
 from albert_tf import files, text_files
 from albert_tf.jobs import parallel
-from albert_tf.cli.numbers import ANY, Number
+from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
 from albert_tf.jobs.progress import Progress, amount
@@ -49,7 +49,7 @@ flags.DEFINE_bool(
     "implementation does: schön becomes schon, ガ becomes カ. false is recorded in the "
     "model, and scripts that read the model then keep them.")
 flags.DEFINE(
-    Number(**ANY), "character_coverage", _DEFAULTS.character_coverage,
+    checks.Number(**checks.ANY), "character_coverage", _DEFAULTS.character_coverage,
     "Fraction of the text's characters that the pieces must cover; 0.9995 suits "
     "Chinese and Japanese.")
 flags.DEFINE_integer(

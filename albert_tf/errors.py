@@ -36,6 +36,11 @@ class DivergenceError(InputError):
     infinite, or predictions are at chance."""
 
 
+# One Ctrl-C may send several signals, from the terminal and from a parent process such
+# as quickstart.py. Later ones, after this many seconds, are a second request to end.
+ONE_CTRL_C = 2.0
+
+
 class Stopped(KeyboardInterrupt):
     """A signal that ends the script; finished work is kept."""
 

@@ -19,7 +19,7 @@ from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     checkpoint_of, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.run_files import is_of_run
-from albert_tf.cli import combinations, flags as cli_flags, script
+from albert_tf.cli import checks, flags as cli_flags, script
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
@@ -95,13 +95,13 @@ def define_flags(**defaults: Any) -> None:
         "sequence can therefore stop as soon as its answer is certain. Tasks that "
         "answer for each token, or compare sequences, are not supported.")
     flags.DEFINE(
-        cli_flags.Number(upper_bound=1), "exit_weight", 1.0,
+        checks.Number(upper_bound=1), "exit_weight", 1.0,
         "Weight of the exits' loss in the encoder's gradient, relative to 1 for the "
         "last pass; with 0 the encoder is trained as without --early_exit.")
     flags.DEFINE(
-        cli_flags.Number(below=1), "albert_dropout_prob", None,
+        checks.Number(below=1), "albert_dropout_prob", None,
         "Both dropout rates inside ALBERT; default: those of the config.")
-    flags.DEFINE(cli_flags.Number(below=1), "dropout_prob", 0.1,
+    flags.DEFINE(checks.Number(below=1), "dropout_prob", 0.1,
                  "Dropout rate of the input of the task's head.")
     flags.DEFINE_integer(
         "num_length_buckets", 8,
@@ -283,15 +283,15 @@ def _check_combinations() -> None:
             f"{'init_checkpoint' if FLAGS.init_checkpoint else old} gives weights to "
             "start from; leave one of the two out.")
     if FLAGS.do_train:
-        combinations.check_needs("early_stopping", FLAGS.do_eval, "--do_eval")
-    combinations.say_unused(
+        checks.check_needs("early_stopping", FLAGS.do_eval, "--do_eval")
+    checks.say_unused(
         "train_step warmup_step num_train_steps num_warmup_steps num_train_epochs "
         "warmup_proportion albert_dropout_prob dropout_prob early_stopping recipe "
         "from_scratch unlabeled_file exit_weight", FLAGS.do_train, "without --do_train")
-    combinations.say_unused("eval_batch_size", FLAGS.do_eval, "without --do_eval")
-    combinations.say_unused("predict_batch_size all_probabilities", FLAGS.do_predict,
+    checks.say_unused("eval_batch_size", FLAGS.do_eval, "without --do_eval")
+    checks.say_unused("predict_batch_size all_probabilities", FLAGS.do_predict,
                             "without --do_predict")
-    combinations.say_unused("export_text", "export_dir" in FLAGS and FLAGS.export_dir,
+    checks.say_unused("export_text", "export_dir" in FLAGS and FLAGS.export_dir,
                             "without --export_dir")
 
 

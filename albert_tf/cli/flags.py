@@ -15,8 +15,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import (
     chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.checkpoint import Checkpoint
-from albert_tf.cli import combinations, script
-from albert_tf.cli.numbers import Number
+from albert_tf.cli import checks, script
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
@@ -263,7 +262,7 @@ def define_training_flags(**defaults: Any) -> None:
     flags.DEFINE_enum("optimizer", defaults["optimizer"], ["lamb", "adamw"],
                       "Optimizer; without bias correction, as in the original "
                       "implementation.")
-    flags.DEFINE(Number(), "learning_rate", defaults["learning_rate"],
+    flags.DEFINE(checks.Number(), "learning_rate", defaults["learning_rate"],
                  "Peak learning rate, reached at the end of warm-up.")
     flags.DEFINE_integer("save_checkpoints_steps", defaults["save_checkpoints_steps"],
                          "Number of steps between two checkpoints; each is evaluated "
@@ -282,7 +281,7 @@ def define_training_flags(**defaults: Any) -> None:
         "random_seed", 12345,
         "Seed for initial weights, order of the data, masks and dropout.",
         lower_bound=0, upper_bound=MOST)
-    flags.DEFINE(Number(), "clip_norm", 1.0,
+    flags.DEFINE(checks.Number(), "clip_norm", 1.0,
                  "Maximum global norm of a step's gradients; larger ones are scaled "
                  "down.")
     flags.DEFINE_enum(
@@ -321,8 +320,8 @@ def run_options(**task_options: Any) -> RunOptions:
     script.check_packages("tensorflow", "tf_keras", "official", "orbit")
     use_old_flags()
     files.check_folder(FLAGS.output_dir, "--output_dir")
-    combinations.say_unused(OF_TRAINING, FLAGS.do_train, "without --do_train")
-    combinations.say_unused(
+    checks.say_unused(OF_TRAINING, FLAGS.do_train, "without --do_train")
+    checks.say_unused(
         "allow_partial_init", init_checkpoint(), "without --init_checkpoint")
     _check_folders()
     if not FLAGS.clip_norm:
@@ -424,14 +423,14 @@ def define_teacher_flags(teacher: str, what: str) -> None:
         "passes through the same layer, give the teacher also as --init_checkpoint, "
         "and --config_overrides=num_hidden_layers=4.")
     flags.DEFINE(
-        Number(upper_bound=1), "teacher_weight", 0.5,
+        checks.Number(upper_bound=1), "teacher_weight", 0.5,
         f"Weight of the teacher's loss, from 0 to 1; with 1 the {what} are ignored.")
     flags.DEFINE(
-        Number(lower_bound=0.01, upper_bound=100), "temperature", 2.0,
+        checks.Number(lower_bound=0.01, upper_bound=100), "temperature", 2.0,
         "Temperature: the logits of teacher and student are divided by it for the "
         "teacher's loss. A higher value gives unlikely classes more weight.")
     flags.DEFINE(
-        Number(), "teacher_hidden_weight", 0.0,
+        checks.Number(), "teacher_hidden_weight", 0.0,
         "Weight of an additional loss: the squared difference between the last hidden "
         "states of student and teacher (the pooled output for heads that classify "
         "sequences). Both need the same hidden_size.")
@@ -446,5 +445,5 @@ def check_teacher() -> None:
     if weights and not FLAGS.teacher and FLAGS.do_train:
         raise InputError(f"--{weights[0]} has an effect only with --teacher: give that "
                          "too, or leave it out.")
-    combinations.say_unused(" ".join(TEACHER_NUMBERS), FLAGS.do_train,
+    checks.say_unused(" ".join(TEACHER_NUMBERS), FLAGS.do_train,
                             "without --do_train")

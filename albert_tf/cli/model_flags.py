@@ -12,9 +12,8 @@ from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.vocabulary import TASK_FILE
-from albert_tf.cli import script
+from albert_tf.cli import checks, script
 from albert_tf.cli.flags import MOST, lower_as_stated
-from albert_tf.cli.numbers import Number
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount
@@ -42,14 +41,14 @@ def define_flags() -> None:
 
 def define_exit_flags() -> None:
     flags.DEFINE(
-        Number(upper_bound=1), "exit_threshold", None, "For a model trained with "
+        checks.Number(upper_bound=1), "exit_threshold", None, "For a model trained with "
         "--early_exit: stop after the first pass that gives one label a probability "
         "above this threshold (docs/EARLY_EXIT.md); default: compute all passes.")
 
 
 def define_label_threshold() -> None:
     flags.DEFINE(
-        Number(upper_bound=1), "label_threshold", None, "For a model of texts with any "
+        checks.Number(upper_bound=1), "label_threshold", None, "For a model of texts with any "
         "number of labels: the probability from which on a label is given; default: as "
         "in training, else 0.5.")
 

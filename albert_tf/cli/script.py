@@ -4,7 +4,8 @@ A script imports this module before anything else. Other modules take seconds to
 and a Ctrl-C in that time would print a traceback of 10 to 30 lines; modules written in
 C++ swallow a KeyboardInterrupt or turn it into a different error. Until the script's
 main runs, the handler therefore ends the process itself (os._exit). Only the standard
-library is imported here. """
+library is imported here.
+"""
 
 import atexit
 import contextlib
@@ -17,13 +18,9 @@ import threading
 import time
 from typing import Any, Callable, Mapping, Sequence
 
-from albert_tf.errors import InputError, Stopped
-
+from albert_tf.errors import ONE_CTRL_C, InputError, Stopped
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-# One Ctrl-C may send several signals: from the terminal and from quickstart.py.
-_ONE_CTRL_C = 2.0
-
 _watching = False  # whether the thread of _watch runs
 _working = False  # whether main runs, so that there may be something to clean up
 _received: int | None = None
@@ -70,7 +67,7 @@ def _end_at_second(read: int) -> None:
             first = None
         elif first is None:
             first = now
-        elif now - first >= _ONE_CTRL_C:
+        elif now - first >= ONE_CTRL_C:
             _say(number, flush=False)
             os._exit(128 + number)
 
@@ -88,7 +85,7 @@ def _say(number: int, flush: bool = True) -> None:
 
 def _handle(number, frame):
     global _received, _since
-    if _received is not None and time.monotonic() - _since < _ONE_CTRL_C:
+    if _received is not None and time.monotonic() - _since < ONE_CTRL_C:
         return
     # An exception does not pass through all code that is being imported, such as C++.
     if _received is not None or not _working or _is_importing(frame):
@@ -137,7 +134,9 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                 raise InputError(
                     f"'{argv[1]}' is not a flag. Write flags as --name=value, and put "
                     "values with spaces in quotes.")
-            _check_values()
+            from albert_tf.cli import checks
+
+            checks.check_values()
             main(argv)
             # A library may have swallowed the exception, so that main went on.
             if _received is not None:
@@ -197,31 +196,6 @@ def _reader_has_ended() -> bool:
     poll = select.poll()
     poll.register(1, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-# The beginning of an address with a slash too few, such as s3:/bucket.
-_HALF_SCHEME = re.compile(r"(gs|s3|hdfs|https?|file|hf|kaggle|grpc):(?!//)/?[\w.]")
-
-
-def _check_values() -> None:
-    """Raises InputError for flags that are given without a value, as by the shell if a
-    variable is empty, unless their default is empty, and for misspelled addresses."""
-    from absl import flags
-
-    for name in flags.FLAGS:
-        flag = flags.FLAGS[name]
-        if not flag.present:
-            continue
-        if flag.default is None and flag.value in ("", []):
-            raise InputError(f"--{name} is empty; give a value, or leave the flag out.")
-        for value in flag.value if isinstance(flag.value, list) else [flag.value]:
-            scheme = isinstance(value, str) and _HALF_SCHEME.match(value)
-            if scheme and not os.path.exists(value):
-                rest = value[len(scheme[1]) + 1:].lstrip("/")
-                raise InputError(
-                    f"--{name}={value}: an address begins with two slashes after its "
-                    f"scheme; give {scheme[1]}://{rest}, or ./{value} for a local file "
-                    "of that name.")
 
 
 # Package or its module → how it is installed. Modules import these when they are used.

@@ -10,7 +10,7 @@ implementation, are accepted; ids that are out of range are reported when they a
 import concurrent.futures
 import contextlib
 import dataclasses
-import glob
+import fnmatch
 import itertools
 import os
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
@@ -190,13 +190,9 @@ def summaries_of(paths: Iterable[str]) -> list[RecordSummary]:
         folders.setdefault(os.path.dirname(path), []).append(path)
     summaries = []
     for folder, inside in folders.items():
-        plain = folder if files.is_remote(folder) else glob.escape(folder)
-        try:
-            matches = files.expand_patterns(
-                [os.path.join(plain, _SUMMARIES)], "summaries")
-        except InputError:
-            continue  # The original implementation, for example, writes no summary.
-        for path in matches:
+        # The original implementation, for example, writes no summary.
+        for name in fnmatch.filter(files.names_in(folder or "."), _SUMMARIES):
+            path = os.path.join(folder, name)
             try:
                 content = text_files.read_json(path)
             except InputError as error:

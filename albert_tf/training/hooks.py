@@ -27,7 +27,7 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT, all_checkpoints, write_whole
-from albert_tf.errors import DivergenceError, Stopped
+from albert_tf.errors import ONE_CTRL_C, DivergenceError, Stopped
 from albert_tf.jobs.progress import Progress, duration
 from albert_tf.training import run_folder
 from albert_tf.training.log import CURVES_FILE, MetricsLog, draw_curves
@@ -35,8 +35,6 @@ from albert_tf.training.loss_scaling import SMALLEST_SCALE
 from albert_tf.training.schedules import mean_product
 
 Metrics = Mapping[str, float]
-# One Ctrl-C may send several signals: from the terminal and from a parent process.
-ONE_CTRL_C = 2.0
 _SECONDS_BETWEEN_COMPILE_LINES = 5.0
 
 

@@ -240,9 +240,14 @@ class Run:
             f"{name} {value:.6g}" for name, value in metrics.items()))
         if self.chief:
             path = self.path(run_folder.RESULTS_FILE)
-            results = {"step": self.current_step, **metrics}
-            run_folder.say_replaced(path, results)
-            text_files.write_json(path, results)
+            kept = run_folder.kept_set(self.options.output_dir)
+            changes = run_folder.different(
+                kept["set"], self.evaluation_set) if kept else []
+            if changes and files.exists(path):
+                logging.warning(
+                    "%s now holds results of a different set than that of training (%s "
+                    "changed).", path, ", ".join(changes))
+            text_files.write_json(path, {"step": self.current_step, **metrics})
 
     @contextlib.contextmanager
     def explained(self):

@@ -148,23 +148,6 @@ def keep_set(output_dir: str, evaluation_set: Mapping[str, Any], after_step: int
                           {"set": evaluation_set, "after_step": after_step})
 
 
-def say_replaced(path: str, results: Mapping[str, Any]) -> None:
-    """Warns if a file of results holds different ones for the same step, which are
-    therefore from a different evaluation set."""
-    try:
-        before = text_files.read_object(path) if files.exists(path) else {}
-    except InputError:
-        return
-    changed = [name for name, value in results.items()
-               if isinstance(before.get(name), (int, float))
-               and not math.isclose(before[name], value, rel_tol=1e-3, abs_tol=1e-4)]
-    if changed and "step" not in changed and "step" in before:
-        logging.warning(
-            "%s held the results of the same step on a different evaluation set (%s); "
-            "they are replaced.", path, ", ".join(
-                f"{name} {before[name]:.6g}" for name in changed))
-
-
 def different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns the names whose values in a file differ from those of now."""
     now = json.loads(json.dumps(now))

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from albert_tf.cli.numbers import ANY, Number
+from albert_tf.cli.checks import ANY, Number
 from tests.helpers import ROOT, run_python
 
 

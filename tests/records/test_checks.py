@@ -243,3 +243,12 @@ def test_a_damaged_summary_is_left_out(made, caplog):
     (folder / "summary-b.json").write_text("{")
     assert [each.path for each in summaries(folder)] == [str(folder / "summary-a.json")]
     assert "summary-b.json is ignored" in caplog.text
+
+
+def test_a_link_to_nothing_does_not_hide_the_other_summaries(tmp_path, caplog):
+    (tmp_path / "summary-a.json").write_text(
+        '{"settings": {"output_files": ["a.tfrecord"]}}')
+    (tmp_path / "summary-b.json").symlink_to(tmp_path / "gone.json")
+    paths = [str(tmp_path / name) for name in ("a.tfrecord", "b.tfrecord")]
+    assert [each.records for each in checks.summaries_of(paths)] == [paths[:1]]
+    assert "summary-b.json is ignored" in caplog.text

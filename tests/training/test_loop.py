@@ -622,15 +622,14 @@ def test_another_model_than_that_of_the_run_is_not_sent_to_an_earlier_step(copy,
 
 
 def test_results_of_another_evaluation_set_are_not_replaced_without_a_word(
-        tmp_path, caplog):
-    path = tmp_path / "eval_results.json"
-    for step, accuracy, said in ((7, 0.9, False), (7, 0.9, False), (7, 0.4, True),
-                                 (8, 0.5, False)):
+        copy, data, caplog):
+    for name, said in (("a", False), ("b", True), ("b", True), ("a", False)):
         caplog.clear()
-        run_folder.say_replaced(str(path), {"step": step, "accuracy": accuracy})
-        assert ("the same step on a different evaluation set (accuracy 0.9); they are "
-                "replaced" in caplog.text) == said
-        path.write_text(json.dumps({"step": step, "accuracy": accuracy}))
+        run = make_run(copy, data, train=False, evaluation_set={"dev data": name})
+        run.write_results({"accuracy": 0.5})
+        assert ("eval_results.json now holds results of a different set than that of "
+                "training (dev data changed)." in caplog.text) == said
+        assert json.loads((copy / "eval_results.json").read_text())["accuracy"] == 0.5
 
 
 def test_what_no_run_saved_is_not_resumed_at(copy, data, tmp_path):
