@@ -199,6 +199,7 @@ class Service:
 
     def _guarded(self):
         """Returns the middleware that counts requests and turns errors into JSON."""
+
         @web.middleware
         async def guarded(request, handler):
             begin, status = time.monotonic(), 500
@@ -331,7 +332,7 @@ class Service:
         results = await self.batcher.answer(requests)
         if verb == "predict":
             return json_reply({"outputs": _columns(results)} if "inputs" in body
-                         else {"predictions": results})
+                              else {"predictions": results})
         wanted, *others = {"classify": ("label", "labels"), "regress": ("score",)}[verb]
         if not all({wanted, *others} & answer.keys() for answer in results):
             raise Refused(400, f"this model gives no {wanted}; use :predict.")
@@ -375,8 +376,8 @@ class Service:
                 options[name] = float(given) if given is not None else (
                     value if classes else None)
             except ValueError:
-                raise Refused(400, f"{name} is {given!r:.40}; give a probability from 0 to "
-                              "1.") from None
+                raise Refused(400, f"{name} is {given!r:.40}; give a probability from "
+                              "0 to 1.") from None
         return options
 
     def _inputs(self, body: dict[str, Any], key: str) -> list[Any]:
@@ -405,10 +406,8 @@ class Service:
 
     def _requests(self, given: Sequence[Any], options: dict[str, Any]
                   ) -> list[Request]:
-        if options["exit_threshold"] is not None:
-            self.model.check_exits(options["exit_threshold"], options["task"])
-        if options["windows"]:
-            self.model.check_windows(options["task"], options["exit_threshold"])
+        # What the model cannot do is not an error of an input.
+        self.model.check(**options)
         requests = []
         for i, item in enumerate(given):
             texts = [text for value in (
@@ -474,8 +473,6 @@ def _parsed(content: bytes) -> dict[str, Any]:
 def _columns(found: Sequence[Answer]) -> dict[str, list]:
     names = dict.fromkeys(name for answer in found for name in answer)
     return {name: [answer.get(name) for answer in found] for name in names}
-
-
 
 
 async def serve(service: Service, host: str, port: int,

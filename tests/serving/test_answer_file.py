@@ -16,22 +16,11 @@ from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.serving import answer_file
 from albert_tf.text import inputs
 from tests.commands import finish, start_program
-from tests.serving import tiny_models
 
 OPTIONS = dict(task="", top_k=5, batch_size=2, exit_threshold=None, windows=False,
                truncated=False)
 LINES = [f"text number {i} " * (1 + 7 * (i % 5)) for i in range(60)]
 LINES[3] = "one\ttwo\tthree"
-
-
-@pytest.fixture(scope="module", name="folder")
-def _folder(tmp_path_factory):
-    return tiny_models.write(tmp_path_factory.mktemp("answers") / "tiny", "classes")
-
-
-@pytest.fixture(scope="module", name="model")
-def _model(folder):
-    return albert_tf.load(folder)
 
 
 @pytest.fixture(name="given")

@@ -18,27 +18,15 @@ import urllib.request
 import aiohttp
 import pytest
 
-import albert_tf
 from albert_tf.errors import InputError
 from albert_tf.serving import connections, http
 from albert_tf.serving.predict import answers
 from tests.commands import start_program
-from tests.serving import tiny_models
 from tests.serving.server import answer, ask, connect, counts, request, running
 
 HALVES = [b"POST /v1/models/ti", request()[:-40], request(b"{", 50), request(b"", 50),
           request().replace(b"Content-Length: 23", b"Transfer-Encoding: chunked")[:-23]
           + b"5\r\n{\"ins"]
-
-
-@pytest.fixture(scope="module", name="folder")
-def _folder(tmp_path_factory):
-    return tiny_models.write(tmp_path_factory.mktemp("http") / "tiny", "classes")
-
-
-@pytest.fixture(scope="module", name="model")
-def _model(folder):
-    return albert_tf.load(folder)
 
 
 @pytest.fixture(name="held")

@@ -23,16 +23,6 @@ from tests.serving.server import ask, PREDICT, running
 TEXTS = [("text of them " * (n % 17) + str(n)).strip() for n in range(60)]
 
 
-@pytest.fixture(scope="module", name="folder")
-def _folder(tmp_path_factory):
-    return tiny_models.write(tmp_path_factory.mktemp("http") / "tiny", "classes")
-
-
-@pytest.fixture(scope="module", name="model")
-def _model(folder):
-    return albert_tf.load(folder)
-
-
 def close(answer, other):
     return answer["label"] == other["label"] and answer["probabilities"] == (
         pytest.approx(other["probabilities"], abs=1e-5))

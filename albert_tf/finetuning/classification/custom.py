@@ -245,27 +245,12 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         if values is None:
             continue
         text_a, text_b, given, guid = values
-        label: str | tuple[str, ...] | float | None
-        if isinstance(given, tuple):
-            label = _by_column(given, file, labels, row.where)
-        elif given is None or not (
-                file.several_labels or label_names.cleaned(str(given))):
-            if label_needed and file.label is not None:
-                raise InputError(
-                    f"{row.where}: there is no label in column '{file.label}'; fill it "
-                    "in, or remove the line.")
-            label = None
-        else:
-            parts = given if isinstance(given, list) else (
-                given.split(file.separator) if file.separator else [given])
-            if not all(map(label_names.is_clean, parts)):
-                unclean.append(row.number)
-            found = [_plain(part, row.where) if labels is None
-                     else _parsed(part, labels, row.where, label_needed)
-                     for part in parts
-                     if not file.several_labels or label_names.cleaned(part)]
-            label = tuple(dict.fromkeys(map(str, found))) if (
-                file.several_labels) else found[0]
+        parts = _parts(given, file)
+        if parts is not None and not all(map(label_names.is_clean, parts)):
+            unclean.append(row.number)
+        label = (_by_column(given, file, labels, row.where, label_needed)
+                 if isinstance(given, tuple) else
+                 _label_of(parts, file, labels, row.where, label_needed))
         examples.append(Example(
             f"{split}-{len(examples) + 1}" if guid is None else guid, text_a, text_b,
             label, row.where))
@@ -282,17 +267,49 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         *tables.line_note(file.path, unclean, UNCLEAN)))
 
 
+def _parts(given: Any, file: DataFile) -> list[str] | None:
+    """Returns the labels in a cell or field, as they are written; None if there is no
+    such field."""
+    if given is None or isinstance(given, tuple):
+        return None
+    if isinstance(given, list):
+        return given
+    return given.split(file.separator) if file.separator else [given]
+
+
+def _label_of(parts: Sequence[str] | None, file: DataFile, labels: Sequence[str] | None,
+              where: str, needed: bool) -> str | tuple[str, ...] | float | None:
+    """Returns the label, or the labels, of a row; None if it has none."""
+    found = [_plain(part, where) if labels is None
+             else _parsed(part, labels, where, needed)
+             for part in parts or () if label_names.cleaned(part)]
+    if parts is not None and file.several_labels:
+        return tuple(dict.fromkeys(map(str, found)))
+    if not found and needed and file.label is not None:
+        raise _no_label(file, where)
+    return found[0] if found else None
+
+
+def _no_label(file: DataFile, where: str) -> InputError:
+    columns = ", ".join(file.label_columns)
+    return InputError(f"{where}: there is no label in column '{columns}'; fill it in, "
+                      "or remove the line.")
+
+
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
 
 
 def _by_column(cells: tuple[str | None, ...], file: DataFile,
-               labels: Sequence[str] | None, where: str) -> tuple[str, ...] | None:
-    """Returns the labels whose column holds 1, or None if all columns are empty or
-    missing, which only a file to predict may have."""
+               labels: Sequence[str] | None, where: str, needed: bool
+               ) -> tuple[str, ...] | None:
+    """Returns the labels whose column holds 1, or None if all are missing, which only a
+    file to predict may have."""
     columns = file.label_columns
     # Without a header, the labels have other names than their columns, in their order.
     names = columns if labels is None or {*labels} == {*columns} else labels
     if all(cell is None for cell in cells):
+        if needed:
+            raise _no_label(file, where)
         return None
     for column, cell in zip(columns, cells):
         if (cell or "").strip().lower() not in _TRUTHS:

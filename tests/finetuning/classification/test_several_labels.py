@@ -71,14 +71,18 @@ def test_without_a_header_labels_name_the_columns(tmp_path):
      "line 2: the label 'new' is not one of 'late', 'dear', 'fine'"),
     ("text,topics\none,late\n", "topics", {"regression": True},
      "--regression predicts one number for each text, and --multi_label any number"),
+    ('{"text": "one", "a": null, "b": null}\n', ("a", "b"), {},
+     "x.jsonl, line 1: there is no label in column 'a, b'; fill it in, or remove"),
+    ('{"text": "one", "topics": null}\n', "topics", {"labels": NAMES},
+     "x.jsonl, line 1: there is no label in column 'topics'"),
     ("text,topics\none,\n", "topics", {}, r"there are 0 labels \(none\), but a task "
      "needs at least one"),
 ])
 def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):
-    (tmp_path / "x.csv").write_text(content)
+    path = tmp_path / ("x.jsonl" if content[0] == "{" else "x.csv")
+    path.write_text(content)
     with pytest.raises(InputError, match=pattern):
-        task = custom.build_task(
-            {"train": several(tmp_path / "x.csv", label)}, **options)
+        task = custom.build_task({"train": several(path, label)}, **options)
         task.read("", "train")
 
 
