@@ -68,6 +68,9 @@ class DataFile:
         for flag, name, column in zip(flags, names, columns):
             if column is None:
                 continue
+            if column in seen and flag == seen[column]:
+                raise InputError(f"{self.path}: {flag} names the column {name} twice; "
+                                 "name each column once.")
             if column in seen:
                 raise InputError(
                     f"{self.path}: {flag}={name} is the column of {seen[column]}, too; "
@@ -185,6 +188,11 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
     found = [example.label for example in read(file).examples]
     labels = sorted({*itertools.chain.from_iterable(found)} if file.several_labels
                     else set(map(str, found)))
+    if file.several_labels and labels and set(labels) <= _TRUTHS.keys():
+        raise InputError(
+            f"{file.path}: column '{file.label}' holds only {' and '.join(labels)}, but "
+            "with --multi_label the names of labels. Leave --multi_label out, or name "
+            "the columns of all labels, separated by commas.")
     label_names.check_apart(labels, file.path)
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return tuple(sorted(

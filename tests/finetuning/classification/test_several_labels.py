@@ -64,6 +64,8 @@ def test_without_a_header_labels_name_the_columns(tmp_path):
      "label; write 1 or 0"),
     ("text,a,b\none,1,\n", ("a", "b"), {}, "line 2: column 'b' holds ''"),
     ("text,a,b\none,1,1\n", ("a", "c"), {}, "there is no column 'c'"),
+    ("text,a\none,1\ntwo,0\n", "a", {}, "x.csv: column 'a' holds only 0 and 1, but with "
+     "--multi_label the names of labels. Leave --multi_label out, or name the columns"),
     ("text,a,b\none,1,1\n", ("a", "b"), {"labels": ("a", "d")},
      "--labels=a,d: the columns of the labels are a, b; give each of them once, or "
      "leave the flag out"),
@@ -84,6 +86,11 @@ def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):
     with pytest.raises(InputError, match=pattern):
         task = custom.build_task({"train": several(path, label)}, **options)
         task.read("", "train")
+
+
+def test_a_column_is_named_once():
+    with pytest.raises(InputError, match="x.csv: --label_column names the column a twice"):
+        DataFile("x.csv", "text", label=("a", "a"))
 
 
 def test_a_set_to_predict_needs_no_columns_of_labels(tmp_path):
