@@ -103,7 +103,7 @@ def _short(answer: dict[str, Any]) -> str:
 def main(argv):
     words = argv[1:]
     checks.check_needs("text_column text_b_column id_column header delimiter",
-                             FLAGS.input_file, "--input_file")
+                       FLAGS.input_file, "--input_file")
     if (FLAGS.input_file is None) == (not words):
         raise InputError(
             "give texts on the command line or --input_file (- for the standard "

@@ -118,14 +118,14 @@ def preparation_options() -> prepare.Options:
         "random_seed", FLAGS.heldout_file, "without --heldout_file")
     if python:
         checks.say_unused("deduplicate", FLAGS.deduplicate == "sentences",
-                                "with --input_format=python")
+                          "with --input_format=python")
     if FLAGS.input_format != "auto":
         for names, formats in (("json_field", ("jsonl",)),
                                ("document_separator", ("text",)),
                                ("line_breaks", ("text", "jsonl")),
                                ("keep_titles", ("wikiextractor",))):
             checks.say_unused(names, FLAGS.input_format in formats,
-                                    f"with --input_format={FLAGS.input_format}")
+                              f"with --input_format={FLAGS.input_format}")
     language = sentences.check_language(FLAGS.language)
     if language.split("-")[0] not in _WITHOUT_MARKS:
         logging.warning(

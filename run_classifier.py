@@ -140,7 +140,7 @@ def _check_flags() -> None:
         raise InputError("--label_separator is empty; give what separates the labels "
                          "in a column.")
     checks.say_unused("all_probabilities", not FLAGS.regression,
-                            "with --regression")
+                      "with --regression")
     if FLAGS.unlabeled_file and not FLAGS.teacher:
         raise InputError("--unlabeled_file: training on texts without labels needs a "
                          "teacher; give --teacher, or leave the flag out.")
@@ -161,7 +161,7 @@ def _check_flags() -> None:
                     f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
             # The labels are those of --train_file, even without training.
             checks.say_unused(f"{split}_file", wanted or split == "train",
-                                    f"without {_FLAG_OF_SPLIT[split]}")
+                              f"without {_FLAG_OF_SPLIT[split]}")
         checks.say_unused("test_labels", FLAGS.do_predict, "without --do_predict")
 
 

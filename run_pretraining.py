@@ -170,9 +170,9 @@ def _check_combinations() -> None:
     """Raises InputError for flags without what they need, and says which of the given
     ones have no effect."""
     checks.check_needs("init_from_group0", cli_flags.init_checkpoint(),
-                             "--init_checkpoint")
+                       "--init_checkpoint")
     checks.check_needs("max_predictions_by_length", FLAGS.length_schedule,
-                             "--length_schedule")
+                       "--length_schedule")
     if FLAGS.dynamic_masking:
         checks.check_predictions(
             FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
@@ -180,8 +180,8 @@ def _check_combinations() -> None:
         "num_train_steps num_warmup_steps start_warmup_step poly_power decay_share "
         "depth_schedule random_depth", FLAGS.do_train, "without --do_train")
     checks.say_unused("eval_batch_size max_eval_steps",
-                            FLAGS.do_eval or FLAGS.eval_input_file,
-                            "without --do_eval or --eval_input_file")
+                      FLAGS.do_eval or FLAGS.eval_input_file,
+                      "without --do_eval or --eval_input_file")
 
 
 def _check_memory(config, options, stages: Sequence[Stage],

@@ -136,9 +136,9 @@ def main(argv):
         FLAGS.version_2_with_negative, "--version_2_with_negative")
     if FLAGS.do_train:
         checks.say_unused("num_train_epochs", not FLAGS.num_train_steps,
-                                "beside --num_train_steps")
+                          "beside --num_train_steps")
         checks.say_unused("warmup_proportion", FLAGS.num_warmup_steps < 0,
-                                "beside --num_warmup_steps")
+                          "beside --num_warmup_steps")
     finetuning_flags.check_prediction_file(
         tables.format_of, "train_file", "predict_file")
     if FLAGS.do_train and not FLAGS.train_file:

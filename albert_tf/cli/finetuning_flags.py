@@ -290,9 +290,9 @@ def _check_combinations() -> None:
         "from_scratch unlabeled_file exit_weight", FLAGS.do_train, "without --do_train")
     checks.say_unused("eval_batch_size", FLAGS.do_eval, "without --do_eval")
     checks.say_unused("predict_batch_size all_probabilities", FLAGS.do_predict,
-                            "without --do_predict")
+                      "without --do_predict")
     checks.say_unused("export_text", "export_dir" in FLAGS and FLAGS.export_dir,
-                            "without --export_dir")
+                      "without --export_dir")
 
 
 def _check_early_exit(exits: bool) -> None:

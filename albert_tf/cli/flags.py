@@ -446,4 +446,4 @@ def check_teacher() -> None:
         raise InputError(f"--{weights[0]} has an effect only with --teacher: give that "
                          "too, or leave it out.")
     checks.say_unused(" ".join(TEACHER_NUMBERS), FLAGS.do_train,
-                            "without --do_train")
+                      "without --do_train")

@@ -26,7 +26,7 @@ _RESERVE = 64  # descriptors for everything else: the model, the log, closing so
 FEWEST = 16  # connections
 _TURNOVER = 8  # connections without an accepted request, which can make room
 _GRACE = 0.1  # seconds in which a connection does not have to make room
-_AT_ONCE = 1.0  # seconds after a request; who closes later has left
+_AT_ONCE = 1.0  # seconds after a request; a client that closes later has left
 _PAUSE = 0.02  # seconds without accepting
 _TICK = 0.1  # seconds between checks of all connections
 
