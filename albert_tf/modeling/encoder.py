@@ -26,7 +26,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.kernels import recompute
 from albert_tf.modeling.kernels.packing import PADDED, Padded
 from albert_tf.modeling.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product, sizes)
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
 
 # Scope of a block's variables in the original's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
@@ -140,7 +140,7 @@ class AttentionBlock(NamedLayer):
         # 1. Which positions need an output: all, or in the last layer only those that
         #    are read.
         queries, query_layout = (hidden, layout) if positions is None else (
-            layout.at(hidden, positions), PADDED)
+            layout.at(hidden, positions), layout.of_positions)
         # 2. Query, key and value of each head; in one product if all need an output.
         if positions is None and not isinstance(weights.qkv_kernel, tuple):
             query, key, value = self._heads(
@@ -152,21 +152,19 @@ class AttentionBlock(NamedLayer):
         # 3. softmax(query · keyᵀ / √D + bias) · value, with dropout on probabilities:
         #    `parts` has the formulas of kernels.plain, or faster versions of them.
         parts = query_layout.parts(queries)
-        context = parts.attend(query, key, value, attention_bias, seeds.draw(
-            [*sizes(query)[:-1], sizes(key)[2]],
-            self.probs_dropout_prob))  # [B, A, Q, D]
+        context = parts.attend(
+            query, key, value, attention_bias, query_layout.dropped_probs(
+                seeds, query, key, self.probs_dropout_prob))  # [B, A, Q, D]
         # 4. Join the heads; then output layer, dropout, residual, LayerNorm.
         return parts.add_and_normalize(
-            product(query_layout.from_heads(context), weights.output_kernel),
+            query_layout.join(context, weights.output_kernel),
             weights.output_bias, queries, weights.gamma, weights.beta,
             query_layout.dropped(seeds, queries, self.hidden_dropout_prob),
             self.layer_norm.epsilon)
 
     def _heads(self, hidden, layout, kernel, bias):
         """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
-        return layout.to_heads(
-            product(hidden, kernel, bias), self.num_heads,
-            hidden.shape[-1] // self.num_heads)
+        return layout.heads(hidden, kernel, bias, hidden.shape[-1] // self.num_heads)
 
 
 class FeedForwardWeights(NamedTuple):
@@ -219,9 +217,9 @@ class FeedForwardBlock(NamedLayer):
         # From H to the intermediate size and back; then dropout, residual, LayerNorm.
         parts = layout.parts(hidden)
         inner = parts.add_activation(
-            product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
+            layout.product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
         return parts.add_and_normalize(
-            product(inner, weights.output_kernel), weights.output_bias, hidden,
+            layout.product(inner, weights.output_kernel), weights.output_bias, hidden,
             weights.gamma, weights.beta,
             layout.dropped(seeds, hidden, self.dropout_prob), self.layer_norm.epsilon)
 
@@ -357,6 +355,7 @@ class _Layer:
             hidden, self.attention_bias, seeds, AttentionWeights(*weights[:count]),
             self.layout, self.positions)
         hidden = self.ffn(hidden, seeds, FeedForwardWeights(*weights[count:]),
-                          self.layout if self.positions is None else PADDED)
+                          self.layout if self.positions is None
+                          else self.layout.of_positions)
         self.draws = seeds.drawn
         return hidden

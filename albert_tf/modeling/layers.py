@@ -13,7 +13,8 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling.kernels import fast, plain
+from albert_tf.modeling.kernels import fast, plain, tpu
+from albert_tf.modeling.kernels.fast import product
 from albert_tf.modeling.kernels.recompute import after
 
 
@@ -48,31 +49,6 @@ class NamedLayer(tf_keras.layers.Layer):
 def kernel_initializer(config: AlbertConfig):
     """Returns a truncated normal with the config's deviation, new for each weight."""
     return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
-
-def sizes(tensor: tf.Tensor) -> list:
-    """Returns a tensor's shape: ints for the sizes that are known, else tensors."""
-    return [tf.shape(tensor)[axis] if size is None else size
-            for axis, size in enumerate(tensor.shape)]
-
-
-def product(inputs: tf.Tensor, kernel: tf.Tensor,
-            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
-    """[..., in] × [in, out] + bias [out] → [..., out], as one product of matrices."""
-    def matrix_product(inputs):
-        output = tf.matmul(inputs, kernel)
-        # TensorFlow fuses a bias into a product if it is added directly after it.
-        return output if bias is None else fast.add_bias(output, bias)
-
-    if inputs.shape.rank == 2:
-        return matrix_product(inputs)
-    # One product [B·S, in] × [in, out] is faster than one for each sequence.
-    shape, (in_size, out_size) = inputs.shape, kernel.shape
-    output = matrix_product(tf.reshape(inputs, [-1, in_size]))
-    # Restore the axes, and the sizes that are known, which reshaping forgets.
-    output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [out_size]], axis=0))
-    output.set_shape(shape[:-1].concatenate([out_size]))
-    return output
 
 
 class Dense(NamedLayer):
@@ -176,7 +152,8 @@ class _Draws:
 
     The numbers of a row depend only on the seed and on the row's index in the whole
     batch, so that a part of a batch draws the same numbers as the whole would. The
-    generator is Philox, whose counter can start anywhere; TPUs use their own.
+    generator is Philox, whose counter can start anywhere. TPUs use their own, and draw by
+    replica and part (kernels.tpu.keep).
     """
 
     _WORDS = 4  # of 32 bits, for each count of Philox's counter
@@ -262,7 +239,11 @@ class DropoutSeeds:
         # The seed depends only on the dropout's index, so that a step can be repeated.
         seed = _not_negative(tf.random.fold_in(self._seed, self.next_draw))
         self.skip(1)
-        return plain.Dropped(_Draws(seed, self._first_row).keep(shape, rate), rate)
+        if fast.device_kind() == "TPU":
+            keep = tpu.keep(tf.random.fold_in(seed, self._first_row), shape, rate)
+        else:
+            keep = _Draws(seed, self._first_row).keep(shape, rate)
+        return plain.Dropped(keep, rate)
 
     def after(self, tensor: tf.Tensor, next_draw) -> "DropoutSeeds":
         """Returns a copy that starts with the dropout of index `next_draw` (an int or

@@ -7,11 +7,12 @@ and lets XLA compile the operations between two products into single loops. The 
 stay outside, because XLA's are slower on a CPU than oneDNN's. SERVED is for exported
 models on CPUs, whose batches have any shape and need no gradients.
 
-`parts_for` chooses FAST on CPUs, and PLAIN on GPUs and TPUs, where XLA compiles whole
-steps.
+`parts_for` chooses FAST on CPUs, and PLAIN on GPUs. TPUs have a layout of their own
+(packing.OnTpu) with the parts of kernels.tpu.
 """
 
 import math
+from typing import Optional
 
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
@@ -45,13 +46,20 @@ def parts_for(shape: tf.TensorShape, served: bool = False) -> Parts:
     return FAST if size is not None and size >= MIN_SIZE else plain.PLAIN
 
 
+def device_kind() -> str:
+    """Returns "CPU", "GPU" or "TPU": on what the current strategy computes."""
+    if tf.distribute.has_strategy():
+        devices = tf.distribute.get_strategy().extended.worker_devices
+        kinds = {kind for kind in ("TPU", "GPU")
+                 if any(kind in device.upper() for device in devices)}
+    else:
+        kinds = {kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)}
+    return "TPU" if "TPU" in kinds else "GPU" if kinds else "CPU"
+
+
 def on_cpu() -> bool:
     """Returns True if the current strategy computes on CPUs."""
-    strategy = tf.distribute.get_strategy()
-    if not tf.distribute.has_strategy():
-        return not (tf.config.list_logical_devices("GPU")
-                    or tf.config.list_logical_devices("TPU"))
-    return all("CPU" in device.upper() for device in strategy.extended.worker_devices)
+    return device_kind() == "CPU"
 
 
 def _within_xla():
@@ -61,8 +69,26 @@ def _within_xla():
         tf.compat.v1.get_default_graph())
 
 
-# ---- bias ------------------------------------------------------------------
+# ---- products --------------------------------------------------------------
 
+
+def product(inputs: tf.Tensor, kernel: tf.Tensor,
+            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+    """[..., in] × [in, out] + bias [out] → [..., out], as one product of matrices."""
+    def matrix_product(inputs):
+        output = tf.matmul(inputs, kernel)
+        # TensorFlow fuses a bias into a product if it is added directly after it.
+        return output if bias is None else add_bias(output, bias)
+
+    if inputs.shape.rank == 2:
+        return matrix_product(inputs)
+    # One product [B·S, in] × [in, out] is faster than one for each sequence.
+    shape, (in_size, out_size) = inputs.shape, kernel.shape
+    output = matrix_product(tf.reshape(inputs, [-1, in_size]))
+    # Restore the axes, and the sizes that are known, which reshaping forgets.
+    output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [out_size]], axis=0))
+    output.set_shape(shape[:-1].concatenate([out_size]))
+    return output
 
 def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Returns `inputs` [..., H] + `bias` [H] float32, in the type of the inputs."""
@@ -294,7 +320,7 @@ def _erf_gelu_derivative(x):
             + x * tf.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi))
 
 
-_DERIVATIVES = {
+DERIVATIVES = {
     "gelu": _gelu_derivative,
     "gelu_erf": _erf_gelu_derivative,
     "relu": lambda x: tf.cast(x > 0, x.dtype),
@@ -304,7 +330,7 @@ _DERIVATIVES = {
 
 
 def _activation_gradient(upstream, inputs, bias, name):
-    derivative = _DERIVATIVES[name](wide(inputs) + bias)
+    derivative = DERIVATIVES[name](wide(inputs) + bias)
     return tf.cast(wide(upstream) * derivative, inputs.dtype)
 
 

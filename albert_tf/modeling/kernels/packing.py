@@ -23,11 +23,18 @@ from typing import Optional
 
 import tensorflow as tf
 
-from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.kernels import fast, tpu
+from albert_tf.modeling.kernels.fast import product
 from albert_tf.modeling.kernels.plain import Dropped, Parts
 
 # N is a multiple of B · S / 16, because XLA compiles the element-wise parts for each N.
 _SIZES = 16
+
+
+def sizes(tensor: tf.Tensor) -> list:
+    """Returns a tensor's shape: ints for the sizes that are known, else tensors."""
+    return [tf.shape(tensor)[axis] if size is None else size
+            for axis, size in enumerate(tensor.shape)]
 
 
 def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -56,6 +63,29 @@ class Padded:
         """Returns the rows of [..., H] at positions int [B, Q]: [B, Q, H]."""
         return at_positions(hidden, positions)
 
+    @property
+    def of_positions(self) -> "Padded":
+        """The layout of what `at` returns."""
+        return self
+
+    def product(self, hidden: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """[..., in] × [in, out] → [..., out]."""
+        return product(hidden, kernel)
+
+    def heads(self, hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, depth: int
+              ) -> list[tf.Tensor]:
+        """[..., H] × [H, n·H] + [n·H] → n tensors of heads of width D, [B, A, S, D]."""
+        return self.to_heads(
+            product(hidden, kernel, bias), hidden.shape[-1] // depth, depth)
+
+    def join(self, context: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """Heads side by side, [..., A · D], × [A · D, H] → [..., H]."""
+        return product(self.from_heads(context), kernel)
+
+    def dropped_probs(self, seeds, query, key, rate: float) -> Optional[Dropped]:
+        """Draws which attention probabilities dropout keeps."""
+        return seeds.draw([*sizes(query)[:-1], sizes(key)[2]], rate)
+
     def to_heads(self, hidden: tf.Tensor, heads: int, depth: int) -> list[tf.Tensor]:
         """Splits [..., n · A · D] into n tensors [B, A, S, D]."""
         batch, length, _ = tf.unstack(tf.shape(hidden))
@@ -83,6 +113,33 @@ class Padded:
 
 
 PADDED = Padded()
+
+
+class OnTpu(Padded):
+    """The layout on TPUs: with padding, because all sizes must be known to compile.
+    Heads are [B, S, A, D]."""
+
+    def at(self, hidden, positions):
+        return tpu.at_positions(hidden, positions)
+
+    def product(self, hidden, kernel):
+        return tf.einsum("bsh,hi->bsi", hidden, kernel)
+
+    def heads(self, hidden, kernel, bias, depth):
+        return tpu.heads(hidden, kernel, bias, depth)
+
+    def join(self, context, kernel):
+        return tpu.join(context, kernel)
+
+    def dropped_probs(self, seeds, query, key, rate):
+        batch, length, heads, _ = query.shape
+        return seeds.draw([batch, heads, key.shape[1], length], rate)
+
+    def parts(self, hidden):
+        return tpu.TPU
+
+
+ON_TPU = OnTpu()
 
 
 class Packed(Padded):
@@ -127,6 +184,10 @@ class Packed(Padded):
     def unpad(self, hidden):
         return self._gather(tf.reshape(hidden, [self._most, hidden.shape[-1]]),
                             self._positions, self._places)
+
+    @property
+    def of_positions(self):
+        return PADDED
 
     def pad(self, hidden):
         padded = self._gather(hidden, self._places, self._positions)
@@ -213,5 +274,7 @@ def layout_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> Padd
         layout = layout_of(mask, skip_padding=True)
         layout.pad(layout.unpad(hidden))  # The same at all tokens.
     """
+    if fast.device_kind() == "TPU":
+        return ON_TPU
     empty = mask.shape.num_elements() == 0
     return Packed(mask, served) if skip_padding and not empty else PADDED

@@ -1,0 +1,159 @@
+"""The parts for TPUs, computed here on a CPU: equal to the plain ones, their gradients to
+differences. benchmarks/tpu_compile.py compiles them for TPUs."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.modeling import layers
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.kernels import fast, packing, plain, tpu
+from albert_tf.modeling.kernels.plain import Dropped
+from tests.modeling.kernels import test_packing
+
+BATCH, LENGTH, KEYS, HEADS, DEPTH, WIDTH = 2, 5, 6, 2, 3, 6
+
+
+def numbers(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.fixture
+def on_tpu(monkeypatch):
+    monkeypatch.setattr(fast, "device_kind", lambda: "TPU")
+
+
+def attention(parts, tensors, keep):
+    """Attention of [B, S, A, D]; `keep` is of [B, A, T, S] or None."""
+    query, key, value = tensors
+    mask = tf.constant(-1e4 * (np.arange(KEYS) > 3) * np.array([[0], [1]]))
+    mask = tf.cast(mask, plain.wide(query).dtype)[:, None, None]
+    if parts is tpu.TPU:
+        return parts.attend(query, key, value, mask, keep and Dropped(*keep))
+    dropped = keep and Dropped(tf.transpose(keep[0], [0, 1, 3, 2]), keep[1])
+    query, key, value = (tf.transpose(x, [0, 2, 1, 3]) for x in (query, key, value))
+    return tf.transpose(parts.attend(query, key, value, mask, dropped), [0, 2, 1, 3])
+
+
+def units(*shape):
+    return tf.constant(numbers(9, *shape) > -0.5), 0.3
+
+
+PARTS = {
+    "attend": ([numbers(i, BATCH, rows, HEADS, DEPTH)
+                for i, rows in enumerate((LENGTH, KEYS, KEYS))],
+               lambda parts, x: attention(parts, x, None)),
+    "attend with dropout": (
+        [numbers(i, BATCH, rows, HEADS, DEPTH)
+         for i, rows in enumerate((LENGTH, KEYS, KEYS))],
+        lambda parts, x: attention(parts, x, units(BATCH, HEADS, KEYS, LENGTH))),
+    **{f"add_activation {name}": (
+        [numbers(0, BATCH, LENGTH, WIDTH), numbers(1, WIDTH)],
+        lambda parts, x, name=name: parts.add_activation(*x, name))
+       for name in fast.DERIVATIVES},
+    **{f"add_and_normalize {dropped}": (
+        [numbers(0, BATCH, LENGTH, WIDTH), numbers(1, WIDTH),
+         numbers(2, BATCH, LENGTH, WIDTH), numbers(3, WIDTH), numbers(4, WIDTH)],
+        lambda parts, x, dropped=dropped: parts.add_and_normalize(
+            *x, Dropped(*units(BATCH, LENGTH, WIDTH)) if dropped else None, 0.3))
+       for dropped in (False, True)},
+}
+
+
+def value_and_gradients(parts, part, dtype):
+    arrays, function = PARTS[part]
+    tensors = [tf.constant(array, dtype if array.ndim > 1 or dtype == "float64"
+                           else "float32") for array in arrays]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        output = function(parts, tensors)
+        total = tf.reduce_sum(plain.wide(output) * tf.cast(
+            numbers(7, *output.shape), plain.wide(output).dtype))
+    return [output, *tape.gradient(total, tensors)]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [
+    ("float32", 3e-6), ("float64", 3e-8), ("bfloat16", 3e-2)])
+@pytest.mark.parametrize("part", PARTS)
+def test_equal_to_plain(part, dtype, tolerance):
+    for ours, expected in zip(value_and_gradients(tpu.TPU, part, dtype),
+                              value_and_gradients(plain.PLAIN, part, dtype)):
+        assert ours.dtype == expected.dtype
+        ours, expected = (tf.cast(x, tf.float64).numpy() for x in (ours, expected))
+        np.testing.assert_allclose(ours, expected, rtol=tolerance,
+                                   atol=tolerance * max(1, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_gradients_are_differences(part):
+    arrays, function = PARTS[part]
+    theory, expected = tf.test.compute_gradient(
+        lambda *x: function(tpu.TPU, x), [tf.constant(array) for array in arrays],
+        delta=1e-5)
+    for ours, differences in zip(theory, expected):
+        np.testing.assert_allclose(
+            ours, differences, atol=2e-8 * max(1, np.abs(differences).max()))
+
+
+@pytest.mark.parametrize("positions", [None, test_packing.POSITIONS])
+@pytest.mark.parametrize("computation", [{}, {"recompute": True}, {"passes": 1}])
+def test_a_model_computes_the_same(positions, computation, monkeypatch):
+    model = test_packing.with_weights(
+        AlbertModel, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    expected = test_packing.outputs_and_gradients(
+        model, positions=positions, **computation)
+    monkeypatch.setattr(fast, "device_kind", lambda: "TPU")
+    ours = test_packing.outputs_and_gradients(
+        model, positions=positions, compiled=True, **computation)
+    for mine, value in zip(tf.nest.flatten(ours), tf.nest.flatten(expected)):
+        np.testing.assert_allclose(mine, value, rtol=1e-4, atol=2e-5)
+
+
+def test_a_tpu_has_its_layout(on_tpu):
+    mask = tf.ones([2, 8])
+    assert packing.layout_of(mask, skip_padding=True) is packing.ON_TPU
+    assert packing.ON_TPU.parts(mask) is tpu.TPU
+    assert packing.ON_TPU.of_positions is packing.ON_TPU
+
+
+@pytest.mark.parametrize("shape", [
+    (4, 3, 50, 40), (3, 2, 50, 40), (3, 5, 50, 40), (8, 50, 40), (7, 50, 40), (80, 100)])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_units_stay_with_the_probability_asked_for(shape, rate, on_tpu):
+    """Independently of each other, also where two share one random number."""
+    def keep(*seed):
+        kept = layers.DropoutSeeds(tf.constant(seed)).draw(shape, rate)
+        assert kept.rate == rate and kept.keep.dtype == tf.bool
+        return kept.keep.numpy()
+
+    kept = keep(1, 2)
+    assert kept.shape == shape
+    deviation = np.sqrt(rate * (1 - rate) / kept.size)
+    assert abs(kept.mean() - (1 - rate)) < 5 * deviation
+    for axis in range(len(shape)):
+        half = shape[axis] // 2
+        first, second = (np.take(kept, range(start, start + half), axis)
+                         for start in (0, shape[axis] - half))
+        both = (first & second).mean() - (1 - rate) ** 2
+        assert abs(both) < 8 * deviation
+    np.testing.assert_array_equal(kept, keep(1, 2))
+    # Another seed, and another replica or part of the batch, draw others.
+    for other in ((1, 3), (1, 2, shape[0])):
+        assert np.mean(kept & keep(*other)) == pytest.approx(
+            (1 - rate) ** 2, abs=8 * deviation)
+
+
+def test_the_positions_that_are_read_and_their_gradient():
+    hidden = tf.constant(numbers(0, 2, 6, 4), tf.float32)
+    positions = np.array([[5, 0, 0], [2, 3, 2]])  # A position may occur twice.
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        rows = tpu.at_positions(hidden, positions)
+        total = tf.reduce_sum(rows * tf.constant(numbers(1, 2, 3, 4), tf.float32))
+    expected = np.zeros([2, 6, 4])
+    for sequence in range(2):
+        np.testing.assert_array_equal(
+            rows[sequence], hidden.numpy()[sequence][positions[sequence]])
+        np.add.at(expected[sequence], positions[sequence], numbers(1, 2, 3, 4)[sequence])
+    np.testing.assert_allclose(tape.gradient(total, hidden), expected, atol=1e-6)
