@@ -120,6 +120,7 @@ class AlbertModel(ConfiguredModel):
     def call(self, inputs: Mapping[str, tf.Tensor], training: bool = False,
              seed: Optional[tf.Tensor] = None,
              positions: Optional[tf.Tensor] = None, padding_is_read: bool = True,
+             layers_are_read: bool = True,
              computation: Optional[Computation] = None) -> dict[str, Any]:
         """Runs the encoder.
 
@@ -139,6 +140,7 @@ class AlbertModel(ConfiguredModel):
             sequence output, by default all. The last layer computes no other outputs.
           padding_is_read: False allows meaningless outputs at padding, without which
             padding cannot be skipped.
+          layers_are_read: False allows `encoder_outputs` to have the last one alone.
 
         Returns:
           `embedding_output` [B, S, E]; `encoder_outputs`, a list of [B, S, H] in the
@@ -166,7 +168,7 @@ class AlbertModel(ConfiguredModel):
                            served=computation.constants is not None)
         states = self.encoder(tf.cast(embedding_output, computation.dtype),
                               attention_bias(mask), seeds, computation, layout,
-                              positions)
+                              positions, layers_are_read)
         # 3. The first token, [CLS], stands for the whole sequence: the pooler reads it.
         first_state = states[-1][:, 0]
         if positions is not None:

@@ -58,7 +58,8 @@ class AlbertForPreTraining(ConfiguredModel):
         #    first one, since nothing else is read.
         encoded = self.bert(
             features, training=training, seed=seed, padding_is_read=False,
-            positions=features["masked_lm_positions"], computation=computation)
+            layers_are_read=False, positions=features["masked_lm_positions"],
+            computation=computation)
         # 2. Predict the masked tokens, with the word embeddings as output weights, and
         #    the order of the two segments.
         encoded["word_embeddings"] = self.bert.embeddings.word_embeddings

@@ -43,6 +43,10 @@ class Classification(Head):
         """The meaning of the outputs, one of checkpoint.PROBLEMS."""
         return self.problem_type or (REGRESSION if self.width == 1 else ONE_LABEL)
 
+    @property
+    def reads_layers(self):
+        return self.exit_weight is not None
+
     def shapes(self, config):
         exits = {} if self.exit_weight is None else EarlyExit(self.width).shapes(config)
         return {**super().shapes(config), **exits}
@@ -119,6 +123,10 @@ class EarlyExit(Head):
     exit_weight: float = 1.0
 
     name, scope = "early_exit", "exit"
+
+    @property
+    def reads_layers(self):
+        return True
 
     def shapes(self, config):
         size = config.hidden_size

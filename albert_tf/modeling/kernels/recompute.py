@@ -59,7 +59,7 @@ class Recomputed:
 
     def __call__(self, hidden: tf.Tensor, number: int, *weights: tf.Tensor
                  ) -> tf.Tensor:
-        number = tf.constant(number)
+        number = tf.convert_to_tensor(number)
 
         @tf.custom_gradient
         def call(hidden, *weights):

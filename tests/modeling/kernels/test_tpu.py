@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.finetuning.classification.head import Classification
 from albert_tf.modeling import layers
 from albert_tf.modeling.albert import AlbertModel
-from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.encoder import Computation, Encoder
 from albert_tf.modeling.kernels import fast, packing, plain, tpu
 from albert_tf.modeling.kernels.plain import Dropped
+from albert_tf.modeling.pretraining import AlbertForPreTraining
 from tests.modeling.kernels import test_packing
 
 BATCH, LENGTH, KEYS, HEADS, DEPTH, WIDTH = 2, 5, 6, 2, 3, 6
@@ -108,6 +110,44 @@ def test_a_model_computes_the_same(positions, computation, monkeypatch):
         model, positions=positions, compiled=True, **computation)
     for mine, value in zip(tf.nest.flatten(ours), tf.nest.flatten(expected)):
         np.testing.assert_allclose(mine, value, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_layers_in_a_loop_are_those_one_after_another(dtype, on_tpu, monkeypatch):
+    """With dropout: each layer of the loop draws its own units, as without the loop."""
+    model = test_packing.with_weights(
+        AlbertForPreTraining, num_hidden_layers=4,
+        hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+
+    def run():
+        return test_packing.outputs_and_gradients(
+            model, compiled=True, recompute=True, dtype=dtype)
+
+    loops, run_alike = [], Encoder._run_alike
+
+    def counted(self, count, *args):
+        loops.append(count)
+        return run_alike(self, count, *args)
+
+    monkeypatch.setattr(Encoder, "_run_alike", counted)
+    ours = run()
+    assert loops == [3]
+    call = Encoder.call
+    monkeypatch.setattr(  # The last argument says whether all layers are read.
+        Encoder, "call", lambda self, *args: call(self, *args[:-1], True))
+    tolerance = 1e-5 if dtype == "float32" else 3e-2
+    test_packing.assert_close(ours, run(), tolerance)
+    assert loops == [3]
+
+
+def test_heads_that_read_layers_get_them(on_tpu):
+    model = test_packing.with_weights(AlbertModel, num_hidden_layers=4)
+    how = {"computation": Computation(recompute=True)}
+    assert len(model(test_packing.INPUTS, **how)["encoder_outputs"]) == 4
+    assert len(model(test_packing.INPUTS, layers_are_read=False, **how)[
+        "encoder_outputs"]) == 1
+    assert Classification(2, exit_weight=1.0).reads_layers
+    assert not Classification(2).reads_layers
 
 
 def test_a_tpu_has_its_layout(on_tpu):
