@@ -79,8 +79,8 @@ def step_flops(config, size: int, length: int, masked: int = 0) -> float:
                      in step_products(config, size, length, masked)))
 
 
-def _trainer_step(model, task, batch, computation, **options):
-    """Returns a step of the training loop that always uses the same batch."""
+def _trainer(model, task, batch, computation, **options):
+    """Returns a trainer that always uses the same batch."""
     import tensorflow as tf
 
     from albert_tf.training import optimization, steps
@@ -90,9 +90,14 @@ def _trainer_step(model, task, batch, computation, **options):
     optimizer.build(model.trainable_variables)
     data = tf.data.Dataset.from_tensors(batch).cache().repeat()
     strategy = tf.distribute.get_strategy()
-    trainer = steps.Trainer(
+    return steps.Trainer(
         task, optimizer, [strategy.experimental_distribute_dataset(data)],
         StepOptions(**options), computation=computation)
+
+
+def _step(trainer):
+    import tensorflow as tf
+
     return lambda: trainer.train(tf.constant(1))
 
 
@@ -104,12 +109,17 @@ def _our_task(model):
 
 def ours(config, size, length, dtype, recompute=False, **options):
     """Returns our step; `options` are further fields of StepOptions."""
+    return _step(our_trainer(config, size, length, dtype, recompute, **options))
+
+
+def our_trainer(config, size, length, dtype, recompute=False, **options):
+    """Returns our trainer; `options` are further fields of StepOptions."""
     from albert_tf.modeling.encoder import Computation
     from albert_tf.modeling.pretraining import AlbertForPreTraining
 
     model = AlbertForPreTraining(config)
-    return _trainer_step(model, _our_task(model), random_batch(config, size, length),
-                         Computation(dtype, recompute), **options)
+    return _trainer(model, _our_task(model), random_batch(config, size, length),
+                    Computation(dtype, recompute), **options)
 
 
 def plain(config, size, length, dtype, recompute=False):
@@ -129,6 +139,11 @@ def plain(config, size, length, dtype, recompute=False):
 
 
 def tf_models(config, size, length, dtype):
+    return _step(tf_models_trainer(config, size, length, dtype))
+
+
+def tf_models_trainer(config, size, length, dtype):
+    """Returns a trainer of tf-models' encoder with our heads."""
     import tensorflow as tf
     import tf_keras
 
@@ -166,7 +181,7 @@ def tf_models(config, size, length, dtype):
     batch = random_batch(config, size, length)
     model(batch)
     # The encoder has its own number type; the training loop only sets the passes.
-    return _trainer_step(model, _our_task(model), batch, Computation(dtype))
+    return _trainer(model, _our_task(model), batch, Computation(dtype))
 
 
 def _checkpoint_layers(torch, model):

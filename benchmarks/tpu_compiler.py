@@ -1,0 +1,331 @@
+"""The TPU's own compiler, without a TPU: the package libtpu compiles for a topology that
+is described, not present.
+
+TensorFlow exports what a replica computes in a step as HLO for CPUs. `to_tpu` replaces in
+it what TensorFlow would have written for a TPU: the generator of random numbers, whose
+state there is one key and one count (tf2xla's MaybeSliceCounter). The compiled program
+holds an `estimated_cycles` for every fusion. Seconds from these are estimates of the
+compiler, not of a clock.
+
+This needs jax and libtpu (benchmarks/requirements-tpu.txt), and is imported by nothing
+else of the project.
+"""
+
+import collections
+import dataclasses
+import os
+import re
+from typing import Any, Callable, NamedTuple, Sequence
+
+from benchmarks import peers
+
+# libtpu would ask Google's cloud which TPU this is.
+_ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v3-8",
+                "TPU_WORKER_HOSTNAMES": "localhost", "JAX_PLATFORMS": "cpu"}
+
+
+class Chip(NamedTuple):
+    """One core of a TPU, from Google's documentation of the chip.
+
+    Attributes:
+      topology: the smallest that libtpu describes.
+      clock: cycles per second.
+      flops: dense bfloat16 operations per second of a core.
+      memory: bytes of memory of a core.
+      bandwidth: bytes per second from and to this memory, of a core.
+      cores: per chip.
+    """
+
+    topology: str
+    clock: float
+    flops: float
+    memory: float
+    bandwidth: float
+    cores: int
+
+
+CHIPS = {
+    "v3": Chip("v3:2x2", 0.94e9, 61.5e12, 16 * 2 ** 30, 450e9, 2),
+    "v5e": Chip("v5e:2x2", 1.5e9, 197e12, 16 * 2 ** 30, 819e9, 1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled program.
+
+    Attributes:
+      cycles: the compiler's estimate for a run.
+      temporary, arguments, code: bytes of memory while it runs.
+      random_bytes: random numbers that it writes, for which there is no estimate.
+      groups: kind of operation → cycles.
+      text: of the compiled program.
+    """
+
+    cycles: int
+    temporary: int
+    arguments: int
+    code: int
+    random_bytes: int
+    groups: dict[str, int]
+    text: str
+
+    @property
+    def memory(self) -> int:
+        """Returns bytes of memory in all."""
+        return self.temporary + self.arguments + self.code
+
+
+def prepare() -> None:
+    """Imports jax and finds libtpu; raises peers.NotInstalled."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    peers.imported("libtpu", "libtpu, the TPU's compiler,")
+    peers.imported("jax", "jax")
+
+
+def exported(function: Callable[..., Any], *specs: Any) -> bytes:
+    """Returns the HLO of a function of tensors, as TensorFlow would give it to XLA on a
+    TPU but for what `to_tpu` replaces."""
+    import tensorflow as tf
+    from albert_tf.modeling.kernels import fast
+    from tensorflow.python.eager.polymorphic_function import compiler_ir
+
+    kind, fast.device_kind = fast.device_kind, lambda: "TPU"
+    try:
+        concrete = tf.function(
+            function, jit_compile=True, autograph=False).get_concrete_function(*specs)
+    finally:
+        fast.device_kind = kind
+    return compiler_ir.from_concrete_function(concrete)(
+        stage="hlo_serialized", platform_name="CPU")
+
+
+def to_tpu(hlo: bytes) -> Any:
+    """Converts HLO from `exported` to a module of StableHLO for a TPU, and the context
+    in which it lives."""
+    from jax._src.interpreters import mlir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    context = mlir.make_ir_context()
+    with context, ir.Location.unknown():
+        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(hlo))
+        replaced: dict[str, list] = {"mhlo.copy": [], "stablehlo.rng_bit_generator": []}
+
+        def visit(operation):
+            if operation.name in replaced:
+                replaced[operation.name].append(operation)
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(visit)
+        for copy in replaced["mhlo.copy"]:  # Has no meaning in StableHLO.
+            copy.results[0].replace_all_uses_with(copy.operands[0])
+            copy.operation.erase()
+        for draw in replaced["stablehlo.rng_bit_generator"]:
+            with ir.InsertionPoint(draw):
+                state, rest = (stablehlo.slice(draw.operands[0], [first], [end], [1])
+                               for first, end in ((0, 2), (2, 3)))
+                new = stablehlo.RngBitGeneratorOp(
+                    state.type, draw.results[1].type,
+                    stablehlo.RngAlgorithmAttr.get("DEFAULT"), state)
+                draw.results[0].replace_all_uses_with(
+                    stablehlo.concatenate([new.results[0], rest], 0))
+                draw.results[1].replace_all_uses_with(new.results[1])
+            draw.operation.erase()
+    return module, context
+
+
+def compile_module(module: Any, chip: Chip) -> Program:
+    """Compiles a module of StableHLO for one core."""
+    from jax.experimental import topologies
+    from jaxlib import xla_client
+
+    device = topologies.get_topology_desc(
+        topology_name=chip.topology, platform="tpu").devices[0]
+    options = xla_client.CompileOptions()
+    options.num_replicas = options.num_partitions = 1
+    return program_of(device.client.compile(
+        module, xla_client.DeviceList((device,)), options))
+
+
+def compiled(function: Callable[..., Any], specs: Sequence[Any], chip: Chip) -> Program:
+    """Compiles a TensorFlow function of tensors for one core."""
+    module, context = to_tpu(exported(function, *specs))
+    with context:
+        return compile_module(module, chip)
+
+
+def program_of(executable: Any) -> Program:
+    """Returns what the compiler says of its program."""
+    memory = executable.get_compiled_memory_stats()
+    text = executable.hlo_modules()[0].to_string()
+    groups, random_bytes = _costs(text)
+    return Program(sum(groups.values()), memory.temp_size_in_bytes,
+                   memory.argument_size_in_bytes, memory.generated_code_size_in_bytes,
+                   random_bytes, groups, text)
+
+
+# ---- reading the compiled text ---------------------------------------------
+
+_START = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_OPERATION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z][a-z\-]*)\(")
+_BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "u16": 2, "f32": 4, "u32": 4, "s32": 4,
+          "u64": 8, "s64": 8, "f64": 8}
+# The first kind whose operation occurs in a fusion is its kind.
+_KINDS = (("products", ("convolution", "dot")),
+          ("sums and maxima", ("reduce", "reduce-window", "scatter")),
+          ("exchange", ("all-reduce",)))
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Splits the text into the lines of each computation; also returns the entry's
+    name."""
+    lines: dict[str, list[str]] = collections.defaultdict(list)
+    name = entry = ""
+    for line in text.splitlines():
+        start = _START.match(line)
+        if start:
+            name = start[2]
+            entry = name if start[1] else entry
+        elif name and line.startswith(" "):
+            lines[name].append(line)
+    return lines, entry
+
+
+def _costs(text: str) -> tuple[dict[str, int], int]:
+    """Returns the estimated cycles of each kind of operation and the bytes of random
+    numbers; a loop's body counts as often as it runs."""
+    computations, entry = _computations(text)
+    cycles: dict[str, int] = collections.Counter()
+    random_bytes = 0
+    trips = 1
+
+    def add(name: str, times: int) -> None:
+        nonlocal random_bytes, trips
+        for line in computations[name]:
+            operation = _OPERATION.match(line)
+            if not operation:
+                continue
+            shape, kind = operation.groups()
+            estimate = re.search(r'"estimated_cycles":"(\d+)"', line)
+            if estimate:
+                cycles[_kind_of(line, kind, computations)] += times * int(estimate[1])
+            if kind == "rng-bit-generator":
+                random_bytes += times * _size(shape)
+            if kind == "while":
+                parts = dict(re.findall(r"(condition|body)=%?([\w.\-]+)", line))
+                # The loop of a gradient has no constant: it counts as its forward
+                # loop, the one before it.
+                trips = _trips(parts["condition"], computations) or trips
+                add(parts["body"], times * trips)
+            elif kind in ("call", "conditional"):
+                for called in re.findall(
+                        r"(?:to_apply=|computation=|branch_computations=\{)%?([\w.\-]+)",
+                        line):
+                    add(called, times)
+
+    add(entry, 1)
+    return dict(cycles), random_bytes
+
+
+def _kind_of(line: str, kind: str, computations) -> str:
+    called = re.search(r"calls=%?([\w.\-]+)", line)
+    kinds = {kind}
+    if called:
+        kinds |= {operation[2] for operation in map(
+            _OPERATION.match, computations[called[1]]) if operation}
+    for name, operations in _KINDS:
+        if kinds & set(operations):
+            return name
+    moves = {"copy", "transpose", "reshape", "bitcast", "parameter", "fusion", "slice",
+             "concatenate", "dynamic-slice", "dynamic-update-slice", "constant",
+             "copy-start", "copy-done", "broadcast"}
+    return "copies" if kinds <= moves else "other element-wise"
+
+
+def _trips(condition: str, computations) -> int:
+    """Returns how often a loop runs that counts from 0: the largest constant in its
+    condition, or 0 if there is none."""
+    lines = list(computations[condition])
+    for line in computations[condition]:
+        called = re.search(r"calls=%?([\w.\-]+)", line)
+        lines += computations[called[1]] if called else []
+    numbers = [int(number) for line in lines for number in re.findall(
+        r"s32\[\][^ ]* constant\((\d+)\)", line)]
+    return max(numbers, default=0)
+
+
+def _size(shape: str) -> int:
+    """Returns the bytes of a shape such as (u64[2], u32[8,128])."""
+    total = 0
+    for kind, sizes in re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape):
+        count = 1
+        for size in filter(None, sizes.split(",")):
+            count *= int(size)
+        total += count * _BYTES.get(kind, 4)
+    return total
+
+
+# ---- the steps -------------------------------------------------------------
+
+
+def trainer_program(trainer: Any, batch: dict[str, Any], chip: Chip, parts: int = 1
+                    ) -> Program:
+    """Compiles what one replica of a Trainer computes in a step."""
+    import tensorflow as tf
+
+    specs = {name: tf.TensorSpec(value.shape, value.dtype)
+             for name, value in batch.items()}
+    return compiled(lambda features: trainer._replica_step(
+        trainer.computation, parts, features), [specs], chip)
+
+
+def keras_hub_program(config: Any, size: int, length: int, dtype: str, chip: Chip
+                      ) -> Program:
+    """Compiles keras-hub's AlbertMaskedLM on JAX, with AdamW as in
+    contestants.keras_hub: it has no sentence loss."""
+    os.environ["KERAS_BACKEND"] = "jax"
+    import jax
+    import numpy as np
+    from jax.experimental import topologies
+
+    from benchmarks import contestants
+
+    models, keras, backbone = peers.keras_hub_backbone(config, dtype)
+    model = models.AlbertMaskedLM(backbone, preprocessor=None)
+    optimizer = keras.optimizers.AdamW(1e-4, global_clipnorm=1.0)
+    optimizer.build(model.trainable_variables)
+    batch = contestants.random_batch(config, size, length)
+    features = {"token_ids": batch["input_ids"], "padding_mask": batch["input_mask"],
+                "segment_ids": batch["segment_ids"],
+                "mask_positions": batch["masked_lm_positions"]}
+    labels = batch["masked_lm_ids"]
+
+    def loss(trainable, fixed, features, labels):
+        scores, fixed = model.stateless_call(trainable, fixed, features, training=True)
+        return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(
+            labels, keras.ops.cast(scores, "float32"))), fixed
+
+    def step(trainable, fixed, state, features, labels):
+        (value, fixed), gradients = jax.value_and_grad(loss, has_aux=True)(
+            trainable, fixed, features, labels)
+        trainable, state = optimizer.stateless_apply(state, gradients, trainable)
+        return value, trainable, fixed, state
+
+    device = topologies.get_topology_desc(
+        topology_name=chip.topology, platform="tpu").devices[0]
+    place = jax.sharding.SingleDeviceSharding(device)
+
+    def spec(value):
+        value = np.asarray(value)
+        return jax.ShapeDtypeStruct(value.shape, value.dtype)
+
+    arguments = jax.tree.map(spec, (
+        [v.value for v in model.trainable_variables],
+        [v.value for v in model.non_trainable_variables],
+        [v.value for v in optimizer.variables], features, labels))
+    lowered = jax.jit(step, in_shardings=place, out_shardings=place,
+                      donate_argnums=(0, 1, 2)).lower(*arguments)
+    return program_of(lowered.compile().runtime_executable())
