@@ -142,7 +142,21 @@ def test_python_versions_are_the_same_everywhere():
     assert ">=3.10,<3.14" in texts["pyproject.toml"]
     assert re.findall(r"Python :: (3\.\d+)", texts["pyproject.toml"]) == [
         f"3.{minor}" for minor in range(10, 14)]
+    assert re.findall(r'"(3\.\d+)"', (ROOT / ".github/workflows/tests.yml").read_text(
+        encoding="utf-8")) == [f"3.{minor}" for minor in range(10, 14)]
     assert "<= (3, 13)" in texts["Makefile"]
     assert "Python 3.10 to 3.13" in texts["README.md"]
     assert "Python 3.10 to 3.13" in texts["requirements.txt"]
     assert (3, 10) <= sys.version_info[:2] <= (3, 13)
+
+
+def test_continuous_integration_has_one_list_of_commands():
+    """The workflow and the hooks call .ci/run, or a part of it."""
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in (
+        ".ci/run", "Makefile", ".github/workflows/tests.yml", ".pre-commit-config.yaml")}
+    suites = re.search(r"for suite in (.*); do", texts[".ci/run"])[1].split()
+    targets = re.findall(r"^([\w-]+): \$\(VENV\)", texts["Makefile"], re.M)
+    assert {*suites} <= {*targets}
+    assert re.findall(r"- run: (.*)", texts[".github/workflows/tests.yml"]) == [".ci/run"]
+    entries = re.findall(r"entry: make ([\w-]+)", texts[".pre-commit-config.yaml"])
+    assert entries and {*entries} <= {*suites}
