@@ -160,3 +160,11 @@ def test_continuous_integration_has_one_list_of_commands():
     assert re.findall(r"- run: (.*)", texts[".github/workflows/tests.yml"]) == [".ci/run"]
     entries = re.findall(r"entry: make ([\w-]+)", texts[".pre-commit-config.yaml"])
     assert entries and {*entries} <= {*suites}
+
+
+def test_the_image_copies_what_its_context_has():
+    copied = re.findall(r"^COPY (\S+) ", (ROOT / "Dockerfile").read_text(encoding="utf-8"),
+                        re.M)
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8")
+    assert sorted(copied) == re.findall(r"^!(.*)", ignored, re.M)
+    assert all((ROOT / name).exists() for name in copied)
