@@ -1,6 +1,6 @@
 # make quickstart   from text to a pretrained ALBERT, in about ten minutes
 # make venv         only the virtual environment; then: source .venv/bin/activate
-# make lint         ruff: unused names, common mistakes, long lines
+# make lint         ruff (unused names, common mistakes, long lines) and mypy (types)
 # make test         the tests; test-long and test-slow run what takes longer
 # make docs         the documentation as a site, in site/index.html
 #
@@ -31,6 +31,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
 
 test: $(VENV)/.installed
 	$(PYTEST)

@@ -68,6 +68,7 @@ def test_wheel_has_the_command_and_the_scripts(tmp_path):
         [metadata] = [name for name in files.namelist() if name.endswith("/METADATA")]
         page = email.message_from_bytes(files.read(metadata)).get_payload()
     assert sorted(names) == sorted([
+        "albert_tf/py.typed",
         *(f"albert_tf/scripts/{path.name}" for path in ROOT.glob("*.py")),
         *(str(path.relative_to(ROOT)) for path in (ROOT / "albert_tf").rglob("*.py"))])
     assert page.startswith("# albert_tf") and page == package_hook.adapted(page)
