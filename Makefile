@@ -1,5 +1,6 @@
 # make quickstart   from text to a pretrained ALBERT, in about ten minutes
 # make venv         only the virtual environment; then: source .venv/bin/activate
+# make lint         ruff (unused names, common mistakes, long lines) and mypy (types)
 # make test         the tests; test-long and test-slow run what takes longer
 # make docs         the documentation as a site, in site/index.html
 #
@@ -15,7 +16,7 @@ TEXT ?=
 OUTPUT ?= quickstart_output
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart venv test test-long test-slow docs clean
+.PHONY: quickstart venv lint test test-long test-slow docs clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python quickstart.py --text='$(TEXT)' --output_dir='$(OUTPUT)'
@@ -27,6 +28,10 @@ venv: $(VENV)/.installed
 # replaced, but not for ever.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
     --max-worker-restart=3
+
+lint: $(VENV)/.installed
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
 
 test: $(VENV)/.installed
 	$(PYTEST)

@@ -57,14 +57,20 @@ OUTPUTS = ("corpus.txt", "heldout.txt", "corpus.txt.summary.json", "spm.model",
 BYTES_PER_PIECE = 500
 
 
+def command(name: str) -> str:
+    """Returns how a script is started: in a clone, or by the installed package."""
+    by_albert = sys.argv[0].startswith("albert ")
+    return f"albert {name}" if by_albert else f"python {name}.py"
+
+
 def run_script(step: str, script: str, **flag_values) -> None:
     """Runs one of the project's scripts and prints its command."""
-    command = [sys.executable, os.path.join(os.path.dirname(__file__) or ".", script)]
-    command += [f"--{name}={value}" for name, value in flag_values.items()]
-    shown = ["python", script, *command[2:]]
-    print(f"\n== {step}\n{' '.join(shlex.quote(word) for word in shown)}\n", flush=True)
+    path = os.path.join(os.path.dirname(__file__) or ".", script)
+    words = [f"--{name}={value}" for name, value in flag_values.items()]
+    shown = " ".join([command(script.removesuffix(".py")), *map(shlex.quote, words)])
+    print(f"\n== {step}\n{shown}\n", flush=True)
     begin = time.monotonic()
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen([sys.executable, path, *words]) as process:
         try:
             status = process.wait()
         except BaseException:
@@ -172,10 +178,10 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
 
 == Next steps
 
-  Your own text:         make quickstart TEXT='my/*.txt'
+  Your own text:         {command("quickstart")} --text='my/*.txt' --output_dir=mine
   Train longer:          the command of step 4 with a larger --num_train_steps
-  A published size:      python run_pretraining.py --help   (--model=base)
-  A TF1 checkpoint:      python run_pretraining.py --init_checkpoint=model.ckpt-best ...
+  A published size:      {command("run_pretraining")} --help   (--model=base)
+  A TF1 checkpoint:      {command("run_pretraining")} --init_checkpoint=model.ckpt-best ...
 """)
 
 
@@ -186,7 +192,8 @@ def main(argv):
     if os.path.exists(f"{folder}/model/checkpoint"):
         raise InputError(
             f"{folder} holds the output of an earlier quickstart; remove it (rm -r "
-            f"{folder}), or choose a different folder: make quickstart OUTPUT=FOLDER.")
+            f"{folder}), or choose a different folder with --output_dir (make "
+            "quickstart OUTPUT=FOLDER).")
     texts = files.expand_patterns(FLAGS.text, "--text") if FLAGS.text else []
     files.prepare_outputs(
         {"--output_dir": [f"{folder}/{name}" for name in files.names_in(folder)

@@ -35,7 +35,7 @@ TensorFlow.
 
 import importlib
 import os
-from typing import Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 __version__ = "0.2.0"
 
@@ -74,3 +74,16 @@ __getattr__, __dir__ = lazily(__name__, {
     "modeling.pretraining": "AlbertForPreTraining",
 }, modules="checkpoints config errors features files finetuning masking modeling "
            "pretraining_data records serving text tokenization training")
+
+if TYPE_CHECKING:  # The same names for type checkers, which run no code.
+    from albert_tf import (
+        checkpoints as checkpoints, config as config, errors as errors,
+        features as features, files as files, finetuning as finetuning,
+        masking as masking, modeling as modeling, pretraining_data as pretraining_data,
+        records as records, serving as serving, text as text,
+        tokenization as tokenization, training as training)
+    from albert_tf.config import AlbertConfig as AlbertConfig
+    from albert_tf.errors import InputError as InputError
+    from albert_tf.modeling.albert import AlbertModel as AlbertModel
+    from albert_tf.modeling.pretraining import AlbertForPreTraining as AlbertForPreTraining
+    from albert_tf.serving.predict import load as load

@@ -137,18 +137,18 @@ class AlbertConfig:
         `architectures`, is translated: its "gelu" becomes `gelu_erf`, for example.
         """
         names = {field.name for field in dataclasses.fields(cls)} - {"extra"}
-        values = dict(values)
-        if "model_type" in values or "architectures" in values:
+        entries = dict(values)
+        if "model_type" in entries or "architectures" in entries:
             # The module of that format translates it. It is imported only now, so that
             # the core does not depend on formats.
-            values = importlib.import_module(_HUGGINGFACE).config_values(values)
-        elif values.get("hidden_act") == "gelu_new":
-            values["hidden_act"] = "gelu"
+            entries = importlib.import_module(_HUGGINGFACE).config_values(entries)
+        elif entries.get("hidden_act") == "gelu_new":
+            entries["hidden_act"] = "gelu"
         # The original writes null for the linear activation.
-        if values.get("hidden_act", "") is None:
-            values["hidden_act"] = "linear"
-        extra = {k: v for k, v in values.items() if k not in names}
-        return cls(**{k: v for k, v in values.items() if k in names},
+        if entries.get("hidden_act", "") is None:
+            entries["hidden_act"] = "linear"
+        extra = {k: v for k, v in entries.items() if k not in names}
+        return cls(**{k: v for k, v in entries.items() if k in names},
                    extra=extra).simplified()
 
     @classmethod
@@ -174,7 +174,7 @@ class AlbertConfig:
 
     def simplified(self) -> "AlbertConfig":
         """Returns an equal config whose fields without effect have their defaults."""
-        changes = {}
+        changes: dict[str, Any] = {}
         if self.embedding_size != self.hidden_size:
             changes["project_embeddings"] = False
         if self.masked_lm_layer_norm_eps == self.layer_norm_eps:
@@ -190,7 +190,7 @@ class AlbertConfig:
     def replace(self, **changes) -> "AlbertConfig":
         """Returns a copy with some fields changed; strings are converted to the field's
         type."""
-        types = {field.name: field.type for field in dataclasses.fields(self)}
+        types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(self)}
         for name, value in changes.items():
             if name not in types or name == "extra":
                 raise InputError(
@@ -259,8 +259,8 @@ def shown(value: Any) -> str:
 
 def _check_type(field: dataclasses.Field, value: Any) -> None:
     """Raises InputError if a value is not of its field's type."""
-    types = {int: int, float: (int, float), str: str, bool: bool}.get(
-        field.type, Mapping)
+    accepted: dict[Any, Any] = {int: int, float: (int, float), str: str, bool: bool}
+    types = accepted.get(field.type, Mapping)
     # In Python True is an int, too: it is accepted only where a bool is expected.
     if not isinstance(value, types) or (
             isinstance(value, bool) and field.type is not bool):

@@ -48,7 +48,8 @@ flags.DEFINE_integer("train_batch_size", 32, "Sequences per step; the default is
                      "of both tasks' recipes.", lower_bound=1)
 flags.DEFINE_integer("eval_batch_size", 8, "Sequences per batch in evaluation.",
                      lower_bound=1)
-flags.DEFINE_integer("num_length_buckets", 8, "Number of lengths, as in the scripts.", lower_bound=1)
+flags.DEFINE_integer("num_length_buckets", 8, "Number of lengths, as in the scripts.",
+                     lower_bound=1)
 flags.DEFINE_integer("num_repeats", 3, "Number of rounds.", lower_bound=1)
 flags.DEFINE_integer("max_pieces_in_memory", 2048,
                      "Batches with more tokens are computed in parts.", lower_bound=1)

@@ -221,7 +221,8 @@ ABSURD = ("nan", "inf", "-inf", "1e400", str(BIG), str(-BIG))
 # Steps and repeats that would take for ever if they are taken at their word.
 LONG = ("num_train_steps", "train_step", "dupe_factor", "num_train_epochs",
         "max_train_steps", "num_seeds")
-VALUES = ["", "-1", "0", "1", *ABSURD, "1e-400", "0.5", "-0.0", "1e9", "2147483648", "None", "true", "maybe", ",", "a,b",
+VALUES = ["", "-1", "0", "1", *ABSURD, "1e-400", "0.5", "-0.0", "1e9", "2147483648",
+          "None", "true", "maybe", ",", "a,b",
           "/dev/null/x", "no/such/file", "/", ".", "~", " ", "\u00e9\u4e2d", "x" * 5000,
           "{}", "[1]", "*", "[", "t.tfrecord", "config.json", "text.txt", "gs:/x", "\n",
           "--", "spm.model", "out", "hidden_size=-1", "hidden_size=nan",

@@ -49,7 +49,9 @@ MAY_IMPORT = {
 # Modules with a narrower rule than their folder's.
 MAY_IMPORT_ONLY = {"serving.saved_model": {
     "errors", "files", "text_files", "finetuning.classification.head",
-    "tokenization.in_graph"}}
+    "tokenization.in_graph"},
+    # What `python -m albert_tf` runs, which nothing imports.
+    "__main__": {"cli.commands"}}
 
 # The paper, in the order in which a newcomer reads it (albert_tf/__init__.py).
 CORE = ("config", "masking.options", "masking.reference", "pretraining_data.options",
@@ -133,7 +135,7 @@ def own_modules(path):
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_every_folder_imports_what_it_may(module):
     folder = folder_of(module)
-    assert folder or module in GROUND, (
+    assert folder or module in GROUND or module in MAY_IMPORT_ONLY, (
         f"{module}: every module but the ground's lies in a folder")
     assert not folder or folder in MAY_IMPORT, f"{folder}: add it to MAY_IMPORT"
     for other in own_modules(MODULES[module]):

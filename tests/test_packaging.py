@@ -1,15 +1,22 @@
 """`pip install .`: the package alone, which needs no TensorFlow for data creation.
 
-    python -m pytest tests/test_packaging.py -m slow
+    python -m pytest tests/test_packaging.py -m 'long or slow'
 """
 
+import email
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
+import zipfile
 
 import pytest
 
 import albert_tf
+from docs import package_hook
 from tests.helpers import ROOT
 
 LIGHT = """
@@ -30,22 +37,101 @@ def run(*command, **options):
     return done.stdout
 
 
+def copy_sources(folder):
+    """Copies the files that a package is built from; building leaves traces."""
+    folder.mkdir()
+    for path in (*ROOT.glob("*.py"), *(ROOT / name for name in (
+            "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "docs"))):
+        run("cp", "-r", str(path), str(folder))
+    shutil.copytree(ROOT / "albert_tf", folder / "albert_tf",
+                    ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+TEXT = "One sentence here.\nAnother sentence there.\n\nA second text.\nIt has two.\n"
+VOCABULARY = "[PAD] [UNK] [CLS] [SEP] [MASK] one sentence .".replace(" ", "\n") + "\n"
+
+
+@pytest.mark.long
+def test_wheel_has_the_command_and_the_scripts(tmp_path):
+    """Built without a network, by way of a source distribution. The bare environment
+    finds the packages that the wheel asks for in that of the tests."""
+    run(sys.executable, "-c", "import setuptools.build_meta as build, sys\n"
+        "build.build_sdist(sys.argv[1])", tmp_path, cwd=copy_sources(tmp_path / "source"))
+    [source] = tmp_path.glob("*.tar.gz")
+    pip = (sys.executable, "-m", "pip")
+    run(*pip, "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation",
+        "--wheel-dir", tmp_path, source)
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as files:
+        names = [name for name in files.namelist() if ".dist-info/" not in name]
+        [metadata] = [name for name in files.namelist() if name.endswith("/METADATA")]
+        page = email.message_from_bytes(files.read(metadata)).get_payload()
+    assert sorted(names) == sorted([
+        "albert_tf/py.typed",
+        *(f"albert_tf/scripts/{path.name}" for path in ROOT.glob("*.py")),
+        *(str(path.relative_to(ROOT)) for path in (ROOT / "albert_tf").rglob("*.py"))])
+    assert page.startswith("# albert_tf") and page == package_hook.adapted(page)
+
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv/bin/python"
+    run(*pip, "--python", python, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+    (pathlib.Path(site.strip()) / "tests.pth").write_text(
+        sysconfig.get_path("purelib") + "\n")
+
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+
+    def albert(*words, status=0):
+        done = subprocess.run([tmp_path / "venv/bin/albert", *words], cwd=tmp_path,
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        return done.stdout + done.stderr
+
+    assert run(python, "-m", "albert_tf", "--help", cwd=tmp_path) == albert("--help")
+    assert albert("--version").strip() == albert_tf.__version__
+    assert "11,683,584" in albert("count_parameters", "--model=base")
+    assert "--init_checkpoint:" in albert("classify", "--help", status=1)
+    assert "Did you mean serve?" in albert("srve", status=1)
+    log = albert("create_pretraining_data", "--input_file=text.txt",
+                 "--output_file=data.tfrecord", "--vocab_file=vocab.txt",
+                 "--max_seq_length=16", "--max_predictions_per_seq=3", "--num_workers=2")
+    assert re.search(r"Wrote .*data\.tfrecord", log)
+    assert (tmp_path / "data.tfrecord").stat().st_size > 0
+
+
+def test_packages_are_listed():
+    listed = re.search(r"^packages = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(
+        encoding="utf-8"), re.M | re.S)[1]
+    folders = {".".join(path.parent.relative_to(ROOT).parts)
+               for path in (ROOT / "albert_tf").rglob("__init__.py")}
+    assert set(re.findall(r'"([\w.]+)"', listed)) == folders | {"albert_tf.scripts"}
+
+
+@pytest.mark.parametrize("text, alone, with_address", [
+    ("[A](docs/A.md#b), [`C`](c/)", "A, `C`",
+     "[A](https://x.example/y/blob/HEAD/docs/A.md#b), "
+     "[`C`](https://x.example/y/blob/HEAD/c/)"),
+    ("[two\nwords](#two-words)", "two\nwords", "two\nwords"),
+    ("[A](https://a.example/)", "[A](https://a.example/)", "[A](https://a.example/)"),
+    ("`a[0](b)`\n```py\na[0](b)\n```", "`a[0](b)`\n```py\na[0](b)\n```",
+     "`a[0](b)`\n```py\na[0](b)\n```")])
+def test_links_of_the_readme_work_on_the_page_of_an_index(text, alone, with_address):
+    assert package_hook.adapted(text) == alone
+    assert package_hook.adapted(text, "https://x.example/y/") == with_address
+
+
 @pytest.mark.slow
 def test_installed_package_tokenizes_and_creates_data(tmp_path):
     """Downloads what pyproject.toml asks for; builds from a copy, without traces."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in ("albert_tf", "pyproject.toml", "README.md", "LICENSE"):
-        run("cp", "-r", str(ROOT / name), str(source))
-    run(python, "-m", "pip", "install", "--quiet", str(source))
+    run(python, "-m", "pip", "install", "--quiet", copy_sources(tmp_path / "source"))
     assert run(python, "-c", LIGHT, cwd=tmp_path).strip() == albert_tf.__version__
-    (tmp_path / "text.txt").write_text("One sentence here.\nAnother sentence there.\n\n"
-                                       "A second text.\nIt has two sentences.\n")
-    (tmp_path / "vocab.txt").write_text("\n".join(
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "sentence", "."]) + "\n")
-    run(python, ROOT / "create_pretraining_data.py", "--input_file=text.txt",
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    run(tmp_path / "venv/bin/albert", "create_pretraining_data", "--input_file=text.txt",
         "--output_file=data.tfrecord", "--vocab_file=vocab.txt", "--max_seq_length=16",
         "--max_predictions_per_seq=3", "--num_workers=1", cwd=tmp_path)
     assert (tmp_path / "data.tfrecord").stat().st_size > 0
@@ -55,7 +141,31 @@ def test_python_versions_are_the_same_everywhere():
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in (
         "pyproject.toml", "Makefile", "README.md", "requirements.txt")}
     assert ">=3.10,<3.14" in texts["pyproject.toml"]
+    assert re.findall(r"Python :: (3\.\d+)", texts["pyproject.toml"]) == [
+        f"3.{minor}" for minor in range(10, 14)]
+    assert re.findall(r'"(3\.\d+)"', (ROOT / ".github/workflows/tests.yml").read_text(
+        encoding="utf-8")) == [f"3.{minor}" for minor in range(10, 14)]
     assert "<= (3, 13)" in texts["Makefile"]
     assert "Python 3.10 to 3.13" in texts["README.md"]
     assert "Python 3.10 to 3.13" in texts["requirements.txt"]
     assert (3, 10) <= sys.version_info[:2] <= (3, 13)
+
+
+def test_continuous_integration_has_one_list_of_commands():
+    """The workflow and the hooks call .ci/run, or a part of it."""
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in (
+        ".ci/run", "Makefile", ".github/workflows/tests.yml", ".pre-commit-config.yaml")}
+    suites = re.search(r"for suite in (.*); do", texts[".ci/run"])[1].split()
+    targets = re.findall(r"^([\w-]+): \$\(VENV\)", texts["Makefile"], re.M)
+    assert {*suites} <= {*targets}
+    assert re.findall(r"- run: (.*)", texts[".github/workflows/tests.yml"]) == [".ci/run"]
+    entries = re.findall(r"entry: make ([\w-]+)", texts[".pre-commit-config.yaml"])
+    assert entries and {*entries} <= {*suites}
+
+
+def test_the_image_copies_what_its_context_has():
+    copied = re.findall(r"^COPY (\S+) ", (ROOT / "Dockerfile").read_text(encoding="utf-8"),
+                        re.M)
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8")
+    assert sorted(copied) == re.findall(r"^!(.*)", ignored, re.M)
+    assert all((ROOT / name).exists() for name in copied)

@@ -1,13 +1,17 @@
 """The names that other code relies on, used as the README shows them."""
 
+import ast
 import doctest
 import importlib
+import inspect
+import pathlib
+import re
 
 import numpy as np
 import pytest
 
 import albert_tf
-from tests.helpers import FIXTURES, run_python
+from tests.helpers import FIXTURES, ROOT, run_python
 
 CONFIG = dict(vocab_size=4000, embedding_size=8, hidden_size=16, num_hidden_layers=2,
               num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
@@ -152,3 +156,29 @@ def test_paths_of_pathlib(config, tmp_path):
                  lambda: squad.SquadTask().read(tmp_path / "none.json")):
         with pytest.raises(albert_tf.InputError, match=str(tmp_path)):
             read()
+
+
+@pytest.mark.parametrize("package", ["", "checkpoints", "serving", "tokenization"])
+def test_type_checkers_see_the_names_that_load_lazily(package):
+    """Each name of `lazily` is imported for them, from the same module."""
+    module = importlib.import_module(f"albert_tf.{package}".rstrip("."))
+    [block] = [node for node in ast.parse(inspect.getsource(module)).body
+               if isinstance(node, ast.If)]
+    names = {alias.name: node.module for node in block.body for alias in node.names
+             if alias.name == alias.asname}
+    lazy = {*module.__dir__()} - {*vars(module)}
+    assert lazy <= {*names} <= {*dir(module)}
+    for name, source in names.items():
+        assert getattr(module, name) is getattr(importlib.import_module(source), name)
+
+
+@pytest.mark.long
+def test_examples_of_the_pages_pass_a_type_checker(tmp_path):
+    pytest.importorskip("mypy")
+    for page in ("README.md", "docs/PYTHON.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for i, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.S)):
+            (tmp_path / f"{pathlib.Path(page).stem}_{i}.py").write_text(code)
+    done = run_python("-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports",
+                      "--config-file=", *sorted(tmp_path.glob("*.py")))
+    assert done.returncode == 0, done.stdout + done.stderr

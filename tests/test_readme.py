@@ -13,6 +13,7 @@ import textwrap
 import pytest
 
 import albert_tf
+from albert_tf.cli.commands import COMMANDS, find
 from tests.helpers import ROOT, run_python
 
 README = ROOT / "README.md"
@@ -58,10 +59,13 @@ for name, commands in json.load(sys.stdin).items():
 
 
 def commands_in(text):
-    """(module, words) of each `python script.py ...` or `python -m benchmarks...`,
-    `experiments...`."""
+    """(module, words) of each `python script.py ...`, `albert command ...` or
+    `python -m benchmarks...`, `experiments...`."""
     text = re.sub(r"(?<!`)`[^`]+`(?!`)", lambda code: code[0].replace("\n", " "), text)
     text = re.sub(r"\\+\n *", "", text)
+    text = re.sub(
+        r"(?<![\w/.-])albert (\w+)(?= +[-'\"])",
+        lambda match: f"python {COMMANDS[find(match[1])][0]}.py", text)
     for name, words in re.findall(
             r"python (?:-m )?((?:benchmarks|experiments)\.\w+|\w+\.py\b)([^\n`]*)",
             text):
@@ -223,7 +227,7 @@ def tree():
     folders = collections.defaultdict(list)
     for path in sorted((ROOT / "albert_tf").rglob("*.py")):
         name = path.parent.relative_to(ROOT / "albert_tf").as_posix()
-        folders[name].extend([path.name] * (path.name != "__init__.py"))
+        folders[name].extend([path.name] * (not path.name.startswith("__")))
     assert sorted(folders) == sorted([".", *WAY]), "WAY lists the folders"
     lines = [*_wrapped([path.name for path in SCRIPTS], ""),
              "      scripts, each with a command in its docstring, flags and a short main",

@@ -160,7 +160,7 @@ class Checkpoint:
         folder, name = os.path.split(self.source)
         return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
                   if other.startswith(name)),
-                *[self.vocabulary.path] * (self.vocabulary is not None)]
+                *([] if self.vocabulary is None else [self.vocabulary.path])]
 
 
 # ---- heads and the original's names ----------------------------------------

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 from albert_tf import files
 from albert_tf.checkpoints import (
@@ -96,7 +97,8 @@ def _convert(input: str, output: str, format: str, config: formats.Config, head:
         raise InputError(f"{checkpoint.source}: {error}") from error
     with files.staged(output) as (staged,):
         files.make_directory(staged, output)
-        options = {"hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
+        options: dict[str, dict[str, Any]] = {
+            "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
         target.write(checkpoint, staged, **options.get(format, {}))
         files.write(os.path.join(staged, model_card.FILE),
                     model_card.text(checkpoint, format, os.path.basename(

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from typing import Iterable, Mapping, Optional, Sequence
 
+import numpy as np
 from absl import logging
 
 from albert_tf.checkpoints.bundle import Tensor
@@ -105,8 +106,12 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
     if labels and "output_weights" in outputs:
         rows = order(theirs if len(theirs) == len(labels) else (), labels, source)
     return {**tensors, **{
-        name: dataclasses.replace(tensor, read=lambda tensor=tensor: tensor.read()[rows])
+        name: dataclasses.replace(tensor, read=functools.partial(_rows, tensor, rows))
         for name, tensor in outputs.items() if rows}}
+
+
+def _rows(tensor: Tensor, rows: Sequence[int]) -> np.ndarray:
+    return tensor.read()[rows]
 
 
 def order(theirs: Sequence[str], ours: Sequence[str], source: str
@@ -121,7 +126,7 @@ def order(theirs: Sequence[str], ours: Sequence[str], source: str
 
 
 @functools.lru_cache(maxsize=None)
-def _order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
+def _order(theirs: Sequence[str], ours: Sequence[str], source: str
            ) -> Optional[list[int]]:
     theirs, ours = list(theirs), list(ours)
     if theirs == ours:
@@ -134,7 +139,7 @@ def _order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
         return None
     keys, wanted = (list(map(_key, labels)) for labels in (theirs, ours))
     if len({*keys}) < len(keys) or len({*wanted}) < len(wanted):
-        keys, wanted = theirs, ours
+        keys, wanted = list(theirs), list(ours)
     places = {key: place for place, key in enumerate(keys)}
     rest = iter(sorted({*range(len(keys))} - {*map(places.get, wanted)}))
     result = [places[key] if key in places else next(rest) for key in wanted]

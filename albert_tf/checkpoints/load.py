@@ -34,7 +34,7 @@ class Loaded:
     format: str
     config: AlbertConfig
     model: tf_keras.Model
-    tokenizer: Optional[Any]
+    tokenizer: Any
     labels: tuple[str, ...]
     report: Report
     heads: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -8,7 +8,7 @@ left over; a mismatch is an error unless it is allowed.
 
 import os
 import re
-from typing import Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 import tf_keras
@@ -47,7 +47,7 @@ def _never(name: str) -> bool:
 # ---- tensors of a model ----------------------------------------------------
 
 
-def _variables(model: tf_keras.Model) -> dict[str, object]:
+def _variables(model: tf_keras.Model) -> dict[str, Any]:
     """Returns the model's variables by the original's names."""
     variables = {variable.name.removesuffix(":0"): variable
                  for variable in model.weights}

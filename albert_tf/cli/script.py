@@ -103,9 +103,13 @@ def _is_importing(frame) -> bool:
     return False
 
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_INSTALLED = os.path.join(_PACKAGE, "scripts")
+# The folder of the scripts: a wheel has them in the package, a clone beside it.
+FOLDER = _INSTALLED if os.path.isdir(_INSTALLED) else os.path.dirname(_PACKAGE)
+
 _main = getattr(sys.modules["__main__"], "__file__", None)
-if _main and os.path.dirname(os.path.realpath(_main)) == os.path.realpath(
-        os.path.join(os.path.dirname(__file__), "..", "..")):
+if _main and os.path.dirname(os.path.realpath(_main)) == FOLDER:
     take_signals()
 
 
@@ -165,12 +169,21 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     if first_flags:
         _show_first(first_flags.split())
     try:
-        app.run(guarded)
+        try:
+            app.run(guarded)
+        except SystemExit:
+            if sys.stdout:
+                sys.stdout.flush()
+            raise
     except SystemExit as end:
         if (main.__module__ == "__main__" and "tensorflow" in sys.modules
                 and "TF_CONFIG" not in os.environ):
             _end_now(end.code)
         raise
+    except OSError as error:  # of --help, which is printed before main
+        if not _output_failed(sys.argv[0], error):
+            raise
+        sys.exit(1)  # as absl
 
 
 def _output_failed(name: str, error: OSError) -> bool:
@@ -199,7 +212,7 @@ def _reader_has_ended() -> bool:
 
 
 # Package or its module → how it is installed. Modules import these when they are used.
-_TRAIN = "pip install '.[train]'"
+_TRAIN = "pip install '%s[train]'" % ("albert_tf" if FOLDER == _INSTALLED else ".")
 _TF_MODELS = "pip install --no-deps tf-models-official==2.20.0"
 _PACKAGES = {
     "tensorflow": ("TensorFlow", _TRAIN), "tf_keras": ("tf_keras", _TRAIN),
@@ -251,7 +264,8 @@ def _is_ours(record) -> bool:
     import logging
 
     return (record.levelno > logging.INFO
-            or f"{os.sep}site-packages{os.sep}" not in record.pathname)
+            or f"{os.sep}site-packages{os.sep}" not in record.pathname
+            or os.path.realpath(record.pathname).startswith(_PACKAGE + os.sep))
 
 
 def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:

@@ -153,7 +153,7 @@ def finish(beam, made) -> None:
         input_error = _INPUT_ERROR.search(f"{type(error).__name__}: {error}")
         if input_error:
             raise InputError(input_error.group(1)) from error
-        raise _not_started(error) or error
+        raise _not_started(error) or error  # noqa: B904
     finally:
         client = getattr(result, "client", None)  # Dask's results have one.
         if client is not None:

@@ -74,5 +74,6 @@ class AlbertForPreTraining(ConfiguredModel):
     def freeze_sentence_layers(self) -> None:
         """Makes the pooler and the sentence-order head untrainable, for training
         without a sentence loss: weight decay alone would shrink them to zero."""
+        assert self.bert.pooler  # checked by __init__
         self.bert.pooler.trainable = False
         self.seq_relationship.trainable = False

@@ -66,8 +66,9 @@ class Model(loading.Loaded):
                 top_k: int = 5, batch_size: int = 32,
                 exit_threshold: Optional[float] = None, windows: bool = False,
                 truncated: bool = False, label_threshold: Optional[float] = None
-                ) -> Answer | list[Answer]:
-        """Returns answers in the order of the texts, or one answer for a single text.
+                ) -> Any:
+        """Returns answers in the order of the texts, or one answer for a single text: a
+        list of dicts, or a dict.
 
         Args:
           texts: a text, or a dict of the task's inputs, or a list of these.

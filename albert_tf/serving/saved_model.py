@@ -156,7 +156,7 @@ def _whole_numbers(given: Sequence[int], i: int, name: str) -> np.ndarray:
 def check_probability(value: Any, name: str) -> None:
     """Raises InputError if the value of the option `name` is not a probability."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
-            0 <= value <= 1):
+            0 <= value <= 1):  # type: ignore[operator]
         raise InputError(f"{name} is {value!r}; give a probability from 0 to 1.")
 
 

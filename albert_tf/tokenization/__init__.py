@@ -1,6 +1,8 @@
 """Splits text into tokens and ids as the original implementation does, with the
 position of every token in the text."""
 
+from typing import TYPE_CHECKING
+
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
@@ -8,3 +10,10 @@ __getattr__, __dir__ = lazily(__name__, {
     "cleaning": "preprocess_text",
     "wordpiece_tokenizer": "basic_tokenize load_vocab",
 })
+
+if TYPE_CHECKING:  # The same names for type checkers.
+    from albert_tf.tokenization.cleaning import preprocess_text as preprocess_text
+    from albert_tf.tokenization.tokenizer import (
+        FullTokenizer as FullTokenizer, PieceSpan as PieceSpan)
+    from albert_tf.tokenization.wordpiece_tokenizer import (
+        basic_tokenize as basic_tokenize, load_vocab as load_vocab)

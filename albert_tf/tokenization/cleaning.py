@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import unicodedata
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 import numpy as np
 
@@ -278,7 +278,8 @@ def lower_case(chars: list[SourcedChar], rules: Rules = ORIGINAL) -> list[Source
             for char, start, end in chars for _ in char.lower()]
 
 
-def decompose(chars: list[SourcedChar], form: str) -> list[SourcedChar]:
+def decompose(chars: list[SourcedChar], form: Literal["NFD", "NFKD"]
+              ) -> list[SourcedChar]:
     """Applies unicodedata.normalize(form, text) for a decomposing form, NFD or NFKD.
 
     Each character is decomposed, and then each run of combining characters is sorted by

@@ -116,8 +116,8 @@ def _gains(proto, old, own, texts: Iterable[str]) -> list[tuple[int, str, tuple]
     parts_of = sentencepiece.SentencePieceProcessor(
         model_proto=inner.SerializeToString()).encode
     counts = collections.Counter()
-    for (word, count), before, pieces in zip(
-            words.items(), old.encode(list(words)),
+    for count, before, pieces in zip(
+            words.values(), old.encode(list(words)),
             own.encode(list(words), out_type=str)):
         if len(pieces) < len(before):
             counts.update(dict.fromkeys(pieces, count))

@@ -1,7 +1,7 @@
 """SentencePiece as in the original implementation, with offsets into the text."""
 
 import unicodedata
-from typing import Iterable
+from typing import TYPE_CHECKING, Iterable
 
 import sentencepiece
 from absl import logging
@@ -10,7 +10,7 @@ from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
-    Located, PreparedText, SourcedChar, preprocess_batch, preprocess_text,
+    Located, PreparedText, Rules, SourcedChar, preprocess_batch, preprocess_text,
     preprocess_with_sources)
 from albert_tf.tokenization.tokenizer_json import UNDERLINE, model_proto
 
@@ -33,6 +33,15 @@ class SentencePieceMixin:
     uses_sentencepiece = True
     _told = False  # whether a text that was not prepared was reported
     _advice = "train one with train_sentencepiece.py"
+    vocab: dict[str, int]
+    unk_id: int
+    do_lower_case: bool
+    strip_accents: bool
+    strip_digit_comma_prefix: bool
+    rules: Rules
+    if TYPE_CHECKING:  # FullTokenizer has them
+        def encode(self, text: str) -> list[int]: ...
+        def _prepared(self, text: str) -> str: ...
 
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
         self._processor = load(path)

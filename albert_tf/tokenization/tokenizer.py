@@ -86,11 +86,12 @@ class FullTokenizer(abc.ABC):
           InputError: the vocabulary is missing, damaged or does not fit the arguments.
         """
         self.strip_digit_comma_prefix = strip_digit_comma_prefix
-        if not (spm_model_file or vocab_file):
+        given = spm_model_file or vocab_file
+        if not given:
             raise InputError(
                 "There is no vocabulary; give --spm_model_file (SentencePiece) or "
                 "--vocab_file (WordPiece).")
-        path = self.vocabulary_path = os.fspath(spm_model_file or vocab_file)
+        path = self.vocabulary_path = os.fspath(given)
         self.vocab, pad_piece, unk_piece = self._load(path)
         cleaning = tokenizer_json.cleaning_of(path) if (
             None in (do_lower_case, strip_accents, rules)
@@ -237,7 +238,8 @@ class FullTokenizer(abc.ABC):
         """
         rows = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         if rows and isinstance(rows[0], (list, tuple)):
-            return [self.decode(row, skip_special) for row in rows]
+            return [self.decode(row, skip_special)  # type: ignore[misc]
+                    for row in rows]
         special = {self.cls_id, self.sep_id, self.pad_id} if skip_special else set()
         pieces = self.convert_ids_to_tokens(rows)
         return self._joined([piece for piece, i in zip(pieces, rows)

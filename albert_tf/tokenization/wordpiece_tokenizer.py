@@ -92,6 +92,10 @@ class WordPieceMixin:
     uses_sentencepiece = False
     _advice = "add them, or give a SentencePiece model as --spm_model_file"
     _unk_piece = "[UNK]"
+    vocab: dict[str, int]
+    do_lower_case: bool
+    strip_accents: bool
+    rules: Rules
 
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
         vocab = load_vocab(path)

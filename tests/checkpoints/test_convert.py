@@ -388,7 +388,8 @@ def test_a_preset_s_config_is_named_and_its_activation_noted(tmp_path):
         file.write_text(json.dumps(values))
 
     changed("task.json", activation="softmax")
-    assert "the task's activation softmax is not applied" in load(str(tmp_path / "kh")).report.summary()
+    summary = load(str(tmp_path / "kh")).report.summary()
+    assert "the task's activation softmax is not applied" in summary
     changed("config.json", num_layers="4")
     with pytest.raises(InputError, match="kh/config.json: config: num_hidden_layers"):
         load(str(tmp_path / "kh"))

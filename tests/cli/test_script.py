@@ -84,6 +84,16 @@ def test_an_output_that_nobody_reads_is_no_error(end, count, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("name", ["serve", "run_classifier"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_help_that_nobody_reads_is_no_error(name, unbuffered):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} {name}.py --help | true; "
+         "exit ${PIPESTATUS[0]}"], cwd=ROOT, text=True, capture_output=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, check=False)
+    assert (done.returncode, done.stderr) == (1, "")  # absl's status of --help
+
+
 def test_an_output_without_room_is_one_sentence(tmp_path):
     path = tmp_path / "try.py"
     path.write_text(OUTPUT.format(full=True, count=1))

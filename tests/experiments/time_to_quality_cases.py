@@ -111,7 +111,10 @@ def test_shares_of_time_go_by_the_median_rate_of_steps_of_a_kind(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(
         json.dumps({"step": step, "split": "train", "steps_per_second": rate}) + "\n"
         for step, rate in rates))
-    kind = lambda step: 1.0 if step < 30 else 2.0
+
+    def kind(step):
+        return 1.0 if step < 30 else 2.0
+
     # 30 steps of a quarter of a second, 20 of a second.
     assert time_to_quality.shares_of_time(str(tmp_path), [20, 50], kind) == [
         pytest.approx(5 / 27.5), 1.0]

@@ -27,11 +27,11 @@ except errors.InputError as error:
 """
 
 
-def holder(folder, environment={}):
+def holder(folder, environment=()):
     return subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(folder)], cwd=ROOT, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**os.environ, **environment})
+        env={**os.environ, **dict(environment)})
 
 
 def test_the_second_run_is_refused_with_the_first_one_s_name(tmp_path):

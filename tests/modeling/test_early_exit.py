@@ -47,7 +47,8 @@ def test_the_one_head_reads_the_first_piece_after_each_pass(config):
         hidden = model.bert(FEATURES, computation=Computation(passes=passes))
         np.testing.assert_allclose(
             found["exit_logits"][:, passes - 1],
-            model.head_layers["classification"]["exit_head"](hidden["sequence_output"][:, 0]), atol=1e-5)
+            model.head_layers["classification"]["exit_head"](
+                hidden["sequence_output"][:, 0]), atol=1e-5)
     packed = model(FEATURES, computation=Computation(skip_padding=True))
     np.testing.assert_allclose(packed["exit_logits"], found["exit_logits"], atol=1e-5)
 

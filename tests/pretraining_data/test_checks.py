@@ -84,6 +84,6 @@ def test_a_paragraph_a_line_is_reported(tmp_path, tokenizer, caplog, single, war
         SENTENCE.format("old dog").strip() + " ") * 3
     (tmp_path / "text.txt").write_text(
         "".join(f"{short}\n{short}\n\n{long}\n\n{long}\n\n" for _ in range(80)))
-    made = local.create(options, tokenizer, num_workers=1, picture=False)
+    local.create(options, tokenizer, num_workers=1, picture=False)
     found = "In the records" in caplog.text
     assert found == bool(warned) and warned in caplog.text

@@ -136,7 +136,7 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, monkeypatch):
             (word,) = [word for word in words if word in found]
             places[word].append(place)
     assert len(places) == 6
-    for word, found in places.items():
+    for found in places.values():
         assert scipy.stats.chisquare(np.bincount(found, minlength=12)).pvalue > 1e-4
     # Neighbours are no likelier to be of one document than others.
     first = {word: found[0::2] for word, found in places.items()}

@@ -160,7 +160,8 @@ EARLY = {
         dict(COLA, do_train=None),
         "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
     "learning rate": (dict(COLA, learning_rate="nan"), "learning_rate=nan: nan is not a"),
-    "no output_dir": (dict(COLA, output_dir=None), "give the folder for checkpoints: --output_dir=FOLDER"),
+    "no output_dir": (dict(COLA, output_dir=None),
+                      "give the folder for checkpoints: --output_dir=FOLDER"),
     "no data": (
         dict(COLA, data_dir="{data}/none"),
         "--task_name=cola: there is neither {data}/none/CoLA/train.tsv nor"),

@@ -96,7 +96,8 @@ def test_each_answer_is_that_of_the_pass_after_which_it_was_sure(changes, skip_p
         np.testing.assert_allclose(alone["logits"][0], found["logits"][i], atol=1e-5)
     own = answers(batch, tf.constant([1.0, 0.0] * 4))
     np.testing.assert_array_equal(own["passes"], [4, 1] * 4)
-    model.head_layers["classification"]["exit_head"].output_layer.output_bias.assign([999.0, 0.0, 0.0])
+    exit_head = model.head_layers["classification"]["exit_head"]
+    exit_head.output_layer.output_bias.assign([999.0, 0.0, 0.0])
     for threshold, after in ((0.99, 1), (1.0, 4)):  # Of a probability of 1 exactly.
         np.testing.assert_array_equal(
             answers(batch, tf.constant(threshold))["passes"], [after] * 8)

@@ -28,7 +28,8 @@ KINDS = {
     "choices": models.multiple_choice,
     "tags": functools.partial(models.tagger, num_labels=5),
 }
-_LABELS = {"several": ["late", "dear", "好"], "classes": ["bad", "good", "好"], "exits": ["bad", "good", "好"],
+_LABELS = {"several": ["late", "dear", "好"], "classes": ["bad", "good", "好"],
+           "exits": ["bad", "good", "好"],
            "tags": ["O", "B-X", "I-X", "B-Y", "I-Y"]}
 
 

@@ -102,7 +102,8 @@ def test_hugging_faces_own_files_give_the_release_s_ids(tmp_path):
 
 
 class _Refused:
-    """Imitates a sentencepiece that protobuf refuses, as with TensorFlow 2.18: stands before all importers: the module runs into protobuf's check."""
+    """Stands before all importers and imitates a sentencepiece that protobuf refuses, as
+    with TensorFlow 2.18: the module runs into protobuf's check."""
 
     def find_spec(self, name, path=None, target=None):
         if name == "sentencepiece.sentencepiece_model_pb2":

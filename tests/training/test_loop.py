@@ -51,7 +51,7 @@ def _data(tmp_path_factory):
 
 
 def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
-             stages=(), sets={}, evaluation_set={"dev data": "a"}, **options):
+             stages=(), sets=None, evaluation_set=None, **options):
     """A run of STEPS steps with a checkpoint every third."""
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
@@ -63,7 +63,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
     batches = input_pipeline.RecordBatches(
         tiny_run.SPEC, train_infos, dev_infos, seed=3,
         train_batch_size=options.train_batch_size,
-        eval_batch_size=options.eval_batch_size, stages=stages, sets=sets)
+        eval_batch_size=options.eval_batch_size, stages=stages, sets=sets or {})
 
     # Also resets the state of Keras, which the tests before may have moved.
     tf_keras.utils.set_random_seed(1)
@@ -75,7 +75,8 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
     return loop.Run(
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
-        batches, optimizer, dict(learning_rate=rate), depth, evaluation_set)
+        batches, optimizer, dict(learning_rate=rate), depth,
+        evaluation_set or {"dev data": "a"})
 
 
 @pytest.fixture(scope="module", name="finished")
