@@ -12,23 +12,26 @@ else of the project.
 """
 
 import collections
+import contextlib
 import dataclasses
 import os
 import re
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 from benchmarks import peers
 
-# libtpu would ask Google's cloud which TPU this is.
-_ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v3-8",
-                "TPU_WORKER_HOSTNAMES": "localhost", "JAX_PLATFORMS": "cpu"}
+# libtpu would ask Google's cloud which TPU this is, and lock it.
+_ENVIRONMENT = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_HOSTNAMES": "localhost",
+    "JAX_PLATFORMS": "cpu"}
 
 
 class Chip(NamedTuple):
     """One core of a TPU, from Google's documentation of the chip.
 
     Attributes:
-      topology: the smallest that libtpu describes.
+      topologies: number of replicas → a topology that libtpu describes.
       clock: cycles per second.
       flops: dense bfloat16 operations per second of a core.
       memory: bytes of memory of a core.
@@ -36,7 +39,7 @@ class Chip(NamedTuple):
       cores: per chip.
     """
 
-    topology: str
+    topologies: dict[int, str]
     clock: float
     flops: float
     memory: float
@@ -45,8 +48,8 @@ class Chip(NamedTuple):
 
 
 CHIPS = {
-    "v3": Chip("v3:2x2", 0.94e9, 61.5e12, 16 * 2 ** 30, 450e9, 2),
-    "v5e": Chip("v5e:2x2", 1.5e9, 197e12, 16 * 2 ** 30, 819e9, 1),
+    "v3": Chip({1: "v3:2x2", 8: "v3:2x2", 512: "v3:16x16"}, 0.94e9, 61.5e12, 16 * 2 ** 30, 450e9, 2),
+    "v5e": Chip({1: "v5e:2x2", 4: "v5e:2x2", 16: "v5e:4x4"}, 1.5e9, 197e12, 16 * 2 ** 30, 819e9, 1),
 }
 
 
@@ -137,24 +140,65 @@ def to_tpu(hlo: bytes) -> Any:
     return module, context
 
 
-def compile_module(module: Any, chip: Chip) -> Program:
-    """Compiles a module of StableHLO for one core."""
+def compile_module(module: Any, chip: Chip, replicas: int = 1) -> Program:
+    """Compiles a module of StableHLO for one core, or for as many as replicas."""
+    import numpy as np
     from jax.experimental import topologies
     from jaxlib import xla_client
 
-    device = topologies.get_topology_desc(
-        topology_name=chip.topology, platform="tpu").devices[0]
+    devices = topologies.get_topology_desc(
+        topology_name=chip.topologies[replicas], platform="tpu").devices[:replicas]
     options = xla_client.CompileOptions()
-    options.num_replicas = options.num_partitions = 1
-    return program_of(device.client.compile(
-        module, xla_client.DeviceList((device,)), options))
+    options.num_replicas, options.num_partitions = replicas, 1
+    options.device_assignment = xla_client.DeviceAssignment.create(
+        np.array([[device.id] for device in devices]))
+    return program_of(devices[0].client.compile(
+        module, xla_client.DeviceList(tuple(devices)), options))
 
 
-def compiled(function: Callable[..., Any], specs: Sequence[Any], chip: Chip) -> Program:
-    """Compiles a TensorFlow function of tensors for one core."""
-    module, context = to_tpu(exported(function, *specs))
+def compiled(function: Callable[..., Any], specs: Sequence[Any], chip: Chip,
+             replicas: int = 1) -> Program:
+    """Compiles what a replica computes, a TensorFlow function of tensors."""
+    with _replica_of(replicas):
+        module, context = to_tpu(exported(function, *specs))
     with context:
-        return compile_module(module, chip)
+        return compile_module(module, chip, replicas)
+
+
+class _Replica:
+    """What the training step asks of a replica's context, in XLA's own operations."""
+
+    def __init__(self, replicas: int):
+        self.num_replicas_in_sync = replicas
+
+    @property
+    def replica_id_in_sync_group(self) -> Any:
+        from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+        return gen_xla_ops.xla_replica_id()
+
+    def all_reduce(self, _, values: Any) -> Any:
+        """Returns the means over the replicas."""
+        import tensorflow as tf
+        from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+        count = self.num_replicas_in_sync
+        return tf.nest.map_structure(lambda value: gen_xla_ops.xla_all_reduce(
+            value, [list(range(count))], "Add", "CrossReplica") / count, values)
+
+
+@contextlib.contextmanager
+def _replica_of(replicas: int):
+    if replicas == 1:
+        yield
+        return
+    from unittest import mock
+
+    import tensorflow as tf
+
+    context = _Replica(replicas)
+    with mock.patch.object(tf.distribute, "get_replica_context", lambda: context):
+        yield
 
 
 def program_of(executable: Any) -> Program:
@@ -271,15 +315,17 @@ def _size(shape: str) -> int:
 # ---- the steps -------------------------------------------------------------
 
 
-def trainer_program(trainer: Any, batch: dict[str, Any], chip: Chip, parts: int = 1
-                    ) -> Program:
-    """Compiles what one replica of a Trainer computes in a step."""
+def trainer_program(trainer: Any, batch: dict[str, Any], chip: Chip, parts: int = 1,
+                    passes: Optional[int] = None, replicas: int = 1) -> Program:
+    """Compiles what one replica of a Trainer computes in a step: its share of a batch in
+    some parts, with the first `passes` layers."""
     import tensorflow as tf
 
     specs = {name: tf.TensorSpec(value.shape, value.dtype)
              for name, value in batch.items()}
+    computation = dataclasses.replace(trainer.computation, passes=passes)
     return compiled(lambda features: trainer._replica_step(
-        trainer.computation, parts, features), [specs], chip)
+        computation, parts, features), [specs], chip, replicas)
 
 
 def keras_hub_program(config: Any, size: int, length: int, dtype: str, chip: Chip
@@ -315,7 +361,7 @@ def keras_hub_program(config: Any, size: int, length: int, dtype: str, chip: Chi
         return value, trainable, fixed, state
 
     device = topologies.get_topology_desc(
-        topology_name=chip.topology, platform="tpu").devices[0]
+        topology_name=chip.topologies[1], platform="tpu").devices[0]
     place = jax.sharding.SingleDeviceSharding(device)
 
     def spec(value):

@@ -565,17 +565,18 @@ class Evaluator(orbit.AbstractEvaluator):
         losses = objective.losses(outputs, features, objective.denominators(features))
         return metric_sums(objective.metrics(outputs, features, losses))
 
-    def _step(self, iterator):
-        def replica_step(features):
-            outputs = self._outputs(features)
-            if self.metrics is not None:
-                self.metrics.update(self._metric_sums(outputs, features))
-            if self.task.objective.predictions is None:
-                return {}
-            return {**self.task.objective.predictions(outputs, features),
-                    "example_index": features["example_index"]}
+    def _replica_step(self, features):
+        """Evaluates one replica's batch; returns the predictions of its examples."""
+        outputs = self._outputs(features)
+        if self.metrics is not None:
+            self.metrics.update(self._metric_sums(outputs, features))
+        if self.task.objective.predictions is None:
+            return {}
+        return {**self.task.objective.predictions(outputs, features),
+                "example_index": features["example_index"]}
 
-        predictions = self.strategy.run(replica_step, args=(next(iterator),))
+    def _step(self, iterator):
+        predictions = self.strategy.run(self._replica_step, args=(next(iterator),))
         # Gathers the examples of all replicas, also of other hosts. It happens in the
         # graph, because outside it each gather would be traced again.
         return {name: self.strategy.gather(value, axis=0)

@@ -1,0 +1,70 @@
+"""Runs a script up to its first step, and compiles its steps for a TPU instead.
+
+    python -m tests.tpu.compile_run run_pretraining --input_file=... --output_dir=...
+
+Every kind of training step of the run (each length of a batch, each depth) and every
+kind of evaluation step is compiled by libtpu. Prints a line of JSON for each: what it
+is, its shape, and the memory of the program.
+"""
+
+import dataclasses
+import importlib
+import json
+import os
+import sys
+
+from absl import app
+
+from benchmarks import tpu_compiler
+
+
+def compile_steps(training) -> None:
+    """Takes the place of `_Training.go`: compiles, and ends the process."""
+    from albert_tf.training import steps
+
+    run, trainer = training.run, training.trainer
+
+    def compiled(what, function, dataset):
+        spec = steps.replica_spec(dataset.element_spec)
+        shapes = {name: spec[name].shape.as_list()
+                  for name in ("input_ids", "masked_lm_positions") if name in spec}
+        program = tpu_compiler.compiled(
+            lambda features: run.strategy.run(function, args=(features,)), [spec],
+            tpu_compiler.CHIPS["v3"])
+        print(json.dumps({**what, **shapes, "memory": program.memory}), flush=True)
+
+    kinds = {trainer.kind_of_step(step) for step in range(run.options.num_train_steps)}
+    for shape, passes in sorted(kinds, key=str):
+        # On TPUs padding is never skipped.
+        computation = dataclasses.replace(
+            trainer.computation, passes=passes, skip_padding=False)
+        parts = trainer._parts_of_shape(shape)
+        compiled({"step": "train", "passes": passes, "parts": parts},
+                 lambda features: trainer._replica_step(computation, parts, features),
+                 trainer.train_dataset[shape])
+    if run.evaluates:
+        evaluator = run.evaluator
+        evaluator.computation = dataclasses.replace(
+            evaluator.computation, skip_padding=False)
+        specs = {}
+        for dataset, _ in evaluator._datasets:
+            specs[steps.shape_key(dataset)] = dataset
+        for dataset in specs.values():
+            compiled({"step": "evaluate"}, evaluator._replica_step, dataset)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    """Runs the script whose name is the first argument."""
+    tpu_compiler.prepare()
+    from albert_tf.training import loop
+
+    loop._Training.go = lambda training, due: compile_steps(training)
+    script = importlib.import_module(sys.argv[1])
+    sys.argv = [f"{sys.argv[1]}.py", *sys.argv[2:]]
+    app.run(script.main)
+
+
+if __name__ == "__main__":
+    main()
