@@ -143,7 +143,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             _read_split, file=file, labels=labels, split=split)
             for split, file in data.items()},
         positive_label=labels[1] if names[0] == "accuracy" and len(labels) == 2
-        else None, of_glue=False, guid_name=_guid_name(data.values()),
+        else None, of_glue=False, column_names=_column_names(data.values()),
         multi_label=several, separator=next(
             (file.separator for file in data.values() if file.separator), ","))
 
@@ -169,11 +169,18 @@ def _in_columns(data: Mapping[str, DataFile], labels: Sequence[str] | None
             "each of them once, or leave the flag out."))
 
 
-def _guid_name(data: Iterable[DataFile]) -> str:
-    """Returns the title of the column of ids in the predictions."""
-    names = {file.guid for file in data} - {
-        None, "text_a", "text_b", "prediction", "probability", "label"}
-    return next((name for name in names if not name.isdecimal()), "guid")
+def _column_names(data: Iterable[DataFile]) -> dict[str, str]:
+    """Returns the titles of the user's columns in files of predictions. Numbers, and
+    names that mean something else there, are left out."""
+    names: dict[str, str] = {}
+    for column in ("guid", "text_a", "text_b", "label"):
+        for file in data:
+            name = getattr(file, column)
+            if isinstance(name, str) and not name.isdecimal() and name not in {
+                    "guid", "text_a", "text_b", "label", "prediction",
+                    *names.values()} and not name.startswith("probability"):
+                names.setdefault(column, name)
+    return names
 
 
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],

@@ -374,8 +374,30 @@ def test_predictions_keep_names_and_texts(tmp_path, name):
     assert [row["key"] for row in rows] == ["a7", "12"]
     assert [row["prediction"] for row in rows] == ["y", "x"]
     if not name.endswith("tsv"):
-        assert rows[0]["text_a"] == text
+        assert rows[0]["t"] == text
     assert {"probability of x", "probability of y"} <= rows[0].keys()
+
+
+@pytest.mark.parametrize("columns, header", [
+    (dict(text_a="review", label="stars", guid="key"),
+     ["key", "review", "prediction", "probability", "stars"]),
+    (dict(text_a="0", text_b="title", label="label"),
+     ["guid", "text_a", "title", "prediction", "probability", "label"]),
+    # These names mean something else in the predictions, or are there twice.
+    (dict(text_a="label", label="prediction", guid="probability of rain"),
+     ["guid", "text_a", "prediction", "probability", "label"]),
+    (dict(text_a="review", label="stars", guid="review"),
+     ["review", "text_a", "prediction", "probability", "stars"]),
+])
+def test_predictions_have_the_names_of_the_columns(tmp_path, columns, header):
+    path = write(tmp_path, "in.csv", "review,title,stars,label,prediction,key,"
+                 "probability of rain\nx,x,x,x,x,x,x\n")
+    task = custom.build_task({"test": DataFile(path, **columns)}, labels=["x", "y"])
+    task.write_predictions(
+        str(tmp_path), task.read("", "test").examples,
+        {"probabilities": np.array([[0.75, 0.25]], "f")}, str(tmp_path / "out.jsonl"))
+    [row] = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert list(row) == header
 
 
 def test_a_missing_name_is_refused(tmp_path):
