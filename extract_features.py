@@ -9,9 +9,10 @@ r"""Writes the vectors of texts, or of each token, after any layer, to a file.
 
 The model is any model that `albert_tf.load` accepts. An input file holds one text per
 line, optionally with a second text after a tab. A .jsonl file holds objects with text,
-text_pair, and an id that is copied to the output. Of a .csv or .tsv file the columns are
-read that the model was trained with, or those that --text_column, --text_b_column and
---id_column name. The output has the texts' order, and its format is that of its name's
+text_pair, and an id that is copied to the output. Of a .csv, .tsv, Parquet or Arrow file
+the columns are read that the model was trained with, or those that --text_column,
+--text_b_column and --id_column name; if there are none, the columns of Parquet have the
+names of .jsonl. The output has the texts' order, and its format is that of its name's
 end: .jsonl, .npz or .parquet. Without an output file, JSON lines are written to the
 standard output. The memory used does not depend on the number of texts. If the command
 is interrupted, run it again to resume. --runner runs it on a cluster.

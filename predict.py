@@ -11,8 +11,9 @@ r"""Runs a trained model on text: labels, answers, filled masks, order or vector
 The model is anything that `albert_tf.load` accepts. An input file holds one text per
 line, or two separated by a tab. A .jsonl file holds inputs by name: text, text_pair;
 question, passage; passage, question, options; an `id` is copied into the answer. Of a
-.csv or .tsv file the columns are read that the model was trained with, or those that
---text_column, --text_b_column and --id_column name.
+.csv, .tsv, Parquet or Arrow file the columns are read that the model was trained with,
+or those that --text_column, --text_b_column and --id_column name; if there are none,
+the columns of Parquet have the names of .jsonl.
 Answers are in the order of the inputs: JSON lines, or a table on a terminal. A wrong
 line of a file gets `error` and its `line` as its answer, and the exit status is 1. If a
 command with --input_file and --output_file is interrupted, run it again to resume.
@@ -46,8 +47,8 @@ model_flags.define_batch_size()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string("input_file", None, "File of texts to use instead of those on the "
-                    "command line: one per line, .jsonl, .csv or .tsv; - is the "
-                    "standard input.")
+                    "command line: one per line, .jsonl, .csv, .tsv or .parquet; - is "
+                    "the standard input.")
 flags.DEFINE_string("output_file", None, "File to write the answers to, as JSON lines; "
                     "default: the standard output.")
 flags.DEFINE_string("task", "", "classify, tag, answer, choose, fill-mask, order or "

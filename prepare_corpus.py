@@ -8,11 +8,11 @@ each document, and some documents held out for evaluation.
 
 The input may be plain text (UTF-8; one document per file, or with
 --document_separator=blank_line one per block of lines), the output of wikiextractor
-(--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), or the passages in SQuAD's
-JSON and RACE's files. Each may be compressed (.gz, .bz2, .xz, .zst). Instead of
-files, --input_format=python takes the English prose that comes with the running
-Python. The script prints the counts of what was read, written and dropped, and writes
-them as JSON beside the output.
+(--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), Parquet or Arrow (.parquet,
+.arrow), or the passages in SQuAD's JSON and RACE's files. Text may be compressed (.gz,
+.bz2, .xz, .zst). Instead of files, --input_format=python takes the English prose that
+comes with the running Python. The script prints the counts of what was read, written and
+dropped, and writes them as JSON beside the output.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -38,22 +38,23 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "input_format", "auto", [*readers.FORMATS, "python"],
     "Format of the input files. auto: detected from the name and beginning of each "
-    "file; squad: the paragraphs of an article, in order, are a document; race: each "
-    "passage is a document, and --input_file may name folders, such as RACE/dev; "
-    "python: no --input_file; takes the documentation of the running Python and of "
-    "the packages installed in it, and drops repeated sentences "
-    "(--deduplicate=sentences).")
+    "file; parquet: also Arrow files, each row is a document; squad: the paragraphs of "
+    "an article, in order, are a document; race: each passage is a document, and "
+    "--input_file may name folders, such as RACE/dev; python: no --input_file; takes "
+    "the documentation of the running Python and of the packages installed in it, and "
+    "drops repeated sentences (--deduplicate=sentences).")
 flags.DEFINE_string(
-    "json_field", "text", "Name of the field with the text (JSON lines only).")
+    "json_field", "text", "Name of the field, or column, with the text (JSON lines and "
+    "Parquet only).")
 flags.DEFINE_enum(
     "document_separator", "file", readers.DOCUMENT_SEPARATORS,
     "What separates documents (plain text only). file: every file is a document, such "
     "as a book or an article; blank_line: every block of lines is a document.")
 flags.DEFINE_enum(
     "line_breaks", "auto", readers.LINE_BREAKS,
-    "What a single line break means (plain text and JSON only). keep: a new paragraph; "
-    "join: nothing, because the lines are wrapped; auto: join the lines of blocks that "
-    "look wrapped to a page width.")
+    "What a single line break means (plain text, JSON, Parquet). keep: a new "
+    "paragraph; join: nothing, because the lines are wrapped; auto: join the lines of "
+    "blocks that look wrapped to a page width.")
 flags.DEFINE_bool(
     "keep_titles", False,
     "Keep the title that is the first line of an article (wikiextractor only).")
@@ -120,9 +121,9 @@ def preparation_options() -> prepare.Options:
         checks.say_unused("deduplicate", FLAGS.deduplicate == "sentences",
                           "with --input_format=python")
     if FLAGS.input_format != "auto":
-        for names, formats in (("json_field", ("jsonl",)),
+        for names, formats in (("json_field", ("jsonl", "parquet")),
                                ("document_separator", ("text",)),
-                               ("line_breaks", ("text", "jsonl")),
+                               ("line_breaks", ("text", "jsonl", "parquet")),
                                ("keep_titles", ("wikiextractor",))):
             checks.say_unused(names, FLAGS.input_format in formats,
                               f"with --input_format={FLAGS.input_format}")

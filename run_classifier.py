@@ -54,7 +54,8 @@ flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
 flags.DEFINE_string(
     "unlabeled_file", None, "Files of additional training texts without labels, for "
     "which only --teacher gives a target. One text per line (a tab between the texts of "
-    "a pair), or JSON lines with text and text_pair; comma-separated paths or globs.")
+    "a pair), or JSON lines or Parquet with text and text_pair; comma-separated paths or "
+    "globs.")
 finetuning_flags.define_export_flags()
 flags.DEFINE_float("threshold_to_export", math.nan,
                    "Export only if the main metric reaches this value; nan: always "
@@ -62,9 +63,11 @@ flags.DEFINE_float("threshold_to_export", math.nan,
 for _split, _what in _USE_OF_SPLIT.items():
     flags.DEFINE_string(
         f"{_split}_file", None,
-        f"Custom task: TSV, CSV or JSON lines file to {_what}; may be .gz.")
+        f"Custom task: TSV, CSV, JSON lines, Parquet or Arrow file to {_what}; text may "
+        "be .gz.")
 flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name, "
-                    "its number from 0 with --noheader, or a field of JSON lines.")
+                    "its number from 0 with --noheader, or a field of JSON lines. Of "
+                    "Parquet, a name or number.")
 flags.DEFINE_string("text_b_column", None, "Custom task: column of the second text.")
 flags.DEFINE_string("id_column", None, "Custom task: column of the examples' ids, "
                     "which are written to the predictions.")
@@ -75,14 +78,15 @@ flags.DEFINE_bool("test_labels", True, "Custom task: check the labels of --test_
 flags.DEFINE_bool("header", True, "Custom task: the first line names the columns.")
 finetuning_flags.define_prediction_flags()
 flags.DEFINE_list("labels", None, "The labels in the order of the model's outputs; "
-                  "default: those of the training file, sorted, or of the model that "
+                  "default: those that the schema of the training file names "
+                  "(Parquet), those of the training file, sorted, or of the model that "
                   "is used; for a GLUE task, the task's.")
 flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
 flags.DEFINE_bool(
     "multi_label", False, "Custom task: a text has any number of the labels. "
     "--label_column names one column with labels that --label_separator separates (in "
-    "JSON lines, it may be a list), or, separated by commas, a column of 1 and 0 for "
-    "each label.")
+    "JSON lines and Parquet, it may be a list), or, separated by commas, a column of 1 "
+    "and 0 for each label.")
 flags.DEFINE_string("label_separator", ",", "With --multi_label: what separates the "
                     "labels in a column.")
 flags.DEFINE(checks.Number(upper_bound=1), "label_threshold", LABEL_THRESHOLD,
@@ -234,7 +238,7 @@ def main(argv):
     finetuning_flags.use_kept_task(_KEPT)
     _check_flags()
     finetuning_flags.check_prediction_file(
-        tables.format_of, *(f"{split}_file" for split in _USE_OF_SPLIT),
+        tables.written_format_of, *(f"{split}_file" for split in _USE_OF_SPLIT),
         *([] if FLAGS.task_name == "custom" else ["data_dir"]))
     task = _task()
     task = dataclasses.replace(

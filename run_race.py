@@ -47,7 +47,9 @@ FLAGS["recipe"].help += (
 flags.DEFINE_string("task_name", "race", "Must be race; kept for command lines of the "
                     "original implementation.")
 flags.DEFINE_string(
-    "data_dir", "", "The folder RACE as downloaded, or the folder that contains it.")
+    "data_dir", "", "The folder RACE as downloaded, or the folder that contains it, or "
+    "a folder of Parquet or Arrow files with a row for each question (train*.parquet, "
+    "validation*.parquet, test*.parquet).")
 flags.DEFINE_integer("train_step", 12000, "Number of training steps in total.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("warmup_step", 1000, "Number of steps of linear warm-up.",
@@ -97,7 +99,7 @@ def main(argv):
     has_level = any(FLAGS[name].present for name in _LEVELS)
     finetuning_flags.use_kept_task(_KEPT if has_level else _KEPT + _LEVELS)
     finetuning_flags.check_work()
-    finetuning_flags.check_prediction_file(tables.format_of)
+    finetuning_flags.check_prediction_file(tables.written_format_of)
     if FLAGS.task_name.lower() != "race":
         raise InputError(
             f"--task_name={FLAGS.task_name}: this script supports only race; use "

@@ -33,10 +33,11 @@ finetuning_flags.define_flags(
 FLAGS["do_eval"].help += " Uses --predict_file, which must have answers."
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
-flags.DEFINE_string("train_file", None, "JSON file in SQuAD's format to train on.")
+flags.DEFINE_string("train_file", None, "JSON file in SQuAD's format to train on, or "
+                    "Parquet or Arrow with a row for each question.")
 flags.DEFINE_string(
-    "predict_file", None, "JSON file in SQuAD's format to predict and evaluate "
-    "on.")
+    "predict_file", None, "File in SQuAD's format, like --train_file, to predict and "
+    "evaluate on.")
 _MOST_TRIED = 1000  # starts and ends, in pairs
 for _set in ("train", "predict"):
     flags.DEFINE_string(
@@ -140,7 +141,7 @@ def main(argv):
         checks.say_unused("warmup_proportion", FLAGS.num_warmup_steps < 0,
                           "beside --num_warmup_steps")
     finetuning_flags.check_prediction_file(
-        tables.format_of, "train_file", "predict_file")
+        tables.written_format_of, "train_file", "predict_file")
     if FLAGS.do_train and not FLAGS.train_file:
         raise InputError("give --train_file, the questions to train on.")
     if (FLAGS.do_eval or FLAGS.do_predict) and not FLAGS.predict_file:

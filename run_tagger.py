@@ -6,7 +6,8 @@ r"""Fine-tunes ALBERT to tag words: names (entities), parts of speech.
         --output_dir=runs/ner --do_train --do_eval
 
 Files are in CoNLL's column format (one word and its tag per line, a blank line between
-sentences), CoNLL-U (*.conllu, --tag_column=UPOS) or JSON lines (*.jsonl):
+sentences), CoNLL-U (*.conllu, --tag_column=UPOS), Parquet or Arrow with tokens and
+ner_tags, or JSON lines (*.jsonl):
 
     {"text": "EU rejects a call", "entities": [{"start": 0, "end": 2, "type": "ORG"}]}
 
@@ -49,10 +50,12 @@ flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
 finetuning_flags.define_export_flags()
 flags.DEFINE_enum(
     "data_format", "auto", ["auto", *readers.FORMATS], "Format of the files; auto: "
-    "given by the extension (.conllu, .jsonl or .json), else CoNLL's columns.")
+    "given by the extension (.conllu, .jsonl, .json, .parquet, .arrow), else "
+    "CoNLL's columns.")
 flags.DEFINE_string(
     "tag_column", "", "Column of the tag: in CoNLL's columns a number, from 0 or from "
-    "-1 backwards (default: the last); in CoNLL-U its name (default: UPOS).")
+    "-1 backwards (default: the last); in CoNLL-U its name (default: UPOS), as in JSON "
+    "lines (default: tags) and Parquet (default: tags or ner_tags).")
 flags.DEFINE_integer("word_column", 0, "CoNLL's columns: number of the word's column, "
                      "from 0.")
 flags.DEFINE_bool(
@@ -67,7 +70,9 @@ flags.DEFINE_bool(
     "strict", False, "Count only entities that follow the scheme exactly, as in "
     "seqeval's strict mode; by default tags are read as conlleval reads them.")
 flags.DEFINE_list("labels", None, "The tags in the order of their ids; default: the "
-                  "tags in --train_file, O first, the others sorted.")
+                  "tags that the schema of --train_file names (Parquet), or those in "
+                  "it, O first, the others sorted. They also name tags that are "
+                  "numbers.")
 flags.DEFINE_enum(
     "split_words", "auto", ["auto", *cleaning.WORD_SPLITS], "How to split the text of "
     "JSON lines, and the text of later requests, into words: at white space; also at "

@@ -32,6 +32,8 @@ _NAME_IT = "add {} to its name, or decompress it"
 _ZIP = ("a ZIP archive (as .xlsx, .docx and .npz are, too)",
         "unpack it, or save its content as text (a spreadsheet as .csv)")
 _AS_TEXT = "save its content as text (as .csv or .jsonl), and give that file"
+_TABLE = ("save its content as text (prepare_corpus.py does, for a corpus), or where "
+          "tables are read end its name in {}")
 _UTF_16 = ("text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8")
 _KINDS = {
     b"\x1f\x8b": ("a file compressed with gzip", _NAME_IT.format(".gz")),
@@ -41,8 +43,9 @@ _KINDS = {
     b"PK\3\4": _ZIP, b"PK\5\6": _ZIP,
     b"7z\xbc\xaf": ("a 7z archive", "unpack it"),
     b"%PDF": ("a PDF", "save its text with another program, such as pdftotext"),
-    b"PAR1": ("a Parquet file", _AS_TEXT), b"ARROW1": ("an Arrow file", _AS_TEXT),
-    b"\xff\xff\xff\xff": ("an Arrow stream", _AS_TEXT),
+    b"PAR1": ("a Parquet file", _TABLE.format(".parquet")),
+    b"ARROW1": ("an Arrow file", _TABLE.format(".arrow")),
+    b"\xff\xff\xff\xff": ("an Arrow stream", _TABLE.format(".arrow")),
     b"SQLite format 3": ("an SQLite database", _AS_TEXT),
     b"\xd0\xcf\x11\xe0": ("a file of an old Office program", _AS_TEXT),
     b"\x89HDF": ("an HDF5 file", _AS_TEXT), b"\x93NUMPY": ("a NumPy file", _AS_TEXT),

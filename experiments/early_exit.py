@@ -50,8 +50,10 @@ def _evaluation_set(folder):
     """Returns texts, second texts (or None) and labels of the evaluation set."""
     path = os.path.join(folder, "eval_predictions", "predictions.tsv")
     header, *rows = (line.split("\t") for _, line in text_files.read_lines(path))
-    columns = dict(zip(header, zip(*rows)))
-    return columns["text_a"], columns.get("text_b"), columns["label"]
+    columns = list(zip(*rows))
+    # The columns have the user's names: id, text, perhaps a second text, prediction,
+    # ..., label.
+    return columns[1], columns[2] if header[2] != "prediction" else None, columns[-1]
 
 
 def _thresholds(curve, metric):

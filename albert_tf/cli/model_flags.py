@@ -69,9 +69,9 @@ def define_batch_size(upper_bound: int = MOST) -> None:
 def define_columns() -> None:
     """Defines the flags of tables, which are those of run_classifier.py."""
     trained = "default: as the model was trained"
-    flags.DEFINE_string("text_column", None, "Column of the text in a .csv or .tsv file: "
-                        "its name, or its number from 0 with --noheader; or a field of "
-                        f"JSON lines; {trained}.")
+    flags.DEFINE_string("text_column", None, "Column of the text in a .csv, .tsv or "
+                        ".parquet file: its name, or its number from 0 with --noheader; "
+                        f"or a field of JSON lines; {trained}.")
     flags.DEFINE_string("text_b_column", None, f"Column of the second text; {trained}.")
     flags.DEFINE_string("id_column", None, "Column that is copied as `id`.")
     flags.DEFINE_bool("header", None, "The first line of a .csv or .tsv file names the "

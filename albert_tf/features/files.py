@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Mapping, Sequence
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, row_files
 from albert_tf.errors import InputError
 
 Row = Mapping[str, Any]
@@ -101,10 +101,10 @@ class Parquet(JsonLines):
     needs_columns = True
 
     def check(self):
-        _pyarrow()
+        row_files.pyarrow("Parquet files")
 
     def part(self, rows):
-        pyarrow, parquet = _pyarrow()
+        pyarrow = row_files.pyarrow("Parquet files")
         arrays_by_name = columns(rows)
         counts = arrays_by_name.pop("piece_counts", None)
         offsets = None if counts is None else np.concatenate(
@@ -119,11 +119,11 @@ class Parquet(JsonLines):
                 array = pyarrow.ListArray.from_arrays(offsets, array)
             arrays[name] = array
         stream = io.BytesIO()
-        parquet.write_table(pyarrow.table(arrays), stream)
+        pyarrow.parquet.write_table(pyarrow.table(arrays), stream)
         return stream.getvalue()
 
     def join(self, parts, stream):
-        _, parquet = _pyarrow()
+        parquet = row_files.pyarrow("Parquet files").parquet
         writer = None
         for path in parts:
             with files.open_binary(path) as part:
@@ -132,16 +132,6 @@ class Parquet(JsonLines):
             writer.write_table(table)
         if writer:
             writer.close()
-
-
-def _pyarrow():
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError("Parquet files need the package pyarrow; run pip install "
-                         "'albert_tf[parquet]', or pip install pyarrow.") from error
-    return pyarrow, pyarrow.parquet
 
 
 def columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:

@@ -1,4 +1,5 @@
-"""Reading and writing tables: TSV, CSV and JSON lines, row by row with line numbers."""
+"""Reading tables row by row: TSV, CSV, JSON lines, Parquet and Arrow. Writing those of
+text."""
 
 import csv
 import io
@@ -7,11 +8,11 @@ import os
 import re
 from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from albert_tf import files, text_files
+from albert_tf import files, row_files, text_files
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import write_files
 
-FORMATS = ("tsv", "csv", "jsonl")
+FORMATS = ("tsv", "csv", "jsonl", "parquet")  # parquet: Arrow, too
 _SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
              ".json": "jsonl"}
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
@@ -23,9 +24,9 @@ class Row(NamedTuple):
     """A row of a table.
 
     Attributes:
-      where: "file, line 12", where the row begins.
-      number: that line, from 1.
-      cells: a list of texts (TSV, CSV), or field name → value (JSON lines).
+      where: "file, line 12", where the row begins; for Parquet "file, row 12".
+      number: that line or row, from 1.
+      cells: a list of texts (TSV, CSV), or field name → value (JSON lines, Parquet).
     """
 
     where: str
@@ -34,19 +35,27 @@ class Row(NamedTuple):
 
 
 def format_of(path: str) -> str:
-    """Returns the format of a file, given its name; a final .gz is ignored."""
+    """Returns the format of a file to read, given its name; a final .gz is ignored."""
+    return "parquet" if row_files.is_row_file(path) else written_format_of(
+        path, f"{', '.join(row_files.ENDS[:-1])} or {row_files.ENDS[-1]}, or in ")
+
+
+def written_format_of(path: str, others: str = "") -> str:
+    """Returns the format of a file to write, given its name; a final .gz is ignored.
+    `others` are the ends that are possible, too, for the error."""
     name = os.fspath(path).lower().removesuffix(".gz")
     for suffix, kind in _SUFFIXES.items():
         if name.endswith(suffix):
             return kind
     raise InputError(
-        f"{path}: unknown file extension; the name must end in .tsv, .csv or .jsonl, "
-        "each with or without .gz"
+        f"{path}: unknown file extension; the name must end in {others}.tsv, .csv or "
+        ".jsonl, each with or without .gz"
         + ("; save the spreadsheet as CSV in UTF-8." if name.endswith(_SPREADSHEETS)
            else "."))
 
 
-def read_rows(path: str, file_format: str, delimiter: str | None = None
+def read_rows(path: str, file_format: str, delimiter: str | None = None,
+              columns: Sequence[str] = (), optional: Sequence[str] = ()
               ) -> Iterator[Row]:
     """Yields the rows of a file, including the header; blank lines have no cells.
 
@@ -55,10 +64,15 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
     Quote characters are plain text in TSV, as in GLUE's files. In CSV, a cell in double
     quotes may contain delimiters, line ends and doubled quotes. Files are UTF-8, with
     or without a byte-order mark, with any kind of line end; *.gz is decompressed.
-    `delimiter` replaces the tab or comma.
+    `delimiter` replaces the tab or comma. Of Parquet only `columns` are read, and those
+    in `optional` that there are.
     """
     if file_format not in FORMATS:
         raise ValueError(f"{file_format!r} is none of {FORMATS}")
+    if file_format == "parquet":
+        for number, cells in row_files.read_rows(path, columns, optional):
+            yield Row(f"{path}, row {number}", number, cells)
+        return
     lines = text_lines(path)
     if file_format == "csv":
         yield from _csv(path, lines, delimiter or ",")
@@ -166,7 +180,7 @@ def write_predictions(output_dir: str, contents: Mapping[str, str],
     if not prediction_file:
         return write_files(output_dir, {**contents, "predictions.tsv": written(
             rows, "tsv").decode()})
-    files.write(prediction_file, written(rows, format_of(prediction_file)))
+    files.write(prediction_file, written(rows, written_format_of(prediction_file)))
     return [*write_files(output_dir, contents), prediction_file]
 
 
@@ -191,7 +205,13 @@ def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
     if not numbers:
         return ()
     listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
-    return (f"{path}: {len(numbers)} line(s) {what} (line {listed}).",)
+    line = unit(path)
+    return (f"{path}: {len(numbers)} {line}(s) {what} ({line} {listed}).",)
+
+
+def unit(path: str) -> str:
+    """Returns the word for what has a row of a file: "line" or, for Parquet, "row"."""
+    return "row" if row_files.is_row_file(path) else "line"
 
 
 def column_index(path: str, name: str, header: list[str]) -> int:
@@ -207,7 +227,8 @@ def column_index(path: str, name: str, header: list[str]) -> int:
     if name.isdecimal() and int(name) < len(names):
         return int(name)
     raise InputError(
-        f"{path}: there is no column '{name}'; the header has "
+        f"{path}: there is no column '{name}'; the "
+        f"{'file' if row_files.is_row_file(path) else 'header'} has "
         # Without a header, these may be whole texts, which are too long to show.
         + ", ".join(repr(each if len(each) <= 40 else f"{each[:40]}...")
                     for each in names) + ".")

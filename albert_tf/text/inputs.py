@@ -1,17 +1,20 @@
 """Reads texts for prediction from files or the standard input.
 
 Each line is a text, or several with a tab between them, or a JSON object with the
-inputs by name and optionally an `id`.
+inputs by name and optionally an `id`. The columns of Parquet and Arrow files have these
+names.
 """
 
 import json
 import sys
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from albert_tf import text_files
+from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
 
 STANDARD_INPUT = "-"
+# The inputs of all tasks.
+_NAMES = ("text", "text_pair", "question", "passage", "options")
 
 
 class Input(NamedTuple):
@@ -21,8 +24,8 @@ class Input(NamedTuple):
       given: the input for `predict`, or the InputError of a line that is not valid,
         which `named` raises.
       kept: fields to copy to the answer, such as `id`.
-      where: its file and line, for errors.
-      line: the number of this line, from 1.
+      where: its file and line, or row, for errors.
+      line: the number of this line or row, from 1.
     """
 
     given: Any
@@ -34,6 +37,9 @@ class Input(NamedTuple):
         """Returns the input with an id, which must be JSON; Python reads NaN, too."""
         try:
             json.dumps(value, allow_nan=False)
+        except TypeError:  # Parquet has dates and bytes.
+            return self._replace(given=InputError(
+                f"the id is {value!r:.40}; give a text or a number."))
         except ValueError:
             return self._replace(given=InputError(
                 "the id is or holds NaN or an infinite number, which is not JSON; give "
@@ -46,6 +52,9 @@ def read(path: str) -> Iterator[Input]:
 
     Raises InputError if the file cannot be read as text.
     """
+    if row_files.is_row_file(path):
+        yield from _of_rows(path)
+        return
     typed = path == STANDARD_INPUT
     plain = path
     for end in text_files.COMPRESSED:
@@ -73,6 +82,22 @@ def _of_json(line: str, path: str, number: int, where: str) -> Input:
     if not isinstance(value, dict):
         return of(InputError("not a JSON object; give one object per line."))
     return of(value).with_id(value.pop("id")) if "id" in value else of(value)
+
+
+def _of_rows(path: str) -> Iterator[Input]:
+    """Yields the inputs in a Parquet or Arrow file; other columns are not read."""
+    columns = list(row_files.columns_of(path))
+    names = [name for name in _NAMES if name in columns]
+    if not names:
+        raise InputError(
+            f"{path}: there is no column {', '.join(_NAMES[:-1])} or {_NAMES[-1]}; the "
+            f"file has {', '.join(map(repr, columns))}. Name the columns of the texts "
+            "with --text_column and --text_b_column.")
+    for number, row in row_files.read_rows(path, names, ["id"]):
+        guid = row.pop("id", None)
+        each = Input({name: value for name, value in row.items() if value is not None},
+                     {}, f"{path}, row {number}", number)
+        yield each if guid is None else each.with_id(guid)
 
 
 def _typed() -> Iterator[tuple[int, str]]:

@@ -1,11 +1,11 @@
-"""Reads documents: plain text, wikiextractor output, JSON lines, and the passages in
-SQuAD's and RACE's files.
+"""Reads documents: plain text, wikiextractor output, JSON lines, Parquet, and the
+passages in SQuAD's and RACE's files.
 
     for document in read_documents(["wiki.jsonl.gz"], Layout(), Counter()):
         document.name, document.paragraphs     # "wiki.jsonl.gz, line 1", [...]
 
 Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst). Memory holds one
-document at a time, or one file for SQuAD.
+document at a time, or one file for SQuAD, or a part of one for Parquet and Arrow.
 """
 
 import collections
@@ -15,10 +15,10 @@ import json
 import re
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
-from albert_tf import text_files
+from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
 
-FORMATS = ("auto", "text", "wikiextractor", "jsonl", "squad", "race")
+FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet", "squad", "race")
 DOCUMENT_SEPARATORS = ("file", "blank_line")
 LINE_BREAKS = ("auto", "join", "keep")
 # A document is held in memory; a longer one is a corpus that is read as one document.
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
     """The layout of files."""
 
     input_format: str = "auto"  # one of FORMATS; auto: see _recognise
-    json_field: str = "text"  # the field of a JSON object with the text
+    json_field: str = "text"  # the field of a JSON object, or the column, of the text
     document_separator: str = "file"  # what ends a document in plain text
     line_breaks: str = "auto"  # the meaning of line ends: see paragraphs_of
     keep_titles: bool = False  # keeps an article's first line (wikiextractor)
@@ -56,7 +56,11 @@ def read_documents(
     format.
     """
     for path in paths:
-        lines, kind = text_files.read_lines(path, on_bytes, True), layout.input_format
+        kind = layout.input_format
+        if kind == "parquet" or kind == "auto" and row_files.is_row_file(path):
+            yield from _parquet(path, layout, on_bytes)
+            continue
+        lines = text_files.read_lines(path, on_bytes, True)
         if kind == "auto":
             kind, lines = _recognise(path, lines, layout.json_field)
         if kind == "wikiextractor":
@@ -159,6 +163,21 @@ def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
             raise InputError(
                 f"{where}: the field '{field}' holds {json.dumps(text)[:40]}, not "
                 f"a text; {otherwise}.")
+        yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
+
+
+def _parquet(path: str, layout: Layout, on_bytes: Callable[[int], None]
+             ) -> Iterator[Document]:
+    """Yields each row as a document."""
+    column = layout.json_field
+    for number, row in row_files.read_rows(
+            path, [column], on_bytes=on_bytes, advice="choose one with --json_field"):
+        where, text = f"{path}, row {number}", row[column]
+        if not isinstance(text, str):
+            raise InputError(
+                f"{where}: the column '{column}' holds "
+                f"{json.dumps(text, default=repr)[:40]}, not a text; choose a different "
+                "one with --json_field, or remove the row.")
         yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
 
 

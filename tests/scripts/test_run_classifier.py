@@ -553,7 +553,7 @@ def test_own_data_in_three_formats(worked, data):
     assert {"accuracy", "macro_f1", "f1", "matthews"} <= evaluation(folder).keys()
     assert "unknown" not in worked["own"]["log"]
     header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
-    assert header == ["guid", "text_a", "prediction", "probability"]
+    assert header == ["guid", "review", "prediction", "probability"]
     assert [row[1] for row in rows] == ["书很好", "书很坏", "书不好,很坏"]
     assert {row[2] for row in rows} <= {"好评", "差评"}
 
@@ -596,7 +596,7 @@ def test_texts_with_any_number_of_labels(worked, data):
     best = json.loads((folder / "best_metric.json").read_text())
     assert best == pytest.approx(evaluation(folder)["micro_f1"])
     header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
-    assert header == ["guid", "text_a", "prediction", "label"] and rows[-1][3] == ""
+    assert header == ["guid", "text", "prediction", "topics"] and rows[-1][3] == ""
     found = probabilities(folder)
     for row, values in zip(rows, found):
         assert row[2] == ",".join(

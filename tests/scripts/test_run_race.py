@@ -84,7 +84,8 @@ WRONG = {
     "wrong data_dir": (
         dict(data_dir="{data}"),
         "--data_dir={data}: there is neither a folder {data}/train nor "
-        r"{data}/RACE/train; give the folder RACE .*\(--nodo_train\)"),
+        r"{data}/RACE/train, nor a file train\*.parquet; give the folder RACE .*"
+        r"\(--nodo_train\)"),
     "other task": (dict(task_name="cola"), "--task_name=cola: this script supports only"),
     "a file that is no file of features": (
         dict(train_file="{data}/race/train/high/1.txt"),

@@ -14,6 +14,7 @@ from albert_tf.text.prepare import (
 from albert_tf.text.prepare import prepare as prepare_documents
 from albert_tf.text.sentences import (
     check_language, clean_text, cut_long, split_sentences)
+from tests import row_tables
 from tests.commands import run_commands
 from tests.helpers import SHARED, run_python
 
@@ -544,3 +545,41 @@ def test_real_passages(tmp_path):
         paths, readers.Layout(), collections.Counter()))
     assert [document.name for document in race] == [f"{path}, line 1" for path in paths]
     assert min(len(" ".join(document.paragraphs)) for document in race) > 200
+
+
+# Parquet and Arrow (tests/test_row_files.py has the files themselves).
+
+@pytest.mark.parametrize("name", ["wiki.parquet", "wiki.arrow"])
+def test_rows_are_documents(tmp_path, name):
+    path = row_tables.write(tmp_path / name, row_tables.table({
+        "id": [1, 2], "text": ["The mill.\n\nIt grinds corn.", "The river."],
+        "title": ["Mill", "River"]}))
+    assert read(path) == [
+        (f"{path}, row 1", ["The mill.", "It grinds corn."]),
+        (f"{path}, row 2", ["The river."])]
+    assert [d.paragraphs for d in read(path, json_field="title")] == [["Mill"], ["River"]]
+
+
+@pytest.mark.parametrize("columns, message", [
+    ({"content": ["a"]}, "x.parquet: there is no column 'text'; the file has 'content'; "
+     "choose one with --json_field."),
+    ({"text": ["a", None]}, "x.parquet, row 2: the column 'text' holds null, not a text; "
+     "choose a different one with --json_field, or remove the row."),
+    ({"text": [["a"]]}, "x.parquet, row 1: the column 'text' holds [\"a\"], not a text"),
+])
+def test_rows_that_are_no_documents(tmp_path, columns, message):
+    path = row_tables.write(tmp_path / "x.parquet", row_tables.table(columns))
+    with pytest.raises(InputError) as error:
+        read(path)
+    assert str(error.value).removeprefix(f"{tmp_path}/").startswith(message)
+
+
+def test_a_corpus_of_parquet(tmp_path):
+    path = row_tables.write(tmp_path / "x.parquet", row_tables.table(
+        {"text": ARTICLES}), rows=50)
+    json_lines = tmp_path / "x.jsonl"
+    json_lines.write_text("".join(json.dumps({"text": text}) + "\n" for text in ARTICLES))
+    for i, name in enumerate((path, json_lines)):
+        result = run(f"--input_file={name}", f"--output_file={tmp_path}/{i}.txt")
+        assert result.returncode == 0, result.stderr
+    assert (tmp_path / "0.txt").read_bytes() == (tmp_path / "1.txt").read_bytes()

@@ -1,9 +1,9 @@
-"""Classification and regression with a user's own data in TSV, CSV or JSON lines.
+"""Classification and regression with a user's own data: TSV, CSV, JSON lines, Parquet.
 
     task = build_task({"train": DataFile("train.csv", text_a="text", label="topic")})
 
-Input that does not fit its description is an InputError with file and line. Only blank
-lines are left out, and counted.
+Input that does not fit its description is an InputError with file and line or row. Only
+blank lines are left out, and counted. Parquet stands for Arrow files, too.
 """
 
 import dataclasses
@@ -12,11 +12,12 @@ import itertools
 import json
 import math
 import os
-from typing import Any, Iterable, Iterator, Mapping, Sequence
+from types import NoneType
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from absl import logging
 
-from albert_tf import files, text_files
+from albert_tf import files, row_files, text_files
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
@@ -33,8 +34,8 @@ class DataFile:
 
     Attributes:
       path: the path of the file, which may end in .gz.
-      text_a: the column of the text: its name in the header, its number from 0 without
-        a header, or the field of JSON lines.
+      text_a: the column of the text: its name in the header or in Parquet, its number
+        from 0 without a header, or the field of JSON lines.
       text_b, label: the columns of a pair's second text and of the label; a tuple if
         each label has a column, which holds 1 or 0.
       header: whether the first line names the columns (not for JSON lines).
@@ -42,7 +43,7 @@ class DataFile:
       guid: the column of the examples' ids, for predictions; None: they are numbered.
       delimiter: a character that replaces the tab of TSV or the comma of CSV.
       separator: what separates the labels in a column of several; None: a column holds
-        one label. A field of JSON lines may also be a list.
+        one label. A field of JSON lines or Parquet may also be a list.
     """
 
     path: str
@@ -100,8 +101,9 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
 
     Args:
       data: split (one of classification.SPLITS) → its file.
-      labels: the labels in the order of their class ids. None: the labels of the
-        training file, sorted by value if all are whole numbers, else by code point.
+      labels: the labels in the order of their class ids. None: those that the schema
+        of the training file names (Parquet), in its order, or the labels in this file,
+        sorted by value if all are whole numbers, else by code point.
       regression: whether labels are numbers to predict.
       data_dir: the folder of relative paths.
 
@@ -141,7 +143,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             _read_split, file=file, labels=labels, split=split)
             for split, file in data.items()},
         positive_label=labels[1] if names[0] == "accuracy" and len(labels) == 2
-        else None, of_glue=False, guid_name=_guid_name(data.values()),
+        else None, of_glue=False, column_names=_column_names(data.values()),
         multi_label=several, separator=next(
             (file.separator for file in data.values() if file.separator), ","))
 
@@ -167,11 +169,18 @@ def _in_columns(data: Mapping[str, DataFile], labels: Sequence[str] | None
             "each of them once, or leave the flag out."))
 
 
-def _guid_name(data: Iterable[DataFile]) -> str:
-    """Returns the title of the column of ids in the predictions."""
-    names = {file.guid for file in data} - {
-        None, "text_a", "text_b", "prediction", "probability", "label"}
-    return next((name for name in names if not name.isdecimal()), "guid")
+def _column_names(data: Iterable[DataFile]) -> dict[str, str]:
+    """Returns the titles of the user's columns in files of predictions. Numbers, and
+    names that mean something else there, are left out."""
+    names: dict[str, str] = {}
+    for column in ("guid", "text_a", "text_b", "label"):
+        for file in data:
+            name = getattr(file, column)
+            if isinstance(name, str) and not name.isdecimal() and name not in {
+                    "guid", "text_a", "text_b", "label", "prediction",
+                    *names.values()} and not name.startswith("probability"):
+                names.setdefault(column, name)
+    return names
 
 
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
@@ -185,6 +194,9 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
         raise InputError(
             "the labels are unknown without a training file or a model that names them; "
             "give --labels in the order of the model's outputs.")
+    if names := _named_classes(file):
+        label_names.check_apart(names, file.path)
+        return names
     found = [example.label for example in read(file).examples]
     labels = sorted({*itertools.chain.from_iterable(found)} if file.several_labels
                     else set(map(str, found)))
@@ -197,6 +209,18 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return tuple(sorted(
         labels, key=lambda label: (int(label), label) if numbers else label))
+
+
+def _named_classes(file: DataFile) -> tuple[str, ...]:
+    """Returns the labels that the schema of a Parquet file names; () for none."""
+    if _kind(file) != "parquet" or isinstance(file.label, tuple):
+        return ()
+    column = row_files.columns_of(file.path)[_with_names(file).label]
+    return tuple(map(label_names.cleaned, column.classes))
+
+
+def _kind(file: DataFile) -> str:
+    return file.file_format or tables.format_of(file.path)
 
 
 def _checked_labels(labels: tuple[str, ...], least: int = 2) -> tuple[str, ...]:
@@ -227,24 +251,18 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     Raises:
       InputError: with file and line, if the file does not fit its description.
     """
-    kind = file.file_format or tables.format_of(file.path)
     if file.delimiter is not None and len(file.delimiter) != 1:
         raise InputError(f"--delimiter={file.delimiter!r} is not a single character.")
     blank: list[int] = []
     unclean: list[int] = []
     empty: list[tuple[int, _EmptyText]] = []
 
-    def rows() -> Iterator[tables.Row]:
-        for row in tables.read_rows(file.path, kind, file.delimiter):
-            if row.cells == []:
-                blank.append(row.number)
-            else:
-                yield row
-
     examples: list[Example] = []
-    values_of = (functools.partial(_fields, file=file, label_needed=label_needed)
-                 if kind == "jsonl" else _Cells(file, label_needed))
-    for row in rows():
+    rows, values_of = _rows(file, label_needed)
+    for row in rows:
+        if row.cells == []:
+            blank.append(row.number)
+            continue
         try:
             values = values_of(row)
         except _EmptyText as error:
@@ -266,13 +284,49 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         raise empty[0][1]
     for note in tables.line_note(file.path, [number for number, _ in empty],
                                  "have an empty text"):
-        raise InputError(f"{note.removesuffix('.')}; fill them in, or remove the lines.")
+        raise InputError(f"{note.removesuffix('.')}; fill them in, or remove the "
+                         f"{tables.unit(file.path)}s.")
     if not examples:
         raise InputError(f"{file.path}: there is no example in this file; check the "
                          "path and the format.")
     return ExampleSet(examples, (file.path,), (
         *tables.line_note(file.path, blank, "blank and left out"),
         *tables.line_note(file.path, unclean, UNCLEAN)))
+
+
+def _rows(file: DataFile, label_needed: bool = True) -> tuple[
+        Iterator[tables.Row], Callable[[tables.Row], "_Values | None"]]:
+    """Returns the rows of a file, and the function that returns the values of one."""
+    kind = _kind(file)
+    if kind != "parquet":
+        return tables.read_rows(file.path, kind, file.delimiter), (
+            functools.partial(_fields, file=file, label_needed=label_needed)
+            if kind == "jsonl" else _Cells(file, label_needed))
+    named = _with_names(file, label_needed)
+    columns = [name for name in (named.text_a, named.text_b, named.guid) if name]
+    return tables.read_rows(
+        file.path, kind, columns=list(dict.fromkeys(columns)),
+        optional=[name for name in named.label_columns if name not in columns]), (
+            functools.partial(_fields, file=named, label_needed=label_needed))
+
+
+def _with_names(file: DataFile, label_needed: bool = True) -> DataFile:
+    """Returns a Parquet file with the names of its columns instead of their numbers. A
+    label's column may be missing unless it is needed."""
+    there = list(row_files.columns_of(file.path))
+
+    def name(column: str | None, needed: bool = True) -> str | None:
+        try:
+            return column and there[tables.column_index(file.path, column, there)]
+        except InputError:
+            if needed:
+                raise
+            return column
+
+    labels = tuple(name(column, label_needed) for column in file.label_columns)
+    return dataclasses.replace(
+        file, text_a=name(file.text_a), text_b=name(file.text_b), guid=name(file.guid),
+        label=labels if isinstance(file.label, tuple) else next(iter(labels), None))
 
 
 def _parts(given: Any, file: DataFile) -> list[str] | None:
@@ -301,7 +355,7 @@ def _label_of(parts: Sequence[str] | None, file: DataFile, labels: Sequence[str]
 def _no_label(file: DataFile, where: str) -> InputError:
     columns = ", ".join(file.label_columns)
     return InputError(f"{where}: there is no label in column '{columns}'; fill it in, "
-                      "or remove the line.")
+                      f"or remove the {tables.unit(file.path)}.")
 
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
@@ -349,8 +403,9 @@ def _parsed(label: str, labels: Sequence[str], where: str, needed: bool
 def inputs(path: str, text_column: str | None = None, text_b_column: str | None = None,
            id_column: str | None = None, header: bool | None = None,
            delimiter: str | None = None) -> Iterator[Input]:
-    """Yields the inputs of a file for a trained model: the columns of a .csv or .tsv
-    file, else as text.inputs.read; a line of JSON may have the columns as fields.
+    """Yields the inputs of a file for a trained model: the columns of a .csv, .tsv or
+    Parquet file, else as text.inputs.read; a line of JSON may have the columns as
+    fields, and Parquet without `text_column` is read by that function, too.
 
         for item in inputs("reviews.csv", text_column="review"):
 
@@ -359,7 +414,8 @@ def inputs(path: str, text_column: str | None = None, text_b_column: str | None 
     plain = os.fspath(path).lower()
     for end in text_files.COMPRESSED:
         plain = plain.removesuffix(end)
-    if not plain.endswith((".csv", ".tsv")):
+    is_parquet = row_files.is_row_file(path)
+    if not plain.endswith((".csv", ".tsv")) and (text_column is None or not is_parquet):
         for each in text_inputs.read(path):
             if isinstance(each.given, dict) and text_column in each.given:
                 texts = [each.given[text_column],
@@ -378,25 +434,29 @@ def inputs(path: str, text_column: str | None = None, text_b_column: str | None 
             "--text_b_column for second texts. If each line is a text, call the file "
             ".txt.")
     file = DataFile(path, text_column, text_b_column, guid=id_column,
-                    delimiter=delimiter, header=header is not False)
-    values_of, blank = _Cells(file), []
-    for row in tables.read_rows(path, plain[-3:], delimiter):
+                    delimiter=delimiter, header=header is not False,
+                    file_format="parquet" if is_parquet else plain[-3:])
+    file, blank = _with_names(file) if is_parquet else file, []
+    rows, values_of = _rows(file)
+    for row in rows:
         if row.cells == []:
             blank.append(row.number)
             continue
-        kept = {}
+        guid = None
         try:
             values = values_of(row)
             if values is None:
                 continue
             text_a, text_b, _, guid = values
             given = text_a if text_b is None else (text_a, text_b)
-            kept = {} if guid is None else {"id": guid}
         except InputError as error:
-            if values_of.places is None:  # The file lacks a column.
+            if not is_parquet and values_of.places is None:  # The file lacks a column.
                 raise
             given = InputError(str(error).removeprefix(f"{row.where}: "))
-        yield Input(given, kept, row.where, row.number)
+        each = Input(given, {}, row.where, row.number)
+        if is_parquet:
+            guid = row.cells.get(file.guid)
+        yield each if guid is None else each.with_id(guid)
     for note in tables.line_note(path, blank, "blank and left out"):
         logging.warning("%s", note)
 
@@ -457,7 +517,8 @@ def _with_text(row: tables.Row, file: DataFile, *values: Any) -> _Values:
     for text, column in zip(values, (file.text_a, file.text_b)):
         if column is not None and not text.strip():
             raise _EmptyText(f"{row.where}: the text of column '{column}' is "
-                             "empty; fill it in, or remove the line.")
+                             "empty; fill it in, or remove the "
+                             f"{tables.unit(file.path)}.")
     return values
 
 
@@ -487,9 +548,10 @@ def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int 
 
 
 def _fields(row: tables.Row, file: DataFile, label_needed: bool) -> _Values:
-    """Returns the values of the fields of a row of JSON lines."""
+    """Returns the values of the fields of a row of JSON lines or Parquet."""
+    noun = "column" if _kind(file) == "parquet" else "field"
     text_a, text_b, guid, *labels = (
-        None if name is None else _field(row, name, what, needed)
+        None if name is None else _field(row, name, what, needed, noun)
         for name, what, needed in (
             (file.text_a, "text", True), (file.text_b, "text", True),
             (file.guid, "label", True), *(
@@ -498,7 +560,8 @@ def _fields(row: tables.Row, file: DataFile, label_needed: bool) -> _Values:
     return _with_text(row, file, text_a, text_b, _label(labels, file), guid)
 
 
-def _field(row: tables.Row, name: str, what: str, needed: bool) -> Any:
+def _field(row: tables.Row, name: str, what: str, needed: bool, noun: str = "field"
+           ) -> Any:
     """Returns the value of a field as text. A label may also be a number or boolean, or
     null, which is None; labels may be a list of them."""
     if needed and name not in row.cells:
@@ -506,18 +569,24 @@ def _field(row: tables.Row, name: str, what: str, needed: bool) -> Any:
                          f"{', '.join(map(repr, row.cells)) or 'none'}.")
     value = row.cells.get(name)
     if what == "labels" and isinstance(value, list):
-        return [_field(row._replace(cells={name: part}), name, "label", True) or ""
-                for part in value]
-    if isinstance(value, (list, dict)) or what == "text" and not isinstance(value, str):
-        raise InputError(f"{row.where}: the field '{name}' holds "
-                         f"{json.dumps(value)[:40]}, not a {what}.")
+        return [_field(row._replace(cells={name: part}), name, "label", True, noun)
+                or "" for part in value]
+    if not isinstance(value, (str, int, float, NoneType)) or (
+            what == "text" and not isinstance(value, str)):
+        raise InputError(f"{row.where}: the {noun} '{name}' holds "
+                         f"{json.dumps(value, default=repr)[:40]}, not a {what}.")
     if value is None or what != "text" and isinstance(value, str):
         return value
     if not isinstance(value, str):
         if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{row.where}: the field '{name}' holds {value}, which "
-                             "is not a label; fill it in, or remove the line.")
+            raise InputError(f"{row.where}: the {noun} '{name}' holds {value}, which "
+                             "is not a label; fill it in, or remove the "
+                             f"{tables.unit(row.where.rpartition(', ')[0])}.")
         return json.dumps(value)  # 1, 0.5, true
+    if "\0" in value:
+        raise InputError(f"{row.where}: character {value.index(chr(0)) + 1} of the "
+                         f"{noun} '{name}' is NUL, which does not occur in text; "
+                         "remove it.")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -72,7 +72,8 @@ class ClassificationTask(FineTuningTask):
       trained_as: the task whose models predict this one, if it has no training set;
         "" if it has one.
       of_glue: whether submit_results.tsv is written.
-      guid_name: the title of the column of ids in files of predictions.
+      column_names: the titles that guid, text_a, text_b and label have in files of
+        predictions, if not these.
       pairs: whether an example is two texts.
       unlabeled_file: additional training texts without labels; paths or globs.
       unlabeled_inputs: yields the inputs in such a file; default: text.inputs.read.
@@ -92,7 +93,7 @@ class ClassificationTask(FineTuningTask):
     trained_as: str = ""
     pairs: bool = False
     of_glue: bool = True
-    guid_name: str = "guid"
+    column_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unlabeled_file: str = ""
     unlabeled_inputs: Optional[Callable[[str], Iterator[Any]]] = None
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -376,8 +377,9 @@ class ClassificationTask(FineTuningTask):
                               example (as in the original implementation)
           submit_results.tsv  index, prediction (as in the original); GLUE's tasks only
           predictions.tsv     a readable table: guid, texts, prediction, its
-                              probability, the true label if known; tabs and line ends
-                              within a text are written as blanks
+                              probability, the true label if known, under the titles
+                              of the user's columns; tabs and line ends within a text
+                              are written as blanks
           CoLA.tsv and so on  for GLUE's leaderboard, under the names that it expects
 
         `prediction_file` replaces predictions.tsv (tables.write_predictions).
@@ -420,10 +422,12 @@ class ClassificationTask(FineTuningTask):
         classes = not self.is_regression
         every = classes and all_probabilities
         one = classes and not self.multi_label
-        yield [self.guid_name, "text_a", *["text_b"] * pairs, "prediction",
-               *["probability"] * one,
+        guid, text_a, text_b, label = (
+            self.column_names.get(name, name)
+            for name in ("guid", "text_a", "text_b", "label"))
+        yield [guid, text_a, *[text_b] * pairs, "prediction", *["probability"] * one,
                *[f"probability of {label}" for label in self.labels] * every,
-               *["label"] * known]
+               *[label] * known]
         for example, name, row in zip(examples, names, rows):
             label = "" if example.label is None else (
                 self.separator.join(example.label) if self.multi_label

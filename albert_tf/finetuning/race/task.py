@@ -6,6 +6,11 @@
 
 A level's folder may instead have one file `all.txt` with one passage per line, which is
 what the original implementation reads.
+
+The folder may also have Parquet or Arrow files as the library `datasets` writes them,
+with a row for each question: article, question, options, answer and example_id, which
+begins with the level ("high75.txt"). Files of a split are <split>*.parquet beside each
+other, or in a folder <split>; "validation" is "dev".
 """
 
 import dataclasses
@@ -15,12 +20,13 @@ import hashlib
 import json
 import math
 import os
+import re
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 from absl import logging
 
-from albert_tf import files, text_files
+from albert_tf import files, row_files, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
@@ -51,7 +57,7 @@ class RaceExample(NamedTuple):
       level: one of LEVELS.
       article: the passage.
       label: the number of the right option; None if unknown.
-      where: the file, and the line if the file has several passages.
+      where: the file, and the line or row if the file has several passages.
     """
 
     example_id: str
@@ -108,38 +114,22 @@ class RaceTask(FineTuningTask):
         or of the numbers in the files' names; within a passage, its own order.
 
         Args:
-          where: the folder RACE as downloaded, or the folder that contains it.
+          where: the folder RACE as downloaded, or the folder that contains it, or a
+            folder of Parquet or Arrow files.
           split: "train", "dev" or "test".
         """
         levels = [level for level in LEVELS
                   if not (self.high_only and level == "middle"
                           or self.middle_only and level == "high")]
-        split_dir = _split_dir(where, split)
-        examples, seen = [], {}
-        for level in levels:
-            folder = os.path.join(split_dir, level)
-            if not files.exists(folder):
-                (other,) = set(LEVELS) - {level}
-                raise InputError(
-                    f"{folder}: there is no such folder; check --data_dir"
-                    + (f", or give --{other}_only to use only the other level."
-                       if len(levels) > 1 else "."))
-            for passage, default_id, source in _passages(folder, level):
-                questions = _examples(passage, default_id, level, source)
-                example_id = questions[0].example_id
-                if example_id in seen:
-                    raise InputError(
-                        f"{source}: the id '{example_id}' is also the id of the "
-                        f"passage in {seen[example_id]}. Give each passage its own id, "
-                        "because predictions are written by id.")
-                seen[example_id] = source
-                examples += questions
-        _warn_of_others(split_dir, levels)
+        if paths := _row_files(where, split):
+            examples = _of_rows(paths, levels)
+        else:
+            examples = _of_folders(_split_dir(where, split), levels)
         if split != "test":
             check_labelled(examples, "trained on" if split == "train" else "scored",
                            "there are no answers")
         logging.info("%s: %d questions about %d passages.", split, len(examples),
-                     len(seen))
+                     len({example.example_id for example in examples}))
         return ExampleSet(examples)
 
     def spec(self, config):
@@ -323,8 +313,88 @@ def _split_dir(data_dir: str, split: str) -> str:
     use = {"train": "train", "dev": "eval", "test": "predict"}[split]
     raise InputError(
         f"--data_dir={data_dir}: there is neither a folder {folders[0]} nor "
-        f"{folders[1]}; give the folder RACE as downloaded, or leave this set out "
-        f"(--nodo_{use}).")
+        f"{folders[1]}, nor a file {split}*.parquet; give the folder RACE as "
+        f"downloaded, or leave this set out (--nodo_{use}).")
+
+
+def _row_files(data_dir: str, split: str) -> list[str]:
+    """Returns the paths of a split's Parquet and Arrow files, [] if there are none."""
+    paths = []
+    for name in {"dev": ("dev", "validation")}.get(split, (split,)):
+        folder = os.path.join(data_dir, name)
+        paths += [os.path.join(data_dir, file) for file in _visible(data_dir)
+                  if re.match(rf"{name}\b", file) and row_files.is_row_file(file)]
+        # `datasets` keeps intermediate results beside what it saves to disk.
+        paths += [os.path.join(folder, file) for file in _visible(folder)
+                  if row_files.is_row_file(file) and not file.startswith("cache-")]
+    return paths
+
+
+def _of_rows(paths: Sequence[str], levels: Sequence[str]) -> list[RaceExample]:
+    """Returns the questions of Parquet and Arrow files."""
+    articles: dict[str, tuple[str, str, int]] = {}  # id → article, where, questions
+    examples, found = [], set()
+    for path in paths:
+        for number, row in row_files.read_rows(
+                path, ("example_id", "article", "question", "options"), ("answer",)):
+            where = f"{path}, row {number}"
+            example_id = row["example_id"]
+            level = next((level for level in LEVELS
+                          if str(example_id).startswith(level)), None)
+            if level is None:
+                raise InputError(
+                    f"{where}: the example_id {str(example_id)[:40]!r} does not begin "
+                    f"with {' or '.join(LEVELS)}, which is the level of the passage.")
+            found.add(level)
+            if level not in levels:
+                continue
+            answer = row.get("answer")
+            [example] = _examples({
+                "id": example_id, "article": row["article"],
+                "questions": [row["question"]], "options": [row["options"]],
+                "answers": [answer] if answer else None}, "", level, where)
+            article, first, count = articles.get(
+                example_id, (example.article, where, 0))
+            if article != example.article:
+                raise InputError(
+                    f"{where}: the example_id '{example_id}' is also that of a "
+                    f"different passage in {first}. Give each passage its own id, "
+                    "because predictions are written by id.")
+            articles[example_id] = article, first, count + 1
+            examples.append(example._replace(number=count))
+    for level in levels:
+        if level not in found:
+            (other,) = set(LEVELS) - {level}
+            raise InputError(
+                f"{', '.join(paths)}: there is no question of the level {level}"
+                + (f"; give --{other}_only to use only the other level."
+                   if len(levels) > 1 else "."))
+    return sorted(examples, key=lambda example: LEVELS.index(example.level))
+
+
+def _of_folders(split_dir: str, levels: Sequence[str]) -> list[RaceExample]:
+    """Returns the questions in the folders of a split's levels."""
+    examples, seen = [], {}
+    for level in levels:
+        folder = os.path.join(split_dir, level)
+        if not files.exists(folder):
+            (other,) = set(LEVELS) - {level}
+            raise InputError(
+                f"{folder}: there is no such folder; check --data_dir"
+                + (f", or give --{other}_only to use only the other level."
+                   if len(levels) > 1 else "."))
+        for passage, default_id, source in _passages(folder, level):
+            questions = _examples(passage, default_id, level, source)
+            example_id = questions[0].example_id
+            if example_id in seen:
+                raise InputError(
+                    f"{source}: the id '{example_id}' is also the id of the "
+                    f"passage in {seen[example_id]}. Give each passage its own id, "
+                    "because predictions are written by id.")
+            seen[example_id] = source
+            examples += questions
+    _warn_of_others(split_dir, levels)
+    return examples
 
 
 def _visible(folder: str) -> list[str]:

@@ -4,13 +4,15 @@
         {"id": ..., "question": ..., "is_impossible": ...,
          "answers": [{"text": ..., "answer_start": ...}]}]}]}]}
 
-Other data sets in this format, such as CMRC and DRCD in Chinese, can be read, too.
+Other data sets in this format, such as CMRC and DRCD in Chinese, can be read, too, and
+Parquet and Arrow files in which each question is a row, as the library `datasets` has
+them: id, question, context, answers {text: [...], answer_start: [...]}.
 """
 
 import dataclasses
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, Iterable, Iterator, NamedTuple, Optional
 
-from albert_tf import text_files
+from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad import languages
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
@@ -37,7 +39,7 @@ class SquadExample(NamedTuple):
 class Question(NamedTuple):
     """A question, unchanged from the file."""
 
-    where: str  # "dev.json, article 1, paragraph 2, question 'q3'"
+    where: str  # "dev.json, article 1, paragraph 2, question 'q3'", or the row
     paragraph: str
     content: dict[str, Any]
 
@@ -53,18 +55,23 @@ class SquadDataset:
 
     Attributes:
       questions: the questions in file order.
-      articles: the list under "data", which the official metrics take.
+      articles: the list under "data", which the official metrics take; of rows, a list
+        of such a form.
       num_contradictions: the number of questions that are marked as impossible and have
         an answer in the file.
     """
 
     def __init__(self, content: Any, name: str = "The data"):
-        """`content` is the parsed JSON; `name` is the file's name in errors."""
-        self.questions = list(_walk(content, name))
+        """`content` is the parsed JSON, or a tuple of questions; `name` is the file's
+        name in errors."""
+        are_questions = isinstance(content, tuple)
+        self.questions: list[Question] = list(
+            content if are_questions else _walk(content, name))
         if not self.questions:
             raise InputError(f"{name}: there is no question in the file; give a "
                              "different file.")
-        self.articles: list[dict] = content["data"]
+        self.articles: list[dict] = (
+            _articles(self.questions) if are_questions else content["data"])
         marked = [bool(q.content.get("is_impossible") and q.content.get("answers"))
                   for q in self.questions]
         self.num_contradictions = sum(
@@ -74,12 +81,13 @@ class SquadDataset:
             self.questions = [
                 q._replace(content={**q.content, "answers": []}) if is_marked else q
                 for q, is_marked in zip(self.questions, marked)]
-            self.articles = [{"paragraphs": [{"qas": [q.content]}]}
-                             for q in self.questions]
+            self.articles = _articles(self.questions)
 
     @classmethod
     def read(cls, path: str) -> "SquadDataset":
-        """Reads a JSON file."""
+        """Reads a JSON, Parquet or Arrow file."""
+        if row_files.is_row_file(path):
+            return cls(tuple(_of_rows(path)), path)
         return cls(text_files.read_json(
             path, "the file may be incomplete; download it again"), path)
 
@@ -142,6 +150,59 @@ class SquadDataset:
                     "be scored; give a file with answers"
                     + ("." if answers is None else ", or add "
                        "--version_2_with_negative if it really has none."))
+
+
+def _articles(questions: Iterable[Question]) -> list[dict]:
+    return [{"paragraphs": [{"qas": [q.content]}]} for q in questions]
+
+
+def _of_rows(path: str) -> list[Question]:
+    """Returns the questions in a Parquet or Arrow file. If some have answers, those
+    without have none in their passage, as in SQuAD 2.0 (is_impossible)."""
+    questions, seen = [], set()
+    for number, row in row_files.read_rows(
+            path, ("id", "question", "context"), ("answers", "is_impossible"),
+            advice="questions need id, question, context and, to train, answers"):
+        where = f"{path}, row {number}"
+        for name in ("id", "question", "context"):
+            if not isinstance(row[name], str):
+                raise InputError(f"{where}: the column '{name}' holds "
+                                 f"{str(row[name])[:40]!r}, not a text; correct it.")
+        content = {"id": row["id"], "question": row["question"]}
+        if content["id"] in seen:
+            raise InputError(f"{where}: an earlier question has the same id "
+                             f"{content['id']!r}; give each question its own id.")
+        seen.add(content["id"])
+        if row.get("answers") is not None:
+            content["answers"] = _answers(row["answers"], where)
+        if isinstance(row.get("is_impossible"), bool):
+            content["is_impossible"] = row["is_impossible"]
+        questions.append(Question(f"{where}, question {content['id']!r}",
+                                  row["context"], content))
+    has_answers = any(q.content.get("answers") for q in questions)
+    for content in (q.content for q in questions):
+        if has_answers and content.get("answers") == []:
+            content.setdefault("is_impossible", True)
+        elif not has_answers and "is_impossible" not in content:
+            content.pop("answers", None)  # A test set, which is not scored.
+    return questions
+
+
+def _answers(value: Any, where: str) -> list[dict[str, Any]]:
+    """Returns the answers of a row, given as lists by name or as a list of answers."""
+    if isinstance(value, dict) and all(
+            isinstance(value.get(name), list) for name in ("text", "answer_start")):
+        if len(value["text"]) != len(value["answer_start"]):
+            raise InputError(f"{where}: 'answers' has {len(value['text'])} texts but "
+                             f"{len(value['answer_start'])} starts; correct it.")
+        value = [{"text": text, "answer_start": start}
+                 for text, start in zip(value["text"], value["answer_start"])]
+    if not isinstance(value, list) or not all(
+            isinstance(each, dict) and isinstance(each.get("text"), str)
+            for each in value):
+        raise InputError(f"{where}: the column 'answers' holds {str(value)[:40]!r}; it "
+                         "needs text and answer_start, a list of each.")
+    return value
 
 
 def _walk(content: Any, name: str) -> Iterator[Question]:

@@ -7,6 +7,7 @@ column.
 import re
 from typing import Any, Iterable, NamedTuple, Optional, Sequence, Union
 
+from albert_tf.finetuning import tables
 from albert_tf.finetuning.tagging.scoring import entities
 
 # The beginning of CoNLL-U Plus, and the columns of CoNLL-U.
@@ -36,8 +37,8 @@ class Sentence(NamedTuple):
       text: the text of the sentence.
       spans: the begin and end of each word in the text.
       lines: the lines of the file, including those between the words.
-      numbers: the line number of each word in the file, from 1.
-      fields: the other fields of an object of JSON lines.
+      numbers: the number of the line or row of each word in the file, from 1.
+      fields: the other fields of an object of JSON lines or of a row.
     """
 
     words: tuple[str, ...]
@@ -50,8 +51,8 @@ class Sentence(NamedTuple):
     fields: dict[str, Any] = {}
 
     def where(self, word: int = 0) -> str:
-        """Returns file and line of a word, for messages."""
-        return f"{self.path}, line {self.numbers[word]}"
+        """Returns file and line or row of a word, for messages."""
+        return f"{self.path}, {tables.unit(self.path)} {self.numbers[word]}"
 
 
 def joined(words: Iterable[str], between: str

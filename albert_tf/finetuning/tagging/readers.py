@@ -1,7 +1,10 @@
-"""Reading files of tagged words: CoNLL's columns, CoNLL-U, JSON lines.
+"""Reading files of tagged words: CoNLL's columns, CoNLL-U, JSON lines, Parquet.
 
     EU  NNP  B-ORG            {"text": "EU rejects German call",
     rejects  VBZ  O            "entities": [{"start": 0, "end": 2, "type": "ORG"}]}
+
+Parquet stands for Arrow files, too. Their columns are the fields of JSON lines, or
+`tokens` and `ner_tags`, as the library `datasets` has them.
 """
 
 import dataclasses
@@ -9,6 +12,7 @@ import json
 import re
 from typing import Any, Iterator, Optional, Sequence
 
+from albert_tf import row_files
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
@@ -17,12 +21,15 @@ from albert_tf.finetuning.tagging.files import (
 from albert_tf.finetuning.tagging.scoring import Entity, as_tags, is_marked
 from albert_tf.tokenization.cleaning import split_words
 
-FORMATS = ("conll", "conllu", "jsonl")
+FORMATS = ("conll", "conllu", "jsonl", "parquet")
 _DOCUMENT = "-DOCSTART-"
 # Lines that are comments even if they have as many columns as the words.
 _COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s+=\s|id\s+\S+\s+domain=|"
                       r"(?:begin|end) document\b)")
 _ADVICE = "each line must be one object with text and entities, or words and tags"
+# The fields of words and of tags: ours, and those of `datasets`.
+_WORDS = ("words", "tokens")
+_TAGS = ("tags", "ner_tags")
 # A character of a segmented word, and its number within the word: 科0 技1.
 _NUMBERED = re.compile(r"(.\D*?)([0-9]{1,9})", re.DOTALL)
 
@@ -33,12 +40,14 @@ class Reading:
 
     Attributes:
       format: one of FORMATS. "auto": given by the extension: .conllu is CoNLL-U, .jsonl
-        and .json are JSON lines, all others are columns.
-      tag_column: a number from 0, or from -1 backwards; for CoNLL-U a name or number.
+        and .json are JSON lines, .parquet and .arrow Parquet, all others are columns.
+      tag_column: a number from 0, or from -1 backwards; for CoNLL-U a name or number;
+        for JSON lines and Parquet a name.
       word_column: the number of the word's column, in CoNLL's columns.
       split: how a text is split into words; one of cleaning.WORD_SPLITS.
       strip_numbers: whether words in columns end in their segmentation number, which is
         removed.
+      names: the tags of numbers that have no names in the file (JSON lines, Parquet).
     """
 
     format: str = "auto"
@@ -46,14 +55,34 @@ class Reading:
     word_column: int = 0
     split: str = "punctuation"
     strip_numbers: bool = False
+    names: tuple[str, ...] = ()
 
     def format_of(self, path: str) -> str:
         """Returns the format of a file, one of FORMATS."""
         if self.format != "auto":
             return self.format
         name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())
-        return ("conllu" if name.endswith((".conllu", ".conllup")) else
+        return ("parquet" if row_files.is_row_file(name) else
+                "conllu" if name.endswith((".conllu", ".conllup")) else
                 "jsonl" if name.endswith((".jsonl", ".ndjson", ".json")) else "conll")
+
+    def of_objects(self, path: str) -> bool:
+        """Returns whether a file has fields by name, not columns of text."""
+        return self.format_of(path) in ("jsonl", "parquet")
+
+    def named_tags(self, path: str) -> tuple[str, ...]:
+        """Returns the tags that the schema of a Parquet file names; () for none."""
+        if self.format_of(path) != "parquet":
+            return ()
+        columns = row_files.columns_of(path)
+        name = self._tag_field(columns)
+        return tuple(map(label_names.cleaned, columns[name].classes)
+                     ) if name in columns else ()
+
+    def _tag_field(self, fields: Any) -> str:
+        """Returns the field of the tags, the first of _TAGS if there is none."""
+        return self.tag_column if self.tag_column in fields else next(
+            (name for name in _TAGS if name in fields), _TAGS[0])
 
     def read(self, path: str, scheme: str = "iob2", tagged: Optional[bool] = True
              ) -> tuple[list[Sentence], list[str]]:
@@ -70,8 +99,10 @@ class Reading:
         """
         kind = self.format_of(path)
         notes: list[str] = []
-        if kind == "jsonl":
-            sentences = list(_read_jsonl(path, self.split, scheme, tagged, notes))
+        if self.of_objects(path):
+            sentences = list(self._read_objects(
+                path, self._rows(path, tagged) if kind == "parquet" else
+                tables.read_rows(path, "jsonl"), scheme, tagged, notes))
         elif kind == "conllu":
             sentences = list(_read_conllu(path, self.tag_column, tagged))
         else:
@@ -184,6 +215,113 @@ class Reading:
         return Sentence(tuple(words), tags, text, spans, (*between, *rows),
                         tuple(number for number, _ in lines), path,
                         {"comments": comments} if comments else {})
+
+    # ---- JSON lines and Parquet
+
+    def _rows(self, path: str, tagged: Optional[bool]) -> Iterator[tables.Row]:
+        """Yields the rows of a Parquet file, with the columns that are read and those
+        of texts and numbers, which predictions repeat."""
+        columns = row_files.columns_of(path)
+        words = next((name for name in (*_WORDS, "text") if name in columns), None)
+        tags = self._tag_field(columns)
+        if words is None:
+            raise InputError(
+                f"{path}: there is no column 'tokens', 'words' or 'text'; the file has "
+                f"{', '.join(map(repr, columns))}.")
+        if tagged and self.tag_column and self.tag_column not in columns:
+            raise InputError(
+                f"--tag_column={self.tag_column} is not a column of {path}; give one of "
+                f"{', '.join(columns)}.")
+        if tagged and tags not in columns and "entities" not in columns:
+            raise InputError(
+                f"{path}: there is no column 'ner_tags', 'tags' or 'entities'; the file "
+                f"has {', '.join(map(repr, columns))}. Name the column of the tags with "
+                "--tag_column.")
+        return tables.read_rows(path, "parquet", columns=[
+            name for name, column in columns.items()
+            if column.is_simple or name in (words, tags, "text", "entities")])
+
+    def _read_objects(self, path: str, rows: Iterator[tables.Row], scheme: str,
+                      tagged: Optional[bool], notes: list[str]) -> Iterator[Sentence]:
+        widened: list[int] = []
+        empty: list[int] = []
+        is_parquet = self.format_of(path) == "parquet"
+        if tagged and scheme == "none":
+            scheme = "iob2"
+        for row in rows:
+            if row.cells == []:
+                continue
+            fields = dict(row.cells)
+            tag_field = self._tag_field(fields)
+            words_field = _WORDS[0]
+            if words_field not in fields and (is_parquet or "text" not in fields):
+                words_field = _WORDS[1]
+            text, words = fields.pop("text", None), fields.pop(words_field, None)
+            tags, objects = fields.pop(tag_field, None), fields.pop("entities", None)
+            if is_parquet and words == []:
+                empty.append(row.number)
+                continue
+            if words is not None:
+                words = _strings(words, words_field, row.where)
+                text, spans = _placed(words, text, self.split)
+            else:
+                if not isinstance(text, str):
+                    raise InputError(f"{row.where}: there is no 'text'; "
+                                     f"{_advice(path)}.")
+                words, spans = of_text(text, self.split)
+            if not words:
+                raise InputError(f"{row.where}: there is no word in the text; remove "
+                                 f"the {tables.unit(path)}.")
+            if tagged is False:
+                tags = None
+            elif objects is not None:
+                placed = _entities(objects, text, row.where)
+                inner = [_words_of(entity, spans, row.where) for entity in placed]
+                widened += [row.number for entity, (first, end) in zip(placed, inner)
+                            if (spans[first][0], spans[end - 1][1]) != entity[:2]]
+                for before, after in zip(inner, inner[1:]):
+                    if after[0] < before[1]:
+                        raise InputError(
+                            f"{row.where}: two entities share the word "
+                            f"'{words[after[0]]}', but a word has only one tag; remove "
+                            "one of them.")
+                tags = as_tags([Entity(*place, entity.type)
+                                for place, entity in zip(inner, placed)],
+                               len(words), scheme)
+            elif tags is not None:
+                tags = _strings(self._named(tags, tag_field, row.where), tag_field,
+                                row.where)
+                if len(tags) != len(words):
+                    raise InputError(f"{row.where}: there are {len(words)} words but "
+                                     f"{len(tags)} tags; each word needs one.")
+            elif tagged:
+                raise InputError(f"{row.where}: there are neither 'entities' nor "
+                                 f"'{tag_field}'; {_advice(path)}.")
+            yield Sentence(
+                tuple(words), None if tags is None else tuple(tags), text, spans,
+                (*(Line((word, *([] if tags is None else [tags[i]])), i)
+                   for i, word in enumerate(words)), Line((), None)),
+                (row.number,) * len(words), path, fields)
+        notes += tables.line_note(path, empty, "without a word are left out")
+        notes += tables.line_note(
+            path, widened, "have entities that begin or end inside a word, and are "
+            "extended to the whole word; with --split_words=characters, each character "
+            "is a word")
+
+    def _named(self, tags: Any, field: str, where: str) -> Any:
+        """Returns tags with the names of those that are numbers."""
+        if not isinstance(tags, list) or not any(type(tag) is int for tag in tags):
+            return tags
+        if not self.names:
+            raise InputError(
+                f"{where}: '{field}' holds numbers, which have no names in the file; "
+                "give --labels, the tags in the order of these numbers, from 0.")
+        wrong = next((tag for tag in tags if type(tag) is not int or not (
+            0 <= tag < len(self.names))), None)
+        if wrong is not None:
+            raise InputError(f"{where}: '{field}' holds {wrong!r:.40}, but --labels "
+                             f"names the numbers 0 to {len(self.names) - 1}.")
+        return [self.names[tag] for tag in tags]
 
 
 def _is_blank(line: str) -> bool:
@@ -310,64 +448,12 @@ def _conllu_sentence(path: str, lines: list[tuple[int, str]], names: Sequence[st
                     tuple(spans), (*rows, Line((), None)), tuple(numbers), path)
 
 
-# ---- JSON lines ------------------------------------------------------------
+# ---- JSON lines and Parquet ------------------------------------------------
 
 
-def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
-                notes: list[str]) -> Iterator[Sentence]:
-    widened: list[int] = []
-    if tagged and scheme == "none":
-        scheme = "iob2"
-    for row in tables.read_rows(path, "jsonl"):
-        if row.cells == []:
-            continue
-        fields = dict(row.cells)
-        text, words = fields.pop("text", None), fields.pop("words", None)
-        tags, objects = fields.pop("tags", None), fields.pop("entities", None)
-        if words is not None:
-            words = _strings(words, "words", row.where)
-            text, spans = _placed(words, text, split)
-        else:
-            if not isinstance(text, str):
-                raise InputError(f"{row.where}: there is no 'text'; {_ADVICE}.")
-            words, spans = of_text(text, split)
-        if not words:
-            raise InputError(f"{row.where}: there is no word in the text; remove the "
-                             "line.")
-        if tagged is False:
-            tags = None
-        elif objects is not None:
-            placed = _entities(objects, text, row.where)
-            inner = [_words_of(entity, spans, row.where) for entity in placed]
-            widened += [row.number for entity, (first, end) in zip(placed, inner) if (
-                spans[first][0], spans[end - 1][1]) != entity[:2]]
-            for before, after in zip(inner, inner[1:]):
-                if after[0] < before[1]:
-                    raise InputError(
-                        f"{row.where}: two entities share the word "
-                        f"'{words[after[0]]}', but a word has only one tag; remove one "
-                        "of them.")
-            tags = as_tags(
-                [Entity(*place, entity.type) for place, entity in zip(inner, placed)],
-                len(words), scheme)
-        elif tags is not None:
-            tags = _strings(tags, "tags", row.where)
-            if len(tags) != len(words):
-                raise InputError(f"{row.where}: there are {len(words)} words but "
-                                 f"{len(tags)} tags; each word needs one.")
-        elif tagged:
-            raise InputError(f"{row.where}: there are neither 'entities' nor 'tags'; "
-                             f"{_ADVICE}.")
-        yield Sentence(
-            tuple(words), None if tags is None else tuple(tags), text, spans,
-            (*(Line((word, *([] if tags is None else [tags[i]])), i)
-               for i, word in enumerate(words)), Line((), None)),
-            (row.number,) * len(words), path, fields)
-    if widened:
-        notes += tables.line_note(
-            path, widened, "have entities that begin or end inside a word, and are "
-            "extended to the whole word; with --split_words=characters, each character "
-            "is a word")
+def _advice(path: str) -> str:
+    return ("a row needs text and entities, or tokens and tags"
+            if row_files.is_row_file(path) else _ADVICE)
 
 
 def of_text(text: str, split: str) -> tuple[list[str], tuple[tuple[int, int], ...]]:
@@ -405,7 +491,8 @@ def _placed(words: Sequence[str], text: Any, split: str):
 def _entities(found: Any, text: str, where: str) -> list[Entity]:
     """Returns the entities of a JSON object, with their characters, in text order."""
     if not isinstance(found, list):
-        raise InputError(f"{where}: 'entities' is not a list; {_ADVICE}.")
+        raise InputError(f"{where}: 'entities' is not a list; give start, end and type "
+                         "of each.")
     placed = []
     for value in found:
         if isinstance(value, dict):

@@ -149,7 +149,7 @@ class TaggingTask(FineTuningTask):
                   and scoring.parse(tag) in labels}
         if not labels:
             return sentences, ()
-        is_json = self.reading.format_of(where) == "jsonl"
+        is_json = self.reading.of_objects(where)
         result, numbers = [], []
         for sentence in sentences:
             if sentence.tags:
@@ -372,8 +372,9 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
 
     Args:
       train_file: the training file; "" for none.
-      labels: the tags in the order of their class ids. Default: those of the training
-        file, O first, the others sorted.
+      labels: the tags in the order of their class ids. Default: those that the schema
+        of the training file names (Parquet), or those in it, O first, the others
+        sorted.
       known_labels: the labels of the initial model. They are used if they include all
         tags of the training file, or if there is no such file.
       scheme: one of scoring.SCHEMES; "auto": detected from the tags.
@@ -386,12 +387,12 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
     sentences, tags, split = [], set(), reading.split
     is_auto, named = scheme == "auto", list(labels or ())
     reading = dataclasses.replace(
-        reading, strip_numbers=bool(strip_numbers),
+        reading, strip_numbers=bool(strip_numbers), names=tuple(labels or ()),
         split="punctuation" if split == "auto" else split)
     if train_file:
         sentences, _ = reading.read(
             train_file, "iob2" if scheme in ("auto", "none") else scheme)
-        is_json = reading.format_of(train_file) == "jsonl"
+        is_json = reading.of_objects(train_file)
         if strip_numbers is None and not is_json and readers.are_numbered(sentences):
             reading = dataclasses.replace(reading, strip_numbers=True)
             sentences, _ = reading.read(train_file)
@@ -410,6 +411,7 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                              "that names them; give --labels in the order of the "
                              "model's outputs.")
         labels = (known_labels if tags <= set(known_labels) else
+                  train_file and reading.named_tags(train_file) or
                   sorted(tags, key=lambda tag: (tag.upper() != OUTSIDE, tag)))
         label_names.check_apart(sorted(tags), train_file)
     elif tags and not tags & set(labels):

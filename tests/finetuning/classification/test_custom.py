@@ -1,7 +1,8 @@
-"""A user's own TSV, CSV and JSON lines."""
+"""A user's own TSV, CSV, JSON lines and Parquet."""
 
 import csv
 import dataclasses
+import datetime
 import functools
 import gzip
 import json
@@ -14,6 +15,7 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import custom
 from albert_tf.finetuning import tables
+from tests import row_tables
 from tests.helpers import SHARED
 
 DataFile = custom.DataFile
@@ -372,8 +374,30 @@ def test_predictions_keep_names_and_texts(tmp_path, name):
     assert [row["key"] for row in rows] == ["a7", "12"]
     assert [row["prediction"] for row in rows] == ["y", "x"]
     if not name.endswith("tsv"):
-        assert rows[0]["text_a"] == text
+        assert rows[0]["t"] == text
     assert {"probability of x", "probability of y"} <= rows[0].keys()
+
+
+@pytest.mark.parametrize("columns, header", [
+    (dict(text_a="review", label="stars", guid="key"),
+     ["key", "review", "prediction", "probability", "stars"]),
+    (dict(text_a="0", text_b="title", label="label"),
+     ["guid", "text_a", "title", "prediction", "probability", "label"]),
+    # These names mean something else in the predictions, or are there twice.
+    (dict(text_a="label", label="prediction", guid="probability of rain"),
+     ["guid", "text_a", "prediction", "probability", "label"]),
+    (dict(text_a="review", label="stars", guid="review"),
+     ["review", "text_a", "prediction", "probability", "stars"]),
+])
+def test_predictions_have_the_names_of_the_columns(tmp_path, columns, header):
+    path = write(tmp_path, "in.csv", "review,title,stars,label,prediction,key,"
+                 "probability of rain\nx,x,x,x,x,x,x\n")
+    task = custom.build_task({"test": DataFile(path, **columns)}, labels=["x", "y"])
+    task.write_predictions(
+        str(tmp_path), task.read("", "test").examples,
+        {"probabilities": np.array([[0.75, 0.25]], "f")}, str(tmp_path / "out.jsonl"))
+    [row] = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert list(row) == header
 
 
 def test_a_missing_name_is_refused(tmp_path):
@@ -499,3 +523,130 @@ def test_placeholders_of_a_test_file_name_the_flag(tmp_path, mark, labels):
     with pytest.raises(InputError) as error:
         read(tmp_path, "x.tsv", content, labels=labels)
     assert "--notest_labels" not in str(error.value)
+
+
+# --- Parquet and Arrow (tests/test_row_files.py has the files themselves)
+
+REVIEWS = {"text": ["fine", "not so", "fair"], "label": [1, 0, 1]}
+STARS = row_tables.class_label("bad", "good", "none")
+
+
+def rows_of(tmp_path, columns=REVIEWS, name="x.parquet", **features):
+    return row_tables.write(tmp_path / name, row_tables.table(columns, **features))
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow", "x.feather"])
+def test_parquet_and_arrow_are_tables(tmp_path, name):
+    found = custom.read(DataFile(rows_of(tmp_path, name=name), "text", label="label"))
+    assert triples(found) == [
+        ("fine", None, "1"), ("not so", None, "0"), ("fair", None, "1")]
+    assert found.examples[1].where.endswith(f"{name}, row 2")
+
+
+def test_columns_of_parquet_have_names_or_numbers_and_other_types(tmp_path):
+    path = rows_of(tmp_path, {
+        "key": [7, 8], "a": ["one", "two"], "b": ["un", "deux"], "score": [0.5, 2.0]})
+    found = custom.read(DataFile(path, "1", "b", "score", guid="key"), labels=())
+    assert [(e.guid, e.text_a, e.text_b, e.label) for e in found.examples] == [
+        ("7", "one", "un", 0.5), ("8", "two", "deux", 2.0)]
+
+
+def test_the_schema_names_the_labels_in_its_order(tmp_path):
+    train, dev = (DataFile(rows_of(tmp_path, name=name, label=STARS), "text",
+                           label="label") for name in ("train.parquet", "dev.arrow"))
+    task = custom.build_task({"train": train, "dev": dev})
+    assert task.labels == ("bad", "good", "none")
+    assert [e.label for e in task.readers["dev"]("").examples] == ["good", "bad", "good"]
+    # Labels without a number are sorted, as those of other tables.
+    texts = rows_of(tmp_path, {"text": ["a", "b"], "label": ["so", "no"]}, "t.parquet")
+    assert custom.build_task({"train": DataFile(texts, "text", label="label")}
+                             ).labels == ("no", "so")
+
+
+def test_a_label_of_minus_one_is_missing(tmp_path):
+    path = rows_of(tmp_path, {"text": ["fine"], "label": [-1]}, label=STARS)
+    file = DataFile(path, "text", label="label")
+    [example] = custom.read(file, labels=["bad", "good"], label_needed=False).examples
+    assert example.label is None
+    with pytest.raises(InputError, match=(
+            "x.parquet, row 1: there is no label in column 'label'; fill it in, or "
+            "remove the row.")):
+        custom.read(file, labels=["bad", "good"])
+
+
+def test_lists_and_columns_of_labels_in_parquet(tmp_path):
+    file = DataFile(rows_of(tmp_path, {"text": ["a", "b"], "topics": [["x", "y"], []]}),
+                    "text", label="topics", separator=",")
+    assert [e.label for e in custom.read(file).examples] == [("x", "y"), ()]
+    file = DataFile(rows_of(tmp_path, {
+        "text": ["a", "b"], "x": [1, 0], "y": [True, False]}), "text", label=("x", "y"))
+    assert [e.label for e in custom.read(file).examples] == [("x", "y"), ()]
+    named = rows_of(tmp_path, {"text": ["a", "b"], "topics": [[0, 1], [1]]},
+                    topics={"feature": STARS, "_type": "List"})
+    file = DataFile(named, "text", label="topics", separator=",")
+    assert custom.build_task({"train": file}).labels == ("bad", "good", "none")
+
+
+@pytest.mark.parametrize("columns, message", [
+    ({"words": ["a"], "label": [1]},
+     "x.parquet: there is no column 'text'; the file has 'words', 'label'."),
+    ({"text": ["a"], "stars": [1]},
+     "x.parquet: there is no column 'label'; the file has 'text', 'stars'."),
+    ({"text": ["a", None], "label": [1, 2]},
+     "x.parquet, row 2: the column 'text' holds null, not a text."),
+    ({"text": [b"a"], "label": [1]},
+     "x.parquet, row 1: the column 'text' holds \"b'a'\", not a text."),
+    ({"text": [["a", "b"]], "label": [1]},
+     "x.parquet, row 1: the column 'text' holds [\"a\", \"b\"], not a text."),
+    ({"text": ["a", " "], "label": [1, 1]},
+     "x.parquet, row 2: the text of column 'text' is empty; fill it in, or remove the "
+     "row."),
+    ({"text": [" ", ""], "label": [1, 1]},
+     "x.parquet: 2 row(s) have an empty text (row 1, 2); fill them in, or remove the "
+     "rows."),
+    ({"text": ["a"], "label": [None]},
+     "x.parquet, row 1: there is no label in column 'label'; fill it in, or remove the "
+     "row."),
+    ({"text": ["a"], "label": [float("nan")]},
+     "x.parquet, row 1: the column 'label' holds nan, which is not a label; fill it in, "
+     "or remove the row."),
+    ({"text": ["a"], "label": [datetime.date(2026, 1, 2)]},
+     "x.parquet, row 1: the column 'label' holds \"datetime.date(2026, 1, 2)\", not a "
+     "label."),
+    ({"text": ["a\0"], "label": [1]},
+     "x.parquet, row 1: character 2 of the column 'text' is NUL, which does not occur in "
+     "text; remove it."),
+    ({"text": [], "label": []}, "x.parquet: there is no example in this file"),
+])
+def test_what_does_not_fit_in_parquet(tmp_path, columns, message):
+    with pytest.raises(InputError) as error:
+        custom.read(DataFile(rows_of(tmp_path, columns), "text", label="label"))
+    assert str(error.value).removeprefix(f"{tmp_path}/").startswith(message)
+
+
+def test_inputs_of_parquet(tmp_path):
+    path = rows_of(tmp_path, {
+        "review": ["fine", None], "title": ["a", "b"], "key": [7, 8]})
+    found = list(custom.inputs(path, "review", "title", id_column="key"))
+    assert found[0] == (("fine", "a"), {"id": 7}, f"{path}, row 1", 1)
+    assert str(found[1].given) == "the column 'review' holds null, not a text."
+    assert found[1].kept == {"id": 8}
+    # Without the flag, columns are called as the inputs of the model.
+    with pytest.raises(InputError, match=(
+            "x.parquet: there is no column text, text_pair, question, passage or "
+            "options; the file has 'review', 'title', 'key'. Name .* --text_column")):
+        list(custom.inputs(path))
+    path = rows_of(tmp_path, {
+        "id": ["k", None], "text": ["one", "two"], "text_pair": ["un", None],
+        "label": [0, 1]})
+    assert [(each.given, each.kept) for each in custom.inputs(path)] == [
+        ({"text": "one", "text_pair": "un"}, {"id": "k"}), ({"text": "two"}, {})]
+
+
+def test_predictions_are_not_written_as_parquet(tmp_path):
+    with pytest.raises(InputError, match=r"x.parquet: unknown file extension; the name "
+                       r"must end in .tsv, .csv or .jsonl"):
+        tables.write_predictions(str(tmp_path), {}, [["a"]], str(tmp_path / "x.parquet"))
+    with pytest.raises(InputError, match=r"must end in .parquet, .arrow, .arrows or "
+                       r".feather, or in .tsv, .csv or .jsonl"):
+        tables.format_of("x.xlsx")

@@ -149,8 +149,8 @@ def test_predictions_and_report(tmp_path):
     task.write_predictions(str(tmp_path), data.examples, outputs, all_probabilities=True)
     lines = [line.split("\t") for line in (
         tmp_path / "predictions.tsv").read_text().splitlines()]
-    assert lines[0] == ["guid", "text_a", "prediction", "probability of late",
-                        "probability of dear", "probability of fine", "label"]
+    assert lines[0] == ["guid", "text", "prediction", "probability of late",
+                        "probability of dear", "probability of fine", "topics"]
     assert [(row[2], row[-1]) for row in lines[1:]] == [
         ("late", "late,dear"), ("dear,fine", "dear"), ("", ""), ("late", "late")]
     # What is known without reading: two of four texts have `late`, two `dear`, none `fine`.

@@ -2,6 +2,7 @@ import functools
 import gzip
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from albert_tf.finetuning.race import task
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.race.task import RaceTask
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests import row_tables
 from tests.helpers import FIXTURES, SHARED
 
 FOLDER = FIXTURES / "race"
@@ -371,3 +373,73 @@ def test_options_that_are_cut_are_counted(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "--max_qa_length=6, dev: 1 of 8 options with their questions fill all 6 tokens "
         "that the model reads; what is longer is cut."]
+
+
+# --- Parquet and Arrow (tests/test_row_files.py has the files themselves)
+
+ROWS = {"example_id": ["high7.txt", "middle3.txt", "high7.txt"],
+        "article": [PASSAGE["article"], "It rains.", PASSAGE["article"]],
+        "question": ["What ran?", "It _ .", "It was _ ."],
+        "options": [PASSAGE["options"][0], ["rains", "snows", "is dry", "is hot"],
+                    PASSAGE["options"][1]],
+        "answer": ["A", "A", "B"]}
+
+
+def write_rows(tmp_path, name="dev.parquet", **changes):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    row_tables.write(path, row_tables.table(
+        {key: value for key, value in {**ROWS, **changes}.items() if value}))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("name, split", [
+    ("validation-00000-of-00001.parquet", "dev"), ("validation/data-0.arrow", "dev"),
+    ("train.parquet", "train"), ("test/test.feather", "test")])
+def test_rows_are_the_same_as_passages(tmp_path, name, split):
+    where = write_rows(tmp_path / "rows", name)
+    write(tmp_path, PASSAGE, split=split)
+    folder = write(tmp_path, {
+        "id": "middle3.txt", "article": "It rains.", "questions": ["It _ ."],
+        "options": [ROWS["options"][1]], "answers": ["A"]}, split=split, level="middle")
+    found, expected = (RaceTask().read(path, split).examples for path in (where, folder))
+    assert [e._replace(where="") for e in found] == [
+        e._replace(where="") for e in expected]
+    assert [e.where.rpartition(" ")[2] for e in found] == ["2", "1", "3"]
+    assert len(RaceTask(high_only=True).read(where, split).examples) == 2
+
+
+def test_several_files_of_rows_and_intermediate_ones(tmp_path):
+    write_rows(tmp_path, "dev/data-00000-of-00002.arrow")
+    write_rows(tmp_path, "dev/cache-0123.arrow")
+    where = write_rows(tmp_path, "dev/data-00001-of-00002.arrow", example_id=[
+        "high8.txt", "middle4.txt", "high8.txt"])
+    assert [(e.example_id, e.number) for e in RaceTask().read(where, "dev").examples] == [
+        ("middle3.txt", 0), ("middle4.txt", 0), ("high7.txt", 0), ("high7.txt", 1),
+        ("high8.txt", 0), ("high8.txt", 1)]
+
+
+def test_rows_without_answers_are_to_predict(tmp_path):
+    where = write_rows(tmp_path, "test.parquet", answer=["", None, ""])
+    assert {e.label for e in RaceTask().read(where, "test").examples} == {None}
+    where = write_rows(tmp_path, "dev.parquet", answer=None)
+    with pytest.raises(InputError, match="dev.parquet, row 2: there are no answers"):
+        RaceTask().read(where, "dev")
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"article": None}, "dev.parquet: there is no column 'article'; the file has"),
+    ({"article": ["a", None, "a"]}, "dev.parquet, row 2: 'article' is missing or is not"),
+    ({"example_id": ["a", "b", "c"]}, "dev.parquet, row 1: the example_id 'a' does not "
+     "begin with middle or high"),
+    ({"article": ["a", "b", "c"]}, "dev.parquet, row 3: the example_id 'high7.txt' is "
+     "also that of a different passage in "),
+    ({"answer": ["A", "E", "B"]}, "dev.parquet, row 2, question 1: the answer \"E\" is "),
+    ({"options": [["a", "b"]] * 3}, "dev.parquet, row 1, question 1: there are 2 options"),
+    ({"example_id": ["high1", "high2", "high3"]}, "dev.parquet: there is no question of "
+     "the level middle; give --high_only to use only the other level."),
+])
+def test_rows_that_do_not_fit(tmp_path, changes, message):
+    where = write_rows(tmp_path, **changes)
+    with pytest.raises(InputError, match=re.escape(message)):
+        RaceTask().read(where, "dev")

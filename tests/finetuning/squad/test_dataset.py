@@ -13,6 +13,7 @@ from albert_tf.finetuning.squad import scoring
 from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.squad.dataset import SquadDataset
+from tests import row_tables
 
 
 def content(**changes):
@@ -179,3 +180,89 @@ def test_version_2_needs_its_flag(is_training):
 def test_version_1_can_be_read_with_the_flag_of_version_2():
     example, = SquadDataset(content()).examples(is_training=True, version_2=True)
     assert example.answer_text == "clock" and not example.is_impossible
+
+
+# --- Parquet and Arrow (tests/test_row_files.py has the files themselves)
+
+ROWS = {"id": ["q1", "q2"], "title": ["Clocks"] * 2, "context": ["The clock is old."] * 2,
+        "question": ["What is old?", "How is it?"],
+        "answers": [{"text": ["clock", "The clock"], "answer_start": [4, 0]},
+                    {"text": ["old"], "answer_start": [13]}]}
+NO_ANSWER = {"text": [], "answer_start": []}
+
+
+def of_rows(tmp_path, name="squad.parquet", **changes):
+    return row_tables.write(tmp_path / name, row_tables.table(
+        {key: value for key, value in {**ROWS, **changes}.items() if value}))
+
+
+@pytest.mark.parametrize("name", ["squad.parquet", "squad.arrow"])
+def test_rows_are_the_same_as_articles(tmp_path, name):
+    rows = SquadDataset.read(of_rows(tmp_path, name))
+    data = SquadDataset({"data": [{"paragraphs": [{"context": "The clock is old.", "qas": [
+        {"id": "q1", "question": "What is old?", "answers": [
+            {"text": "clock", "answer_start": 4},
+            {"text": "The clock", "answer_start": 0}]},
+        {"id": "q2", "question": "How is it?", "answers": [
+            {"text": "old", "answer_start": 13}]}]}]}]})
+    for is_training in (True, False):
+        assert rows.examples(is_training=is_training, version_2=False) == data.examples(
+            is_training=is_training, version_2=False)
+    assert rows.questions[1].where.endswith(f"{name}, row 2, question 'q2'")
+    for texts in ({"q1": "clock", "q2": "new"}, {"q1": "the clock", "q2": "old"}):
+        assert scoring._evaluate(rows, texts, False, "en") == scoring._evaluate(
+            data, texts, False, "en")
+
+
+def test_a_row_without_an_answer_has_none_in_its_passage(tmp_path):
+    path = of_rows(tmp_path, answers=[ROWS["answers"][0], NO_ANSWER])
+    data = SquadDataset.read(path)
+    assert [e.is_impossible for e in data.examples(
+        is_training=True, version_2=True)] == [False, True]
+    with pytest.raises(InputError, match=(
+            "row 2, question 'q2' is marked as impossible to answer, as in SQuAD 2.0; add "
+            "--version_2_with_negative.")):
+        data.examples(is_training=True, version_2=False)
+
+
+@pytest.mark.parametrize("answers", [None, [NO_ANSWER] * 2, [None] * 2])
+def test_rows_of_a_test_set(tmp_path, answers):
+    path = of_rows(tmp_path, answers=answers)
+    data = SquadDataset.read(path)
+    assert not data.has_any_answer()
+    assert len(data.examples(is_training=False, version_2=True)) == 2
+    for version_2 in (False, True):
+        with pytest.raises(InputError, match="row 1, question 'q1' has no answer to tra"):
+            data.examples(is_training=True, version_2=version_2)
+
+
+def test_answers_as_a_list(tmp_path):
+    data = SquadDataset.read(of_rows(tmp_path, answers=[
+        [{"text": "clock", "answer_start": 4}], [{"text": "old", "answer_start": 13}]]))
+    assert [e.answer_text for e in data.examples(is_training=True, version_2=False)] == [
+        "clock", "old"]
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"context": None}, "squad.parquet: there is no column 'context'; the file has 'id', "
+     "'title', 'question', 'answers'; questions need id, question, context and"),
+    ({"question": ["a", None]}, "squad.parquet, row 2: the column 'question' holds 'None', "
+     "not a text"),
+    ({"id": [1, 2]}, "squad.parquet, row 1: the column 'id' holds '1', not a text"),
+    ({"id": ["q", "q"]}, "squad.parquet, row 2: an earlier question has the same id 'q'"),
+    ({"answers": [["a"], ["b"]]}, "squad.parquet, row 1: the column 'answers' holds"),
+    ({"answers": [{"text": ["a", "b"], "answer_start": [1]}] * 2},
+     "squad.parquet, row 1: 'answers' has 2 texts but 1 starts"),
+    ({"id": [], "answers": []}, "squad.parquet"),
+])
+def test_rows_that_do_not_fit(tmp_path, changes, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        SquadDataset.read(of_rows(tmp_path, **changes))
+
+
+def test_an_answer_at_another_place_in_a_row(tmp_path):
+    path = of_rows(tmp_path, answers=[
+        {"text": ["old"], "answer_start": [4]}, ROWS["answers"][1]])
+    with pytest.raises(InputError, match=(
+            "squad.parquet, row 1, question 'q1': the answer 'old' is not at character 4")):
+        SquadDataset.read(path).examples(is_training=True, version_2=False)

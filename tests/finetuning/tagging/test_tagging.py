@@ -15,10 +15,11 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tagging import scoring
-from albert_tf.finetuning.tagging.task import build_task
+from albert_tf.finetuning.tagging.task import Tagged, build_task
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.tokenization.cleaning import split_words
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests import row_tables
 from tests.helpers import FIXTURES
 
 IOB1 = ("EU NNP I-NP I-ORG\nrejects VBZ I-VP O\n"
@@ -652,3 +653,110 @@ def test_invisible_characters_make_no_tags(write, caplog):
 def test_tags_that_look_the_same_are_refused(write):
     with pytest.raises(InputError, match="look the same but are different"):
         build_task(write("a\tB-\u00e9\nb\tB-e\u0301\nc\tO\n"))
+
+
+# ---- Parquet and Arrow (tests/test_row_files.py has the files themselves)
+
+NER = row_tables.class_label("O", "B-LOC", "I-LOC", "B-PER")
+WORDS = [["New", "York", "sleeps"], ["Peter", "wakes"]]
+NUMBERS = [[1, 2, 0], [3, 0]]
+
+
+@pytest.fixture(name="rows")
+def _rows(tmp_path):
+    def rows(columns, name="train.parquet", **features):
+        return row_tables.write(tmp_path / name, row_tables.table(columns, **features))
+
+    return rows
+
+
+@pytest.mark.parametrize("name", ["train.parquet", "train.arrow"])
+def test_tokens_and_tags_of_datasets(rows, name):
+    path = rows({"id": ["a", "b"], "tokens": WORDS, "ner_tags": NUMBERS}, name,
+                ner_tags={"feature": NER, "_type": "Sequence"})
+    task, data = read(path)
+    # The schema's order, and also the tags that no word has.
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER") and task.scheme == "iob2"
+    assert [(s.words, s.tags, s.text, s.fields) for s in data.examples] == [
+        (("New", "York", "sleeps"), ("B-LOC", "I-LOC", "O"), "New York sleeps",
+         {"id": "a"}), (("Peter", "wakes"), ("B-PER", "O"), "Peter wakes", {"id": "b"})]
+    assert data.examples[1].where() == f"{path}, row 2"
+
+
+def test_tags_as_text_and_from_another_column(rows):
+    path = rows({"words": WORDS, "tags": [["B-LOC", "I-LOC", "O"], ["B-PER", "O"]],
+                 "pos": [["N", "N", "V"], ["N", "V"]]})
+    assert read(path)[0].labels == ("O", "B-LOC", "B-PER", "I-LOC")
+    task, data = read(path, reading=Reading(tag_column="pos"))
+    assert task.labels == ("N", "V") and data.examples[0].tags == ("N", "N", "V")
+    with pytest.raises(InputError, match=(
+            "--tag_column=POS is not a column of .*train.parquet; give one of words, "
+            "tags, pos.")):
+        read(path, reading=Reading(tag_column="POS"))
+
+
+@pytest.mark.parametrize("name", ["train.parquet", "train.jsonl"])
+def test_numbers_without_names_are_those_of_labels(rows, write, name):
+    columns = {"tokens": WORDS, "ner_tags": NUMBERS}
+    path = rows(columns, name) if name.endswith("parquet") else write(
+        [dict(zip(columns, row)) for row in zip(*columns.values())], name)
+    task, data = read(path, labels=NER["names"])
+    assert [s.tags for s in data.examples] == [("B-LOC", "I-LOC", "O"), ("B-PER", "O")]
+    with pytest.raises(InputError, match=(
+            "(row|line) 1: 'ner_tags' holds numbers, which have no names in the file; "
+            "give --labels, the tags in the order of these numbers, from 0.")):
+        read(path)
+    with pytest.raises(InputError, match=(
+            "(row|line) 2: 'ner_tags' holds 3, but --labels names the numbers 0 to 2")):
+        read(path, labels=NER["names"][:3])
+
+
+def test_entities_of_a_text_in_parquet(rows):
+    path = rows({"text": ["New York sleeps"], "entities": [
+        [{"start": 0, "end": 8, "type": "LOC"}]]})
+    assert read(path)[1].examples[0].tags == ("B-LOC", "I-LOC", "O")
+
+
+def test_rows_without_a_word_are_left_out(rows):
+    path = rows({"tokens": [["a"], [], ["b"]], "tags": [["N"], [], ["V"]]})
+    data = read(path)[1]
+    assert [s.words for s in data.examples] == [("a",), ("b",)]
+    assert data.notes == (f"{path}: 1 row(s) without a word are left out (row 2).",)
+
+
+def test_parquet_to_predict_needs_no_tags(rows):
+    path = rows({"tokens": WORDS})
+    task = build_task("", labels=["N", "V"])
+    assert [s.tags for s in task.read(path, "test").examples] == [None, None]
+
+
+@pytest.mark.parametrize("columns, message", [
+    ({"sentence": ["a"]}, "there is no column 'tokens', 'words' or 'text'; the file has "
+     "'sentence'."),
+    ({"tokens": [["a"]], "labels": [[0]]}, "there is no column 'ner_tags', 'tags' or "
+     "'entities'; the file has 'tokens', 'labels'. Name the column of the tags with "
+     "--tag_column."),
+    ({"tokens": [["a", "b"]], "tags": [["N"]]},
+     "row 1: there are 2 words but 1 tags; each word needs one."),
+    ({"tokens": [["a", None]], "tags": [["N", "N"]]},
+     "row 1: 'tokens' is not a list of texts"),
+    ({"tokens": [["a"], ["b"]], "ner_tags": [["N"], None]},
+     "row 2: there are neither 'entities' nor 'ner_tags'; a row needs text and entities, "
+     "or tokens and tags."),
+    ({"tokens": ["a b"], "tags": [["N"]]}, "row 1: 'tokens' is not a list of texts"),
+])
+def test_wrong_columns_of_parquet(rows, columns, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(rows(columns))
+
+
+def test_predictions_for_parquet(rows, tmp_path):
+    path = rows({"id": [3, 4], "tokens": WORDS, "ner_tags": NUMBERS},
+                ner_tags={"feature": NER, "_type": "List"})
+    task, data = read(path)
+    found = [Tagged(list(s.tags), [1.0] * len(s.tags)) for s in data.examples]
+    task.write_predictions(str(tmp_path), data.examples, found)
+    assert (tmp_path / "predictions.conll").read_text().startswith(
+        "New B-LOC B-LOC\nYork I-LOC I-LOC\n")
+    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
+    assert json.loads(lines[1])["id"] == 4

@@ -1,0 +1,213 @@
+"""Parquet and Arrow files, as `datasets`, pandas and pyarrow write them.
+
+Skipped without pyarrow, except what is said without it.
+"""
+
+import random
+import sys
+
+import pytest
+
+from albert_tf import row_files
+from albert_tf.errors import InputError
+from tests.row_tables import class_label, table, write
+
+
+def rows_of(path, *names, **options):
+    return [row for _, row in row_files.read_rows(path, names, **options)]
+
+
+KINDS = [".parquet", ".feather", ".arrow"]
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_rows_are_numbered_and_have_the_columns_that_are_asked_for(tmp_path, end):
+    path = write(tmp_path / f"x{end}", table(
+        {"text": [f"text {i}" for i in range(25)], "other": list(range(25))}), rows=10)
+    assert list(row_files.read_rows(path, ["text"], ["missing"])) == [
+        (i + 1, {"text": f"text {i}"}) for i in range(25)]
+    assert list(row_files.columns_of(path)) == ["text", "other"]
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_numbers_become_the_names_in_the_schema(tmp_path, end):
+    path = write(tmp_path / f"x{end}", table(
+        {"label": [1, 0, -1, None], "tags": [[0, 1], [], None, [1]], "number": [1] * 4},
+        label=class_label("bad", "good"), number={"dtype": "int64", "_type": "Value"},
+        tags={"feature": class_label("O", "B-X"), "_type": "List"}))
+    assert rows_of(path, "label", "tags", "number") == [
+        {"label": "good", "tags": ["O", "B-X"], "number": 1},
+        {"label": "bad", "tags": [], "number": 1},
+        {"label": None, "tags": None, "number": 1},
+        {"label": None, "tags": ["B-X"], "number": 1}]
+    columns = row_files.columns_of(path)
+    assert columns["label"] == (True, ("bad", "good"))
+    assert columns["tags"] == (False, ("O", "B-X"))
+    assert columns["number"].classes == ()
+
+
+def test_a_number_without_a_name_is_refused(tmp_path):
+    path = write(tmp_path / "x.parquet", table(
+        {"label": [0, 2]}, label=class_label("bad", "good")))
+    with pytest.raises(InputError, match=(
+            r"x.parquet, row 2: column 'label' holds 2, but the file's schema names "
+            r"only 0 to 1 \(bad, good\)\.")):
+        rows_of(path, "label")
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_dictionaries_are_decoded(tmp_path, end):
+    pa = pytest.importorskip("pyarrow")
+    texts = pa.array(["yes", "no", None, "yes"]).dictionary_encode()
+    path = write(tmp_path / f"x{end}", table({"label": texts}))
+    assert [row["label"] for row in rows_of(path, "label")] == [
+        "yes", "no", None, "yes"]
+    assert row_files.columns_of(path)["label"].is_simple
+
+
+def test_what_datasets_writes(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict(
+        {"text": ["one", "two"], "label": [1, 0], "tags": [[0], [1]]},
+        features=datasets.Features({
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["bad", "good"]),
+            "tags": datasets.Sequence(datasets.ClassLabel(names=["O", "B-X"]))}))
+    data.to_parquet(str(tmp_path / "x.parquet"))
+    data.save_to_disk(str(tmp_path / "saved"))
+    (saved,) = (tmp_path / "saved").glob("*.arrow")
+    for path in (str(tmp_path / "x.parquet"), str(saved)):
+        assert rows_of(path, "text", "label", "tags") == [
+            {"text": "one", "label": "good", "tags": ["O"]},
+            {"text": "two", "label": "bad", "tags": ["B-X"]}]
+
+
+# --- what does not fit
+
+
+def test_a_missing_column_and_one_of_two(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    path = write(tmp_path / "x.parquet", table({"text": ["a"], "label": [1]}))
+    with pytest.raises(InputError, match=(
+            "x.parquet: there is no column 'words'; the file has 'text', 'label'; "
+            "choose one.")):
+        rows_of(path, "words", advice="choose one")
+    path = write(tmp_path / "y.feather", pa.Table.from_arrays(
+        [pa.array(["a"]), pa.array(["b"])], ["text", "text"]))
+    with pytest.raises(InputError, match="2 columns are named 'text'; rename"):
+        rows_of(path, "text")
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_a_file_that_is_cut_short(tmp_path, end):
+    path = tmp_path / f"x{end}"
+    write(path, table({"text": [f"{i} " * 20 for i in range(500)]}), rows=50)
+    content = path.read_bytes()
+    for size in (0, 1, 7, len(content) // 2, len(content) - 30):
+        path.write_bytes(content[:size])
+        with pytest.raises(InputError, match=rf"x{end}.*(copy|create) it again"):
+            rows_of(str(path), "text")
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_a_damaged_file(tmp_path, end):
+    """pyarrow raises several errors, and ends the process where lengths disagree."""
+    pa = pytest.importorskip("pyarrow")
+    path, draw = tmp_path / f"x{end}", random.Random(2)
+    write(path, table({
+        "text": [f"{i} é " * 5 for i in range(300)],
+        "label": pa.array(["abc"[i % 3] for i in range(300)]).dictionary_encode(),
+        "tags": [[i % 3] * (i % 4) for i in range(300)],
+        "answers": [{"text": ["x"] * (i % 3), "answer_start": [i] * (i % 3)}
+                    for i in range(300)]},
+        tags={"feature": class_label("a", "b", "c"), "_type": "List"}), rows=100)
+    content, refused = path.read_bytes(), 0
+    for _ in range(400):
+        damaged = bytearray(content)
+        for _ in range(draw.choice([1, 1, 2, 8])):
+            place, size = draw.randrange(len(damaged)), draw.choice([1, 1, 4, 16])
+            damaged[place:place + size] = draw.randbytes(draw.choice([1, 1, 4, 16]))
+        path.write_bytes(damaged)
+        try:
+            rows_of(str(path), "text", "label", "tags", "answers")
+        except InputError as error:
+            assert f"x{end}" in str(error)
+            refused += 1
+    assert refused > 200
+
+
+def test_a_stream_without_its_end_is_a_warning(tmp_path, caplog):
+    path = tmp_path / "x.arrow"
+    write(path, table({"text": ["one", "two"]}))
+    rows_of(str(path), "text")
+    assert not caplog.records
+    path.write_bytes(path.read_bytes()[:-8])
+    assert len(rows_of(str(path), "text")) == 2
+    assert "the stream has no end mark after row 2" in caplog.text
+
+
+def test_text_that_is_not_utf_8(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    texts = pa.array([b"fine", b"f\xfcr"]).view(pa.string())
+    path = write(tmp_path / "x.arrow", table({"text": texts}))
+    with pytest.raises(InputError, match="row 2: column 'text' is not UTF-8"):
+        rows_of(path, "text")
+
+
+def test_a_value_that_python_does_not_have(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    path = write(tmp_path / "x.parquet", table(
+        {"text": ["a"], "time": pa.array([2 ** 40], pa.timestamp("s"))}))
+    assert rows_of(path, "text") == [{"text": "a"}]
+    with pytest.raises(InputError, match=(
+            r"x.parquet, after row 0: column 'time' has a value of the type timestamp.* "
+            "that cannot be read .*; save it as text or number.")):
+        rows_of(path, "time")
+
+
+def test_other_content_and_compression(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "x.parquet"
+    path.write_text("text,label\nfine,1\n" * 20)
+    with pytest.raises(InputError, match="x.parquet: cannot be read as Parquet or Arrow"):
+        rows_of(str(path), "text")
+    with pytest.raises(InputError, match="x.parquet.gz: a compressed .* decompress it"):
+        rows_of(f"{path}.gz", "text")
+    with pytest.raises(InputError, match="gone.parquet"):
+        rows_of(str(tmp_path / "gone.parquet"), "text")
+
+
+def test_without_pyarrow_a_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=(
+            r"Parquet and Arrow files need the package pyarrow; run pip install "
+            r"'albert_tf\[parquet\]'")):
+        rows_of(str(tmp_path / "x.parquet"), "text")
+
+
+# --- memory and progress
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_memory_does_not_grow_with_the_file(tmp_path, end):
+    pa = pytest.importorskip("pyarrow")
+    # A Parquet file is one row group; Arrow has batches, as `datasets` writes them.
+    path = write(tmp_path / f"x{end}", table(
+        {"text": [f"{i:09}" * 50 for i in range(60_000)], "other": [1.0] * 60_000}),
+        rows=100_000 if end == ".parquet" else 1000)
+    before, most = pa.total_allocated_bytes(), 0
+    for number, row in row_files.read_rows(path, ["text"]):
+        if number % 500 == 1:
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert number == 60_000 and row["text"] == f"{59_999:09}" * 50
+    assert most < 6e6  # of 27 MB
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_bytes_are_reported(tmp_path, end):
+    path = tmp_path / f"x{end}"
+    write(path, table({"text": ["fine"] * 5000}), rows=100)
+    counts = []
+    rows_of(str(path), "text", on_bytes=counts.append)
+    assert sum(counts) == path.stat().st_size and min(counts) >= 0 and len(counts) > 3
