@@ -26,9 +26,12 @@ def predictions(length: int) -> int:
     return max(1, round(0.15 * length))
 
 
-def random_batch(config, size: int, length: int) -> dict[str, np.ndarray]:
+def random_batch(config, size: int, length: int, masked: int = 0
+                 ) -> dict[str, np.ndarray]:
+    """`masked` is the number of predictions of a sequence, by default 15 % of its
+    tokens."""
     random = np.random.default_rng(0)
-    count = predictions(length)
+    count = masked or predictions(length)
     return {
         "input_ids": random.integers(5, config.vocab_size, [size, length], np.int32),
         "input_mask": np.ones([size, length], np.int32),

@@ -58,9 +58,11 @@ class Chip(NamedTuple):
     network: float
 
 
+# Bytes per second that a TPU chip sends while it receives as many, from Google's pages on
+# TPU v3 (all-reduce of a pod, 340 TB/s over 1,024 chips) and v5e (1,600 Gbit/s).
+NETWORKS = {"v3": 340e12 / 1024 / 2, "v5e": 1600e9 / 8 / 2}
 CHIPS = (
-    # Cloud TPU documentation, "TPU v3": all-reduce of a pod, 340 TB/s over 1,024 chips.
-    Chip("TPU v3", 123e12, 900e9, 340e12 / 1024 / 2),
+    Chip("TPU v3", 123e12, 900e9, NETWORKS["v3"]),
     # NVIDIA H100 data sheet, SXM; NVLink's 900 GB/s count both directions.
     Chip("H100", 989.4e12, 3.35e12, 450e9),
 )
@@ -145,6 +147,12 @@ class StepCost:
         return self.compute_seconds + self.network_seconds
 
 
+def exchange_bytes(config: AlbertConfig, replicas: int) -> float:
+    """Returns what each of the replicas sends to sum the gradients around a ring."""
+    return (2 * (replicas - 1) / replicas * count_parameters(config).with_heads
+            * _GRADIENT_BYTES)
+
+
 def step_cost(config: AlbertConfig, batch: Batch, chip: Chip, replicas: int,
               recompute: bool = False) -> StepCost:
     """Returns the cost of a training step of the whole pretraining model.
@@ -169,7 +177,7 @@ def step_cost(config: AlbertConfig, batch: Batch, chip: Chip, replicas: int,
                 product.flops / chip.flops, product.bytes / chip.memory)
     parameters = count_parameters(config).with_heads
     optimizer = parameters * _OPTIMIZER_BYTES
-    sent = 2 * (replicas - 1) / replicas * parameters * _GRADIENT_BYTES
+    sent = exchange_bytes(config, replicas)
     return StepCost(parameters, flops, num_bytes + optimizer, sent,
                     seconds + optimizer / chip.memory, sent / chip.network)
 

@@ -16,6 +16,10 @@ has AdamW and no sentence loss. The table shows
   compiling  seconds on this machine, and megabytes of the program
   and the largest kinds of operations, in percent of the cycles.
 
+A second table is arithmetic from the first: a batch of 4,096 sequences on many cores, each
+of which computes its share in parts of the size of a setting. Gradients go around a ring,
+after all else. cost_model.py has the speed of the network.
+
 These are the compiler's estimates: no TPU computed anything. Each setting runs in its own
 process; those that the output file already has are skipped. --dump writes the text of each
 compiled program.
@@ -33,12 +37,12 @@ from albert_tf import files
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from benchmarks import benchmark_flags, contestants, tpu_compiler
+from benchmarks import benchmark_flags, contestants, cost_model, tpu_compiler
 from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
 
-# contestant:model:shape:chip, then "recompute".
+# contestant:model:shape:chip, then "recompute", "passes=N" or "predictions=N".
 SETTINGS = [
     *(f"{name}:base:{shape}:{chip}" for chip in ("v3", "v5e")
       for shape in ("32x512", "128x128")
@@ -48,10 +52,14 @@ SETTINGS = [
         "xxlarge:32x512:recompute", "bert-base:32x512", "bert-large:8x512"))]
 SETTINGS = [setting.replace(":recompute:v3", ":v3:recompute").replace(
     ":recompute:v5e", ":v5e:recompute") for setting in SETTINGS]
+# Name of a slice → chip and number of cores.
+PODS = {"v3-64": ("v3", 64), "v3-512": ("v3", 512), "v5e-16": ("v5e", 16)}
+_BATCH, _STEPS = 4096, 125_000
 CONTESTANTS = ("ours", "tf-models", "keras-hub")
 
 flags.DEFINE_list("settings", SETTINGS,
-                  "Steps to compile: contestant:model:shape:chip[:recompute].")
+                  "Steps to compile: contestant:model:shape:chip[:recompute]"
+                  "[:passes=N][:predictions=N].")
 flags.DEFINE_string("dtype", "bfloat16", "Number type of the layers.")
 flags.DEFINE_string("dump", "", "Folder for the text of the compiled programs.")
 flags.DEFINE_string("one_setting", "", "Internal: used by the benchmark itself.")
@@ -61,16 +69,22 @@ benchmark_flags.define_output_flag()
 def parsed(setting: str) -> dict:
     """Parses a setting into its parts."""
     name, model, shape, chip, *more = (*setting.split(":"), "", "", "")
-    if name not in CONTESTANTS or chip not in tpu_compiler.CHIPS or any(more[3:]) or set(
-            filter(None, more)) - ({"recompute"} if name == "ours" else set()):
+    options = {key: value or "1" for key, _, value in (
+        option.partition("=") for option in filter(None, more))}
+    known = {"recompute", "passes", "predictions"} if name == "ours" else set()
+    if name not in CONTESTANTS or chip not in tpu_compiler.CHIPS or not all(
+            key in known and value.isdigit() for key, value in options.items()):
         raise InputError(
-            f"--settings: '{setting}' is not contestant:model:shape:chip[:recompute], "
-            f"with a contestant of {', '.join(CONTESTANTS)}, a chip of "
-            f"{', '.join(tpu_compiler.CHIPS)}, and recompute for ours alone.")
+            f"--settings: '{setting}' is not contestant:model:shape:chip, with a "
+            f"contestant of {', '.join(CONTESTANTS)} and a chip of "
+            f"{', '.join(tpu_compiler.CHIPS)}; ours may have :recompute, :passes=N and "
+            ":predictions=N after it.")
     AlbertConfig.named(model)
     size, length = contestants.parsed_shape(shape)
     return {"contestant": name, "model": model, "size": size, "length": length,
-            "chip": chip, "recompute": "recompute" in more}
+            "chip": chip, "recompute": "recompute" in options,
+            "passes": int(options.get("passes", 0)) or None,
+            "predictions": int(options.get("predictions", 0))}
 
 
 def measure(setting: str) -> dict:
@@ -88,19 +102,29 @@ def measure(setting: str) -> dict:
         options = {"recompute": True} if row["recompute"] else {}
         trainer = make(config, size, length, FLAGS.dtype, **options)
         program = tpu_compiler.trainer_program(
-            trainer, contestants.random_batch(config, size, length), chip)
+            trainer, contestants.random_batch(config, size, length, row["predictions"]),
+            chip, passes=row["passes"])
+        if row["passes"]:
+            config = config.replace(num_hidden_layers=row["passes"])
     seconds = program.cycles / chip.clock
     if FLAGS.dump:
         files.write(os.path.join(FLAGS.dump, f"{setting.replace(':', '_')}.txt"),
                     program.text.encode())
     return {**row, "dtype": FLAGS.dtype, "cycles": program.cycles, "seconds": seconds,
             "share_of_peak": contestants.step_flops(
-                config, size, length) / seconds / chip.flops,
+                config, size, length, row["predictions"]) / seconds / chip.flops,
             "sequences_per_second_and_chip": size * chip.cores / seconds,
             "random_seconds": program.random_bytes / chip.bandwidth,
             "memory": program.memory, "fits": program.memory <= chip.memory,
             "program": program.code, "compile_seconds": time.perf_counter() - start,
             "groups": program.groups}
+
+
+def label(row: dict) -> str:
+    return ", ".join(filter(None, [
+        row["contestant"], "recomputing" * row["recompute"],
+        f"{row['passes']} passes" if row["passes"] else "",
+        f"{row['predictions']} predictions" if row["predictions"] else ""]))
 
 
 def print_results(rows: list[dict]) -> None:
@@ -111,12 +135,31 @@ def print_results(rows: list[dict]) -> None:
             f"{name} {100 * cycles / row['cycles']:.0f}" for name, cycles in sorted(
                 row["groups"].items(), key=lambda item: -item[1]))
         print(f"| {row['chip']} | {row['model']} | {row['size']} x {row['length']} "
-              f"| {row['contestant']}{', recomputing' if row['recompute'] else ''} "
+              f"| {label(row)} "
               f"| {row['memory'] / 1e9:.1f}{'' if row['fits'] else ', no'} "
               f"| {row['seconds']:.3f} | {100 * row['share_of_peak']:.0f} % "
               f"| {row['sequences_per_second_and_chip']:.0f} "
               f"| {1e3 * row['random_seconds']:.0f} ms | {row['compile_seconds']:.0f} s, "
               f"{row['program'] / 1e6:.0f} MB | {groups} |")
+
+
+def print_pods(results: dict[str, dict]) -> None:
+    print(f"\nA batch of {_BATCH} sequences of 512 tokens, {_STEPS} steps:\n\n"
+          "| slice | model | parts on each core | step, seconds | exchange | days |\n"
+          + "| --- " * 6 + "|")
+    for name, (kind, cores) in PODS.items():
+        for row in results.values():
+            parts, rest = divmod(_BATCH // cores, row["size"])
+            if (row["chip"] != kind or row["contestant"] != "ours" or rest or not parts
+                    or row["length"] != 512 or row["passes"] or row["predictions"]):
+                continue
+            network = cost_model.NETWORKS[kind] / tpu_compiler.CHIPS[kind].cores
+            exchange = cost_model.exchange_bytes(
+                AlbertConfig.named(row["model"]), cores) / network
+            step = parts * (row["seconds"] + row["random_seconds"]) + exchange
+            print(f"| {name} | {row['model']}{', recomputing' * row['recompute']} "
+                  f"| {parts} of {row['size']} | {step:.2f} | {1e3 * exchange:.0f} ms "
+                  f"| {_STEPS * step / 86400:.1f} |")
 
 
 def own_process(setting: str) -> dict:
@@ -165,6 +208,7 @@ def main(_):
         results[setting] = row
         benchmark_flags.write_output({**benchmark_flags.machine(), "results": results})
     print_results([results[s] for s in FLAGS.settings if s in results])
+    print_pods({s: results[s] for s in FLAGS.settings if s in results})
 
 
 if __name__ == "__main__":
