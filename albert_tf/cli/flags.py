@@ -209,9 +209,14 @@ def use_old_flags() -> None:
             FLAGS.keep_checkpoint_max = count
 
 
+def _tpu() -> Optional[str]:
+    """Returns the value of --tpu or its old name."""
+    return FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
+
+
 def make_strategy():
     """Returns the tf.distribute strategy that the device flags describe."""
-    tpu = FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
+    tpu = _tpu()
     name = FLAGS.distribution_strategy if tpu is None else "tpu"
     if tpu is None and (name == "tpu" or FLAGS.use_tpu):
         raise InputError("give the name or address of the TPU: --tpu=NAME, or "
@@ -332,6 +337,11 @@ def run_options(**task_options: Any) -> RunOptions:
             "--sparse_gradient_norm cannot be combined with "
             "--gradient_accumulation_steps, because it counts the rows of a whole "
             "batch; leave one of them out.")
+    if FLAGS.dtype == "float16" and (
+            _tpu() is not None or FLAGS.distribution_strategy == "tpu"):
+        raise InputError(
+            "--dtype=float16 is for GPUs; give --dtype=bfloat16 on TPUs, whose products "
+            "are fast in that type, and which needs no loss scaling.")
 
     def of_flags(options, **given):
         return options(**{

@@ -263,6 +263,8 @@ EARLY = {
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
         "--sparse_gradient_norm cannot be combined with"),
+    "float16 on a TPU": (dict(tpu="local", dtype="float16"),
+                         "--dtype=float16 is for GPUs; give --dtype=bfloat16 on TPUs"),
     "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
     "depth schedule": (
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),

@@ -45,10 +45,10 @@ STEPS = {
     "sentence order drawn": dict(DYNAMIC, sentence_objective="order"),
     "no sentence objective": dict(sentence_objective="none"),
     "dynamic, next sentence": dict(DYNAMIC, sentence_objective="next"),
-    "depth schedule": dict(depth_schedule="2:2,4:2", dtype="bfloat16"),
+    "depth schedule": dict(depth_schedule="2:0.5,4:0.5", dtype="bfloat16"),
     "depth schedule, recompute": dict(
-        depth_schedule="3:2,4:2", recompute="true", dtype="bfloat16"),
-    "random depth": dict(random_depth="2,4", dtype="bfloat16"),
+        depth_schedule="3:0.5,4:0.5", recompute="true", dtype="bfloat16"),
+    "random depth": dict(random_depth="2-4", dtype="bfloat16"),
     "BERT": dict(albert_config_file="{data}/bert.json", dtype="bfloat16"),
     "groups": dict(albert_config_file="{data}/groups.json", recompute="true"),
     "inner groups": dict(albert_config_file="{data}/inner.json", recompute="true"),

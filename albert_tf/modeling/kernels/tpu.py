@@ -11,7 +11,8 @@ the fastest (benchmarks/tpu_compile.py; NOTES.md there has the others):
     faster along the last axis but one.
   Probabilities are normalized after the product with the values, which is smaller.
   Gradients are handwritten and keep one tensor for all of attention's probabilities.
-  Dropout is one comparison of random bits, drawn in the shape in which they are used.
+  A 32-bit random number decides on dropout for two units: fewer numbers to write, and
+    XLA does not pack the decisions into bits, which would take a pass of its own.
 
 They compute in every dtype of plain, and the same up to rounding.
 """
@@ -19,7 +20,9 @@ They compute in every dtype of plain, and the same up to rounding.
 import tensorflow as tf
 
 from albert_tf.modeling.kernels import fast, plain
-from albert_tf.modeling.kernels.plain import Dropped, Parts, drop, wide
+from albert_tf.modeling.kernels.plain import Parts, drop, wide
+
+_HALF = 16  # bits of a random number that decide on one unit
 
 
 # ---- products with heads ---------------------------------------------------
@@ -175,14 +178,29 @@ TPU = Parts(_attend, _add_activation, _add_and_normalize)
 
 
 def keep(seed: tf.Tensor, shape, rate: float) -> tf.Tensor:
-    """Draws which units of a tensor stay: bool of `shape`.
+    """Draws which units of a tensor stay, bool of a static `shape`, with probability
+    1 - rate up to 2^-17.
 
-    One comparison with 32 random bits in the shape of the tensor can be fused into what
-    reads it. The bits come from the generator that XLA takes for the device; on TPUs it
-    is that of the hardware.
+    The numbers come from the generator that XLA takes for the device; on TPUs it is
+    that of the hardware.
     """
+    shape = [int(size) for size in tf.get_static_value(tf.convert_to_tensor(shape))]
+    # Two units share a number: halves of the first axis of even size. The last two
+    # axes are not halved, because that would move numbers in memory.
+    axis = next((axis for axis, size in enumerate(shape[:-2]) if size % 2 == 0), None)
+    drawn = list(shape)
+    if axis is not None:
+        drawn[axis] //= 2
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
     bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=shape, key=key, counter=counter, dtype=tf.uint32,
+        shape=drawn, key=key, counter=counter, dtype=tf.uint32,
         alg=tf.raw_ops.StatelessRandomGetAlg())
-    return bits >= tf.constant(min(round(rate * 2 ** 32), 2 ** 32 - 1), tf.uint32)
+    level = tf.constant(round(rate * 2 ** _HALF), tf.uint32)
+    if axis is None:
+        return tf.bitwise.right_shift(bits, tf.constant(_HALF, tf.uint32)) >= level
+    shifts = tf.reshape(tf.constant([0, _HALF], tf.uint32),
+                        [2] + [1] * (len(shape) - axis))
+    halves = tf.bitwise.bitwise_and(
+        tf.bitwise.right_shift(tf.expand_dims(bits, axis), shifts),
+        tf.constant(2 ** _HALF - 1, tf.uint32))
+    return tf.reshape(halves >= level, shape)

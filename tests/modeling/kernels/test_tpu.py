@@ -157,10 +157,11 @@ def test_a_tpu_has_its_layout(on_tpu):
     assert packing.ON_TPU.of_positions is packing.ON_TPU
 
 
-@pytest.mark.parametrize("shape", [(4, 3, 50, 40), (7, 50, 40)])
+@pytest.mark.parametrize("shape", [
+    (4, 3, 50, 40), (3, 2, 50, 40), (3, 5, 50, 40), (8, 50, 40), (7, 50, 40), (80, 100)])
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_units_stay_with_the_probability_asked_for(shape, rate, on_tpu):
-    """Independently of each other."""
+    """Independently of each other, also where two share one random number."""
     def keep(*seed):
         kept = layers.DropoutSeeds(tf.constant(seed)).draw(shape, rate)
         assert kept.rate == rate and kept.keep.dtype == tf.bool
