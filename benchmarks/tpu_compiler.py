@@ -48,8 +48,10 @@ class Chip(NamedTuple):
 
 
 CHIPS = {
-    "v3": Chip({1: "v3:2x2", 8: "v3:2x2", 512: "v3:16x16"}, 0.94e9, 61.5e12, 16 * 2 ** 30, 450e9, 2),
-    "v5e": Chip({1: "v5e:2x2", 4: "v5e:2x2", 16: "v5e:4x4"}, 1.5e9, 197e12, 16 * 2 ** 30, 819e9, 1),
+    "v3": Chip({1: "v3:2x2", 8: "v3:2x2", 512: "v3:16x16"}, 0.94e9, 61.5e12,
+               16 * 2 ** 30, 450e9, 2),
+    "v5e": Chip({1: "v5e:2x2", 4: "v5e:2x2", 16: "v5e:4x4"}, 1.5e9, 197e12,
+                16 * 2 ** 30, 819e9, 1),
 }
 
 
@@ -166,7 +168,7 @@ def compiled(function: Callable[..., Any], specs: Sequence[Any], chip: Chip,
 
 
 class _Replica:
-    """What the training step asks of a replica's context, in XLA's own operations."""
+    """A replica's context for the training step, in XLA's own operations."""
 
     def __init__(self, replicas: int):
         self.num_replicas_in_sync = replicas

@@ -23,7 +23,7 @@ HloModule step
 }
 
 %forward (t: (s32[], bf16[8,8])) -> (s32[], bf16[8,8]) {
-  %x = bf16[8,8]{1,0} fusion(%t), kind=kOutput, calls=%fused_product, b={"estimated_cycles":"100"}
+  %x = bf16[8,8]{1,0} fusion(%t), calls=%fused_product, b={"estimated_cycles":"100"}
   %u = u32[16,4]{1,0:T(8,128)} rng-bit-generator(%t), algorithm=rng_default
 }
 
@@ -33,7 +33,7 @@ HloModule step
 }
 
 %backward (t: (s32[], bf16[8,8])) -> (s32[], bf16[8,8]) {
-  %y = f32[8]{0} fusion(%t), kind=kLoop, calls=%fused_sum, b={"estimated_cycles":"10"}
+  %y = f32[8]{0} fusion(%t), calls=%fused_sum, b={"estimated_cycles":"10"}
 }
 
 %less_count (t: (s32[], s32[])) -> pred[] {
@@ -42,7 +42,7 @@ HloModule step
 
 ENTRY %main (a: bf16[8,8]) -> bf16[8,8] {
   %copy.1 = bf16[8,8]{0,1} copy(%a), b={"estimated_cycles":"7"}
-  %w1 = (s32[], bf16[8,8]{1,0:T(8,128)}, /*index=5*/f32[2]) while(%a), condition=%less_11, body=%forward
+  %w1 = (s32[], bf16[8]{0:T(8,128)}, /*index=5*/f32[2]) while(%a), condition=%less_11, body=%forward
   %w2 = (s32[], bf16[8,8]{1,0}) while(%w1), condition=%less_count, body=%backward
   ROOT %e = bf16[8,8]{1,0} add(%a, %a), b={"estimated_cycles":"3"}
 }
