@@ -197,7 +197,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, end):
         {"text": [f"{i:09}" * 50 for i in range(60_000)], "other": [1.0] * 60_000}),
         rows=100_000 if end == ".parquet" else 1000)
     before, most = pa.total_allocated_bytes(), 0
-    for number, _ in row_files.read_rows(path, ["text"]):
+    for number, row in row_files.read_rows(path, ["text"]):  # noqa: B007
         if number % 500 == 1:
             most = max(most, pa.total_allocated_bytes() - before)
     assert number == 60_000 and row["text"] == f"{59_999:09}" * 50
