@@ -138,7 +138,16 @@ def test_paths_of_pathlib(config, tmp_path):
         assert checkpoint.read_tensors(path)
         assert albert_tf.load(path).format == "tf1"
     convert(folder, tmp_path / "hf", "hf")
-    assert albert_tf.load(tmp_path / "hf").format == "hf"
+    loaded = albert_tf.load(tmp_path / "hf")
+    assert loaded.format == "hf"
+    # What a notebook shows fits on three lines.
+    assert repr(loaded).splitlines() == [
+        f"AlbertWithHeads from hf: {config.num_hidden_layers} layers of width "
+        f"{config.hidden_size}, {config.num_attention_heads} heads, "
+        f"{sum(weight.numpy().size for weight in loaded.model.weights):,} parameters, "
+        "no tokenizer",
+        "Heads: classification (2); labels LABEL_0, LABEL_1",
+        loaded.report.summary(0).splitlines()[0]]
     export.export(model, model.head, tmp_path / "export", ["no", "yes"])
     assert albert_tf.serving.Server(tmp_path / "export").labels == ("no", "yes")
 

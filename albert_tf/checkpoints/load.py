@@ -1,13 +1,14 @@
 """Loads a Keras model from a folder in any format."""
 
 import dataclasses
+import math
 from typing import Any, Mapping, Optional
 
 import tf_keras
 
 from albert_tf.checkpoints import formats, tokenizer_files
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, Vocabulary, finite, head_of)
+    Checkpoint, Report, Vocabulary, finite, head_of, some)
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
@@ -41,6 +42,21 @@ class Loaded:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sentence: Optional[Sentence] = None
     problem_type: str = ""
+
+    def __repr__(self) -> str:
+        """Says in three lines what the model is, what it answers, and what was read."""
+        config, tokenizer = self.config, "no tokenizer"
+        if self.tokenizer is not None:
+            tokenizer = f"{self.tokenizer.vocab_size:,} tokens"
+        heads = ", ".join(f"{name} ({width})" for name, width in self.heads.items())
+        parameters = sum(math.prod(weight.shape) for weight in self.model.weights)
+        labels = f"; labels {some(list(self.labels), 8)}" if self.labels else ""
+        return (
+            f"{type(self.model).__name__} from {self.format}: {config.num_hidden_layers} "
+            f"layers of width {config.hidden_size}, {config.num_attention_heads} heads, "
+            f"{parameters:,} parameters, {tokenizer}\n"
+            f"Heads: {heads or 'none'}{labels}\n"
+            f"{self.report.summary(0).splitlines()[0]}")
 
 
 def load(path: str, config: formats.Config = None, head: str = "",

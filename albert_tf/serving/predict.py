@@ -36,7 +36,7 @@ _LAST = ("fill-mask", "order", "embed")
 _PRETRAINED = {"masked_lm": Masks, "sentence_order": Order}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Model(loading.Loaded):
     """A loaded model that can answer, as returned by `albert_tf.load`.
 
