@@ -171,3 +171,19 @@ def test_a_package_that_is_not_installed_is_named_with_its_command(
         [line] = done.stderr.splitlines()[-1:]
         assert line.startswith(f"{script}.py: {sentence}"), done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_flags_come_from_a_file_and_later_ones_override_it(tmp_path):
+    path = tmp_path / "run.flags"
+    path.write_text("# half the width\n--model=base\n--config_overrides=embedding_size=64\n")
+
+    def output(*words):
+        done = run_python("count_parameters.py", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    narrow, wide = (output("--model=base", f"--config_overrides=embedding_size={size}")
+                    for size in (64, 256))
+    assert narrow != wide
+    assert output(f"--flagfile={path}") == narrow
+    assert output(f"--flagfile={path}", "--config_overrides=embedding_size=256") == wide
