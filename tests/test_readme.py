@@ -104,7 +104,8 @@ def test_scripts_and_benchmarks_start_and_understand_the_commands_of_the_texts(p
 def test_every_flag_that_is_named_exists(parsed):
     known = {flag for _, _, defined in parsed for flag in defined or ()}
     known |= {f"no{flag}" for flag in known}
-    others = {"no-deps", "flink_master", "durations", "random-order", "logdir", "help", "flagfile", "helpfull",
+    others = {"no-deps", "flink_master", "durations", "random-order", "logdir", "help",
+              "helpfull", "flagfile",
               "dir", "tag_set", "signature_def", "input_exprs"}  # saved_model_cli's
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text("utf-8")))
