@@ -60,7 +60,8 @@ def test_a_loop_counts_as_often_as_it_runs():
 @pytest.mark.parametrize("setting", [
     "ours:base:32x512", "ours:base:32:v3", "ours:base:32x512:v1", "peer:base:32x512:v3",
     "ours:base:32x512:v3:fast", "keras-hub:base:32x512:v3:recompute",
-    "ours:base:32x512:v3:passes=x"])
+    "ours:base:32x512:v3:passes=x", "ours:base:32x1024:v3", "ours:base:0x128:v3",
+    "ours:base:32x512:v3:passes=13", "ours:base:32x128:v3:predictions=129"])
 def test_wrong_settings_are_named(setting):
     with pytest.raises(InputError, match=r"--(settings|shapes): '"):
         tpu_compile.parsed(setting)
@@ -105,4 +106,4 @@ def test_tables(capsys):
     # 64 sequences on each of 64 cores; 8 on each of 512 are no part of 32.
     [pod] = [line for line in lines if line.startswith("| v3-")]
     assert pod.startswith("| v3-64 | base | 2 of 32 | 0.60 | ")
-    assert pod.endswith(" | 0.9 |")
+    assert pod.endswith(" | 20.9 |")

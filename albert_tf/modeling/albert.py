@@ -120,8 +120,8 @@ class AlbertModel(ConfiguredModel):
     def call(self, inputs: Mapping[str, tf.Tensor], training: bool = False,
              seed: Optional[tf.Tensor] = None,
              positions: Optional[tf.Tensor] = None, padding_is_read: bool = True,
-             layers_are_read: bool = True,
-             computation: Optional[Computation] = None) -> dict[str, Any]:
+             computation: Optional[Computation] = None,
+             layers_are_read: bool = True) -> dict[str, Any]:
         """Runs the encoder.
 
         Args:

@@ -8,7 +8,7 @@ change more smoothly from layer to layer (section 3.1 and Figure 1 of the paper)
 A block returns its variables once for each layer that uses them (`layer_weights`), and
 computes a layer from such weights. The formulas between the matrix products (attend,
 add_activation, add_and_normalize) are in kernels.plain, faster versions for CPUs in
-kernels.fast.
+kernels.fast and for TPUs in kernels.tpu.
 
 Shapes: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers;
 [..., H] is a batch as its layout holds it (kernels.packing): [B, S, H] with padding, or
@@ -217,7 +217,8 @@ class FeedForwardBlock(NamedLayer):
         # From H to the intermediate size and back; then dropout, residual, LayerNorm.
         parts = layout.parts(hidden)
         inner = parts.add_activation(
-            layout.product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
+            layout.product(hidden, weights.kernel), weights.bias,
+            self.intermediate.hidden_act)
         return parts.add_and_normalize(
             layout.product(inner, weights.output_kernel), weights.output_bias, hidden,
             weights.gamma, weights.beta,
@@ -276,8 +277,8 @@ class Encoder(NamedLayer):
         #    L times, so its weights are prepared once for all uses.
         layers = [pair for layer in range(num_layers if depth is None else depth)
                   for pair in self._blocks_of(layer)]
-        # On TPUs, where each layer is compiled, all but the last run in a loop if that
-        # costs nothing.
+        # On TPUs all layers but the last run in a loop where that costs nothing, so
+        # that one layer is compiled instead of all.
         if (computation.recompute and not layers_are_read and len(set(layers)) == 1
                 and len(layers) > 2 and fast.device_kind() == "TPU"):
             hidden = self._run_alike(

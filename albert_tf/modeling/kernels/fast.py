@@ -50,11 +50,10 @@ def device_kind() -> str:
     """Returns "CPU", "GPU" or "TPU": on what the current strategy computes."""
     if tf.distribute.has_strategy():
         devices = tf.distribute.get_strategy().extended.worker_devices
-        kinds = {kind for kind in ("TPU", "GPU")
-                 if any(kind in device.upper() for device in devices)}
+        kinds = {tf.DeviceSpec.from_string(device).device_type for device in devices}
     else:
         kinds = {kind for kind in ("TPU", "GPU") if tf.config.list_logical_devices(kind)}
-    return "TPU" if "TPU" in kinds else "GPU" if kinds else "CPU"
+    return next((kind for kind in ("TPU", "GPU") if kind in kinds), "CPU")
 
 
 def on_cpu() -> bool:
@@ -89,6 +88,7 @@ def product(inputs: tf.Tensor, kernel: tf.Tensor,
     output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [out_size]], axis=0))
     output.set_shape(shape[:-1].concatenate([out_size]))
     return output
+
 
 def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Returns `inputs` [..., H] + `bias` [H] float32, in the type of the inputs."""

@@ -254,6 +254,17 @@ def test_parts_suit_the_devices_of_the_strategy(names, fast, monkeypatch):
     assert fused.parts_for(LARGE) is (fused.FAST if fast else plain_parts.PLAIN)
 
 
+@pytest.mark.parametrize("name, kind", [
+    ("/job:tpu_worker/replica:0/task:0/device:CPU:0", "CPU"),
+    ("/job:worker/replica:0/task:3/device:GPU:1", "GPU"),
+    ("/job:worker/replica:0/task:0/device:TPU:7", "TPU")])
+def test_the_kind_of_device_is_not_that_of_the_job(name, kind, monkeypatch):
+    monkeypatch.setattr(tf.distribute, "has_strategy", lambda: True)
+    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: types.SimpleNamespace(
+        extended=types.SimpleNamespace(worker_devices=[name])))
+    assert fused.device_kind() == kind
+
+
 @pytest.mark.parametrize("there", [(), ("GPU",), ("TPU",)])
 def test_parts_suit_the_devices_and_the_size(there, monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices",
