@@ -6,7 +6,7 @@
 #
 # Each command first creates a virtual environment if there is none: .venv from
 # requirements.txt (for docs: .venv-docs from requirements-docs.txt).
-# PYTHON=... chooses the interpreter (3.10 to 3.13), TEXT=... the text of quickstart.
+# PYTHON=... chooses the interpreter (3.11 to 3.13), TEXT=... the text of quickstart.
 
 SHELL := /bin/bash
 VENV := .venv
@@ -45,18 +45,18 @@ test-slow: $(VENV)/.installed
 docs: $(DOCS_VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 
-SUITS := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
+SUITS := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 $(VENV)/.installed: requirements.txt
 $(DOCS_VENV)/.installed: requirements-docs.txt
 # An existing environment keeps its interpreter, unless PYTHON names one.
 $(VENV)/.installed $(DOCS_VENV)/.installed:
 	@set -e; if [ -z '$(PYTHON)' ] && $(@D)/bin/python -c '$(SUITS)' 2>/dev/null; then exit 0; fi; \
-	for python in $(or $(PYTHON),python3.12 python3.11 python3.13 python3.10 python3 python); do \
+	for python in $(or $(PYTHON),python3.12 python3.11 python3.13 python3 python); do \
 	  if $$python -c '$(SUITS)' 2>/dev/null; then \
 	    found=$$python; break; fi; done; \
 	if [ -z "$$found" ]; then \
-	  echo 'make: found no Python 3.10 to 3.13 with the venv module. Install one (on Debian: python3-venv), or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; fi; \
+	  echo 'make: found no Python 3.11 to 3.13 with the venv module. Install one (on Debian: python3-venv), or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; fi; \
 	echo "Creating $(@D) with $$($$found --version) ..."; \
 	$$found -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<

@@ -15,7 +15,7 @@ _shared = pathlib.Path(os.environ.get(
 SHARED = _shared if (_shared / "golden" / "README.md").is_file() else None
 
 
-# Which has no package for Python 3.13.
+# Which has no package for Windows.
 HAS_TENSORFLOW_TEXT = importlib.util.find_spec("tensorflow_text") is not None
 
 

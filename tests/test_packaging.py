@@ -140,15 +140,15 @@ def test_installed_package_tokenizes_and_creates_data(tmp_path):
 def test_python_versions_are_the_same_everywhere():
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in (
         "pyproject.toml", "Makefile", "README.md", "requirements.txt")}
-    assert ">=3.10,<3.14" in texts["pyproject.toml"]
+    assert ">=3.11,<3.15" in texts["pyproject.toml"]
     assert re.findall(r"Python :: (3\.\d+)", texts["pyproject.toml"]) == [
-        f"3.{minor}" for minor in range(10, 14)]
+        f"3.{minor}" for minor in range(11, 15)]
     assert re.findall(r'"(3\.\d+)"', (ROOT / ".github/workflows/tests.yml").read_text(
-        encoding="utf-8")) == [f"3.{minor}" for minor in range(10, 14)]
+        encoding="utf-8")) == [f"3.{minor}" for minor in range(11, 14)]
     assert "<= (3, 13)" in texts["Makefile"]
-    assert "Python 3.10 to 3.13" in texts["README.md"]
-    assert "Python 3.10 to 3.13" in texts["requirements.txt"]
-    assert (3, 10) <= sys.version_info[:2] <= (3, 13)
+    assert "Python 3.11 to 3.13" in texts["README.md"]
+    assert "Python 3.11 to 3.13" in texts["requirements.txt"]
+    assert (3, 11) <= sys.version_info[:2] <= (3, 13)
 
 
 def test_continuous_integration_has_one_list_of_commands():

@@ -216,7 +216,7 @@ _TRAIN = "pip install '%s[train]'" % ("albert_tf" if FOLDER == _INSTALLED else "
 _TF_MODELS = "pip install --no-deps tf-models-official==2.20.0"
 _PACKAGES = {
     "tensorflow": ("TensorFlow", _TRAIN), "tf_keras": ("tf_keras", _TRAIN),
-    "tensorflow_text": ("tensorflow-text", _TRAIN),
+    "tensorflow_text": ("tensorflow-text", _TRAIN), "tensorboard": ("tensorboard", _TRAIN),
     "sklearn": ("scikit-learn", _TRAIN), "scipy": ("SciPy", _TRAIN),
     "official": ("tf-models-official", _TF_MODELS),
     "orbit": ("tf-models-official", _TF_MODELS)}
