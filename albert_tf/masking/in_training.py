@@ -66,21 +66,34 @@ class DynamicMasking:
           P], `masked_lm_weights` float32 [B, P].
         """
         ids = features["input_ids"]
+        places, sizes, fates, pieces = self.draws_of_tokens(ids, draws)
+        masked = self.visits(features, places, sizes) > 0
+        return {**self.predictions(features, masked), "input_ids": tf.where(
+            masked, self._replacements(ids, fates, pieces), ids)}
+
+    def draws_of_tokens(self, ids, draws) -> list[tf.Tensor]:
+        """Splits draws [B, n · S] into n tensors [B, S]."""
         batch = ids.shape[0] if ids.shape[0] is not None else tf.shape(ids)[0]
-        draws = tf.reshape(draws, [batch, _DRAWS_PER_PIECE, self._length])
-        masked = self._choose(features, draws[:, 0], draws[:, 1])
-        positions, weights = self._slots(masked)
+        return tf.unstack(tf.reshape(
+            draws, [batch, self.num_draws // self._length, self._length]), axis=1)
+
+    def predictions(self, features, chosen) -> dict[str, tf.Tensor]:
+        """Returns `features` without `token_boundary`, and with the slots of the chosen
+        tokens, bool [B, S]: their positions, ids and weights."""
+        positions, weights = self._slots(chosen)
+        ids = tf.gather(features["input_ids"], positions, batch_dims=1)
         return {
             **{name: value for name, value in features.items()
                if name != "token_boundary"},
-            "input_ids": tf.where(
-                masked, self._replacements(ids, draws[:, 2], draws[:, 3]), ids),
-            "masked_lm_positions": positions,
-            "masked_lm_ids": weights * tf.gather(ids, positions, batch_dims=1),
+            "masked_lm_positions": positions, "masked_lm_ids": weights * ids,
             "masked_lm_weights": tf.cast(weights, tf.float32)}
 
-    def _choose(self, features, places, sizes):
-        """Returns which tokens are masked, bool [B, S]; see reference.choose_ngrams."""
+    def visits(self, features, places, sizes) -> tf.Tensor:
+        """Chooses the tokens to predict as reference.choose_ngrams does.
+
+        Returns for each token the number, from 1, of the visit at which its n-gram was
+        chosen, and 0 if it was not: int32 [B, S].
+        """
         ids = features["input_ids"]
         filled = features["input_mask"] > 0
         special = self._special_ids
@@ -105,7 +118,7 @@ class DynamicMasking:
         taken = _take_ngrams(
             _ngram_lengths(word_lengths, num_words, sizes, self._options.ngram),
             order, tf.gather(self._budgets, length))
-        return inside & tf.gather(taken, word, batch_dims=1)
+        return tf.where(inside, tf.gather(taken, word, batch_dims=1), 0)
 
     def _slots(self, masked):
         """Returns positions and weights int32 [B, P] of masked tokens, bool [B, S]."""
@@ -155,12 +168,13 @@ def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:
 
 
 def _take_ngrams(lengths, order, budgets) -> tf.Tensor:
-    """Visits words until each sequence's budget is used up; returns the words taken.
+    """Visits words until each sequence's budget is used up; returns for each word the
+    number of the visit that took it, from 1, and 0 if none did.
 
     An n-gram that exceeds the budget loses words at its end. It is skipped if it still
     does, or if it touches a taken word. `lengths` is the result of _ngram_lengths,
     `order` the words in the order of their visits, [B, S], `budgets` [B]. The result
-    is bool [B, S].
+    is int32 [B, S].
     """
     length, ngram = lengths.shape[1:]
     # Visits become the first dimension, so that each iteration reads one row.
@@ -170,17 +184,18 @@ def _take_ngrams(lengths, order, budgets) -> tf.Tensor:
         tf.cast(lengths[:, :, 0] < _NEVER, tf.int32), axis=0))
     # n-grams at the end of a sequence extend beyond it.
     numbers = tf.range(length + ngram - 1)
-    taken = tf.zeros([tf.shape(budgets)[0], length + ngram - 1], tf.bool)
+    taken = tf.zeros([tf.shape(budgets)[0], length + ngram - 1], tf.int32)
 
     def visit(number, room, taken):
         first = order[number][:, tf.newaxis]  # [B, 1]
         fits = lengths[number] <= room[:, tf.newaxis]  # [B, N], true then false
-        touched = tf.gather(taken, first + tf.range(ngram), batch_dims=1)
+        touched = tf.gather(taken, first + tf.range(ngram), batch_dims=1) > 0
         free = tf.logical_not(tf.reduce_any(touched & fits, axis=1, keepdims=True))
         chosen = fits & free
         room -= tf.reduce_max(tf.where(chosen, lengths[number], 0), axis=1)
         end = first + tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1, keepdims=True)
-        return number + 1, room, taken | ((numbers >= first) & (numbers < end))
+        taken = tf.where((numbers >= first) & (numbers < end), number + 1, taken)
+        return number + 1, room, taken
 
     _, _, taken = tf.while_loop(
         lambda number, room, _: (number < num_visits) & tf.reduce_any(room > 0),

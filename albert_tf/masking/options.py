@@ -27,6 +27,10 @@ CLS, SEP, MASK = "[CLS]", "[SEP]", "[MASK]"
 SHOWN_AS_MASK = 0.8
 REST_SHOWN_AS_ITSELF = 0.5  # of the tokens that are not replaced by [MASK]
 
+# Share of the tokens that are predicted if they are not masked but put into an order
+# (XLNet, section 2.3, whose constant K is 6).
+PREDICTED_SHARE = 1 / 6
+
 
 class SpecialIds(NamedTuple):
     """Ids of [CLS], [SEP] and [MASK]."""

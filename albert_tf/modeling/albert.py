@@ -48,22 +48,43 @@ class Embeddings(NamedLayer):
 
     def call(self, input_ids, segment_ids, seeds: DropoutSeeds):
         """int32 [B, S], int32 [B, S] → float [B, S, E]."""
+        return self.finish(self.sums(input_ids, segment_ids), seeds)
+
+    def sums(self, input_ids, segment_ids) -> tf.Tensor:
+        """Adds the three embeddings: int32 [B, S], int32 [B, S] → float [B, S, E]."""
         length = tf.shape(input_ids)[1]
         # Gather from the table as a tensor. If rows were gathered from the variable,
         # TensorFlow would copy it for the masked-LM head and for the optimizer.
         output = tf.gather(tf.convert_to_tensor(self.word_embeddings), input_ids)
         # Add which segment each token is in, and its position.
         output += tf.gather(self.token_type_embeddings, segment_ids)
-        output += self.position_embeddings[tf.newaxis, :length]
-        return seeds.dropout(self.layer_norm(output), self.dropout_prob)
+        return output + self.position_embeddings[tf.newaxis, :length]
+
+    def finish(self, sums: tf.Tensor, seeds: DropoutSeeds) -> tf.Tensor:
+        """Applies LayerNorm and dropout: [B, S, E] → [B, S, E]."""
+        return seeds.dropout(self.layer_norm(sums), self.dropout_prob)
 
 
 def attention_bias(mask: tf.Tensor) -> tf.Tensor:
     """Maps a mask [B, S] to a bias for the attention scores, float32 [B, 1, 1, S]: 0
-    for tokens, MASKED_SCORE for padding."""
+    for tokens, MASKED_SCORE for padding. A mask [B, S, S], with a row of what each
+    position attends to, becomes [B, 1, S, S]."""
+    unmasked = tf.expand_dims(tf.cast(mask, tf.float32), 1)
     # Not mask[:, None, None, :], which TFLite cannot convert if sizes are unknown.
-    unmasked = tf.expand_dims(tf.expand_dims(tf.cast(mask, tf.float32), 1), 1)
+    if unmasked.shape.rank != 4:
+        unmasked = tf.expand_dims(unmasked, 1)
     return (1.0 - unmasked) * MASKED_SCORE
+
+
+def filled_in(inputs: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    """Returns input_ids, input_mask and segment_ids [B, S]. Inputs that are left out
+    mean: no padding, and one segment."""
+    input_ids = tf.cast(inputs["input_ids"], tf.int32)
+    mask, segment_ids = inputs.get("input_mask"), inputs.get("segment_ids")
+    return (input_ids,
+            tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask),
+            tf.zeros_like(input_ids) if segment_ids is None
+            else tf.cast(segment_ids, tf.int32))
 
 
 class ConfiguredModel(tf_keras.Model):
@@ -151,15 +172,18 @@ class AlbertModel(ConfiguredModel):
           `positions`.
         """
         computation = computation or Computation()
-        # Inputs that are left out mean: no padding, and one segment.
-        input_ids = tf.cast(inputs["input_ids"], tf.int32)
-        mask, segment_ids = inputs.get("input_mask"), inputs.get("segment_ids")
-        mask = tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask)
-        segment_ids = (tf.zeros_like(input_ids) if segment_ids is None
-                       else tf.cast(segment_ids, tf.int32))
+        input_ids, mask, segment_ids = filled_in(inputs)
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
         # 1. Look up the tokens' vectors, of the small width E.
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
+        return self.encode(embedding_output, mask, attention_bias(mask), seeds,
+                           computation, positions, padding_is_read, layers_are_read)
+
+    def encode(self, embedding_output, mask, bias, seeds: DropoutSeeds,
+               computation: Computation, positions=None, padding_is_read: bool = True,
+               layers_are_read: bool = True) -> dict[str, Any]:
+        """Runs encoder and pooler on embeddings [B, S, E], of which `mask` [B, S] marks
+        the padding; `bias` is that of attention_bias, the rest as in `call`."""
         if positions is not None:
             # Put position 0 before the others: the pooler needs it.
             positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
@@ -167,8 +191,8 @@ class AlbertModel(ConfiguredModel):
         layout = layout_of(mask, computation.skip_padding and not padding_is_read,
                            served=computation.constants is not None)
         states = self.encoder(tf.cast(embedding_output, computation.dtype),
-                              attention_bias(mask), seeds, computation, layout,
-                              positions, layers_are_read)
+                              bias, seeds, computation, layout, positions,
+                              layers_are_read)
         # 3. The first token, [CLS], stands for the whole sequence: the pooler reads it.
         first_state = states[-1][:, 0]
         if positions is not None:

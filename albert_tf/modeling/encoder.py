@@ -134,13 +134,17 @@ class AttentionBlock(NamedLayer):
         """[..., H], [B, 1, 1, S] → [..., H], or [B, Q, H] at `positions` int [B, Q].
 
         Without `weights` the block's variables are used. Even outputs at a few
-        `positions` attend to all positions.
+        `positions` attend to all positions. If positions differ in what they attend to,
+        the bias is [B, 1, S, S], with a row for each.
         """
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         # 1. Which positions need an output: all, or in the last layer only those that
         #    are read.
         queries, query_layout = (hidden, layout) if positions is None else (
             layout.at(hidden, positions), layout.of_positions)
+        if positions is not None and attention_bias.shape[2] != 1:
+            attention_bias = query_layout.at(
+                attention_bias[:, 0], positions)[:, tf.newaxis]  # [B, 1, Q, S]
         # 2. Query, key and value of each head; in one product if all need an output.
         if positions is None and not isinstance(weights.qkv_kernel, tuple):
             query, key, value = self._heads(
@@ -260,8 +264,8 @@ class Encoder(NamedLayer):
     def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
              computation: Computation = Computation(), layout: Padded = PADDED,
              positions=None, layers_are_read: bool = True):
-        """Maps embeddings [B, S, E] and an attention bias [B, 1, 1, S] to the outputs
-        of all pairs of blocks, a list of tensors [B, S, H].
+        """Maps embeddings [B, S, E] and an attention bias [B, 1, 1, S] or [B, 1, S, S]
+        to the outputs of all pairs of blocks, a list of tensors [B, S, H].
 
         The list has inner_group_num tensors for each of the L layers, or of
         computation.passes layers. With positions int [B, Q] the last one is [B, Q, H].

@@ -30,8 +30,9 @@ class Dropped(NamedTuple):
 class Parts(NamedTuple):
     """The parts of a layer; `Dropped` may be None.
 
-        attend              query, key, value [B, A, S, D], mask [B, 1, 1, S],
-                            Dropped of [B, A, S, S] → context [B, A, S, D]
+        attend              query, key, value [B, A, S, D], mask [B, 1, 1, S] or
+                            [B, 1, S, S], Dropped of [B, A, S, S]
+                            → context [B, A, S, D]
         add_activation      inputs [..., H], bias [H], name → [..., H]
         add_and_normalize   inputs [..., H], bias [H], residual [..., H], gamma [H],
                             beta [H], Dropped of the inputs, epsilon → [..., H]

@@ -76,8 +76,8 @@ def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
 
 
 def _attend(query, key, value, mask, dropped):
-    """[B, S, A, D], twice [B, T, A, D], [B, 1, 1, T] → [B, S, A, D]; `dropped` is of
-    [B, A, T, S].
+    """[B, S, A, D], twice [B, T, A, D], [B, 1, 1 or S, T] → [B, S, A, D]; `dropped` is
+    of [B, A, T, S].
 
     With scores Z, their largest number m, E = exp(Z - m) and its sum l, the
     probabilities are P = E / l, and after dropout U. What is kept is E, negative where
@@ -87,7 +87,7 @@ def _attend(query, key, value, mask, dropped):
     """
     keep, rate = (None, 0.0) if dropped is None else dropped
     dtype, factor = query.dtype, plain.score_scale(query)
-    mask = tf.reshape(mask, [-1, 1, mask.shape[-1], 1])
+    mask = tf.linalg.matrix_transpose(mask)  # [B, 1, T, 1 or S]
 
     @tf.custom_gradient
     def attend(query, key, value):

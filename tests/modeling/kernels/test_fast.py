@@ -25,12 +25,14 @@ def arguments(part, dropped):
     """Float arguments of a part as arrays, and a function of (parts, tensors)."""
     rows = (BATCH, LENGTH, WIDTH)
     heads = (BATCH, HEADS, LENGTH, SIZE)
-    if part == "attend":
-        mask = -10000.0 * (np.arange(LENGTH) > 3) * np.array([[0], [1]])
+    if part.startswith("attend"):
+        mask = -10000.0 * ((np.arange(LENGTH) > 3) * np.array([[0], [1]]))[:, None, None]
+        if part == "attend:rows":  # A mask of each row.
+            mask = -10000.0 * (numbers(5, BATCH, 1, LENGTH, LENGTH) > 0.5)
         units = dropped_of((BATCH, HEADS, LENGTH, LENGTH)) if dropped else None
         return ([numbers(seed, *heads) for seed in range(3)],
                 lambda parts, x: parts.attend(
-                    *x, tf.cast(mask[:, None, None], fused.wide(x[0]).dtype), units))
+                    *x, tf.cast(mask, fused.wide(x[0]).dtype), units))
     if part.startswith("add_and_normalize"):
         epsilon = [float(part.split(":")[1])] if ":" in part else []
         units = dropped_of(rows) if dropped else None
@@ -46,7 +48,8 @@ def dropped_of(shape):
     return plain_parts.Dropped(tf.constant(numbers(9, *shape) > -0.5), 0.3)
 
 
-CASES = [("attend", False), ("attend", True),
+CASES = [("attend", False), ("attend", True), ("attend:rows", False),
+         ("attend:rows", True),
          ("add_and_normalize", False), ("add_and_normalize", True),
          ("add_and_normalize:0.3", True),
          *((f"add_activation:{name}", False) for name in ACTIVATIONS)]

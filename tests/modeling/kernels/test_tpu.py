@@ -26,11 +26,15 @@ def on_tpu(monkeypatch):
     monkeypatch.setattr(fast, "device_kind", lambda: "TPU")
 
 
-def attention(parts, tensors, keep):
-    """Attention of [B, S, A, D]; `keep` is of [B, A, T, S] or None."""
+def attention(parts, tensors, keep, of_rows=False):
+    """Attention of [B, S, A, D]; `keep` is of [B, A, T, S] or None. The mask is one for
+    all rows of a sequence, or one for each."""
     query, key, value = tensors
-    mask = tf.constant(-1e4 * (np.arange(KEYS) > 3) * np.array([[0], [1]]))
-    mask = tf.cast(mask, plain.wide(query).dtype)[:, None, None]
+    hidden = (np.arange(KEYS) > 3) * np.array([[0], [1]])
+    mask = tf.constant(-1e4 * hidden[:, None, None])
+    if of_rows:
+        mask = tf.constant(-1e4 * (numbers(5, BATCH, 1, LENGTH, KEYS) > 0.5))
+    mask = tf.cast(mask, plain.wide(query).dtype)
     if parts is tpu.TPU:
         return parts.attend(query, key, value, mask, keep and Dropped(*keep))
     dropped = keep and Dropped(tf.transpose(keep[0], [0, 1, 3, 2]), keep[1])
@@ -50,6 +54,11 @@ PARTS = {
         [numbers(i, BATCH, rows, HEADS, DEPTH)
          for i, rows in enumerate((LENGTH, KEYS, KEYS))],
         lambda parts, x: attention(parts, x, units(BATCH, HEADS, KEYS, LENGTH))),
+    "attend with a mask of each row": (
+        [numbers(i, BATCH, rows, HEADS, DEPTH)
+         for i, rows in enumerate((LENGTH, KEYS, KEYS))],
+        lambda parts, x: attention(
+            parts, x, units(BATCH, HEADS, KEYS, LENGTH), of_rows=True)),
     **{f"add_activation {name}": (
         [numbers(0, BATCH, LENGTH, WIDTH), numbers(1, WIDTH)],
         lambda parts, x, name=name: parts.add_activation(*x, name))
