@@ -10,7 +10,7 @@ This is for one GPU, which computes each batch in 128 parts of 32 sequences. On 
 add --distribution_strategy=mirrored, on a TPU with eight cores --tpu=NAME, and give
 --gradient_accumulation_steps=16 (docs/PRETRAINING.md). If a run was interrupted, the same
 command resumes from its last checkpoint. Records written with --masked_lm_prob=0 get new
-masks in each epoch with --dynamic_masking.
+masks in each epoch with --dynamic_masking, or orders with --objective=permutation.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -28,7 +28,8 @@ from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.checkpoints.run_files import claim_run_folder
 from albert_tf.cli import checks, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.masking.options import MaskingOptions
+from albert_tf.masking.options import MaskingOptions, PREDICTED_SHARE
+from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
 from albert_tf.training.data import DataOptions, PretrainingData
 from albert_tf.training.memory import Sequences
@@ -111,25 +112,33 @@ flags.DEFINE_enum(
     "sentence_objective", None, ["order", "next", "none"],
     "Sentence loss besides that of masked tokens: order (ALBERT), next (BERT) or none. "
     "Default: that of the summary file beside the records, or order if there is none.")
+flags.DEFINE_enum(
+    "objective", "masked", ["masked", "permutation"],
+    "How words are predicted. masked: from the tokens around their masks (ALBERT). "
+    "permutation: each from those before it in a random order of the sequence, in which "
+    "nothing is masked (XLNet); for records written with --masked_lm_prob=0. The orders "
+    "are new in each epoch, and the same in each evaluation.")
 flags.DEFINE_bool(
     "dynamic_masking", False,
     "Draw new masks in each epoch, during training; for records written with "
     "--masked_lm_prob=0. Each evaluation masks the same tokens; records of "
     "--eval_input_file that are already masked keep their masks.")
+_DRAWN = "With --dynamic_masking or --objective=permutation: "
 flags.DEFINE(checks.Number(upper_bound=1), "masked_lm_prob", 0.15,
-             "With --dynamic_masking: share of the tokens to mask.")
-flags.DEFINE_integer("ngram", 3, "With --dynamic_masking: maximum number of words in a "
-                     "masked n-gram.")
+             _DRAWN + "share of the tokens to mask, or share at the end of the order to "
+             "predict, by default a sixth.")
+flags.DEFINE_integer("ngram", 3, _DRAWN + "maximum number of words in an n-gram that is "
+                     "masked, or that stays together in the order.")
 flags.DEFINE_bool("favor_shorter_ngram", True,
-                  "With --dynamic_masking: draw n-gram lengths with probability "
-                  "proportional to 1/n; if false, longer ones are more likely.")
+                  _DRAWN + "draw n-gram lengths with probability proportional to 1/n; "
+                  "if false, longer ones are more likely.")
 flags.DEFINE_bool("do_whole_word_mask", True,
-                  "With --dynamic_masking: mask whole words; if false, each token "
-                  "counts as a word.")
+                  _DRAWN + "mask or predict whole words; if false, each token counts as "
+                  "a word.")
 for _name, _piece in (("cls", "[CLS]"), ("sep", "[SEP]"), ("mask", "[MASK]")):
     flags.DEFINE_integer(
-        f"{_name}_id", None, f"With --dynamic_masking: id of {_piece}. Default: that "
-        "of the summary file beside the records.",
+        f"{_name}_id", None, f"{_DRAWN}id of {_piece}. Default: that of the summary "
+        "file beside the records.",
         lower_bound=0, upper_bound=cli_flags.MOST)
 for _name, _kind in (("spm_model_file", "SentencePiece model"),
                      ("vocab_file", "WordPiece vocabulary")):
@@ -144,6 +153,11 @@ _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 _SCHEDULE_FLAGS = (
     "depth_schedule", "random_depth", "length_schedule", "max_predictions_by_length",
     "decay_share")
+
+
+def _data_options() -> DataOptions:
+    return DataOptions(**{name: FLAGS[name].value for name in DataOptions._fields}
+                       | {"input_file": FLAGS.input_file or ""})
 
 
 def _use_recipe(config) -> None:
@@ -173,9 +187,16 @@ def _check_combinations() -> None:
                        "--init_checkpoint")
     checks.check_needs("max_predictions_by_length", FLAGS.length_schedule,
                        "--length_schedule")
-    if FLAGS.dynamic_masking:
+    if _data_options().drawn_by:
         checks.check_predictions(
             FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
+    if FLAGS.objective == "permutation":
+        if FLAGS.teacher:
+            raise InputError(
+                "--teacher teaches masked tokens, but --objective=permutation masks "
+                "none, so that the teacher would see the answers: leave one of the two "
+                "out.")
+        checks.say_unused("dynamic_masking", False, "with --objective=permutation")
     checks.say_unused(
         "num_train_steps num_warmup_steps start_warmup_step poly_power decay_share "
         "depth_schedule random_depth", FLAGS.do_train, "without --do_train")
@@ -187,7 +208,10 @@ def _check_combinations() -> None:
 def _check_memory(config, options, stages: Sequence[Stage],
                   predictions: Mapping[int, int]) -> None:
     def of_length(length):
-        return Sequences(length, predictions=predictions[length])
+        most = predictions[length]
+        # With two streams each prediction has a row of its own in the layers.
+        rows = length + most * (FLAGS.objective == "permutation")
+        return Sequences(rows, predictions=most)
 
     cli_flags.check_memory(config, options, **{
         "eval_batch_size": of_length(FLAGS.max_seq_length)
@@ -203,26 +227,31 @@ def _check_memory(config, options, stages: Sequence[Stage],
 
 def _masking_options(predictions: Mapping[int, int]
                      ) -> Optional[dict[int, MaskingOptions]]:
-    """Returns the options of masking during training by length, None without it."""
-    if not FLAGS.dynamic_masking:
+    """Returns the options of masks or orders that are drawn during training, by length;
+    None if the records hold masks."""
+    drawn_by = _data_options().drawn_by
+    if not drawn_by:
         unused = [name for name in (*_MASKING_FLAGS, *_ID_FLAGS) if FLAGS[name].present]
         if unused:
             raise InputError(
-                f"--{unused[0]} has an effect only with --dynamic_masking: give that "
-                "too, or leave it out.")
+                f"--{unused[0]} has an effect only with --dynamic_masking or "
+                "--objective=permutation: give one of them too, or leave it out.")
         return None
+    if FLAGS.objective == "permutation" and not FLAGS["masked_lm_prob"].present:
+        FLAGS["masked_lm_prob"].value = PREDICTED_SHARE
     if FLAGS.masked_lm_prob == 0:
         raise InputError(
-            "--masked_lm_prob=0 masks nothing; with --dynamic_masking it must be "
-            "greater than 0.")
+            f"--masked_lm_prob=0 predicts nothing; with {drawn_by} it must be greater "
+            "than 0.")
     options = {length: MaskingOptions(
         max_predictions_per_seq=most,
         **{name: FLAGS[name].value for name in _MASKING_FLAGS})
         for length, most in predictions.items()}
     for length, most in predictions.items():
         logging.info(
-            "New masks are drawn each time: %d tokens of a sequence of %d, at most "
+            "New %s are drawn each time: %d tokens of a sequence of %d, at most "
             "--max_predictions_per_seq=%d.",
+            "orders" if FLAGS.objective == "permutation" else "masks",
             options[length].num_to_predict(length), length, most)
     return options
 
@@ -248,9 +277,12 @@ def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, An
             options[name] = FLAGS[name].value
     if data.sentence_objective != "order":
         options["sentence_objective"] = data.sentence_objective
-    if FLAGS.dynamic_masking:
-        options |= {"dynamic_masking": True,
-                    "special_ids": data.special_ids._asdict(),
+    if FLAGS.objective != "masked":
+        options["objective"] = FLAGS.objective
+    elif FLAGS.dynamic_masking:
+        options["dynamic_masking"] = True
+    if data.special_ids:
+        options |= {"special_ids": data.special_ids._asdict(),
                     **{name: FLAGS[name].value for name in _MASKING_FLAGS}}
     return options
 
@@ -260,18 +292,24 @@ def _build(config, options, sentence_objective: str, teaching):
     import tf_keras
 
     from albert_tf.modeling.pretraining import AlbertForPreTraining
-    from albert_tf.training import distillation, losses, optimization
+    from albert_tf.training import distillation, losses, optimization, permutation
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = AlbertForPreTraining(config)
-    objective, targets = losses.PRETRAINING, distillation.pretraining_targets
-    if sentence_objective == "none":
+    sentence_loss = sentence_objective != "none"
+    if FLAGS.objective == "permutation":
+        model: AlbertForPreTraining = permutation.AlbertForPermutation(config)
+        objective = permutation.objective(sentence_loss)
+    else:
+        model = AlbertForPreTraining(config)
+        objective = losses.PRETRAINING if sentence_loss else losses.MASKED_LM_ALONE
+    targets = functools.partial(
+        distillation.pretraining_targets, sentence_loss=sentence_loss)
+    if not sentence_loss:
         model.freeze_sentence_layers()
-        objective = losses.MASKED_LM_ALONE
-        targets = functools.partial(targets, sentence_loss=False)
     task = losses.Task(
-        model, objective, best_metric="masked_lm_accuracy",
-        training_objective=teaching and teaching.around(
+        model, objective, may_be_new=lambda name: name == QUERY_VECTOR,
+        best_metric="permutation_accuracy" if FLAGS.objective == "permutation"
+        else "masked_lm_accuracy", training_objective=teaching and teaching.around(
             objective, targets, options.step.dtype))
     if not FLAGS.do_train:
         return task, None
@@ -344,19 +382,21 @@ def _vocabulary(data: PretrainingData, output_dir: str
 
 
 def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
-    """Refuses to train layers that the run in output_dir has left out so far."""
+    """Refuses to train for another objective than the run in output_dir so far, which
+    has left out layers of it."""
     from albert_tf.checkpoints.folders import holds_checkpoint
     from albert_tf.training import run_folder
 
     if not holds_checkpoint(output_dir):
         return
-    old, new = run_folder.changed_options(output_dir, options).get(
-        "sentence_objective", (None, None))
-    if old == "none":
-        raise InputError(
-            f"the run in {output_dir} was started with --sentence_objective=none, but "
-            f"--sentence_objective is now {new or 'order'}. Choose a new --output_dir; "
-            "give this folder as --init_checkpoint to start from its weights.")
+    changes = run_folder.changed_options(output_dir, options)
+    for name, default in (("sentence_objective", "order"), ("objective", "masked")):
+        old, new = changes.get(name, (None, None))
+        if old == "none" or name == "objective" and old != new:
+            raise InputError(
+                f"the run in {output_dir} was started with --{name}={old or default}, "
+                f"but --{name} is now {new or default}. Choose a new --output_dir; give "
+                "this folder as --init_checkpoint to start from its weights.")
 
 
 def main(argv):
@@ -384,9 +424,7 @@ def main(argv):
     depth = depth_of(config, options.num_train_steps, FLAGS.random_seed,
                      FLAGS.depth_schedule, FLAGS.random_depth)
     masking = _masking_options(predictions)
-    data = PretrainingData.open(config, predictions, DataOptions(
-        **{name: FLAGS[name].value for name in DataOptions._fields}
-        | {"input_file": FLAGS.input_file or ""}))
+    data = PretrainingData.open(config, predictions, _data_options())
     teaching = _teaching(config, data)
     vocabulary, vocabulary_file = (
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
@@ -402,6 +440,7 @@ def main(argv):
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:
             stack.enter_context(run_folder.held(options.output_dir, strategy))
+        if FLAGS.do_train or FLAGS.objective != "masked":
             _check_objective(options.output_dir, task_options)
         stack.enter_context(strategy.scope())
         task, optimizer = _build(config, options, data.sentence_objective, teaching)

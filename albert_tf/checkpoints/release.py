@@ -25,7 +25,7 @@ from albert_tf.checkpoints.table import (
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError
-from albert_tf.modeling.parameter_count import BLOCK, POOLER, WORDS
+from albert_tf.modeling.parameter_count import BLOCK, POOLER, QUERY_VECTOR, WORDS
 
 NAME = "tf1"
 _HUB_PREFIX = "module/"
@@ -111,6 +111,8 @@ def _why_dropped(name: str) -> Optional[str]:
         return "training state (optimizer or step)"
     if name == bundle.OBJECT_GRAPH:
         return "TensorFlow's list of objects"
+    if name == QUERY_VECTOR:
+        return "used in pretraining with --objective=permutation only"
     return None
 
 

@@ -17,6 +17,9 @@ WORDS = "bert/embeddings/word_embeddings"
 PROJECTION = "bert/encoder/embedding_hidden_mapping_in"
 POOLER = "bert/pooler/dense"
 BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
+# What stands in the place of a predicted word in pretraining with
+# --objective=permutation. No other model has this variable.
+QUERY_VECTOR = "permutation/query_vector"
 
 
 @dataclasses.dataclass(frozen=True)

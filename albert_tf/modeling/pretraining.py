@@ -54,12 +54,8 @@ class AlbertForPreTraining(ConfiguredModel):
                 "the model's inputs have no masked_lm_positions, the positions of the "
                 "masked tokens [batch, predictions]; give them, or use model.bert, "
                 "which returns the hidden states of all positions.")
-        # 1. Run the encoder. Its last layer computes only the masked positions and the
-        #    first one, since nothing else is read.
-        encoded = self.bert(
-            features, training=training, seed=seed, padding_is_read=False,
-            layers_are_read=False, positions=features["masked_lm_positions"],
-            computation=computation)
+        # 1. Run the encoder.
+        encoded = self.encoded(features, training, seed, computation)
         # 2. Predict the masked tokens, with the word embeddings as output weights, and
         #    the order of the two segments.
         encoded["word_embeddings"] = self.bert.embeddings.word_embeddings
@@ -70,6 +66,15 @@ class AlbertForPreTraining(ConfiguredModel):
         if training:
             outputs["sequence_output"] = tf.cast(encoded["sequence_output"], tf.float32)
         return outputs
+
+    def encoded(self, features, training, seed, computation) -> dict:
+        """Returns the encoder's outputs, as `AlbertModel.call` does. Its last layer
+        computes only the masked positions and the first one, since nothing else is
+        read."""
+        return self.bert(
+            features, training=training, seed=seed, padding_is_read=False,
+            layers_are_read=False, positions=features["masked_lm_positions"],
+            computation=computation)
 
     def freeze_sentence_layers(self) -> None:
         """Makes the pooler and the sentence-order head untrainable, for training

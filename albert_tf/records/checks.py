@@ -113,14 +113,15 @@ def are_masked(paths: Sequence[str], spec: FeatureSpec) -> list[bool]:
         return list(pool.map(is_masked, paths))
 
 
-def check_masks(paths: Sequence[str], spec: FeatureSpec, dynamic_masking: bool) -> None:
-    """Raises InputError unless records are masked, or unmasked with dynamic masking."""
+def check_masks(paths: Sequence[str], spec: FeatureSpec, drawn_by: str = "") -> None:
+    """Raises InputError unless records are masked, or unmasked if `drawn_by` is a flag
+    by which training draws what to predict."""
     for path, masked in zip(paths, are_masked(paths, spec)):
-        if masked and dynamic_masking:
+        if masked and drawn_by:
             raise InputError(
-                f"{path}: the records are masked already; leave out "
-                "--dynamic_masking, or create the records with --masked_lm_prob=0.")
-        if not masked and not dynamic_masking:
+                f"{path}: the records are masked already; leave out {drawn_by}, or "
+                "create the records with --masked_lm_prob=0.")
+        if not masked and not drawn_by:
             raise InputError(
                 f"{path}: the records are not masked, so there is nothing to "
                 "predict; give --dynamic_masking, or create the records with "
@@ -130,23 +131,24 @@ def check_masks(paths: Sequence[str], spec: FeatureSpec, dynamic_masking: bool) 
 def special_ids(
         paths: Sequence[str], spec: FeatureSpec, vocab_size: int,
         summary: Optional[Mapping[str, Any]],
-        given: Mapping[str, Optional[int]]) -> dict[str, int]:
+        given: Mapping[str, Optional[int]],
+        drawn_by: str = "--dynamic_masking") -> dict[str, int]:
     """Returns ids by name (cls, sep, mask), from flags or from the records' summary.
 
     Raises InputError unless they are below `vocab_size`, differ, and are those of [CLS]
     and [SEP] in the first record of each file. `summary` is the `special_ids` from
     `check_vocabulary`, `given` the values of the flags cls_id, sep_id and mask_id, or
-    None.
+    None, and `drawn_by` the flag that needs the ids.
     """
     ids = {name: given[f"{name}_id"] if given[f"{name}_id"] is not None
            else (summary or {}).get(name) for name in ("cls", "sep", "mask")}
     missing = [f"--{name}_id" for name, value in ids.items() if value is None]
     if missing:
         raise InputError(
-            f"--dynamic_masking needs {', '.join(missing)}, because no summary beside "
-            f"{paths[0]} gives the ids of [CLS], [SEP] and [MASK]; give 2, 3 and 4 for "
-            "the released SentencePiece vocabularies, or the tokens' line numbers "
-            "minus 1 for a WordPiece vocabulary.")
+            f"{drawn_by} needs {', '.join(missing)}, because no summary beside {paths[0]} "
+            "gives the ids of [CLS], [SEP] and [MASK]; give 2, 3 and 4 for the released "
+            "SentencePiece vocabularies, or the tokens' line numbers minus 1 for a "
+            "WordPiece vocabulary.")
     for name, value in ids.items():
         if not (isinstance(value, int) and 0 <= value < vocab_size):
             raise InputError(

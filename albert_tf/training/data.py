@@ -37,10 +37,19 @@ class DataOptions(NamedTuple):
     length_schedule: str = ""
     sentence_objective: Optional[str] = None
     dynamic_masking: bool = False
+    objective: str = "masked"
     recipe: Optional[str] = None
     cls_id: Optional[int] = None
     sep_id: Optional[int] = None
     mask_id: Optional[int] = None
+
+    @property
+    def drawn_by(self) -> str:
+        """The flag by which training draws what to predict; "" if the records hold
+        masks."""
+        if self.objective == "permutation":
+            return "--objective=permutation"
+        return "--dynamic_masking" if self.dynamic_masking else ""
 
 
 class PretrainingData(NamedTuple):
@@ -56,7 +65,9 @@ class PretrainingData(NamedTuple):
       evaluation: checked evaluation files, or None.
       vocabulary: vocabulary of the records, if it is known.
       sentence_objective: "order", "next" or "none".
-      special_ids: ids of [CLS], [SEP] and [MASK], if masks are drawn during training.
+      special_ids: ids of [CLS], [SEP] and [MASK], if masks or orders are drawn during
+        training.
+      objective: "masked" or "permutation".
     """
 
     specs: Mapping[int, FeatureSpec]
@@ -66,6 +77,7 @@ class PretrainingData(NamedTuple):
     vocabulary: Optional[dict[str, Any]]
     sentence_objective: str
     special_ids: Optional[SpecialIds]
+    objective: str = "masked"
 
     @classmethod
     def open(cls, config: AlbertConfig, predictions: Mapping[int, int],
@@ -75,7 +87,7 @@ class PretrainingData(NamedTuple):
         `predictions` holds the number of masked positions by sequence length.
         """
         _check_positions(config, max(predictions), options)
-        last, masked_before = options.max_seq_length, not options.dynamic_masking
+        last, masked_before = options.max_seq_length, not options.drawn_by
         specs = {length: _spec(config, length, most, options, masked_before)
                  for length, most in predictions.items()}
         # 1. Find the files and check the outputs, before any content is read.
@@ -104,7 +116,7 @@ class PretrainingData(NamedTuple):
               for length, group in train.items())) if group]
         with _fitting_recipe(options.recipe):
             for spec, group, masked in groups:
-                checks.check_masks(group, spec, not masked)
+                checks.check_masks(group, spec, "" if masked else options.drawn_by)
         special_ids = None
         for spec, group, masked in groups:
             if not masked:
@@ -112,7 +124,8 @@ class PretrainingData(NamedTuple):
                     group, spec, config.vocab_size,
                     (vocabulary or {}).get("special_ids"), {
                         name: getattr(options, name)
-                        for name in ("cls_id", "sep_id", "mask_id")}))
+                        for name in ("cls_id", "sep_id", "mask_id")},
+                    options.drawn_by))
         # 4. Check all records.
         evaluated = checks.check_files(evaluation, evaluation_spec) or None
         trained = {length: checks.check_files(group, specs[length])
@@ -131,7 +144,7 @@ class PretrainingData(NamedTuple):
                 logging.info("%s: %d records in %d files.", what,
                              sum(info.num_records for info in group), len(group))
         return cls(specs, evaluation_spec, trained, evaluated, vocabulary, objective,
-                   special_ids)
+                   special_ids, options.objective)
 
     def evaluation_set(self, eval_batch_size: int, max_eval_steps: int
                        ) -> dict[str, Any]:
@@ -160,12 +173,15 @@ class PretrainingData(NamedTuple):
                 stages: Sequence[Stage], streams: Optional[int], seed: int,
                 max_eval_steps: int = 0):
         """Returns an input_pipeline.RecordBatches. `masking` holds the options of masks
-        drawn during training, by sequence length; None keeps the records' masks."""
+        or orders drawn during training, by sequence length; None keeps the records'
+        masks."""
         from albert_tf.masking import in_training
-        from albert_tf.training import input_pipeline
+        from albert_tf.training import input_pipeline, permutation
 
         last = stages[-1].length
-        maps = {length: masking and self.special_ids and in_training.DynamicMasking(
+        drawn = (permutation.Orders if self.objective == "permutation"
+                 else in_training.DynamicMasking)
+        maps = {length: masking and self.special_ids and drawn(
             masking[length], self.special_ids, length, config.vocab_size)
             for length in self.specs}
         masks = maps[last] if self.evaluation_spec == self.specs[last] else None
@@ -228,8 +244,10 @@ def _paths(options: DataOptions, lengths: Sequence[int]
 def _masked_evaluation(paths: Sequence[str], spec: FeatureSpec, options: DataOptions
                        ) -> bool:
     """Returns True if evaluation uses the masks in its records, else False."""
-    if not options.dynamic_masking:
+    if not options.drawn_by:
         return True
+    if options.objective == "permutation":
+        return False  # A masked token has no place in an order; check_masks refuses it.
     kinds = checks.are_masked(paths, spec)
     if any(kinds) and not all(kinds):
         raise InputError(

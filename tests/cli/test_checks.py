@@ -69,7 +69,11 @@ REFUSED = {
         (PRETRAINING + "--max_predictions_by_length=128:20",
          "--max_predictions_by_length"),
         (PRETRAINING + "--dynamic_masking --max_predictions_per_seq=511",
-         "--max_predictions_per_seq=511 is more than the 510 tokens")],
+         "--max_predictions_per_seq=511 is more than the 510 tokens"),
+        (PRETRAINING + "--objective=permutation --max_predictions_per_seq=511",
+         "--max_predictions_per_seq=511 is more than the 510 tokens"),
+        (PRETRAINING + "--objective=permutation --teacher={data}/model",
+         "--teacher teaches masked tokens, but --objective=permutation masks none")],
     "create_pretraining_data": [
         (RECORDS + "--do_permutation --masked_lm_prob=0",
          "--do_permutation permutes as many tokens as are masked, but --masked_lm"),

@@ -128,16 +128,16 @@ def test_records_are_masked_or_not(tmp_path):
     unmasked, masked, one = (
         write(tmp_path / name, sequences(*weights))
         for name, weights in (("u", [0, 0]), ("m", [1]), ("o", [0, 0, 1])))
-    checks.check_masks([unmasked], spec, dynamic_masking=True)
+    checks.check_masks([unmasked], spec, "--dynamic_masking")
     # A record without a mask among others makes no unmasked file.
-    checks.check_masks([masked, one], SPEC, dynamic_masking=False)
+    checks.check_masks([masked, one], SPEC)
     with pytest.raises(InputError, match="/u: the records are not masked, so there is "
                        "nothing to predict; give --dynamic_masking, or"):
-        checks.check_masks([one, unmasked], SPEC, dynamic_masking=False)
+        checks.check_masks([one, unmasked], SPEC)
     for path in (masked, one):
         with pytest.raises(InputError, match=f"{path}: the records are masked already; "
                            "leave out --dynamic_masking"):
-            checks.check_masks([unmasked, path], spec, dynamic_masking=True)
+            checks.check_masks([unmasked, path], spec, "--dynamic_masking")
 
 
 IDS = {"cls": 2, "sep": 3, "mask": 4}

@@ -41,6 +41,7 @@ DYNAMIC = dict(
     max_predictions_per_seq=2, dynamic_masking="true", masked_lm_prob=0.3, cls_id=2,
     sep_id=3, mask_id=4, input_file="{data}/unmasked.tfrecord",
     eval_input_file="{data}/unmasked_dev.tfrecord")
+PERMUTATION = {**DYNAMIC, "dynamic_masking": None, "objective": "permutation"}
 
 
 def arguments(data, **changes):
@@ -311,9 +312,29 @@ EARLY = {
         "because no summary beside .*dev.tfrecord"),
     "no dynamic masking": (
         dict(ngram=2),
-        "--ngram has an effect only with --dynamic_masking: give that too"),
+        "--ngram has an effect only with --dynamic_masking or --objective=permutation: "
+        "give one of them too"),
+    "order of masked records": (
+        {**PERMUTATION, "input_file": "{data}/masked.tfrecord"},
+        "masked.tfrecord: the records are masked already; leave out "
+        "--objective=permutation, or create the records with --masked_lm_prob=0"),
+    "order of masked evaluation": (
+        {**PERMUTATION, "eval_input_file": "{data}/masked.tfrecord"},
+        "masked.tfrecord: the records are masked already; leave out "
+        "--objective=permutation"),
+    "order without ids": (
+        {**PERMUTATION, **NO_IDS}, "--objective=permutation needs --cls_id, --sep_id, "),
+    "order of nothing": (
+        {**PERMUTATION, "masked_lm_prob": 0},
+        "--masked_lm_prob=0 predicts nothing; with --objective=permutation it must be"),
+    "order and teacher": (
+        {**PERMUTATION, "teacher": "{data}/unbroken"},
+        "--teacher teaches masked tokens, but --objective=permutation masks none"),
+    "objective of no name": (
+        dict(objective="xlnet"), "--objective=xlnet: value should be one of"),
     "nothing to mask": (
-        {**DYNAMIC, "masked_lm_prob": 0}, "--masked_lm_prob=0 masks nothing"),
+        {**DYNAMIC, "masked_lm_prob": 0},
+        "--masked_lm_prob=0 predicts nothing; with --dynamic_masking"),
     "ngram": ({**DYNAMIC, "ngram": 0}, "--ngram=0: give a number of 1 or more"),
     "length": (
         {**DYNAMIC, "max_seq_length": 7}, "have 8 values, but max_seq_length says 7"),
@@ -416,6 +437,21 @@ WORKING = {
         input_file="{data}/described/train.tfrecord", num_train_steps=1),
     "with a given vocabulary": dict(num_train_steps=1, vocab_file="{data}/words.txt"),
     "other objective": dict(DYNAMIC, output_dir="{data}/pieces alone"),
+    # In turn: trained in orders, evaluated, and gone on with masks, which is refused.
+    "orders": dict(PERMUTATION, masked_lm_prob=None, num_train_steps=4,
+                   save_checkpoints_steps=2, dynamic_masking="true"),
+    "orders evaluated": dict(
+        PERMUTATION, masked_lm_prob=None, output_dir="{data}/orders", do_train="false",
+        do_eval="true", input_file=None),
+    "masks after orders": dict(DYNAMIC, output_dir="{data}/orders", num_train_steps=4),
+    "orders after masks": dict(PERMUTATION, output_dir="{data}/unbroken",
+                               do_train="false", do_eval="true"),
+    "orders from masks": dict(
+        PERMUTATION, num_train_steps=2, init_checkpoint="{data}/unbroken",
+        depth_schedule="1:0.5,2:0.5", sentence_objective="next",
+        config_overrides="num_hidden_layers=2"),
+    "masks from orders": dict(
+        DYNAMIC, num_train_steps=1, init_checkpoint="{data}/orders"),
 }
 
 
@@ -604,6 +640,62 @@ def test_without_the_sentence_loss_its_layers_stay_as_they_are(results, data):
         "--sentence_objective is now order. Choose a new", results["other objective"]["stderr"])
     log = results["pieces alone"]["log"]
     assert "New masks are drawn each time: 2 tokens of a sequence of 8" in log
+
+
+# ---- orders in place of masks ------------------------------------------------
+
+
+def test_a_model_learns_and_is_evaluated_in_orders(results, data):
+    log = results.ok("orders")["log"]
+    assert "New orders are drawn each time: 1 tokens of a sequence of 8" in log
+    assert "--dynamic_masking has no effect with --objective=permutation" in log
+    rows = evaluations(data / "orders")
+    assert [row["step"] for row in rows] == [2, 4]
+    assert {"permutation_loss", "permutation_accuracy", "sentence_order_loss"} < (
+        rows[0].keys())
+    assert not [name for row in metrics(data / "orders") for name in row
+                if "masked_lm" in name]
+    options = json.loads((data / "orders" / "options.json").read_text())
+    assert options["objective"] == "permutation" and "dynamic_masking" not in options
+    assert options["masked_lm_prob"] == pytest.approx(1 / 6)
+    # The same orders in each evaluation.
+    results.ok("orders evaluated")
+    found = json.loads((data / "orders" / "eval_results.json").read_text())
+    assert found["permutation_loss"] == pytest.approx(rows[1]["permutation_loss"])
+
+
+def test_a_run_keeps_its_objective(results):
+    for name, pattern in (
+            ("masks after orders", "the run in .*/orders was started with "
+             "--objective=permutation, but --objective is now masked. Choose a new"),
+            ("orders after masks", "the run in .*/unbroken was started with "
+             "--objective=masked, but --objective is now permutation. Choose a new")):
+        assert results[name]["status"] == 1
+        assert re.search(pattern, results[name]["stderr"]), results[name]["stderr"]
+
+
+def test_either_objective_starts_from_the_other(results):
+    log = results.ok("orders from masks")["log"]
+    assert "new, start from random values: permutation/query_vector" in log
+    log = results.ok("masks from orders")["log"]
+    assert "dropped, not used by this model: permutation/query_vector" in log
+
+
+@pytest.mark.slow
+def test_killed_run_of_orders_ends_as_the_unbroken_one(data, tmp_path):
+    """SIGKILL at a random moment, twice; depth grows meanwhile."""
+    for name in ("unbroken", "killed"):
+        folder = tmp_path / name
+        args = arguments(data, **PERMUTATION, output_dir=folder,
+                         config_overrides="num_hidden_layers=3",
+                         depth_schedule="1:0.4,2:0.3,3:0.3")
+        for _ in range(2 * (name == "killed")):
+            process = start(args)
+            stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))
+            process.communicate()
+        output = finish(start(args))
+    assert "Resuming at step" in output
+    assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
 
 
 # ---- several workers -------------------------------------------------------

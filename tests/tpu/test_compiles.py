@@ -30,6 +30,7 @@ PRETRAINING = dict(
 DYNAMIC = dict(
     input_file="{data}/unmasked.tfrecord", max_predictions_per_seq=2,
     dynamic_masking="true", masked_lm_prob=0.3, cls_id=2, sep_id=3, mask_id=4)
+PERMUTATION = {**DYNAMIC, "dynamic_masking": None, "objective": "permutation"}
 # Name → flags, and the (step, passes) that are compiled.
 STEPS = {
     "float32": dict(do_eval="true", eval_input_file="{data}/dev.tfrecord"),
@@ -42,6 +43,11 @@ STEPS = {
         gradient_accumulation_steps=2, recompute="true", dtype="bfloat16"),
     "sum of replicas": dict(replica_gradients="sum"),
     "dynamic masking": dict(DYNAMIC, dtype="bfloat16"),
+    "permutation": dict(PERMUTATION, dtype="bfloat16", do_eval="true",
+                        eval_input_file="{data}/unmasked.tfrecord"),
+    "permutation, depth schedule, recompute": dict(
+        PERMUTATION, depth_schedule="3:0.5,4:0.5", recompute="true",
+        gradient_accumulation_steps=2),
     "sentence order drawn": dict(DYNAMIC, sentence_objective="order"),
     "no sentence objective": dict(sentence_objective="none"),
     "dynamic, next sentence": dict(DYNAMIC, sentence_objective="next"),
@@ -103,6 +109,7 @@ def test_pretraining(name, records, tmp_path):
     rows = compiled("run_pretraining", records, flags)
     kinds = [(row["step"], row.get("passes")) for row in rows]
     depths = {"depth schedule": [2, 4], "depth schedule, recompute": [3, 4],
+              "permutation, depth schedule, recompute": [3, 4],
               "random depth": [2, 3, 4]}.get(name, [None])
     assert set(kinds) - {("evaluate", None)} <= {("train", depth) for depth in depths}
     assert ("evaluate", None) in kinds or "do_eval" not in flags

@@ -4,6 +4,7 @@ and dropout, and losses and weights within rounding.
     python -m pytest tests/training/test_replicas.py
 """
 
+import functools
 import json
 import re
 
@@ -16,7 +17,7 @@ from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import hooks, input_pipeline, loop, losses
+from albert_tf.training import hooks, input_pipeline, loop, losses, permutation
 from albert_tf.training.options import RunOptions, StepOptions
 from albert_tf.training.schedules import Phases, Stage
 from tests import models, tiny_run
@@ -36,18 +37,23 @@ def train(task, config, batches, output_dir, num_steps, depth=None, **options):
         batches, tiny_run.optimizer(task.model), depth=depth).train()
 
 
-def pretrain(path, output_dir, num_steps, streams=4, stages=(), **options):
-    """Trains in the current strategy, with masks that are drawn while it does."""
+def pretrain(path, output_dir, num_steps, streams=4, stages=(), in_order=False,
+             **options):
+    """Trains in the current strategy, with masks or orders that are drawn while it
+    does."""
     config = tiny_run.config(**DROPOUT)
     spec = unmasked_spec(tiny_run.SPEC)
     batches = input_pipeline.RecordBatches(
         spec, check_files([str(path)], spec), None, train_batch_size=BATCH,
         eval_batch_size=BATCH, seed=1, streams=streams, shuffle_buffer=12, stages=stages,
-        random_map=DynamicMasking(
+        random_map=(permutation.Orders if in_order else DynamicMasking)(
             MaskingOptions(tiny_run.PREDICTIONS, masked_lm_prob=0.4), IDS,
             tiny_run.LENGTH, tiny_run.VOCAB_SIZE))
-    train(tiny_run.task(models.AlbertForPreTraining(config)), config, batches,
-          output_dir, num_steps, **options)
+    task = losses.Task(
+        permutation.AlbertForPermutation(config), permutation.objective(),
+        "permutation_accuracy") if in_order else tiny_run.task(
+            models.AlbertForPreTraining(config))
+    train(task, config, batches, output_dir, num_steps, **options)
 
 
 def finetune(make, table, objective, output_dir, num_steps, **options):
@@ -63,6 +69,7 @@ def finetune(make, table, objective, output_dir, num_steps, **options):
 
 TASKS = {
     "pretraining": pretrain,
+    "permutation": functools.partial(pretrain, in_order=True),
     "regression": lambda path, *rest, **options: finetune(
         lambda config: models.classifier(config, 1),
         make_table("regression"), models.REGRESSION, *rest, **options),
@@ -111,6 +118,7 @@ def assert_same_run(one, other):
 @pytest.mark.slow
 @pytest.mark.parametrize("task, replicas, options", [
     ("pretraining", 2, {}), ("pretraining", 4, dict(gradient_accumulation_steps=2)),
+    ("permutation", 4, dict(gradient_accumulation_steps=2)),
     *((task, replicas, {}) for task in ("regression", "choices", "spans")
       for replicas in (2, 4))])
 def test_replicas_train_as_one(task, replicas, options, path, tmp_path):
@@ -131,11 +139,12 @@ def test_stages_and_depth_on_replicas(path, tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_continues_on_another_number_of_replicas(path, tmp_path):
-    TASKS["pretraining"](path, tmp_path / "one", STEPS)
+@pytest.mark.parametrize("task", ["pretraining", "permutation"])
+def test_a_run_continues_on_another_number_of_replicas(task, path, tmp_path):
+    TASKS[task](path, tmp_path / "one", STEPS)
     for replicas, steps in ((2, 3), (4, STEPS)):
         with tiny_run.strategy(replicas).scope():
-            TASKS["pretraining"](path, tmp_path / "several", steps)
+            TASKS[task](path, tmp_path / "several", steps)
     assert_same_run(tmp_path / "one", tmp_path / "several")
 
 

@@ -51,6 +51,7 @@ def assert_same_steps(found, expected, tolerance, changed, state_too=True):
 CLIPPED = dict(clip_norm=0.5)
 DROPOUT = dict(CLIPPED, dropout=0.3)
 FAST_DROPOUT = dict(DROPOUT, fast=True)
+PERMUTATION = dict(DROPOUT, task="permutation")
 TWO = dict(replicas=2)
 PARTS = dict(gradient_accumulation_steps=2)
 XLA = dict(jit_compile=True)
@@ -73,6 +74,12 @@ RECOMPUTE = dict(recompute=True)
       for how, marks in ((TWO, LONG), ({**PARTS, **RECOMPUTE}, LONG),
                          ({**PARTS, **XLA, **RECOMPUTE}, SLOW))),
     pytest.param(DROPOUT, {**TWO, **XLA}, marks=SLOW),
+    ({**PERMUTATION, "fast": True}, dict(skip_padding=True)),
+    *(pytest.param({**PERMUTATION, "layers": 2}, how, marks=LONG) for how in (
+        TWO, PARTS, {**RECOMPUTE, "fast": True},
+        {**TWO, **PARTS, **RECOMPUTE, "fast": True, "skip_padding": True})),
+    pytest.param({**PERMUTATION, "layers": 2, "passes": (1, 2)}, {**PARTS, **XLA},
+                 marks=SLOW),
     (DROPOUT, dict(fast=True)),
     (DROPOUT, {**RECOMPUTE, "fast": True}),
     pytest.param(DROPOUT, XLA, marks=SLOW),

@@ -9,7 +9,7 @@ import tensorflow as tf
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fast_parts
-from albert_tf.training import losses
+from albert_tf.training import losses, permutation
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.options import StepOptions
 from albert_tf.training.steps import Trainer
@@ -18,6 +18,7 @@ from tests import models, tiny_run
 # Model and objective of a task; the heads drop nothing.
 TASKS = {
     "pretraining": (models.AlbertForPreTraining, None),
+    "permutation": (permutation.AlbertForPermutation, permutation.objective()),
     "classification": (functools.partial(
         models.classifier, num_labels=3, dropout_prob=0.0),
         models.CLASSIFICATION),
@@ -48,6 +49,8 @@ def even_batches(count=2, size=4):
 def batches_for(task, size=4):
     if task == "pretraining":
         return uneven_batches(size=size)
+    if task == "permutation":
+        return [with_order(batch) for batch in uneven_batches(size=size)]
     random = np.random.default_rng(0)
     [batch] = even_batches(1, size)
     batch = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
@@ -66,6 +69,18 @@ def batches_for(task, size=4):
     return [{**batch, "start_positions": labels(3), "end_positions": 3 + labels(3),
              "is_impossible": labels(2),
              "p_mask": 1.0 - batch["input_mask"].astype("f")}]
+
+
+def with_order(batch):
+    """What is masked in a batch, put into an order instead."""
+    ids, order = batch["input_ids"].copy(), np.zeros_like(batch["input_ids"])
+    random = np.random.default_rng(0)
+    for row, places, positions, labels, weights in zip(ids, order, *(
+            batch[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))):
+        count = int(weights.sum())
+        row[positions[:count]] = labels[:count]
+        places[positions[:count]] = 1 + random.permutation(count)
+    return {**batch, "input_ids": ids, "order": order}
 
 
 def dataset_of(batches, replicas=1):

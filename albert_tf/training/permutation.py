@@ -1,0 +1,194 @@
+"""Pretraining by the order of tokens, XLNet's objective (Yang et al. 2019, sections 2.2
+to 2.4), for run_pretraining.py --objective=permutation.
+
+Masked tokens are predicted independently of each other, and [MASK] occurs in no text
+that the model meets later. Here the tokens of a sequence are put into a random order,
+and each of the last ones is predicted from all tokens before it:
+
+    text     the  cat  sat  on  a  mat          seen by the prediction of
+    order     0    6    0   0   0   5           mat: the, sat, on, a
+                                                cat: the, sat, on, a, mat
+
+The tokens that are not predicted, here `the sat on a`, have the order 0 and see each
+other, as in XLNet's code: every prediction sees all of them. Whole words and n-grams
+stay together in the order, from left to right. What is predicted must not see itself,
+but later predictions must see it. Therefore two streams go through the same layers:
+
+    content   one row for each token     sees itself and what is before it
+    query     one row for each predicted token: its position, its segment, and a learned
+              vector in place of the word          sees the content before it
+
+    rows      [ content 1 ... S | query 1 ... P ]
+    keys      content: its order ≤ the row's, for queries <;  query: never
+
+Both streams are one batch of S + P rows with a mask of attention, so that kernels,
+packing, recomputation and depth schedules serve them as any batch. The words are
+predicted from the query rows; [CLS] of the content stream, which is never predicted,
+tells the order of sentences. Positions are ALBERT's absolute ones, and a sequence sees
+no other one: XLNet's relative positions and recurrence over segments are not here.
+
+Shapes: B batch, S tokens in a sequence, P predictions, E embedding.
+"""
+
+import dataclasses
+import functools
+from typing import Mapping
+
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.masking.in_training import DynamicMasking
+from albert_tf.masking.options import MaskingOptions, SpecialIds
+from albert_tf.modeling.albert import attention_bias, filled_in
+from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.layers import (
+    DropoutSeeds, NamedLayer, given_or_drawn, kernel_initializer)
+from albert_tf.modeling.parameter_count import QUERY_VECTOR
+from albert_tf.modeling.pretraining import AlbertForPreTraining
+from albert_tf.training.losses import (
+    PRETRAINING, Objective, Tensors, WeightedValues, pretraining_losses,
+    pretraining_metrics)
+
+
+# ---- orders ----------------------------------------------------------------
+
+
+class Orders(DynamicMasking):
+    """An input_pipeline.RandomMap that draws an order for each sequence.
+
+        random_map = Orders(MaskingOptions(20, 1 / 6), SpecialIds(2, 3, 4), 128, 30000)
+
+    The spans at the end of the order are the n-grams that dynamic masking would choose,
+    in the reverse order of its visits. Special tokens and padding have the order 0.
+    """
+
+    def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
+                 max_seq_length: int, vocab_size: int):
+        super().__init__(options, special_ids, max_seq_length, vocab_size)
+        self.num_draws = 2 * max_seq_length
+
+    def __call__(self, features: Mapping[str, tf.Tensor],
+                 draws: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Draws the orders of a batch.
+
+        Args:
+          features: `input_ids`, `input_mask`, `token_boundary` int32 [B, S], and
+            others, which stay unchanged.
+          draws: int32 [B, 2 · S], each uniform over all int32: for each of S words its
+            rank in the order of the visits, and the size of the n-gram that begins
+            there.
+
+        Returns:
+          `features` without `token_boundary`; `order` int32 [B, S], 0 for tokens that
+          are not predicted, and for the others larger numbers, later ones the larger;
+          and `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, P] of
+          the predicted tokens.
+        """
+        visits = self.visits(
+            features, *self.draws_of_tokens(features["input_ids"], draws))
+        length = visits.shape[1]
+        # The first visit chose the end of the order. Within a span, tokens are read
+        # from left to right.
+        places = (length - visits) * length + tf.range(1, length + 1)
+        return {**self.predictions(features, visits > 0),
+                "order": tf.where(visits > 0, places, 0)}
+
+
+# ---- two streams -----------------------------------------------------------
+
+
+def streams_mask(order: tf.Tensor, places: tf.Tensor, input_mask: tf.Tensor
+                 ) -> tf.Tensor:
+    """Returns which keys each row of the two streams sees, bool [B, S + P, S + P].
+
+    Args:
+      order: the place of each token in the order, int32 [B, S].
+      places: those of the predicted tokens, int32 [B, P].
+      input_mask: 0 for padding, [B, S].
+    """
+    # A row sees what is not later than this: content up to itself, a query less.
+    last_seen = tf.concat([order, places - 1], axis=1)
+    seen = order[:, tf.newaxis] <= last_seen[:, :, tf.newaxis]  # [B, S + P, S]
+    seen &= tf.cast(input_mask, tf.bool)[:, tf.newaxis]
+    return tf.pad(seen, [[0, 0], [0, 0], [0, places.shape[1]]])
+
+
+class _QueryVector(NamedLayer):
+    """The vector [E] that stands in the place of a predicted word."""
+
+    def __init__(self, config: AlbertConfig):
+        scope, _, name = QUERY_VECTOR.partition("/")
+        super().__init__(scope)
+        self.vector = self.make_weight(
+            name, [config.embedding_size], kernel_initializer(config))
+
+
+class AlbertForPermutation(AlbertForPreTraining):
+    """AlbertForPreTraining whose words are predicted in a given order.
+
+    >>> model = AlbertForPermutation(AlbertConfig.named("base", vocab_size=100))
+    >>> outputs = model({"input_ids": tf.constant([[2, 45, 7, 3]]),
+    ...                  "order": tf.constant([[0, 2, 1, 0]]),
+    ...                  "masked_lm_positions": tf.constant([[1, 2]])})
+    >>> outputs["mlm_logits"].shape, outputs["sentence_order_logits"].shape
+    (TensorShape([1, 2, 100]), TensorShape([1, 2]))
+
+    Its features are those of AlbertForPreTraining, without [MASK] in `input_ids`, and
+    `order` int [B, S] (see Orders). A slot whose position has the order 0 predicts
+    nothing. The variables are those of AlbertForPreTraining and QUERY_VECTOR.
+    """
+
+    beside = AlbertForPreTraining.beside | {"order"}
+
+    def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
+        super().__init__(config, name)
+        self.query = _QueryVector(config)
+
+    def encoded(self, features, training, seed, computation):
+        """Returns the encoder's outputs; `sequence_output` are the query rows, and
+        `pooled_output` is that of the content stream."""
+        if features.get("order") is None:
+            raise InputError(
+                "the model's inputs have no order, the place of each token in the "
+                "order [batch, tokens]; training.permutation.Orders draws it.")
+        input_ids, mask, segment_ids = filled_in(features)
+        order, positions = (tf.cast(features[name], tf.int32)
+                            for name in ("order", "masked_lm_positions"))
+        places = tf.gather(order, positions, batch_dims=1)
+        is_used = places > 0  # [B, P]
+        # 1. Look up the tokens' vectors, and what a query knows: segment and position.
+        tables = self.bert.embeddings
+        queries = self.query.vector + tf.gather(
+            tables.token_type_embeddings,
+            tf.gather(segment_ids, positions, batch_dims=1)) + tf.gather(
+                tables.position_embeddings, positions)
+        seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
+        embedded = tables.finish(
+            tf.concat([tables.sums(input_ids, segment_ids), queries], axis=1), seeds)
+        # 2. Run both streams through the layers. The last one computes the queries, and
+        #    the first token for the pooler; unused slots read the first token, too.
+        rows = tf.concat([mask, tf.cast(is_used, mask.dtype)], axis=1)
+        query_rows = input_ids.shape[1] + tf.range(positions.shape[1])
+        return self.bert.encode(
+            embedded, rows, attention_bias(streams_mask(order, places, mask)), seeds,
+            computation or Computation(), tf.where(is_used, query_rows, 0),
+            padding_is_read=False, layers_are_read=False)
+
+
+# ---- objective -------------------------------------------------------------
+
+
+def _metrics(heads: Tensors, features: Tensors, losses: Tensors) -> WeightedValues:
+    """Returns the metrics of pretraining; those of words have names of their own, as
+    their values are not comparable with those of masked tokens."""
+    return {name.replace("masked_lm", "permutation"): values for name, values in
+            pretraining_metrics(heads, features, losses).items()}
+
+
+def objective(sentence_loss: bool = True) -> Objective:
+    """Returns the objective: the mean cross-entropy of the predicted words, and that of
+    sentence order. Its metrics of words are `permutation_loss` and
+    `permutation_accuracy`."""
+    return dataclasses.replace(PRETRAINING, metrics=_metrics, losses=functools.partial(
+        pretraining_losses, sentence_loss=sentence_loss))
