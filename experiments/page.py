@@ -59,6 +59,10 @@ Each table is produced by one command, at the scale of two CPU cores or at the p
 All runs used one or two cores of an Intel Xeon with AMX or an AMD EPYC with AVX-512 and
 bfloat16 instructions. `python -m experiments.page` generates this page from
 `experiments/results`.
+
+`--objective=permutation` is not part of this paper: it is sections 2.2 to 2.4 of XLNet's (Yang et
+al., 2019), in `albert_tf/training/permutation.py`. [SCHEDULES.md](SCHEDULES.md#orders-and-masks)
+compares it with ALBERT's objective.
 """
 
 

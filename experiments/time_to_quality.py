@@ -8,7 +8,10 @@ text and vocabulary. Held-out documents are evaluated during training, at full d
 with the same masks for all recipes. The results give losses against operations (of the
 matrix products of all steps so far, by each step's depth and number of predictions) and,
 at the end, against core-seconds. With --finetune the last checkpoint of each run is then
-fine-tuned, with the same settings for all.
+fine-tuned, with the same settings for all. Besides GLUE's tasks this can be `masked`
+(masked tokens after 200 more steps of masking, for recipes that mask otherwise or not),
+and `partut` and `wnut` (tags learned from frozen vectors, frozen_tags.py), which all
+recipes have in common.
 
 `compute_ratio` is the operations of `release` divided by the operations after which the
 recipe first has the final loss of `release`. Both are taken from the mean curves over
@@ -71,6 +74,8 @@ RECORDS = {
     "alone40": Records(0.4, 26, sentence_objective="none"),
     # Masked while training.
     "roberta": Records(0.0, sentence_objective="none"),
+    # Put into orders while training: a sixth of 64 tokens is predicted.
+    "unmasked": Records(0.0, 11),
 }
 
 
@@ -140,6 +145,8 @@ RECIPES = {
     # The steps of fast_longer at full depth: 1.8 times its operations.
     "longer_full_depth": Recipe(
         "masked40", {"recipe": "fast", **_SMALL, "depth_schedule": "12:1"}, steps=3.2),
+    # XLNet's objective; as many steps as need the operations of release.
+    "permutation": Recipe("unmasked", {"objective": "permutation"}, steps=0.847),
     # Trained by its own script; all tokens of a sequence go through its head. The learning
     # rate was not tuned for it: it is the best one found for our AdamW at this depth.
     "transformers": Recipe(flags={"learning_rate": 3e-4}),
@@ -163,16 +170,24 @@ flags.DEFINE_integer("num_hidden_layers", 12, "Passes through the shared layer."
 flags.DEFINE_integer("vocab_size", 8000, "Size of the vocabulary.", lower_bound=300)
 flags.DEFINE_float("learning_rate", 0.004, "Learning rate of LAMB.")
 flags.DEFINE_enum("dtype", "bfloat16", DTYPES, "Number type of all training.")
-flags.DEFINE_list("finetune", [], "GLUE tasks to fine-tune on, such as sst-2,mrpc.")
+flags.DEFINE_list("finetune", [], "Tasks to fine-tune on or to learn from frozen "
+                  "vectors: those of GLUE, such as sst-2,mrpc, and masked, partut, wnut.")
 flags.DEFINE_string("data_dir", os.path.join(benchmark_flags.DATA, "glue"),
                     "Folder with the GLUE tasks.")
+flags.DEFINE_string("tagging_dir", os.path.join(benchmark_flags.DATA, "tagging"),
+                    "Folder with the data of partut and wnut.")
 flags.DEFINE_bool("train", True, "Train missing runs. If false, use the existing runs as "
                   "far as they got.")
 benchmark_flags.define_output_flag()
 
 EVALUATED = 2048  # held-out sequences
 METRICS = ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
-           "sentence_order_accuracy")
+           "sentence_order_accuracy", "permutation_loss", "permutation_accuracy")
+# Task learned from frozen vectors → its files of sentences.
+TAGS = {"partut": "ud_partut/{}.conllu", "wnut": "wnut17/{}.conll"}
+# Task → its score, if it is not the accuracy.
+SCORES = {"masked": "masked_lm_accuracy", "wnut": "f1"}
+ADAPTATION = 200  # steps
 # X axis of a curve: key of a result → (scale, label).
 AXES = {"flops": (1e-12, "10¹² operations"), "core_seconds_at": (1.0, "core-seconds")}
 _MAIN = {*PRETRAINING_RECIPES, "transformers"}
@@ -191,10 +206,12 @@ def make_records(name: str, heldout: bool = False) -> str:
     """Creates a set of records unless it exists, and returns its path.
 
     Held-out records have the sequences and masks of `release`, with room for as many
-    predictions as the set that they evaluate.
+    predictions as the set that they evaluate. Only `unmasked` has no masks there.
     """
     made = RECORDS[name]
-    if heldout:
+    if heldout and name == "unmasked":
+        made = made._replace(dupe_factor=1)
+    elif heldout:
         # Runs without a sentence loss ignore the sentence label.
         made = made._replace(
             dupe_factor=1, masked_lm_prob=0.15, sentence_objective="order")
@@ -260,12 +277,39 @@ def model_of(name: str, seed: int) -> str:
     return folder if name == "transformers" else checkpoint_of(folder, best=False)
 
 
+def adapt(name: str, seed: int) -> Optional[dict[str, float]]:
+    """Trains a run's model on masked tokens for a few steps more, with the same settings
+    for all; returns its last evaluation."""
+    folder = os.path.join(output_dir(name, seed), "masked")
+    if FLAGS.train:
+        runs.pretrain(folder, model_config(), ADAPTATION, **{
+            "init_checkpoint": model_of(name, seed),
+            "input_file": make_records("release"),
+            "eval_input_file": make_records("release", heldout=True),
+            "max_seq_length": LENGTH,
+            "max_predictions_per_seq": RECORDS["release"].max_predictions_per_seq,
+            "train_batch_size": BATCH_SIZE, "eval_batch_size": 64,
+            "max_eval_steps": EVALUATED // 64, "learning_rate": FLAGS.learning_rate / 2,
+            "num_warmup_steps": ADAPTATION // 10, "save_checkpoints_steps": ADAPTATION,
+            "keep_checkpoint_max": 1, "random_seed": seed, "dtype": FLAGS.dtype})
+    rows = runs.rows_of(folder)
+    return rows[-1] if rows else None
+
+
 def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
     """Fine-tunes a run's model, with the same settings for all; returns its scores."""
+    if task == "masked":
+        return adapt(name, seed)
     folder = output_dir(name, seed)
     below, steps = os.path.join(folder, task), {"mrpc": 345}.get(task, 2000)
     if not FLAGS.train and not os.path.exists(f"{below}/eval_results.json"):
         return None
+    if task in TAGS:
+        return runs.scores(
+            "experiments.frozen_tags", below, model=model_of(name, seed),
+            spm_model_file=f"{FLAGS.work_dir}/spm.model", max_seq_length=LENGTH,
+            **{f"{split}_file": os.path.join(FLAGS.tagging_dir, TAGS[task].format(split))
+               for split in ("train", "dev")})
     return runs.scores(
         "run_classifier.py", below, task_name=task, data_dir=FLAGS.data_dir,
         init_checkpoint=model_of(name, seed), dtype=FLAGS.dtype,
@@ -295,9 +339,12 @@ def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
 
     @functools.cache
     def of_kind(passes, stage):
+        predicted = masked.get(
+            stage.length, RECORDS[recipe.records].max_predictions_per_seq)
+        # With two streams the layers have a row for each prediction, too.
+        rows = stage.length + predicted * (given.get("objective") == "permutation")
         return step_flops(
-            config.replace(num_hidden_layers=passes), batch_size, stage.length,
-            masked.get(stage.length, RECORDS[recipe.records].max_predictions_per_seq))
+            config.replace(num_hidden_layers=passes), batch_size, rows, predicted)
 
     def of_step(step):
         stage = next(stage for stage in reversed(stages) if stage.begin <= step)
@@ -354,7 +401,7 @@ def shares_of_time(folder: str, steps: Sequence[int], of_step: Callable[[int], f
 def flops_to(result: Mapping[str, Any], loss: float) -> Optional[float]:
     """Returns the operations at which a run first reaches `loss`, interpolated linearly
     between two evaluations; None if it never does."""
-    points = list(zip(result["flops"], result["masked_lm_loss"]))
+    points = list(zip(result["flops"], result.get("masked_lm_loss", ())))
     for (before, high), (after, low) in zip([(0.0, math.inf), *points], points):
         if low <= loss:
             return after if high == math.inf or high == low else (
@@ -387,9 +434,11 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                                     if "core_seconds" in result)}
         row |= {metric: mean(result[metric][-1] for result in own)
                 for metric in METRICS if all(metric in result for result in own)}
-        losses = [result["masked_lm_loss"][-1] for result in own]
+        losses = [(result.get("masked_lm_loss") or result["permutation_loss"])[-1]
+                  for result in own]
         row["spread"] = max(losses) - min(losses)
-        row |= {task: mean(result["finetuned"][task]["accuracy"] for result in own)
+        row |= {task: mean(result["finetuned"][task][SCORES.get(task, "accuracy")]
+                           for result in own)
                 for task in dict.fromkeys(task for result in own
                                           for task in result["finetuned"])
                 if all(task in result["finetuned"] for result in own)}
@@ -407,6 +456,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     """Prints the rows as a Markdown table."""
     columns = {"seeds": ("seeds", 1, 0), "flops": ("TFLOP", 1e-12, 1),
                "core_seconds": ("core-s", 1, 0), "masked_lm_loss": ("loss", 1, 3),
+               "permutation_loss": ("loss in orders", 1, 3),
                "spread": ("spread", 1, 3), "masked_lm_accuracy": ("masked LM, %", 100, 1),
                "sentence_order_accuracy": ("sentence order, %", 100, 1),
                "compute_ratio": ("ratio", 1, 2),

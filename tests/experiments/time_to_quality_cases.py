@@ -43,6 +43,9 @@ def test_operations_of_a_recipe_are_those_of_its_depths_batches_and_lengths():
     assert 0.28 < operations("fast") / release < 0.32
     # Half of the tokens in 0.8 of the steps, those of most depths.
     assert 0.65 < operations("fast_lengths") / operations("fast") < 0.75
+    # Two streams, in fewer steps.
+    assert operations("permutation") * RECIPES["permutation"].steps == pytest.approx(
+        release, rel=1e-3)
     # All pieces go through transformers' head.
     assert operations("transformers") > 1.1 * release
 
@@ -66,6 +69,21 @@ def test_the_ratio_is_of_the_operations_to_the_loss_of_the_release():
     assert rows["release"]["compute_ratio"] == pytest.approx(1.0)
     assert rows["release"]["seeds"] == 2
     assert rows["release"]["spread"] == pytest.approx(0.2)
+
+
+def test_what_recipes_with_and_without_masks_have_in_common_is_in_the_table(capsys):
+    FLAGS.finetune = ["masked", "partut", "wnut"]
+    common = {"masked": {"masked_lm_accuracy": 0.125}, "partut": {"accuracy": 0.5},
+              "wnut": {"accuracy": 0.9, "f1": 0.25}}
+    in_order = result("permutation", None, permutation_loss=[7.0, 6.5], finetuned=common)
+    del in_order["masked_lm_loss"]
+    rows = time_to_quality.summary([
+        result("release", [7.0, 6.0], finetuned=common), in_order])
+    assert rows[1]["permutation_loss"] == 6.5 and "compute_ratio" not in rows[1]
+    for row in rows:
+        assert (row["masked"], row["partut"], row["wnut"]) == (0.125, 0.5, 0.25)
+    time_to_quality.print_table(rows)
+    assert "12.5 | 50.0 | 25.0 |" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_finished_run_of_the_results_is_not_made_again(monkeypatch, tmp_path):
