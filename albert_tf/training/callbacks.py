@@ -16,7 +16,7 @@ from albert_tf.errors import InputError
 
 
 class Event(NamedTuple):
-    """What a callback gets.
+    """The event that a callback gets.
 
     Attributes:
       step: the number of steps done.
