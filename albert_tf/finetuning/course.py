@@ -74,6 +74,8 @@ def fine_tune(task: FineTuningTask, settings: Settings,
          "--export_dir": filter(None, [settings.export_dir.rstrip("/")]),
          **{f"the features of {split}": [path] for split, path in paths.items()}},
         {split: data.paths for split, data in sets.items()})
+    files.prepare_outputs({"--prediction_file": filter(None, [settings.prediction_file])},
+                          {split: data.paths for split, data in sets.items()})
     if settings.do_train:
         model_folder.check_keep(folder, settings.kept, settings.vocabulary)
     # 4. Set up the devices. TensorFlow does not allow this after its first operation,

@@ -154,7 +154,8 @@ class FineTuningTask(abc.ABC):
 
     def sources(self, split: str, data: Any) -> dict[str, str]:
         """Returns the inputs of a split's features: name → digest of the content."""
-        return {f"{split} data": files.sha256(path) for path in data.paths}
+        return {f"{split} data" + f" {i}" * (len(data.paths) > 1): files.sha256(path)
+                for i, path in enumerate(data.paths)}
 
     @abc.abstractmethod
     def feature_settings(self, split: str) -> dict[str, Any]:

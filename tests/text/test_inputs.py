@@ -8,8 +8,7 @@ from albert_tf.text import inputs
 
 @pytest.mark.parametrize("line, message", [
     ('{"text": "a", "text": "b"}', "an object has the key 'text' twice; remove one"),
-    ('{"text": "a", "id": {"x": 1, "x": 2}}', "an object has the key 'x' twice"),
-    ('{"text": "a", "id": NaN}', "not JSON (NaN is no number there).")])
+    ('{"text": "a", "id": {"x": 1, "x": 2}}', "an object has the key 'x' twice")])
 def test_lines_that_are_not_clear(line, message, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "a"}\n' + line + "\n")

@@ -10,7 +10,8 @@ Parquet and Arrow files and JSON lines in which each question is a row, as the l
 """
 
 import dataclasses
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
+import itertools
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
@@ -91,6 +92,21 @@ class SquadDataset:
             return cls(tuple(_of_rows(path)), path)
         return cls(text_files.read_json(
             path, "the file may be incomplete; download it again"), path)
+
+    @classmethod
+    def joined(cls, parts: Sequence["SquadDataset"]) -> "SquadDataset":
+        """Returns several files as one; the only one as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        questions: dict[str, Question] = {}
+        for question in itertools.chain.from_iterable(part.questions for part in parts):
+            other = questions.setdefault(question.content["id"], question)
+            if other is not question:
+                raise InputError(f"{question.where}: {other.where} has the same id; give "
+                                 "each question its own id.")
+        data = cls(tuple(questions.values()))
+        data.num_contradictions = sum(part.num_contradictions for part in parts)
+        return data
 
     def examples(self, *, is_training: bool, version_2: bool) -> list[SquadExample]:
         """Returns the examples in file order (read_squad_examples in the original

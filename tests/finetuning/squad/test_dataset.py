@@ -289,3 +289,24 @@ def test_an_answer_at_another_place_in_a_row(tmp_path):
     with pytest.raises(InputError, match=(
             "squad.parquet, row 1, question 'q1': the answer 'old' is not at character 4")):
         SquadDataset.read(path).examples(is_training=True, version_2=False)
+
+
+# --- several files
+
+def test_several_files_are_one_set(tmp_path, caplog):
+    caplog.set_level("INFO")
+    of_rows(tmp_path, "part-1.jsonl")
+    of_rows(tmp_path, "part-0.parquet", id=["p1", "p2"])
+    pattern = f"{tmp_path}/part-*"
+    data = SquadTask().read(pattern, "train")
+    assert [example.qas_id for example in data.examples] == ["p1", "p2", "q1", "q2"]
+    assert [path[-9:] for path in data.paths] == ["0.parquet", "t-1.jsonl"]
+    assert sorted(SquadTask().sources("train", data)) == ["train data 0", "train data 1"]
+    assert "--train_file: 4 examples from 2 files: " in caplog.text
+    of_rows(tmp_path, "part-2.jsonl")
+    with pytest.raises(InputError, match=(
+            "part-2.jsonl, line 1, question 'q1': .*part-1.jsonl, line 1, question 'q1' "
+            "has the same id")):
+        SquadTask().read(pattern, "train")
+    with pytest.raises(InputError, match="--predict_file: no file matches"):
+        SquadTask().read(f"{tmp_path}/dev-*", "predict")
