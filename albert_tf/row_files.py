@@ -4,8 +4,9 @@ them.
     for number, row in read_rows("train.parquet", ["text", "label"]):
         row["label"]     # "positive": the name that the schema has for the number
 
-Memory holds a part of a file: of Parquet about 1,000 rows, of Arrow a record batch. The
-package pyarrow is imported when the first file is read.
+Memory holds a part of a file: of Parquet at most 1,024 rows and about 32 MB, or a longer
+row; of Arrow a record batch. The package pyarrow is imported when the first file is
+read.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from albert_tf.errors import InputError
 # file (Feather) or an Arrow stream: `datasets` calls both kinds of Arrow .arrow.
 ENDS = (".parquet", ".arrow", ".arrows", ".feather")
 _ROWS = 1024  # rows that become Python values at a time
+_BATCH = 32 << 20  # bytes of Parquet's columns to read at a time, about, or one row
 _BUFFER = 1 << 20  # bytes of a Parquet column to read at a time
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -143,7 +145,7 @@ def parts_of(path: str, column: str) -> list[tuple[int, int]]:
     columns = columns_of(path)
     _check_columns(path, columns, [column], "choose one with --text_column")
     with _opened(path) as source, _errors(path, pyarrow()):
-        return source.parts(column)
+        return source.parts([column])
 
 
 def _check_columns(path: str, columns: Iterable[str], names: Iterable[str],
@@ -191,8 +193,8 @@ class _Source:
         return (ipc.open_file if self._kind == "file" else ipc.open_stream)(
             self._stream, options=ipc.IpcReadOptions(included_fields=list(fields)))
 
-    def parts(self, column: str = "") -> list[tuple[int, int]]:
-        """Returns (rows before it, bytes of a column) for each part; see parts_of."""
+    def parts(self, columns: Sequence[str]) -> list[tuple[int, int]]:
+        """Returns (rows before it, bytes of columns) for each part; see parts_of."""
         if not self._parquet:
             return [(0, self.size)]
         found, rows, metadata = [], 0, self._parquet.metadata
@@ -200,7 +202,7 @@ class _Source:
             group = metadata.row_group(i)
             found.append((rows, sum(
                 group.column(j).total_uncompressed_size for j in range(group.num_columns)
-                if group.column(j).path_in_schema == column)))
+                if group.column(j).path_in_schema.partition(".")[0] in columns)))
             rows += group.num_rows
         return found
 
@@ -210,9 +212,12 @@ class _Source:
         `after` rows."""
         if self._parquet:
             done, total = after, self._parquet.metadata.num_rows
-            groups = [i for i, (rows, _) in enumerate(self.parts()) if rows >= after]
+            parts = self.parts(names)
+            size = sum(num_bytes for _, num_bytes in parts)
             for batch in self._parquet.iter_batches(
-                    _ROWS, row_groups=groups, columns=list(names)):
+                    max(1, min(_ROWS, _BATCH * total // max(size, 1))),
+                    row_groups=[i for i, (rows, _) in enumerate(parts) if rows >= after],
+                    columns=list(names)):
                 done += batch.num_rows
                 yield batch, done / total
             return

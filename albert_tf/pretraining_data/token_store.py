@@ -145,7 +145,8 @@ def write_part(
     Memory does not grow with the span or its documents, only with the longest line.
     `block_bytes` of text are tokenized at a time. `paths` are all files of the input,
     and `column` is that of the text in Parquet and Arrow files. Returns the fields of
-    summary.CorpusCounts, and the sums of the files for WorkFolder.finish. Raises InputError if a document is too long.
+    summary.CorpusCounts, and the sums of the files for WorkFolder.finish. Raises
+    InputError if a document is too long.
     """
     state = _Tokenizing(paths, encoder, max_pieces, max_sentences)
     blocks = spans.read_span(
