@@ -64,7 +64,7 @@ for _split, _what in _USE_OF_SPLIT.items():
     flags.DEFINE_string(
         f"{_split}_file", None,
         f"Custom task: TSV, CSV, JSON lines, Parquet or Arrow file to {_what}; text may "
-        "be .gz.")
+        "be .gz. Several paths or globs, separated by commas, are one set.")
 flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name, "
                     "its number from 0 with --noheader, or a field of JSON lines. Of "
                     "Parquet, a name or number.")

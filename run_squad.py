@@ -34,7 +34,8 @@ FLAGS["do_eval"].help += " Uses --predict_file, which must have answers."
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string("train_file", None, "JSON file in SQuAD's format to train on, or "
-                    "Parquet or Arrow with a row for each question.")
+                    "JSON lines, Parquet or Arrow with a row for each question. Several "
+                    "paths or globs, separated by commas, are one set.")
 flags.DEFINE_string(
     "predict_file", None, "File in SQuAD's format, like --train_file, to predict and "
     "evaluate on.")

@@ -42,7 +42,8 @@ _OF_IOBES = ("bioes", "bilou", "bmes", "bmewo")
 _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 for _split, _use in _USE_OF_SPLIT.items():
     flags.DEFINE_string(f"{_split}_file", None, f"File of sentences to {_use}; may "
-                        "be .gz.")
+                        "be .gz. Several paths or globs, separated by commas, are one "
+                        "set.")
 flags.DEFINE_integer("train_step", 1000, "Number of training steps in total.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",

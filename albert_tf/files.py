@@ -329,6 +329,15 @@ def expand_patterns(
     return list(paths)
 
 
+def shards(path: str, flag: str) -> list[str]:
+    """Returns the files that a path stands for: itself, or what expand_patterns finds if
+    it is a glob or several paths or globs, separated by commas."""
+    path = os.fspath(path)
+    if re.search(r"[*?\[,]", path) and (is_remote(path) or not os.path.exists(path)):
+        return expand_patterns(path, flag)
+    return [path]
+
+
 def _matches(pattern: str, flag: str) -> list[str]:
     """Returns the local files that match a glob. Raises InputError if it matches
     anything else; "**" also matches the folders on the way to the files."""

@@ -1,8 +1,22 @@
 """Draws PNG pictures with Matplotlib, which is imported only when needed."""
 
+import functools
+import importlib.util
 import io
 
+from absl import logging
+
 from albert_tf import files
+
+
+@functools.cache
+def possible() -> bool:
+    """Returns whether Matplotlib is installed, and warns once if it is not."""
+    if importlib.util.find_spec("matplotlib"):
+        return True
+    logging.warning("No pictures are drawn, because the package matplotlib is not "
+                    "installed; run pip install matplotlib to have them.")
+    return False
 
 
 def figure(width: float, height: float):

@@ -4,15 +4,17 @@ them.
     for number, row in read_rows("train.parquet", ["text", "label"]):
         row["label"]     # "positive": the name that the schema has for the number
 
-Memory holds a part of a file: of Parquet about 1,000 rows, of Arrow a record batch. The
-package pyarrow is imported when the first file is read.
+Memory holds a part of a file: of Parquet at most 1,024 rows and about 32 MB, or a longer
+row; of Arrow a record batch. The package pyarrow is imported when the first file is
+read.
 """
 
 import contextlib
 import io
+import json
 import os
 import re
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 from absl import logging
 
@@ -23,6 +25,7 @@ from albert_tf.errors import InputError
 # file (Feather) or an Arrow stream: `datasets` calls both kinds of Arrow .arrow.
 ENDS = (".parquet", ".arrow", ".arrows", ".feather")
 _ROWS = 1024  # rows that become Python values at a time
+_BATCH = 32 << 20  # bytes of Parquet's columns to read at a time, about, or one row
 _BUFFER = 1 << 20  # bytes of a Parquet column to read at a time
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -71,7 +74,7 @@ def columns_of(path: str) -> dict[str, Column]:
 
 def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
               on_bytes: Callable[[int], None] = lambda count: None,
-              advice: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
+              advice: str = "", after: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number from 1, column name → value) for each row of a file.
 
     Numbers that the schema names become these names, and -1, which means "no label",
@@ -84,25 +87,22 @@ def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
       on_bytes: is called with the number of bytes on disk that were read since the last
         call, or nearly this.
       advice: what to do if a column is missing.
+      after: the number of rows to leave out, at the beginning of one of parts_of.
 
     Raises:
       InputError: if a column is missing or the file is damaged.
     """
-    number = done = 0
+    number, done = after, 0
     columns = columns_of(path)
     with _opened(path) as source:
-        there = list(columns)
-        for name in names:
-            if name not in there:
-                raise InputError(
-                    f"{path}: there is no column '{name}'; the file has "
-                    + ", ".join(map(repr, there)) + f"{advice and '; '}{advice}.")
-        chosen = [*names, *(name for name in optional if name in there)]
+        _check_columns(path, columns, names, advice)
+        chosen = [*names, *(name for name in optional if name in columns)]
         for name in chosen:
             if (count := source.schema.names.count(name)) > 1:
                 raise InputError(f"{path}: {count} columns are named '{name}'; rename "
                                  "all but one.")
-        for batch, share in _reading(path, source.batches(chosen), lambda: number):
+        for batch, share in _reading(
+                path, source.batches(chosen, after), lambda: number):
             arrays = {name: _checked(path, name, batch.column(name), number)
                       for name in chosen}
             for start in range(0, batch.num_rows, _ROWS):
@@ -118,6 +118,44 @@ def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
         if not source.has_end:
             logging.warning("%s: the stream has no end mark after row %d; check "
                             "that it is complete.", path, number)
+
+
+def read_texts(path: str, column: str, flag: str = "--text_column",
+               on_bytes: Callable[[int], None] = lambda count: None,
+               after: int = 0) -> Iterator[tuple[int, str]]:
+    """Yields (number from 1, text) for each row, as read_rows does. Raises InputError if
+    a value is not a text; `flag` is the one that chooses the column."""
+    for number, row in read_rows(
+            path, [column], (), on_bytes, f"choose one with {flag}", after):
+        text = row[column]
+        if not isinstance(text, str):
+            raise InputError(
+                f"{path}, row {number}: the column '{column}' holds "
+                f"{json.dumps(text, default=repr)[:40]}, not a text; choose a "
+                f"different one with {flag}, or remove the row.")
+        yield number, text
+
+
+def parts_of(path: str, column: str) -> list[tuple[int, int]]:
+    """Returns (rows before it, bytes of the column) for each part of a file that can be
+    read without those before it: the row groups of Parquet; an Arrow file is one part.
+
+    Raises InputError if there is no such column.
+    """
+    columns = columns_of(path)
+    _check_columns(path, columns, [column], "choose one with --text_column")
+    with _opened(path) as source, _errors(path, pyarrow()):
+        return source.parts([column])
+
+
+def _check_columns(path: str, columns: Iterable[str], names: Iterable[str],
+                   advice: str) -> None:
+    """Raises InputError if one of the names is not among the columns."""
+    for name in names:
+        if name not in columns:
+            raise InputError(
+                f"{path}: there is no column '{name}'; the file has "
+                + ", ".join(map(repr, columns)) + f"{advice and '; '}{advice}.")
 
 
 # ---- files -----------------------------------------------------------------
@@ -155,11 +193,31 @@ class _Source:
         return (ipc.open_file if self._kind == "file" else ipc.open_stream)(
             self._stream, options=ipc.IpcReadOptions(included_fields=list(fields)))
 
-    def batches(self, names: Sequence[str]) -> Iterator[tuple[Any, float]]:
-        """Yields (rows, the share of the file that is read)."""
+    def parts(self, columns: Sequence[str]) -> list[tuple[int, int]]:
+        """Returns (rows before it, bytes of columns) for each part; see parts_of."""
+        if not self._parquet:
+            return [(0, self.size)]
+        found, rows, metadata = [], 0, self._parquet.metadata
+        for i in range(metadata.num_row_groups):
+            group = metadata.row_group(i)
+            found.append((rows, sum(
+                group.column(j).total_uncompressed_size for j in range(group.num_columns)
+                if group.column(j).path_in_schema.partition(".")[0] in columns)))
+            rows += group.num_rows
+        return found
+
+    def batches(self, names: Sequence[str], after: int = 0
+                ) -> Iterator[tuple[Any, float]]:
+        """Yields (rows, the share of the file that is read); leaves out the first
+        `after` rows."""
         if self._parquet:
-            done, total = 0, self._parquet.metadata.num_rows
-            for batch in self._parquet.iter_batches(_ROWS, columns=list(names)):
+            done, total = after, self._parquet.metadata.num_rows
+            parts = self.parts(names)
+            size = sum(num_bytes for _, num_bytes in parts)
+            for batch in self._parquet.iter_batches(
+                    max(1, min(_ROWS, _BATCH * total // max(size, 1))),
+                    row_groups=[i for i, (rows, _) in enumerate(parts) if rows >= after],
+                    columns=list(names)):
                 done += batch.num_rows
                 yield batch, done / total
             return

@@ -152,17 +152,18 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
 
 
 def parse_json(text: str, path: str, advice: str = "", line: int = 0,
-               cleaned: bool = False, strict: bool = False) -> Any:
+               cleaned: bool = False, strict: bool = False, unique: bool = False
+               ) -> Any:
     """Parses the JSON text in a file, or in its line with this number from 1.
 
     Raises InputError, with `advice` on what to do, if it is not JSON, or if it has an
     escape for NUL or half a surrogate pair. Such escapes are allowed if the text is
     `cleaned` later. If `strict`, NaN, infinite numbers and keys that an object has twice
-    are refused, too; Python's own parser accepts them.
+    are refused, too; Python's own parser accepts them. If `unique`, such keys are.
     """
     where = f"{path}, line {line}" if line else path
 
-    def unique(pairs):
+    def checked(pairs):
         value = dict(pairs)
         if len(value) < len(pairs):
             name = next(name for i, (name, _) in enumerate(pairs) if name in dict(
@@ -175,8 +176,8 @@ def parse_json(text: str, path: str, advice: str = "", line: int = 0,
         raise InputError(f"{where}: not JSON ({name} is no number there).")
 
     try:
-        value = json.loads(text, object_pairs_hook=unique, parse_constant=no_number
-                           ) if strict else json.loads(text)
+        value = json.loads(text, object_pairs_hook=checked if strict or unique else None,
+                           parse_constant=no_number if strict else None)
     except InputError:
         raise
     except json.JSONDecodeError as error:

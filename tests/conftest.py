@@ -3,15 +3,18 @@ of absl and of the environment is put back.
 """
 
 import gc
+import importlib.util
 import logging
 import os
 import random
 import signal
+import sys
 
 import pytest
 from absl import logging as absl_logging
 from hypothesis import settings
 
+from albert_tf import pictures
 from tests import crashes
 from tests.helpers import ROOT, SHARED
 
@@ -68,6 +71,16 @@ def pytest_configure(config):
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * 4)
+
+
+@pytest.fixture
+def without_matplotlib(monkeypatch):
+    """As if the package were not installed."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    pictures.possible.cache_clear()
+    yield
+    pictures.possible.cache_clear()
 
 
 def pytest_collection_finish():

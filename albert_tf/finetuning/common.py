@@ -2,7 +2,9 @@
 
 import json
 import os
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
+
+from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -19,6 +21,32 @@ class ExampleSet(NamedTuple):
     examples: list
     paths: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def read_shards(where: str, flag: str, read: Callable[[str, int], ExampleSet]
+                ) -> ExampleSet:
+    """Reads the files that a path, a glob or a list with commas stands for, in the order
+    of files.expand_patterns, as one set.
+
+    `read` takes a file and the number of examples before it. With several files the log
+    says how many examples each has.
+    """
+    parts: list[ExampleSet] = []
+    paths = files.shards(where, flag)
+    for path in paths:
+        parts.append(read(path, sum(len(part.examples) for part in parts)))
+    if len(parts) == 1:
+        return parts[0]
+    log_shards(flag, {path: len(part.examples) for path, part in zip(paths, parts)})
+    return ExampleSet([each for part in parts for each in part.examples], tuple(paths),
+                      tuple(note for part in parts for note in part.notes))
+
+
+def log_shards(flag: str, counts: Mapping[str, int]) -> None:
+    """Logs how many examples each of several files has."""
+    listed = [f"{path} ({count:,})" for path, count in counts.items()]
+    logging.info("%s: %s examples from %d files: %s.", flag, f"{sum(counts.values()):,}",
+                 len(counts), ", ".join(listed[:10] + ["..."] * (len(listed) > 10)))
 
 
 def check_labelled(examples: Iterable, use: str = "scored",

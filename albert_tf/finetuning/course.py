@@ -27,6 +27,7 @@ from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.tokenization import (
     cleaning, sentencepiece_tokenizer, sequences, tokenizer, wordpiece_tokenizer)
+from albert_tf.training.callbacks import checked_callbacks
 from albert_tf.training.memory import Sequences
 
 # Modules that the features of every task depend on.
@@ -48,6 +49,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
       DivergenceError: if the training diverges.
     """
     # 1. Check that the folder fits the task, and the teacher fits the model.
+    checked_callbacks(settings.callbacks)
     folder = settings.run.output_dir
     check_run_folder(folder, _name_of(task))
     model_folder.check_use(folder, settings.kept, settings.do_train)
@@ -72,6 +74,8 @@ def fine_tune(task: FineTuningTask, settings: Settings,
          "--export_dir": filter(None, [settings.export_dir.rstrip("/")]),
          **{f"the features of {split}": [path] for split, path in paths.items()}},
         {split: data.paths for split, data in sets.items()})
+    files.prepare_outputs({"--prediction_file": filter(None, [settings.prediction_file])},
+                          {split: data.paths for split, data in sets.items()})
     if settings.do_train:
         model_folder.check_keep(folder, settings.kept, settings.vocabulary)
     # 4. Set up the devices. TensorFlow does not allow this after its first operation,
@@ -334,7 +338,8 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
         **task.kept_options(settings), **train_data,
         "learning_rate": settings.learning_rate,
         **(teaching.settings if teaching else {})},
-        evaluation_set=_evaluation_set(task, settings, sets))
+        evaluation_set=_evaluation_set(task, settings, sets),
+        callbacks=settings.callbacks)
     return run
 
 

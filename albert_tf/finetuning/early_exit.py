@@ -85,6 +85,8 @@ def table(found: Mapping[str, Curve]) -> str:
 def draw(panels: Mapping[str, tuple[Mapping[str, Curve], str]], path: str) -> None:
     """Draws score against mean passes; `panels` maps each panel's title to its curves
     and their metric."""
+    if not pictures.possible():
+        return
     figure = pictures.figure(4.2 * len(panels) + 0.4, 3.6)
     for number, (title, (named, metric)) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), number)

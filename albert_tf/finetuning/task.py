@@ -17,6 +17,7 @@ from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.modeling.heads import Head
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.training.callbacks import Callback
 from albert_tf.training.options import RunOptions
 
 
@@ -50,6 +51,8 @@ class Settings:
         teacher_weight, temperature and teacher_hidden_weight).
       check_memory: a function that raises InputError if a batch does not fit into
         memory; maps the batch-size flag to the batch's contents.
+      callbacks: functions that get the metrics and checkpoints of training
+        (training.callbacks).
     """
 
     run: RunOptions
@@ -85,6 +88,7 @@ class Settings:
     temperature: float = 2.0
     teacher_hidden_weight: float = 0.0
     check_memory: Callable[..., None] = lambda **batches: None
+    callbacks: Sequence[Callback] = ()
 
     @property
     def several(self) -> bool:
@@ -150,7 +154,8 @@ class FineTuningTask(abc.ABC):
 
     def sources(self, split: str, data: Any) -> dict[str, str]:
         """Returns the inputs of a split's features: name → digest of the content."""
-        return {f"{split} data": files.sha256(path) for path in data.paths}
+        return {f"{split} data" + f" {i}" * (len(data.paths) > 1): files.sha256(path)
+                for i, path in enumerate(data.paths)}
 
     @abc.abstractmethod
     def feature_settings(self, split: str) -> dict[str, Any]:

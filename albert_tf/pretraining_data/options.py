@@ -105,7 +105,8 @@ class DataOptions:
         local.create(options, FullTokenizer(spm_model_file="30k-clean.model"))
     """
 
-    input_files: tuple[str, ...]  # text files, in the order of reading
+    # Text, Parquet or Arrow files, in the order of reading.
+    input_files: tuple[str, ...]
     output_files: tuple[str, ...]  # TFRecord files, evenly filled
     instances: InstanceOptions = InstanceOptions()
     dupe_factor: int = 40  # walks over each document, each with different masks
@@ -114,6 +115,7 @@ class DataOptions:
     # punctuation marks, and tokens with anything but Latin letters and punctuation.
     word_start: str = "release"
     random_seed: int = 12345  # determines everything that is random
+    text_column: str = "text"  # of Parquet and Arrow files
 
     def __post_init__(self):
         _require("dupe_factor", self.dupe_factor, self.dupe_factor >= 1,

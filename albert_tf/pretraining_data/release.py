@@ -7,13 +7,12 @@ records of the same distribution faster and in constant memory.
 """
 
 import contextlib
-import itertools
 import time
 from typing import Any, Optional, Sequence
 
 from absl import logging
 
-from albert_tf import files, text_files
+from albert_tf import files
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data.checks import (
     check, check_number, check_room, check_text)
@@ -21,7 +20,7 @@ from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.instances import (
     Document, Instance, Pieces, create_walks)
-from albert_tf.pretraining_data.spans import plan_spans
+from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, report, summary_files, summary_of)
 from albert_tf.jobs.progress import Progress, duration
@@ -32,30 +31,35 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
 def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
-                   lines_at_once: int = 4096) -> tuple[list[Document], CorpusCounts]:
+                   column: str = "text", block_bytes: int = BLOCK_BYTES
+                   ) -> tuple[list[Document], CorpusCounts]:
     """Reads and tokenizes all documents with at least one sentence, in order.
 
     A document ends at a blank line. If a file does not end in one, its last document
-    continues in the next file, as in the original. Equal tokens share one string.
+    continues in the next file, as in the original. Each row of `column` in a Parquet or
+    Arrow file is one. Equal tokens share one string.
     """
-    progress = Progress("tokenizing", "bytes", files.total_size(paths))
+    spans = plan_spans(paths, column=column)
+    progress = Progress("tokenizing", "bytes", sum(span.num_bytes for span in spans))
     documents, counts, known = [[]], CorpusCounts(), {}
     num_bytes = 0
-    all_lines = (line for path in paths for _, line in text_files.read_lines(path))
-    while lines := list(itertools.islice(all_lines, lines_at_once)):
-        # WordPiece cleans text while it tokenizes, and treats white space as blank too.
-        prepared = [tokenizer.prepare(line).strip() for line in lines]
-        for line, text, tokens in zip(
-                lines, prepared, tokenizer.tokenize_batch(prepared)):
-            num_bytes += len(line.encode()) + 1
-            if not text:
-                documents.append([])
-            if not tokens:
-                counts.lines_without_pieces += bool(text)
-                continue
-            segment = [known.setdefault(piece, piece) for piece in tokens]
-            documents[-1].append(segment)
-            counts.pieces += len(segment)
+
+    def prepare(lines: list[str]) -> list[str]:
+        return [tokenizer.prepare(line).strip() for line in lines]
+
+    for span in spans:
+        for block in read_span(paths, span, prepare, block_bytes, column=column):
+            first = set(block.first)
+            for i, tokens in enumerate(tokenizer.tokenize_batch(block.lines)):
+                if i in first:
+                    documents.append([])
+                if not tokens:
+                    counts.lines_without_pieces += 1
+                    continue
+                segment = [known.setdefault(piece, piece) for piece in tokens]
+                documents[-1].append(segment)
+                counts.pieces += len(segment)
+        num_bytes += span.num_bytes
         progress.update(num_bytes)
     documents = [document for document in documents if document]
     counts.documents = len(documents)
@@ -126,9 +130,11 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     """
     check(options, tokenizer)
     check_room(options, PieceEncoder(tokenizer, options.word_start), sum(
-        span.num_bytes for span in plan_spans(options.input_files)), in_memory=True)
+        span.num_bytes for span in plan_spans(
+            options.input_files, column=options.text_column)), in_memory=True)
     started = time.monotonic()
-    documents, corpus = read_documents(options.input_files, tokenizer)
+    documents, corpus = read_documents(
+        options.input_files, tokenizer, column=options.text_column)
     logging.info("Read %d documents in %s.", len(documents),
                  duration(time.monotonic() - started))
     check_text(corpus, options)

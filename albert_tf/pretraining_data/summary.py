@@ -13,6 +13,7 @@ from typing import Any, Iterable, Mapping
 import numpy as np
 from absl import logging
 
+from albert_tf import pictures
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
 from albert_tf.pretraining_data.instances import DocumentInstances
@@ -319,13 +320,14 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
 
 def summary_files(summary: dict[str, Any], options: DataOptions,
                   picture: bool = True) -> dict[str, bytes]:
-    """Returns path → content for the summary's files, with a picture if `picture`."""
+    """Returns path → content for the summary's files, with a picture if `picture` and if
+    Matplotlib is installed."""
     as_json, as_text, as_picture = summary_paths(options)
     text = summary["text"]
     contents = {
         as_json: (json.dumps(summary, indent=1) + "\n").encode(),
         as_text: "".join(f"{line}\n" for line in describe(text, summary)).encode()}
-    if picture:
+    if picture and pictures.possible():
         from albert_tf.pretraining_data.summary_picture import draw_summary
 
         contents[as_picture] = draw_summary(summary, figures(text, summary))

@@ -169,16 +169,10 @@ def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
 def _parquet(path: str, layout: Layout, on_bytes: Callable[[int], None]
              ) -> Iterator[Document]:
     """Yields each row as a document."""
-    column = layout.json_field
-    for number, row in row_files.read_rows(
-            path, [column], on_bytes=on_bytes, advice="choose one with --json_field"):
-        where, text = f"{path}, row {number}", row[column]
-        if not isinstance(text, str):
-            raise InputError(
-                f"{where}: the column '{column}' holds "
-                f"{json.dumps(text, default=repr)[:40]}, not a text; choose a different "
-                "one with --json_field, or remove the row.")
-        yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
+    for number, text in row_files.read_texts(
+            path, layout.json_field, "--json_field", on_bytes):
+        yield Document(f"{path}, row {number}",
+                       paragraphs_of(text.split("\n"), layout.line_breaks))
 
 
 def _objects(lines: Iterator[Line]) -> Iterable[Line]:

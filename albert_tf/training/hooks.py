@@ -26,10 +26,12 @@ import orbit
 import tensorflow as tf
 from absl import logging
 
-from albert_tf.checkpoints.folders import BEST_CHECKPOINT, all_checkpoints, write_whole
-from albert_tf.errors import ONE_CTRL_C, DivergenceError, Stopped
+from albert_tf import files
+from albert_tf.checkpoints.folders import (
+    BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
+from albert_tf.errors import ONE_CTRL_C, DivergenceError, InputError, Stopped
 from albert_tf.jobs.progress import Progress, duration
-from albert_tf.training import run_folder
+from albert_tf.training import callbacks, run_folder
 from albert_tf.training.log import CURVES_FILE, MetricsLog, draw_curves
 from albert_tf.training.loss_scaling import SMALLEST_SCALE
 from albert_tf.training.schedules import mean_product
@@ -160,6 +162,57 @@ class MetricsFiles(Hook):
             draw_curves(self._log.path, self._run.path(CURVES_FILE))
 
 
+class Callbacks(Hook):
+    """Calls TensorBoard and the run's callbacks with events; only the chief does.
+
+    If one raises an exception, the run stops as after SIGTERM: it saves a checkpoint of
+    the last whole step, and no metrics are lost. The others still get the event.
+    """
+
+    def __init__(self, run):
+        self._run = run
+        self._functions = [
+            callbacks.TensorBoard(run.path("tensorboard")), *run.callbacks
+            ] if run.chief else []
+        self._failure: Optional[tuple[str, int, Exception]] = None
+
+    def on_loop(self, first, metrics):
+        self._call("train", metrics)
+
+    def on_evaluation(self, metrics, seconds):
+        speed = self._run.evaluator.num_steps / max(seconds, 1e-9)
+        self._call("eval", {**metrics, "steps_per_second": speed})
+
+    def on_checkpoint(self, seconds):
+        if not self._run.evaluates:
+            self._call("eval", {})
+
+    def _call(self, split: str, metrics: Metrics) -> None:
+        run, step = self._run, self._run.current_step
+        for function in self._functions:
+            event = callbacks.Event(
+                step, split, {name: float(value) for name, value in metrics.items()},
+                run.path(f"{CHECKPOINT_NAME}-{step}") if split == "eval" else None,
+                run.options.output_dir)
+            try:
+                function(event)
+            except Exception as error:
+                self._failure = self._failure or (
+                    callbacks.name_of(function), step, error)
+                run.signals.stop()
+
+    def raise_failure(self) -> None:
+        """Raises InputError if a function failed; call it when the run is saved."""
+        if self._failure:
+            name, step, error = self._failure
+            run = self._run
+            raise InputError(
+                f"the callback {name} failed at step {step} ({type(error).__name__}: "
+                f"{files.reason_of(error).rstrip('.')}). {run.options.output_dir} has a "
+                f"checkpoint of step {run.current_step}; correct the function or leave "
+                "it out, and start the run again to continue from there.") from error
+
+
 class StopSignals:
     """A context that stores SIGTERM and SIGINT in `received` instead of ending the
     program, so that a run ends between two steps, parts of a step or batches. A second
@@ -186,6 +239,11 @@ class StopSignals:
             handler = self._old_handlers[number]
             if callable(handler):
                 handler(number, frame)
+
+    def stop(self) -> None:
+        """Ends the run as SIGTERM does."""
+        if self.received is None:
+            self.received, self._since = signal.SIGTERM, time.monotonic()
 
     def __exit__(self, *exception_info):
         for number, handler in self._old_handlers.items():
@@ -219,6 +277,9 @@ class StopCheck(Hook):
         self.on_step()
 
     def on_loop(self, first, metrics):
+        self.on_step()
+
+    def on_checkpoint(self, seconds):
         self.on_step()
 
 
@@ -325,23 +386,3 @@ class ProgressLines(Hook):
 def _typical(seconds: list[float]) -> float:
     """Returns the mean of the last few; the first was slow, because it was traced."""
     return statistics.fmean(seconds[1:][-5:] or seconds or [0.0])
-
-
-class TensorBoard(Hook):
-    """Writes the metrics for TensorBoard; only the chief writes them."""
-
-    def __init__(self, run):
-        self._run = run
-        self._train, self._evaluation = (
-            orbit.utils.SummaryManager(
-                run.path(f"tensorboard/{split}") if run.chief else None,
-                tf.summary.scalar, run.step) for split in ("train", "eval"))
-
-    def on_loop(self, first, metrics):
-        self._train.write_summaries(metrics)
-        self._train.flush()
-
-    def on_evaluation(self, metrics, seconds):
-        speed = self._run.evaluator.num_steps / max(seconds, 1e-9)
-        self._evaluation.write_summaries({**metrics, "steps_per_second": speed})
-        self._evaluation.flush()

@@ -87,7 +87,7 @@ def draw_curves(metrics_path: str, image_path: str,
     rows = read_metrics(metrics_path)
     names = list(dict.fromkeys(
         name for row in rows for name in row if name not in ("step", "split")))
-    if not names:
+    if not names or not pictures.possible():
         return
     columns = min(3, len(names))
     lines = -(-len(names) // columns)

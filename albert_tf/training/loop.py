@@ -9,7 +9,7 @@ import functools
 import os
 import tempfile
 import time
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional
 
 import tensorflow as tf
 from absl import logging
@@ -21,6 +21,7 @@ from albert_tf.errors import InputError, Stopped
 from albert_tf.modeling.encoder import Computation
 from albert_tf.training import devices, hooks, run_folder
 from albert_tf.training.batches import Batches
+from albert_tf.training.callbacks import Callback, checked_callbacks
 from albert_tf.training.log import METRICS_FILE, MetricsLog, read_metrics
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task
@@ -45,14 +46,18 @@ class Run:
     the learning rate. `optimizer` is built, or None without training. `depth` is the
     number of passes of each training step; evaluation always uses all passes.
     `evaluation_set` holds, as JSON values, on what evaluations are scored: name →
-    digest or setting. Scores on different sets are not compared.
+    digest or setting. Scores on different sets are not compared. `callbacks` are called
+    with a `training.callbacks.Event` after each loop of steps and each checkpoint; if
+    one fails, the run saves its last whole step and raises InputError.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
                  batches: Batches, optimizer=None,
                  task_options: Optional[Mapping[str, Any]] = None,
                  depth: Optional[Schedule] = None,
-                 evaluation_set: Optional[Mapping[str, Any]] = None):
+                 evaluation_set: Optional[Mapping[str, Any]] = None,
+                 callbacks: Iterable[Callback] = ()):
+        self.callbacks = checked_callbacks(callbacks)
         self.task, self.config, self.options = task, config, options
         self.batches, self.optimizer = batches, optimizer
         self.depth, self.evaluation_set = depth, dict(evaluation_set or {})
@@ -299,10 +304,11 @@ class _Training:
         finite = hooks.FiniteCheck(run, self.trainer)
         self.best = hooks.BestCheckpoint(run, evaluated, folder, starts_best)
         self.files = hooks.MetricsFiles(run, log)
+        self.callbacks = hooks.Callbacks(run)
         self.progress = hooks.ProgressLines(run, self.trainer, finite)
         self.hooks = [
-            finite, self.best, self.files, hooks.StopCheck(run, self.trainer, finite),
-            self.progress, hooks.TensorBoard(run)]
+            finite, self.best, self.files, self.callbacks,
+            hooks.StopCheck(run, self.trainer, finite), self.progress]
 
     def go(self, evaluation_due: bool) -> Optional[dict[str, float]]:
         """Trains from checkpoint to checkpoint; returns the last evaluation's
@@ -337,10 +343,11 @@ class _Training:
                 raise Stopped(run.signals.received)
             return metrics
         except Stopped as stop:
-            # A signal came between two steps, during a step or during an evaluation.
-            # Keep everything up to the last whole step.
+            # A signal came between two steps, during a step or during an evaluation, or
+            # a callback failed. Keep everything up to the last whole step.
             if run.current_step > self._saved:
                 self._save()
+            self.callbacks.raise_failure()
             logging.info(
                 "Stopped by signal %d at step %d; run the same command to continue.",
                 stop.signal_number, run.current_step)

@@ -85,7 +85,7 @@ class MadeUp(FineTuningTask):
 
     def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
             restart_on_failure=False, random_seed=12345,
-            check_memory=lambda **batches: None, **kept):
+            check_memory=lambda **batches: None, callbacks=(), **kept):
         """Does what is wanted of "train", "eval" and "predict"."""
         vocabulary = self.folder.parent / "vocab.txt"
         vocabulary.write_text("[PAD]\n")
@@ -103,8 +103,8 @@ class MadeUp(FineTuningTask):
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
             features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
             kept={"task": "made-up", **kept}, num_seeds=num_seeds,
-            restart_on_failure=restart_on_failure, check_memory=check_memory),
-            self.export)
+            restart_on_failure=restart_on_failure, check_memory=check_memory,
+            callbacks=callbacks), self.export)
         return self
 
 
@@ -137,6 +137,22 @@ def test_course_of_a_task(whole, caplog):
     assert "test is made up." in caplog.text and "dev is made up" not in caplog.text
     same = MadeUp(whole.folder, prediction_split="dev").run("eval", "predict")
     assert same.writes == ["dev"]
+
+
+def test_callbacks_get_what_training_measures(tmp_path):
+    events = []
+    task = MadeUp(tmp_path / "run").run("train", "eval", callbacks=[events.append])
+    assert [(event.step, event.split, event.checkpoint) for event in events] == [
+        (2, "train", None), (2, "eval", str(task.folder / "model.ckpt-2")),
+        (4, "train", None), (4, "eval", str(task.folder / "model.ckpt-4"))]
+    assert events[1].metrics["accuracy"] == 0.5 and events[0].metrics["loss"] > 0
+
+
+def test_wrong_callbacks_are_refused_before_data_are_read(tmp_path):
+    task = MadeUp(tmp_path / "run")
+    task.read = None
+    with pytest.raises(InputError, match=r"callbacks\[0\], str, cannot be called"):
+        task.run("train", callbacks=["log"])
 
 
 def test_texts_that_are_cut_are_counted(whole, caplog):

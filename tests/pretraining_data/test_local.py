@@ -27,7 +27,8 @@ from albert_tf.pretraining_data.options import (
 from albert_tf.pretraining_data.shuffle import GrowingFile, Shards, unit_name
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
-from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, options_of
+from tests.pretraining_data.data_creation import (
+    CORPUS, SPM_MODEL, options_of, row_options)
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = InstanceOptions(
@@ -187,6 +188,32 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     kept = os.listdir(tmp_path / "a.tfrecord.unfinished")
     assert any(name.endswith(".json") for name in kept)
     _check_made(options, tokenizer, expected)
+
+
+def test_rows_give_the_same_bytes_stopped_or_not_on_any_number_of_processes(
+        tmp_path, tokenizer, monkeypatch):
+    options = row_options(tmp_path, outputs=("a.tfrecord", "b.tfrecord"),
+                          instances=SMALL, dupe_factor=2)
+    summary = _create(options, tokenizer, sizes=Sizes())
+    made = _bytes(options)
+    text = _create(_options(tmp_path), tokenizer)["text"]
+    assert summary["text"] == text and text["documents"] > 40
+    assert _create(options, tokenizer, 2) == summary and _bytes(options) == made
+    for path in options.output_files:
+        os.remove(path)
+    original, calls = local.Worker.__call__, []
+
+    def counted(self, task):
+        calls.append(task[1])
+        if calls[-1] == "part-00003":
+            raise Stop
+        return original(self, task)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local.Worker, "__call__", counted)
+        with pytest.raises(Stop):
+            _create(options, tokenizer)
+    assert _create(options, tokenizer) == summary and _bytes(options) == made
 
 
 def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):

@@ -91,7 +91,7 @@ def test_documents_end_at_blank_lines_only(tmp_path, tokenizer):
 def test_sentences_over_several_batches(tmp_path, tokenizer):
     path = written(tmp_path)
     whole, counts = release.read_documents([path], tokenizer)
-    cut, cut_counts = release.read_documents([path], tokenizer, lines_at_once=2)
+    cut, cut_counts = release.read_documents([path], tokenizer, block_bytes=20)
     assert whole == cut and vars(counts) == vars(cut_counts)
     assert counts.pieces == sum(len(s) for d in whole for s in d)
 

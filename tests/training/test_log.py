@@ -64,6 +64,14 @@ def test_other_lines_that_are_no_rows_stop(line, tmp_path):
 # ---- curves ----------------------------------------------------------------
 
 
+def test_without_matplotlib_there_are_no_curves(tmp_path, without_matplotlib, caplog):
+    log = write_log(tmp_path, [10])
+    for _ in range(2):
+        run_log.draw_curves(log.path, str(tmp_path / "curves.png"))
+    assert not (tmp_path / "curves.png").exists()
+    assert caplog.text.count("the package matplotlib is not installed") == 1
+
+
 def test_curves_are_an_image_of_all_metrics(tmp_path, monkeypatch):
     from matplotlib import axes, image
 

@@ -1,5 +1,6 @@
 """The loop: where a run starts, what it leaves behind, when it stops."""
 
+import functools
 import json
 import pathlib
 import shutil
@@ -25,6 +26,7 @@ from albert_tf.training.data import PretrainingData
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases, Stage
 from tests import models, tiny_run
+from tests.helpers import ROOT
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
 STEPS = 12
@@ -51,7 +53,7 @@ def _data(tmp_path_factory):
 
 
 def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
-             stages=(), sets=None, evaluation_set=None, **options):
+             stages=(), sets=None, evaluation_set=None, callbacks=(), **options):
     """A run of STEPS steps with a checkpoint every third."""
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
@@ -76,7 +78,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
         batches, optimizer, dict(learning_rate=rate), depth,
-        evaluation_set or {"dev data": "a"})
+        evaluation_set or {"dev data": "a"}, callbacks)
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -258,6 +260,150 @@ def test_evaluation_alone_gives_the_numbers_of_training(batch_size, copy, data):
     last = rows_of(copy, "eval")[-1]
     for name, value in metrics.items():
         assert value == pytest.approx(last[name], rel=1e-5), name
+
+
+# ---- callbacks -------------------------------------------------------------
+
+
+class Events(list):
+    """Keeps what it is called with, and whether the checkpoint was there then."""
+
+    def __call__(self, event):
+        self.append(event)
+        assert event.checkpoint is None or files.exists(f"{event.checkpoint}.index")
+
+    def places(self):
+        return [(event.step, event.split) for event in self]
+
+
+def board(folder, split):
+    """Step → values that TensorBoard's files hold."""
+    rows = {}
+    for path in sorted(folder.glob(f"tensorboard/{split}/*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                rows.setdefault(event.step, {})[value.tag] = float(
+                    tf.make_ndarray(value.tensor))
+    return rows
+
+
+def test_callbacks_get_metrics_and_checkpoints(data, tmp_path):
+    events = Events()
+    make_run(tmp_path, data, callbacks=[events]).train()
+    assert events.places() == [
+        (2, "train"), (3, "train"), (3, "eval"), (4, "train"), (6, "train"),
+        (6, "eval"), (8, "train"), (9, "train"), (9, "eval"), (10, "train"),
+        (12, "train"), (12, "eval")]
+    for split in ("train", "eval"):
+        of_split = [event for event in events if event.split == split]
+        assert {event.checkpoint for event in of_split} == ({None} if split == "train" else {
+            str(tmp_path / f"model.ckpt-{step}") for step in (3, 6, 9, 12)})
+        assert {event.output_dir for event in of_split} == {str(tmp_path)}
+        rows = [{"step": event.step, "split": split, **event.metrics}
+                for event in of_split]
+        assert without_speed(rows) == without_speed(rows_of(tmp_path, split))
+        assert all(row["steps_per_second"] > 0 for row in rows)
+        written = board(tmp_path, split)
+        assert list(written) == [event.step for event in of_split]
+        for event in of_split:
+            assert written[event.step] == pytest.approx(event.metrics, rel=1e-6)
+
+
+def test_callbacks_of_a_run_without_evaluation_get_its_checkpoints(data, tmp_path):
+    events = Events()
+    make_run(tmp_path, (data[0], None), callbacks=[events], num_train_steps=6).train()
+    assert [(event.step, event.checkpoint) for event in events if not event.metrics] == [
+        (step, str(tmp_path / f"model.ckpt-{step}")) for step in (3, 6)]
+    assert not (tmp_path / "tensorboard" / "eval").exists()
+
+
+@pytest.mark.parametrize("place, saved", [
+    # Between two checkpoints; after an evaluation; at the end.
+    ((4, "train"), [3, 4]), ((6, "eval"), [3, 6]), ((12, "eval"), [3, 6, 9, 12])])
+def test_a_failing_callback_ends_the_run_after_saving(
+        place, saved, finished, data, tmp_path):
+    def log_elsewhere(event):
+        event.metrics.clear()  # Which concerns nobody else.
+        if (event.step, event.split) == place:
+            raise ConnectionError("no route to the tracker")
+
+    events = Events()
+    with pytest.raises(InputError) as caught:
+        make_run(tmp_path, data, callbacks=[log_elsewhere, events]).train()
+    assert str(caught.value) == (
+        f"the callback log_elsewhere failed at step {place[0]} (ConnectionError: no "
+        f"route to the tracker). {tmp_path} has a checkpoint of step {place[0]}; correct "
+        "the function or leave it out, and start the run again to continue from there.")
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert events.places()[-1] == place and all(event.metrics for event in events)
+    assert checkpoints(tmp_path) == saved
+    make_run(tmp_path, data).train()
+    assert_equal_tensors(
+        stored(tmp_path, "model.ckpt-12", STATE),
+        stored(finished, "model.ckpt-12", STATE))
+    assert rows_of(tmp_path, "eval") == rows_of(finished, "eval")
+
+
+def test_tensorboard_is_a_callback_like_others(data, tmp_path):
+    (tmp_path / "tensorboard").write_text("a file, where its folder would be")
+    with pytest.raises(InputError, match="the callback TensorBoard failed at step 2"):
+        make_run(tmp_path, data).train()
+    assert checkpoints(tmp_path) == [2]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("package", ["", "mlflow", "wandb"])
+def test_callbacks_of_the_page(package, tmp_path, monkeypatch, capfd):
+    """The code of docs/PYTHON.md, made small; the packages may be on PYTHONPATH."""
+    if package:
+        pytest.importorskip(package)
+    page = (ROOT / "docs" / "PYTHON.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    [training] = [code for code in blocks if "def log(event)" in code]
+    logging = [code for code in blocks if package and f"import {package}" in code]
+    for old, new in (
+            ('albert_tf.AlbertConfig.named("base")', "tiny_run.config()"),
+            ("(512, 77,", f"({tiny_run.LENGTH}, {tiny_run.PREDICTIONS},"),
+            ("=1000, train_batch_size=32", "=4, train_batch_size=4"),
+            ("steps, 100)", "steps, 1)"),
+            ("[log]", f"[log, log_to_{package}]" if package else "[log]")):
+        assert training.count(old) == 1
+        training = training.replace(old, new)
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("MLFLOW_TRACKING_URI", "file:mlruns"),
+                        ("MLFLOW_ALLOW_FILE_STORE", "true"), ("WANDB_MODE", "offline")):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "data").mkdir()
+    for name in ("train", "heldout"):
+        tiny_run.write_records(tmp_path / "data" / f"{name}.tfrecord", 8)
+    names = {"tiny_run": tiny_run}
+    exec("\n".join([*logging, training]), names)
+    [row] = rows_of(tmp_path / "runs" / "base", "eval")
+    assert re.search(r"^4 eval \{.*\} runs/base/model.ckpt-4$", capfd.readouterr().out,
+                     re.M)
+    if package == "mlflow":
+        names["mlflow"].end_run()
+        [values] = tmp_path.glob("mlruns/*/*/metrics/eval/masked_lm_loss")
+        assert [float(word) for word in values.read_text().split()[1:3]] == (
+            pytest.approx([row["masked_lm_loss"], 4]))
+        [tag] = tmp_path.glob("mlruns/*/*/tags/checkpoint")
+        assert tag.read_text() == "runs/base/model.ckpt-4"
+    if package == "wandb":
+        names["tracker"].finish()
+        [written] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+        for part in ("eval/masked_lm_loss", repr(row["masked_lm_loss"]), "model.ckpt-4"):
+            assert part.encode() in written.read_bytes()
+
+
+@pytest.mark.parametrize("callbacks, message", [
+    (print, r"must be a list of functions; write callbacks=\[print\]"),
+    ([print, 3], r"callbacks\[1\], int, cannot be called with an event"),
+    ([functools.partial(print, end=""), lambda: None],
+     r"callbacks\[1\], <lambda>, cannot be called .*; give a function of one argument")])
+def test_wrong_callbacks_are_refused_first(callbacks, message, data, tmp_path):
+    with pytest.raises(InputError, match=message):
+        make_run(tmp_path / "run", data, callbacks=callbacks)
+    assert not (tmp_path / "run").exists()
 
 
 # ---- going on --------------------------------------------------------------

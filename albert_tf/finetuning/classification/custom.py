@@ -23,7 +23,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification.task import (
     SPLITS, UNCLEAN, ClassificationTask, Example, parse_label)
-from albert_tf.finetuning.common import ExampleSet
+from albert_tf.finetuning.common import ExampleSet, read_shards
 from albert_tf.text import inputs as text_inputs
 from albert_tf.text.inputs import Input
 
@@ -110,8 +110,8 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
     Raises:
       InputError: if the labels are unknown or do not fit.
     """
-    data = {split: file if files.is_remote(file.path) else dataclasses.replace(
-        file, path=os.path.join(data_dir, file.path)) for split, file in data.items()}
+    data = {split: dataclasses.replace(file, path=_joined(data_dir, file.path))
+            for split, file in data.items()}
     for split, file in data.items():
         if split not in SPLITS:
             raise ValueError(f"{split!r} is none of {SPLITS}")
@@ -146,6 +146,16 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
         else None, of_glue=False, column_names=_column_names(data.values()),
         multi_label=several, separator=next(
             (file.separator for file in data.values() if file.separator), ","))
+
+
+def _joined(data_dir: str, path: str) -> str:
+    """Returns a path, or each in a list with commas, in a folder."""
+    if files.is_remote(path):
+        return path
+    joined = os.path.join(data_dir, path)
+    if "," not in path or files.exists(joined):
+        return joined
+    return ",".join(_joined(data_dir, part.strip()) for part in path.split(","))
 
 
 def _in_columns(data: Mapping[str, DataFile], labels: Sequence[str] | None
@@ -186,7 +196,9 @@ def _column_names(data: Iterable[DataFile]) -> dict[str, str]:
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
                 split: str) -> ExampleSet:
     del data_dir  # `build_task` has joined it to the path.
-    return read(file, labels=labels, label_needed=split != "test", split=split)
+    return read_shards(file.path, f"--{split}_file", lambda path, first: read(
+        dataclasses.replace(file, path=path), labels=labels,
+        label_needed=split != "test", split=split, first=first))
 
 
 def _collected(file: DataFile | None) -> tuple[str, ...]:
@@ -194,10 +206,12 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
         raise InputError(
             "the labels are unknown without a training file or a model that names them; "
             "give --labels in the order of the model's outputs.")
-    if names := _named_classes(file):
+    shards = [dataclasses.replace(file, path=path)
+              for path in files.shards(file.path, "--train_file")]
+    if names := _named_classes(shards[0]):
         label_names.check_apart(names, file.path)
         return names
-    found = [example.label for example in read(file).examples]
+    found = [example.label for shard in shards for example in read(shard).examples]
     labels = sorted({*itertools.chain.from_iterable(found)} if file.several_labels
                     else set(map(str, found)))
     if file.several_labels and labels and set(labels) <= _TRUTHS.keys():
@@ -239,7 +253,7 @@ def _checked_labels(labels: tuple[str, ...], least: int = 2) -> tuple[str, ...]:
 
 
 def read(file: DataFile, *, labels: Sequence[str] | None = None,
-         label_needed: bool = True, split: str = "train") -> ExampleSet:
+         label_needed: bool = True, split: str = "train", first: int = 0) -> ExampleSet:
     """Reads a file.
 
     Args:
@@ -247,6 +261,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
       labels: the allowed labels; () for numbers; None allows any text.
       label_needed: whether the label's column and all labels must be present.
       split: the prefix of the examples' guids: the first is "train-1".
+      first: the number of examples in files before this one.
 
     Raises:
       InputError: with file and line, if the file does not fit its description.
@@ -278,8 +293,8 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
                  if isinstance(given, tuple) else
                  _label_of(parts, file, labels, row.where, label_needed))
         examples.append(Example(
-            f"{split}-{len(examples) + 1}" if guid is None else guid, text_a, text_b,
-            label, row.where))
+            f"{split}-{first + len(examples) + 1}" if guid is None else guid,
+            text_a, text_b, label, row.where))
     if len(empty) == 1:
         raise empty[0][1]
     for note in tables.line_note(file.path, [number for number, _ in empty],

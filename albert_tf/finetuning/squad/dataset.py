@@ -5,15 +5,17 @@
          "answers": [{"text": ..., "answer_start": ...}]}]}]}]}
 
 Other data sets in this format, such as CMRC and DRCD in Chinese, can be read, too, and
-Parquet and Arrow files in which each question is a row, as the library `datasets` has
-them: id, question, context, answers {text: [...], answer_start: [...]}.
+Parquet and Arrow files and JSON lines in which each question is a row, as the library
+`datasets` writes them: id, question, context, answers {text: [...], answer_start: [...]}.
 """
 
 import dataclasses
-from typing import Any, Iterable, Iterator, NamedTuple, Optional
+import itertools
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
+from albert_tf.finetuning import tables
 from albert_tf.finetuning.squad import languages
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 
@@ -85,11 +87,26 @@ class SquadDataset:
 
     @classmethod
     def read(cls, path: str) -> "SquadDataset":
-        """Reads a JSON, Parquet or Arrow file."""
-        if row_files.is_row_file(path):
+        """Reads a file in SQuAD's JSON, or of rows: JSON lines, Parquet or Arrow."""
+        if row_files.is_row_file(path) or _has_lines(path):
             return cls(tuple(_of_rows(path)), path)
         return cls(text_files.read_json(
             path, "the file may be incomplete; download it again"), path)
+
+    @classmethod
+    def joined(cls, parts: Sequence["SquadDataset"]) -> "SquadDataset":
+        """Returns several files as one; the only one as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        questions: dict[str, Question] = {}
+        for question in itertools.chain.from_iterable(part.questions for part in parts):
+            other = questions.setdefault(question.content["id"], question)
+            if other is not question:
+                raise InputError(f"{question.where}: {other.where} has the same id; give "
+                                 "each question its own id.")
+        data = cls(tuple(questions.values()))
+        data.num_contradictions = sum(part.num_contradictions for part in parts)
+        return data
 
     def examples(self, *, is_training: bool, version_2: bool) -> list[SquadExample]:
         """Returns the examples in file order (read_squad_examples in the original
@@ -156,15 +173,40 @@ def _articles(questions: Iterable[Question]) -> list[dict]:
     return [{"paragraphs": [{"qas": [q.content]}]} for q in questions]
 
 
+# The columns of rows, and what to do without them.
+_COLUMNS = ("id", "question", "context")
+_NEEDED = "questions need id, question, context and, to train, answers"
+
+
+def _has_lines(path: str) -> bool:
+    """Returns whether a text file has a question on each line, instead of one object,
+    in which SQuAD's have the key "paragraphs" (quotation marks in a text are escaped)."""
+    first = next((line for _, line in text_files.read_lines(path) if line.strip()), "")
+    return first.lstrip().startswith("{") and first.rstrip().endswith("}") and (
+        '"context"' in first and '"paragraphs"' not in first)
+
+
+def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields (place, column name → value) of each row."""
+    if row_files.is_row_file(path):
+        for number, row in row_files.read_rows(
+                path, _COLUMNS, ("answers", "is_impossible"), advice=_NEEDED):
+            yield f"{path}, row {number}", row
+        return
+    for where, _, cells in tables.read_rows(path, "jsonl"):
+        if isinstance(cells, dict):  # A blank line is a list.
+            for name in _COLUMNS:
+                if name not in cells:
+                    raise InputError(f"{where}: there is no '{name}'; {_NEEDED}.")
+            yield where, cells
+
+
 def _of_rows(path: str) -> list[Question]:
-    """Returns the questions in a Parquet or Arrow file. If some have answers, those
-    without have none in their passage, as in SQuAD 2.0 (is_impossible)."""
+    """Returns the questions in a file of rows. If some have answers, those without have
+    none in their passage, as in SQuAD 2.0 (is_impossible)."""
     questions, seen = [], set()
-    for number, row in row_files.read_rows(
-            path, ("id", "question", "context"), ("answers", "is_impossible"),
-            advice="questions need id, question, context and, to train, answers"):
-        where = f"{path}, row {number}"
-        for name in ("id", "question", "context"):
+    for where, row in _rows(path):
+        for name in _COLUMNS:
             if not isinstance(row[name], str):
                 raise InputError(f"{where}: the column '{name}' holds "
                                  f"{str(row[name])[:40]!r}, not a text; correct it.")

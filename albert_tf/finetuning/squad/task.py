@@ -18,7 +18,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
-from albert_tf.finetuning.common import Outputs, as_json, cut_note, write_files
+from albert_tf.finetuning.common import (
+    Outputs, as_json, cut_note, log_shards, write_files)
 from albert_tf.finetuning.squad import alignment, dataset, languages, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
 from albert_tf.finetuning.squad.dataset import (
@@ -129,11 +130,17 @@ class SquadTask(FineTuningTask):
     # --- data and features
 
     def read(self, where: str, split: str = "predict") -> QuestionSet:
-        """Reads the questions of a file for the split "train" or "predict"."""
-        is_training = split == "train"
-        data = SquadDataset.read(where)
+        """Reads the questions of a file, or of several (files.shards), for the split
+        "train" or "predict"."""
+        is_training, flag = split == "train", f"--{split}_file"
+        paths = files.shards(where, flag)
+        parts = [SquadDataset.read(path) for path in paths]
+        data = SquadDataset.joined(parts)
         questions = QuestionSet(data, data.examples(
-            is_training=is_training, version_2=self.version_2), (where,))
+            is_training=is_training, version_2=self.version_2), tuple(paths))
+        if len(paths) > 1:
+            log_shards(flag, {path: len(part.questions)
+                              for path, part in zip(paths, parts)})
         if data.num_contradictions:
             questions.notes = (
                 f"{where}: {data.num_contradictions} of {len(questions.examples)} "

@@ -21,7 +21,8 @@ from albert_tf.checkpoints import labels as label_names
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
-from albert_tf.finetuning.common import ExampleSet, Outputs, as_json, write_files
+from albert_tf.finetuning.common import (
+    ExampleSet, Outputs, as_json, read_shards, write_files)
 from albert_tf.finetuning.tagging import files as tag_files, readers, scoring
 from albert_tf.finetuning.tagging.files import Sentence
 from albert_tf.finetuning.tagging.readers import Reading
@@ -95,7 +96,12 @@ class TaggingTask(FineTuningTask):
     # ---- data and features -------------------------------------------------
 
     def read(self, where: str, split: str) -> ExampleSet:
-        """Reads the sentences of a file, and checks their tags."""
+        """Reads the sentences of a file, or of several (read_shards), and checks their
+        tags."""
+        return read_shards(where, f"--{split}_file",
+                           lambda path, first: self._read_file(path, split))
+
+    def _read_file(self, where: str, split: str) -> ExampleSet:
         sentences, notes = self.reading.read(where, self.scheme, self._has_tags(split))
         if self.scheme != "none":
             sentences, more = self._respelled(where, sentences)
@@ -389,13 +395,17 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
     reading = dataclasses.replace(
         reading, strip_numbers=bool(strip_numbers), names=tuple(labels or ()),
         split="punctuation" if split == "auto" else split)
-    if train_file:
-        sentences, _ = reading.read(
-            train_file, "iob2" if scheme in ("auto", "none") else scheme)
-        is_json = reading.of_objects(train_file)
+    paths = files.shards(train_file, "--train_file") if train_file else []
+
+    def read(scheme: str = "iob2") -> list[Sentence]:
+        return [sentence for path in paths for sentence in reading.read(path, scheme)[0]]
+
+    if paths:
+        sentences = read("iob2" if scheme in ("auto", "none") else scheme)
+        is_json = reading.of_objects(paths[0])
         if strip_numbers is None and not is_json and readers.are_numbered(sentences):
             reading = dataclasses.replace(reading, strip_numbers=True)
-            sentences, _ = reading.read(train_file)
+            sentences = read()
         if split == "auto" and not is_json and (reading.strip_numbers or all(
                 len(word) == 1 for sentence in sentences for word in sentence.words)):
             reading = dataclasses.replace(reading, split="characters")
@@ -411,7 +421,7 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                              "that names them; give --labels in the order of the "
                              "model's outputs.")
         labels = (known_labels if tags <= set(known_labels) else
-                  train_file and reading.named_tags(train_file) or
+                  paths and reading.named_tags(paths[0]) or
                   sorted(tags, key=lambda tag: (tag.upper() != OUTSIDE, tag)))
         label_names.check_apart(sorted(tags), train_file)
     elif tags and not tags & set(labels):

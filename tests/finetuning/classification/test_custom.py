@@ -650,3 +650,39 @@ def test_predictions_are_not_written_as_parquet(tmp_path):
     with pytest.raises(InputError, match=r"must end in .parquet, .arrow, .arrows or "
                        r".feather, or in .tsv, .csv or .jsonl"):
         tables.format_of("x.xlsx")
+
+
+# --- several files
+
+@pytest.mark.parametrize("pattern, order", [
+    ("x-*.csv", "0123"), ("x-3.csv,x-[01].csv", "301"), ("x-*.csv,more.jsonl", "0123m")])
+def test_several_files_are_one_set(pattern, order, tmp_path, caplog):
+    caplog.set_level("INFO")
+    for number in (2, 0, 3, 1):
+        write(tmp_path, f"x-{number}.csv", f"text,label\nfine {number},{number}\n"
+              f"also {number},{number}\n")
+    write(tmp_path, "more.jsonl", '{"text": "fine m", "label": "m"}\n\n')
+    task = custom.build_task({"train": DataFile(pattern, "text", label="label")},
+                             data_dir=str(tmp_path))
+    assert task.labels == tuple(sorted(order))
+    data = task.read(str(tmp_path), "train")
+    assert "".join(dict.fromkeys(e.text_a[-1] for e in data.examples)) == order
+    assert [e.guid for e in data.examples] == [
+        f"train-{i + 1}" for i in range(len(data.examples))]
+    assert len(data.paths) == len(order) == len(task.sources("train", data))
+    assert (f"--train_file: {len(data.examples)} examples from {len(order)} files: "
+            f"{data.paths[0]} (2), ") in caplog.text
+    assert ("more.jsonl: 1 line(s) blank" in "".join(data.notes)) == ("m" in order)
+
+
+def test_a_pattern_that_matches_nothing(tmp_path):
+    with pytest.raises(InputError, match=r"--train_file: no file matches '.*/y-\*.csv'"):
+        custom.build_task({"train": DataFile("y-*.csv", "text", label="label")},
+                          data_dir=str(tmp_path))
+
+
+def test_a_name_with_a_comma_is_one_file(tmp_path):
+    write(tmp_path, "a,b [1].csv", "text,label\nfine,1\nnot,2\n")
+    task = custom.build_task({"train": DataFile("a,b [1].csv", "text", label="label")},
+                             data_dir=str(tmp_path))
+    assert len(task.read("", "train").examples) == 2

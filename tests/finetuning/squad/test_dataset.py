@@ -3,6 +3,7 @@
     python -m pytest tests/finetuning/squad/test_dataset.py
 """
 
+import gzip
 import json
 import re
 
@@ -192,11 +193,19 @@ NO_ANSWER = {"text": [], "answer_start": []}
 
 
 def of_rows(tmp_path, name="squad.parquet", **changes):
+    if ".json" in name:
+        columns = {**ROWS, **changes}
+        lines = "".join(json.dumps(dict(zip(columns, row))) + "\n\n"
+                        for row in zip(*columns.values())).encode()
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
+        return str(path)
     return row_tables.write(tmp_path / name, row_tables.table(
         {key: value for key, value in {**ROWS, **changes}.items() if value}))
 
 
-@pytest.mark.parametrize("name", ["squad.parquet", "squad.arrow"])
+@pytest.mark.parametrize("name", [
+    "squad.parquet", "squad.arrow", "squad.jsonl", "squad.json", "squad.jsonl.gz"])
 def test_rows_are_the_same_as_articles(tmp_path, name):
     rows = SquadDataset.read(of_rows(tmp_path, name))
     data = SquadDataset({"data": [{"paragraphs": [{"context": "The clock is old.", "qas": [
@@ -208,7 +217,8 @@ def test_rows_are_the_same_as_articles(tmp_path, name):
     for is_training in (True, False):
         assert rows.examples(is_training=is_training, version_2=False) == data.examples(
             is_training=is_training, version_2=False)
-    assert rows.questions[1].where.endswith(f"{name}, row 2, question 'q2'")
+    place = "line 3" if ".json" in name else "row 2"
+    assert rows.questions[1].where.endswith(f"{name}, {place}, question 'q2'")
     for texts in ({"q1": "clock", "q2": "new"}, {"q1": "the clock", "q2": "old"}):
         assert scoring._evaluate(rows, texts, False, "en") == scoring._evaluate(
             data, texts, False, "en")
@@ -243,6 +253,19 @@ def test_answers_as_a_list(tmp_path):
         "clock", "old"]
 
 
+@pytest.mark.parametrize("line, message", [
+    ('{"id": "q3", "question": "a"}', "line 5: there is no 'context'; questions need"),
+    ('{"id": "q3", "id": "q4"}', "line 5: an object has the key 'id' twice"),
+    ('["q3"]', "line 5: the line is a JSON list"), ('{"id": ', "line 5: not JSON"),
+    ('{"id": 3, "question": "a", "context": "b"}', "line 5: the column 'id' holds '3'")])
+def test_lines_that_do_not_fit(line, message, tmp_path):
+    path = of_rows(tmp_path, "squad.jsonl")
+    with open(path, "a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(InputError, match=message):
+        SquadDataset.read(path)
+
+
 @pytest.mark.parametrize("changes, message", [
     ({"context": None}, "squad.parquet: there is no column 'context'; the file has 'id', "
      "'title', 'question', 'answers'; questions need id, question, context and"),
@@ -266,3 +289,24 @@ def test_an_answer_at_another_place_in_a_row(tmp_path):
     with pytest.raises(InputError, match=(
             "squad.parquet, row 1, question 'q1': the answer 'old' is not at character 4")):
         SquadDataset.read(path).examples(is_training=True, version_2=False)
+
+
+# --- several files
+
+def test_several_files_are_one_set(tmp_path, caplog):
+    caplog.set_level("INFO")
+    of_rows(tmp_path, "part-1.jsonl")
+    of_rows(tmp_path, "part-0.parquet", id=["p1", "p2"])
+    pattern = f"{tmp_path}/part-*"
+    data = SquadTask().read(pattern, "train")
+    assert [example.qas_id for example in data.examples] == ["p1", "p2", "q1", "q2"]
+    assert [path[-9:] for path in data.paths] == ["0.parquet", "t-1.jsonl"]
+    assert sorted(SquadTask().sources("train", data)) == ["train data 0", "train data 1"]
+    assert "--train_file: 4 examples from 2 files: " in caplog.text
+    of_rows(tmp_path, "part-2.jsonl")
+    with pytest.raises(InputError, match=(
+            "part-2.jsonl, line 1, question 'q1': .*part-1.jsonl, line 1, question 'q1' "
+            "has the same id")):
+        SquadTask().read(pattern, "train")
+    with pytest.raises(InputError, match="--predict_file: no file matches"):
+        SquadTask().read(f"{tmp_path}/dev-*", "predict")
