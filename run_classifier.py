@@ -24,7 +24,7 @@ from absl import flags, logging
 from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
 from albert_tf.checkpoints.folders import holds_checkpoint
-from albert_tf.cli import checks, finetuning_flags, flags as cli_flags
+from albert_tf.cli import checks, finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification import task as classification, custom, glue
@@ -47,10 +47,6 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "data_dir", "", "Folder of the data: the GLUE download, the task's folder in it, "
     "or the folder of the files of a custom task.")
-flags.DEFINE_integer("train_step", 1000, "Number of training steps in total.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_string(
     "unlabeled_file", None, "Files of additional training texts without labels, for "
     "which only --teacher gives a target. One text per line (a tab between the texts of "
@@ -261,12 +257,9 @@ def main(argv):
                 "--recipe: the paper has no settings for "
                 f"{'a custom task' if FLAGS.task_name == 'custom' else task.name}; "
                 "leave the flag out.")
-        finetuning_flags.use_recipe(
-            task.name, num_train_steps="train_step",
-            warmup_steps="warmup_step")
+        finetuning_flags.use_recipe(task.name)
     settings = finetuning_flags.settings(
-        FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name, labels=task.labels,
-        problem_type=task.problem_type,
+        _KEPT, task=task.name, labels=task.labels, problem_type=task.problem_type,
         data=dict.fromkeys(_USE_OF_SPLIT, FLAGS.data_dir),
         options=finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
@@ -280,5 +273,5 @@ if __name__ == "__main__":
         "task_name data_dir train_file dev_file test_file text_column "
         "label_column output_dir init_checkpoint do_train do_eval do_predict "
         "recipe max_seq_length train_batch_size learning_rate train_step "
-        "warmup_step save_checkpoints_steps early_stopping num_seeds dtype "
+        "num_train_epochs warmup_step save_checkpoints_steps early_stopping num_seeds dtype "
         "gradient_accumulation_steps distribution_strategy tpu export_dir"))

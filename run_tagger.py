@@ -43,10 +43,6 @@ _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 for _split, _use in _USE_OF_SPLIT.items():
     flags.DEFINE_string(f"{_split}_file", None, f"File of sentences to {_use}; may "
                         "be .gz.")
-flags.DEFINE_integer("train_step", 1000, "Number of training steps in total.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
 flags.DEFINE_enum(
     "data_format", "auto", ["auto", *readers.FORMATS], "Format of the files; auto: "
@@ -139,7 +135,7 @@ def main(argv):
     task = _task()
     finetuning_flags.check_labels("token_classification", len(task.labels))
     settings = finetuning_flags.settings(
-        FLAGS.train_step, FLAGS.warmup_step, _KEPT,
+        _KEPT,
         data={split: FLAGS[f"{split}_file"].value for split in _USE_OF_SPLIT},
         options=finetuning_flags.values(
             "learning_rate", "warmup_step", "optimizer", "num_length_buckets", *_KEPT),
@@ -151,5 +147,5 @@ if __name__ == "__main__":
     script.run(main, first_flags=(
         "train_file dev_file test_file output_dir init_checkpoint do_train "
         "do_eval do_predict max_seq_length train_batch_size learning_rate "
-        "train_step warmup_step save_checkpoints_steps early_stopping num_seeds "
+        "train_step num_train_epochs warmup_step save_checkpoints_steps early_stopping num_seeds "
         "dtype gradient_accumulation_steps distribution_strategy tpu export_dir"))

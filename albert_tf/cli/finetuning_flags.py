@@ -35,9 +35,15 @@ from albert_tf.training.memory import Sequences
 FLAGS = flags.FLAGS
 
 
-def define_flags(**defaults: Any) -> None:
+# The names of the flags of steps and of warm-up: those of the original scripts.
+_STEP_FLAGS = (("train_step", "warmup_step"), ("num_train_steps", "num_warmup_steps"))
+
+
+def define_flags(train_step: int = 1000, warmup_step: int = 0,
+                 num_train_epochs: Optional[float] = None, **defaults: Any) -> None:
     """Defines the flags of the model, the devices and the training loop, and those of
-    all fine-tuning tasks; `defaults` are the task's."""
+    all fine-tuning tasks; `defaults` are the task's. With `num_train_epochs`, a run has
+    so many unless steps are given."""
     cli_flags.define_model_flags()
     cli_flags.define_device_flags()
     cli_flags.define_training_flags(
@@ -55,6 +61,7 @@ def define_flags(**defaults: Any) -> None:
         "max_seq_length", defaults["max_seq_length"],
         "Maximum length of a sequence in tokens; longer ones are cut.",
         lower_bound=8, upper_bound=cli_flags.MOST)
+    _define_steps(train_step, warmup_step, num_train_epochs)
     flags.DEFINE_bool("do_train", defaults["do_train"], "Train the model.")
     flags.DEFINE_bool(
         "do_eval", defaults["do_eval"], "Evaluate each checkpoint during training, and "
@@ -119,6 +126,43 @@ def define_flags(**defaults: Any) -> None:
                          lower_bound=0, upper_bound=parallel.MOST_PROCESSES)
 
 
+def _define_steps(train_step: int, warmup_step: int, epochs: Optional[float]) -> None:
+    steps, warmup = _STEP_FLAGS[epochs is not None]
+    by_default = epochs is not None
+    flags.DEFINE_integer(
+        steps, 0 if by_default else train_step, "Number of training steps in total"
+        + by_default * "; 0: given by --num_train_epochs" + ".",
+        lower_bound=0 if by_default else 1, upper_bound=cli_flags.MOST)
+    flags.DEFINE(checks.Number(), "num_train_epochs", epochs,
+                 f"Number of passes over the training examples, instead of --{steps}.")
+    flags.DEFINE_integer(
+        warmup, -1 if by_default else warmup_step, "Number of steps of linear warm-up"
+        + by_default * "; -1: given by --warmup_proportion" + ".",
+        lower_bound=-1 if by_default else 0, upper_bound=cli_flags.MOST)
+    flags.DEFINE(
+        checks.Number(upper_bound=1), "warmup_proportion", 0.1 if by_default else None,
+        f"Fraction of the training steps that are linear warm-up, instead of --{warmup}"
+        + "; 0.1 with --num_train_epochs" * (not by_default) + ".")
+
+
+def _step_flags() -> tuple[str, str]:
+    """Returns the names of the script's flags of steps and of warm-up."""
+    return next(names for names in _STEP_FLAGS if names[0] in FLAGS)
+
+
+def _schedule() -> dict[str, Any]:
+    """Returns the arguments of Settings on epochs and warm-up, and the number of steps,
+    0 if it is given by the epochs."""
+    steps, warmup = _step_flags()
+    by_epochs = FLAGS["num_train_epochs"].present
+    by_share = FLAGS["warmup_proportion"].present or (
+        by_epochs and not FLAGS[warmup].present)
+    given = {name: FLAGS[name].value for name in ("num_train_epochs", "warmup_proportion")
+             if FLAGS[name].value is not None}
+    return {**given, "num_train_steps": 0 if by_epochs else FLAGS[steps].value,
+            "num_warmup_steps": -1 if by_share else FLAGS[warmup].value}
+
+
 def define_export_flags() -> None:
     """Defines the flags of the SavedModel that a run exports."""
     flags.DEFINE_string(
@@ -178,9 +222,16 @@ _FLAG_OF_RECIPE = dict(
     max_seq_length="max_seq_length")
 
 
-def use_recipe(name: str, **flag_of: str) -> None:
+def use_recipe(name: str) -> None:
     """Sets flags that were not given to the values of a recipe (finetuning.recipes) for
-    the model's size and version; `flag_of` maps further fields to their flags."""
+    the model's size and version. Epochs and shares override its steps."""
+    steps, warmup = _step_flags()
+    flag_of = {}
+    if not (FLAGS["num_train_epochs"].present
+            or FLAGS[steps].present and FLAGS[warmup].default < 0):
+        flag_of["num_train_steps"] = steps
+        if not FLAGS["warmup_proportion"].present:
+            flag_of["warmup_steps"] = warmup
     # This checks the config against --max_seq_length, which the recipe may change.
     recipe = recipe_for(name, *published_size(model_config()))
     script.use_recipe(name, {
@@ -284,6 +335,13 @@ def _check_combinations() -> None:
             "start from; leave one of the two out.")
     if FLAGS.do_train:
         checks.check_needs("early_stopping", FLAGS.do_eval, "--do_eval")
+        for name, least, other, what in zip(
+                _step_flags(), (1, 0), ("num_train_epochs", "warmup_proportion"),
+                ("how long to train", "how long the warm-up is")):
+            given = FLAGS[name].present and FLAGS[name].value >= least
+            if given and FLAGS[other].present:
+                raise InputError(f"--{name} and --{other} both say {what}; leave one of "
+                                 "the two out.")
     checks.say_unused(
         "train_step warmup_step num_train_steps num_warmup_steps num_train_epochs "
         "warmup_proportion albert_dropout_prob dropout_prob early_stopping recipe "
@@ -359,7 +417,7 @@ def _check_several_runs() -> None:
                 "its own --random_seed and --output_dir.")
 
 
-def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *,
+def settings(kept: Sequence[str], *,
              data: Mapping[str, Optional[str]], options: Mapping[str, Any],
              feature_files: Mapping[str, str] = types.MappingProxyType({}),
              **task: Any) -> Settings:
@@ -367,8 +425,6 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
     work.
 
     Args:
-      num_train_steps: the step at which training ends.
-      num_warmup_steps: the number of steps of linear warm-up.
       kept: the flags that define the task, for task.json.
       data: split → the path of its data.
       options: values for options.json, in addition to the options of the run.
@@ -376,7 +432,8 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
       **task: JSON values for task.json; later runs must have the same `task` and
         `labels`.
     """
-    run = cli_flags.run_options(num_train_steps=num_train_steps)
+    schedule = _schedule()
+    run = cli_flags.run_options(num_train_steps=schedule.pop("num_train_steps"))
     cli_flags.check_init_checkpoint()
     if not FLAGS.do_train:
         check_start()  # A model is missing, not a config.
@@ -399,7 +456,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
         run, config, its_tokenizer, FLAGS[flag].value, cli_flags.make_strategy,
-        num_warmup_steps=num_warmup_steps, num_lengths=FLAGS.num_length_buckets,
+        **schedule, num_lengths=FLAGS.num_length_buckets,
         features_dir=FLAGS.cached_dir or FLAGS.output_dir,
         export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
         check_memory=functools.partial(cli_flags.check_memory, config, run),

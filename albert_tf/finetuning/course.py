@@ -59,11 +59,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     # 2. Read the examples, whose number may determine the number of steps.
     sets = _read(task, settings)
     if settings.do_train:
-        num_train_steps, num_warmup_steps = task.schedule(
-            len(sets["train"].examples), settings)
-        settings = dataclasses.replace(
-            settings, num_warmup_steps=num_warmup_steps,
-            run=dataclasses.replace(settings.run, num_train_steps=num_train_steps))
+        settings = settings.scheduled(len(sets["train"].examples))
     # 3. Prepare the output paths, so that no output overwrites an input.
     files.make_directory(folder, "--output_dir")
     paths = _feature_paths(settings, sets)
