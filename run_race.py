@@ -108,8 +108,8 @@ def main(argv):
             f"--max_qa_length={FLAGS.max_qa_length} leaves no room for the passage in "
             f"--max_seq_length={FLAGS.max_seq_length}; give less than {room}, or a "
             "larger --max_seq_length.")
-    task = RaceTask(**finetuning_flags.values(
-        "max_seq_length", "max_qa_length", *_LEVELS))
+    task = finetuning_flags.chosen(RaceTask(**finetuning_flags.values(
+        "max_seq_length", "max_qa_length", *_LEVELS)))
     settings = finetuning_flags.settings(
         _KEPT + _LEVELS,
         data=dict.fromkeys(_FILE_OF_SPLIT, FLAGS.data_dir),

@@ -90,7 +90,8 @@ flags.DEFINE_enum(
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
          "do_lower_case", "strip_accents", "dropout_prob", "start_n_top", "end_n_top",
-         "n_best_size", "max_answer_length", "answer_language")
+         "n_best_size", "max_answer_length", "answer_language",
+         "metric")
 
 
 def _export(task, settings, model, metrics, step):
@@ -122,12 +123,12 @@ def main(argv):
     if FLAGS.recipe and FLAGS.do_train:
         finetuning_flags.use_recipe(
             "squad-2.0" if FLAGS.version_2_with_negative else "squad-1.1")
-    task = SquadTask(
+    task = finetuning_flags.chosen(SquadTask(
         FLAGS.version_2_with_negative, threshold=FLAGS.null_score_diff_threshold,
         must_score=FLAGS.do_eval, **finetuning_flags.values(
             "max_seq_length", "doc_stride", "max_query_length", "n_best_size",
             "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold",
-            "answer_language"))
+            "answer_language")))
     settings = finetuning_flags.settings(
         _KEPT, task=task.name,
         data={"train": FLAGS.train_file, "predict": FLAGS.predict_file},

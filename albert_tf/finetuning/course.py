@@ -301,7 +301,7 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
     tf_keras.utils.set_random_seed(options.step.random_seed)
     head = task.head(settings)
     model, objective = AlbertForTask(settings.config, head), head.objective()
-    optimizer, taught, train_data = None, None, {}
+    optimizer, learns, train_data = None, objective, {}
     if settings.do_train:
         train_data = {run_folder.TRAIN_DATA: task.sources("train", sets["train"])}
         optimizer = optimization.create_optimizer(
@@ -309,15 +309,16 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
             optimizer=settings.optimizer)
         optimizer.build(model.trainable_variables)
         optimization.log_parameter_groups(model.trainable_variables, optimizer)
-        taught = teaching and teaching.around(
-            objective, head.targets, options.step.dtype)
+        learns = task.objective(head, sets["train"])
+        if teaching:
+            learns = teaching.around(learns, head.targets, options.step.dtype)
     # 2. Define what the model learns and how it is scored. An initial checkpoint needs
     # to have the encoder only; all other weights may be new.
     learned = losses.Task(
         model, scored_alone(objective) if head.scored_alone else objective,
         task.main_metric, score,
         may_be_new=lambda name: not name.startswith("bert/"),
-        on_report=watch.reported, training_objective=taught or objective,
+        on_report=watch.reported, training_objective=learns,
         labels=settings.kept.get("labels", ()))
     # 3. Define the batches.
     batches = FeatureBatches(
@@ -337,9 +338,11 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
 def _evaluation_set(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any]
                     ) -> dict[str, Any]:
     """Returns what the scores of evaluations depend on besides the model."""
-    split = task.evaluation_split
-    return {**task.sources(split, sets[split]), **task.scoring()
-            } if settings.do_eval else {}
+    if not settings.do_eval:
+        return {}
+    split, metric = task.evaluation_split, settings.kept.get("flags", {}).get("metric")
+    return {**task.sources(split, sets[split]), **task.scoring(),
+            **({"metric": metric} if metric else {})}
 
 
 class _Watch(contextlib.AbstractContextManager):

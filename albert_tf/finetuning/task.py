@@ -9,7 +9,8 @@ import abc
 import dataclasses
 import functools
 import types
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import (
+    Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar)
 
 from absl import logging
 
@@ -17,6 +18,7 @@ from albert_tf import files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.metrics import LOWER_IS_BETTER
 from albert_tf.modeling.heads import Head
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -35,6 +37,8 @@ class Settings:
       data: split → the path of its data, for `FineTuningTask.read`.
       num_train_epochs: the number of passes over the training examples, if
         run.num_train_steps is 0.
+      num_evaluations: the number of evaluations in training; 0: given by
+        run.save_checkpoints_steps.
       warmup_proportion: the fraction of the steps that are warm-up, if
         num_warmup_steps is negative.
       dropout_prob: the dropout rate of the head's input.
@@ -95,6 +99,7 @@ class Settings:
     check_memory: Callable[..., None] = lambda **batches: None
     num_train_epochs: float = 0.0
     warmup_proportion: float = 0.1
+    num_evaluations: int = 0
 
     @property
     def several(self) -> bool:
@@ -119,9 +124,17 @@ class Settings:
         if not self.run.num_train_steps:
             logging.info("%g epochs of %d examples are %d steps, %d of them warm-up.",
                          self.num_train_epochs, num_examples, steps, warmup)
+        interval = self.run.save_checkpoints_steps
+        if self.num_evaluations:
+            interval = -(-steps // self.num_evaluations)
+            logging.info("The model is evaluated every %d steps (--save_checkpoints_steps"
+                         "=%d).", interval, interval)
         return dataclasses.replace(
-            self, num_warmup_steps=warmup,
-            run=dataclasses.replace(self.run, num_train_steps=steps))
+            self, num_warmup_steps=warmup, run=dataclasses.replace(
+                self.run, num_train_steps=steps, save_checkpoints_steps=interval))
+
+
+Task = TypeVar("Task", bound="FineTuningTask")
 
 
 class FineTuningTask(abc.ABC):
@@ -132,6 +145,7 @@ class FineTuningTask(abc.ABC):
 
     Attributes:
       main_metric: the metric that chooses the best checkpoint; higher is better.
+      metric_names: the metrics of `score` that are reported.
       evaluation_split, prediction_split: the names of these sets; the training set's
         is "train".
       code: modules that compute the features, besides the task's own module and those
@@ -142,10 +156,24 @@ class FineTuningTask(abc.ABC):
     """
 
     main_metric: str
+    metric_names: Sequence[str]
     evaluation_split, prediction_split = "dev", "test"
     code: Sequence[types.ModuleType] = ()
     in_windows = False
     vectors_of_piece = 0
+
+    def chosen_by(self: Task, metric: str) -> Task:
+        """Returns the task, a dataclass, with another metric that chooses the best
+        checkpoint. Raises InputError if it is none of those of which a higher value is
+        better."""
+        able = [name for name in self.metric_names if name not in LOWER_IS_BETTER]
+        if metric not in able:
+            raise InputError(
+                f"--metric={metric}: the best checkpoint of this task can be chosen by "
+                f"{', '.join(able)}; give one of these, or leave the flag out "
+                f"({self.main_metric}).")
+        return (self if metric == self.main_metric
+                else dataclasses.replace(self, main_metric=metric))  # type: ignore
 
     # ---- data and features -------------------------------------------------
 
@@ -193,6 +221,12 @@ class FineTuningTask(abc.ABC):
     @abc.abstractmethod
     def head(self, settings: Settings) -> Head:
         """Returns the head on the encoder, which defines outputs and objective."""
+
+    def objective(self, head: Head, data: Any) -> Any:
+        """Returns the training.losses.Objective of training on a set; that of
+        evaluation is the head's."""
+        del data
+        return head.objective()
 
     @abc.abstractmethod
     def score(self, data: Any, outputs: Mapping[str, Any],

@@ -27,6 +27,8 @@ REFUSED = {
          "--from_scratch .* but --albert_hub_module_handle gives"),
         (CUSTOM + "--do_train --early_stopping=2",
          "--early_stopping has an effect only with --do_eval"),
+        (CUSTOM + "--do_train --metric=macro_f1",
+         "--metric has an effect only with --do_eval"),
         (CUSTOM + "--do_train --text_b_column=label",
          "--label_column=label is the column of --text_b_column, too"),
         (CUSTOM + "--do_train --text_b_column=text",

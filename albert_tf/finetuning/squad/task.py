@@ -77,6 +77,7 @@ class SquadTask(FineTuningTask):
       answer_language: how answers are compared: en (SQuAD's official script), zh, ja or
         ko (see languages), or auto, which is the language of most passages.
       must_score: whether a file to predict must have true answers.
+      main_metric: the metric that chooses the best checkpoint.
     """
 
     version_2: bool = False
@@ -92,8 +93,8 @@ class SquadTask(FineTuningTask):
     answer_language: str = "auto"
     must_score: bool = False
 
-    # The F1 of the answers after the threshold is applied.
-    main_metric = "f1"
+    main_metric: str = "f1"
+
     evaluation_split = prediction_split = "predict"
     code = (alignment, dataset)
     in_windows = True
@@ -110,6 +111,11 @@ class SquadTask(FineTuningTask):
         if self.threshold is not None and math.isnan(self.threshold):
             raise InputError("--null_score_diff_threshold is not a number; leave it "
                              "out to use the best threshold.")
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The metrics of the answers after the threshold is applied."""
+        return "f1", "exact" if self.version_2 else "exact_match"
 
     @property
     def name(self) -> str:
