@@ -241,6 +241,7 @@ def use_recipe_for_data(
         length_of: Callable[[Any, FullTokenizer], int]) -> FullTokenizer:
     """Sets flags that were not given according to the training examples, and returns the
     tokenizer, for `settings`."""
+    cli_flags.check_output_dir()
     if not FLAGS["max_seq_length"].present:
         FLAGS.max_seq_length = 8  # The recipe sets it; no config has fewer positions.
     config = model_config()
