@@ -24,11 +24,11 @@ from absl import flags, logging
 from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
 from albert_tf.checkpoints.folders import holds_checkpoint
-from albert_tf.cli import checks, finetuning_flags, flags as cli_flags
+from albert_tf.cli import checks, finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
-from albert_tf.finetuning.classification import task as classification, custom, glue
-from albert_tf.finetuning.recipes import RECIPES
+from albert_tf.finetuning.classification import (
+    task as classification, custom, glue, weights)
 from albert_tf.finetuning.course import fine_tune
 
 FLAGS = flags.FLAGS
@@ -39,6 +39,8 @@ _FLAG_OF_SPLIT = {"train": "--do_train", "dev": "--do_eval", "test": "--do_predi
 finetuning_flags.define_flags(
     max_seq_length=512, do_train=False, do_eval=False, learning_rate=5e-5,
     save_checkpoints_steps=1000)
+FLAGS["save_checkpoints_steps"].help += (
+    " With --do_eval, a tenth of the steps by default for your own data.")
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string(
@@ -47,10 +49,6 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "data_dir", "", "Folder of the data: the GLUE download, the task's folder in it, "
     "or the folder of the files of a custom task.")
-flags.DEFINE_integer("train_step", 1000, "Number of training steps in total.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_string(
     "unlabeled_file", None, "Files of additional training texts without labels, for "
     "which only --teacher gives a target. One text per line (a tab between the texts of "
@@ -81,6 +79,10 @@ flags.DEFINE_list("labels", None, "The labels in the order of the model's output
                   "default: those that the schema of the training file names "
                   "(Parquet), those of the training file, sorted, or of the model that "
                   "is used; for a GLUE task, the task's.")
+flags.DEFINE_list(
+    "class_weights", None, "Weights of the labels in the training loss, if their "
+    "frequencies are uneven: balanced, so that all labels count the same, or a weight for "
+    "each label, no=1,yes=4.5, where others have 1. Default: equal weights.")
 flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
 flags.DEFINE_bool(
     "multi_label", False, "Custom task: a text has any number of the labels. "
@@ -103,7 +105,7 @@ _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
          "dropout_prob", "text_column", "text_b_column", "label_column", "header",
          "labels", "regression", "multi_label", "label_separator", "label_threshold",
-         "delimiter", "early_exit")
+         "delimiter", "early_exit", "metric")
 
 
 # What outputs are for, and the advice for a model of this kind.
@@ -252,26 +254,26 @@ def main(argv):
             "text_column", "text_b_column", "label_column", "header", "delimiter",
             *["label_separator"] * FLAGS.multi_label),
         **finetuning_flags.values("early_exit", "exit_weight", "label_threshold"))
+    task = dataclasses.replace(finetuning_flags.chosen(task), class_weights=(
+        weights.parse(FLAGS.class_weights or ()) or ""))
     _check_problem(task.problem_type)
     if task.labels:
         finetuning_flags.check_labels("classification", len(task.labels))
-    if FLAGS.recipe and FLAGS.do_train:
-        if task.name not in RECIPES:
-            raise InputError(
-                "--recipe: the paper has no settings for "
-                f"{'a custom task' if FLAGS.task_name == 'custom' else task.name}; "
-                "leave the flag out.")
-        finetuning_flags.use_recipe(
-            task.name, num_train_steps="train_step",
-            warmup_steps="warmup_step")
+    is_own, tokenizer = task.name == "custom", None
+    if FLAGS.recipe and FLAGS.do_train and is_own:
+        tokenizer = finetuning_flags.use_recipe_for_data(
+            task.readers["train"](FLAGS.data_dir).examples, task.length_of)
+    elif FLAGS.recipe and FLAGS.do_train:
+        finetuning_flags.use_recipe(task.name)
     settings = finetuning_flags.settings(
-        FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name, labels=task.labels,
-        problem_type=task.problem_type,
+        _KEPT, task=task.name, labels=task.labels, problem_type=task.problem_type,
+        known_tokenizer=tokenizer, own_data=is_own,
         data=dict.fromkeys(_USE_OF_SPLIT, FLAGS.data_dir),
         options=finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
             "dropout_prob", "num_length_buckets",
-            *["early_exit", "exit_weight"] * FLAGS.early_exit))
+            *["early_exit", "exit_weight"] * FLAGS.early_exit,
+            *["class_weights"] * bool(FLAGS.class_weights)))
     fine_tune(task, settings, functools.partial(_export, task, settings))
 
 
@@ -280,5 +282,5 @@ if __name__ == "__main__":
         "task_name data_dir train_file dev_file test_file text_column "
         "label_column output_dir init_checkpoint do_train do_eval do_predict "
         "recipe max_seq_length train_batch_size learning_rate train_step "
-        "warmup_step save_checkpoints_steps early_stopping num_seeds dtype "
+        "num_train_epochs warmup_step save_checkpoints_steps metric early_stopping num_seeds dtype "
         "gradient_accumulation_steps distribution_strategy tpu export_dir"))

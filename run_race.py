@@ -36,7 +36,7 @@ FLAGS = flags.FLAGS
 
 finetuning_flags.define_flags(
     max_seq_length=512, do_train=True, do_eval=True, learning_rate=1e-5,
-    save_checkpoints_steps=100)
+    save_checkpoints_steps=100, train_step=12000, warmup_step=1000)
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
 FLAGS["recipe"].help += (
@@ -50,10 +50,6 @@ flags.DEFINE_string(
     "data_dir", "", "The folder RACE as downloaded, or the folder that contains it, or "
     "a folder of Parquet or Arrow files with a row for each question (train*.parquet, "
     "validation*.parquet, test*.parquet).")
-flags.DEFINE_integer("train_step", 12000, "Number of training steps in total.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("warmup_step", 1000, "Number of steps of linear warm-up.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
 finetuning_flags.define_prediction_flags()
 flags.DEFINE_integer(
@@ -88,9 +84,7 @@ def _use_recipe():
     # The released models of version 2 have no dropout in their config.
     config = finetuning_flags.model_config()
     dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
-    name = "race" if dropout else "race-v2"
-    finetuning_flags.use_recipe(
-        name, num_train_steps="train_step", warmup_steps="warmup_step")
+    finetuning_flags.use_recipe("race" if dropout else "race-v2")
 
 
 def main(argv):
@@ -114,10 +108,10 @@ def main(argv):
             f"--max_qa_length={FLAGS.max_qa_length} leaves no room for the passage in "
             f"--max_seq_length={FLAGS.max_seq_length}; give less than {room}, or a "
             "larger --max_seq_length.")
-    task = RaceTask(**finetuning_flags.values(
-        "max_seq_length", "max_qa_length", *_LEVELS))
+    task = finetuning_flags.chosen(RaceTask(**finetuning_flags.values(
+        "max_seq_length", "max_qa_length", *_LEVELS)))
     settings = finetuning_flags.settings(
-        FLAGS.train_step, FLAGS.warmup_step, _KEPT + _LEVELS,
+        _KEPT + _LEVELS,
         data=dict.fromkeys(_FILE_OF_SPLIT, FLAGS.data_dir),
         options=finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
@@ -130,5 +124,5 @@ if __name__ == "__main__":
     script.run(main, first_flags=(
         "data_dir output_dir init_checkpoint do_train do_eval do_predict recipe "
         "max_seq_length max_qa_length train_batch_size learning_rate train_step "
-        "warmup_step save_checkpoints_steps num_seeds dtype "
+        "num_train_epochs warmup_step save_checkpoints_steps num_seeds dtype "
         "gradient_accumulation_steps distribution_strategy tpu export_dir"))

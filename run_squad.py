@@ -29,7 +29,7 @@ FLAGS = flags.FLAGS
 
 finetuning_flags.define_flags(
     max_seq_length=384, do_train=False, do_eval=False, learning_rate=5e-5,
-    save_checkpoints_steps=1000)
+    save_checkpoints_steps=1000, num_train_epochs=3.0)
 FLAGS["do_eval"].help += " Uses --predict_file, which must have answers."
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
@@ -59,18 +59,6 @@ flags.DEFINE_integer("doc_stride", 128,
 flags.DEFINE_integer("max_query_length", 64, "Maximum length of a question in tokens; "
                      "longer ones are cut.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE(checks.Number(), "num_train_epochs", 3.0,
-             "Number of passes over the training questions.")
-flags.DEFINE_integer("num_train_steps", 0,
-                     "Number of training steps in total; 0: given by "
-                     "--num_train_epochs.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
-flags.DEFINE(checks.Number(upper_bound=1), "warmup_proportion", 0.1,
-             "Fraction of the training steps that are linear warm-up.")
-flags.DEFINE_integer("num_warmup_steps", -1,
-                     "Number of steps of linear warm-up; -1: given by "
-                     "--warmup_proportion.",
-                     lower_bound=-1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("n_best_size", 20, "Number of candidate answers kept for each "
                      "question and, for SQuAD 1.1, of starts and of ends tried in each "
                      "window.",
@@ -103,7 +91,8 @@ flags.DEFINE_enum(
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
          "do_lower_case", "strip_accents", "dropout_prob", "start_n_top", "end_n_top",
-         "n_best_size", "max_answer_length", "answer_language")
+         "n_best_size", "max_answer_length", "answer_language",
+         "metric")
 
 
 def _export(task, settings, model, metrics, step):
@@ -118,17 +107,6 @@ def _export(task, settings, model, metrics, step):
            threshold)
 
 
-def _use_recipe() -> None:
-    steps, flag_of = "num_train_steps", {}
-    # --num_train_epochs and --warmup_proportion override the recipe's steps, too.
-    if not (FLAGS["num_train_epochs"].present or FLAGS[steps].present):
-        flag_of[steps] = steps
-        if not FLAGS["warmup_proportion"].present:
-            flag_of["warmup_steps"] = "num_warmup_steps"
-    name = "squad-2.0" if FLAGS.version_2_with_negative else "squad-1.1"
-    finetuning_flags.use_recipe(name, **flag_of)
-
-
 def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
@@ -136,11 +114,6 @@ def main(argv):
     checks.check_needs(
         "null_score_diff_threshold answer_at_threshold start_n_top end_n_top",
         FLAGS.version_2_with_negative, "--version_2_with_negative")
-    if FLAGS.do_train:
-        checks.say_unused("num_train_epochs", not FLAGS.num_train_steps,
-                          "beside --num_train_steps")
-        checks.say_unused("warmup_proportion", FLAGS.num_warmup_steps < 0,
-                          "beside --num_warmup_steps")
     finetuning_flags.check_prediction_file(
         tables.written_format_of, "train_file", "predict_file")
     if FLAGS.do_train and not FLAGS.train_file:
@@ -149,16 +122,16 @@ def main(argv):
         raise InputError("give --predict_file, the questions to "
                          f"{'predict' if FLAGS.do_predict else 'evaluate on'}.")
     if FLAGS.recipe and FLAGS.do_train:
-        _use_recipe()
-    task = SquadTask(
+        finetuning_flags.use_recipe(
+            "squad-2.0" if FLAGS.version_2_with_negative else "squad-1.1")
+    task = finetuning_flags.chosen(SquadTask(
         FLAGS.version_2_with_negative, threshold=FLAGS.null_score_diff_threshold,
         must_score=FLAGS.do_eval, **finetuning_flags.values(
             "max_seq_length", "doc_stride", "max_query_length", "n_best_size",
             "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold",
-            "answer_language",
-            "num_train_epochs", "warmup_proportion"))
+            "answer_language")))
     settings = finetuning_flags.settings(
-        FLAGS.num_train_steps, FLAGS.num_warmup_steps, _KEPT, task=task.name,
+        _KEPT, task=task.name,
         data={"train": FLAGS.train_file, "predict": FLAGS.predict_file},
         options=finetuning_flags.values(
             *_KEPT, "learning_rate", "optimizer", "num_length_buckets"),

@@ -18,6 +18,7 @@ Once the model is trained, --do_predict needs only --output_dir and the sentence
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import dataclasses
 import functools
 
 from absl import flags, logging
@@ -36,6 +37,8 @@ finetuning_flags.define_flags(
 FLAGS["max_seq_length"].help = (
     "Maximum length of a sequence in tokens; longer sentences are split into "
     "overlapping windows.")
+FLAGS["save_checkpoints_steps"].help += (
+    " With --do_eval, a tenth of the steps by default.")
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
 _OF_IOBES = ("bioes", "bilou", "bmes", "bmewo")
@@ -44,10 +47,6 @@ for _split, _use in _USE_OF_SPLIT.items():
     flags.DEFINE_string(f"{_split}_file", None, f"File of sentences to {_use}; may "
                         "be .gz. Several paths or globs, separated by commas, are one "
                         "set.")
-flags.DEFINE_integer("train_step", 1000, "Number of training steps in total.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
 flags.DEFINE_enum(
     "data_format", "auto", ["auto", *readers.FORMATS], "Format of the files; auto: "
@@ -90,7 +89,7 @@ flags.DEFINE_integer("doc_stride", 64, "Distance between the starts of consecuti
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "strip_accents",
          "dropout_prob", "labels", "scheme", "strict", "split_words", "strip_numbers",
-         "tag_column", "word_column")
+         "tag_column", "word_column", "metric")
 
 
 def _export(task, settings, model, metrics, step):
@@ -134,23 +133,25 @@ def main(argv):
     finetuning_flags.use_kept_task(_KEPT)
     finetuning_flags.check_work()
     finetuning_flags.clean_labels()
-    if FLAGS.recipe and FLAGS.do_train:
-        raise InputError("--recipe: the paper has no settings for tagging; leave the "
-                         "flag out.")
-    task = _task()
+    task, tokenizer = finetuning_flags.chosen(_task()), None
     finetuning_flags.check_labels("token_classification", len(task.labels))
+    if FLAGS.recipe and FLAGS.do_train:
+        sentences, _ = task.reading.read(FLAGS.train_file, task.scheme, True)
+        tokenizer = finetuning_flags.use_recipe_for_data(sentences, task.length_of)
+        task = dataclasses.replace(task, max_seq_length=FLAGS.max_seq_length)
     settings = finetuning_flags.settings(
-        FLAGS.train_step, FLAGS.warmup_step, _KEPT,
+        _KEPT,
         data={split: FLAGS[f"{split}_file"].value for split in _USE_OF_SPLIT},
         options=finetuning_flags.values(
             "learning_rate", "warmup_step", "optimizer", "num_length_buckets", *_KEPT),
-        task=task.name, head="token_classification", labels=list(task.labels))
+        task=task.name, head="token_classification", labels=list(task.labels),
+        known_tokenizer=tokenizer, own_data=True)
     fine_tune(task, settings, functools.partial(_export, task, settings))
 
 
 if __name__ == "__main__":
     script.run(main, first_flags=(
         "train_file dev_file test_file output_dir init_checkpoint do_train "
-        "do_eval do_predict max_seq_length train_batch_size learning_rate "
-        "train_step warmup_step save_checkpoints_steps early_stopping num_seeds "
+        "do_eval do_predict recipe max_seq_length train_batch_size learning_rate "
+        "train_step num_train_epochs warmup_step save_checkpoints_steps early_stopping num_seeds "
         "dtype gradient_accumulation_steps distribution_strategy tpu export_dir"))

@@ -51,6 +51,10 @@ MAY_IMPORT = {
 MAY_IMPORT_ONLY = {"serving.saved_model": {
     "errors", "files", "text_files", "finetuning.classification.head",
     "tokenization.in_graph"},
+    # The public function, which stands on everything that a script does.
+    "finetuning.from_python": {
+        "files", "errors", "checkpoints", "finetuning", "finetuning.classification",
+        "jobs", "serving.predict", "training"},
     # What `python -m albert_tf` runs, which nothing imports.
     "__main__": {"cli.commands"}}
 

@@ -21,12 +21,14 @@ _RUN = (
     re.escape(RUN_FILE), r"(options|task|vocabulary|best_metric|eval_results"
     r"|evaluation_set|first_save|seeds)\.json", r"metrics\.jsonl", r"curves\.png",
     r"run\.lock")
-_FOLDERS = (r"tensorboard", r"eval_predictions", r"seed-\d+(-retry-\d+)?")
+# The folder of rows that were given from Python.
+PYTHON_DATA = "finetune_data"
+_FOLDERS = (r"tensorboard", r"eval_predictions", PYTHON_DATA, r"seed-\d+(-retry-\d+)?")
 # The folder of a task in finetuning → what it writes besides.
 _TASKS = {
     "classification": (
         r"(test_results|submit_results|predictions|[A-Z][\w-]*)\.tsv",
-        r"eval_report\.txt", r"early_exit\.(json|png)"),
+        r"eval_report\.(txt|png)", r"early_exit\.(json|png)"),
     "race": (r"predictions\.(tsv|json)", r"predict_results\.json"),
     "squad": (
         r"(predictions|nbest_predictions|null_odds|predict_results|null_threshold)"

@@ -24,7 +24,8 @@ from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
-from albert_tf.finetuning.recipes import published_size, recipe_for
+from albert_tf.finetuning.recipes import (
+    NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data, sampled)
 from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.finetuning.task import Settings
 from albert_tf.tokenization import tokenizer_json
@@ -35,9 +36,15 @@ from albert_tf.training.memory import Sequences
 FLAGS = flags.FLAGS
 
 
-def define_flags(**defaults: Any) -> None:
+# The names of the flags of steps and of warm-up: those of the original scripts.
+_STEP_FLAGS = (("train_step", "warmup_step"), ("num_train_steps", "num_warmup_steps"))
+
+
+def define_flags(train_step: int = 1000, warmup_step: int = 0,
+                 num_train_epochs: Optional[float] = None, **defaults: Any) -> None:
     """Defines the flags of the model, the devices and the training loop, and those of
-    all fine-tuning tasks; `defaults` are the task's."""
+    all fine-tuning tasks; `defaults` are the task's. `num_train_epochs` is for a task
+    whose runs have epochs by default."""
     cli_flags.define_model_flags()
     cli_flags.define_device_flags()
     cli_flags.define_training_flags(
@@ -55,6 +62,7 @@ def define_flags(**defaults: Any) -> None:
         "max_seq_length", defaults["max_seq_length"],
         "Maximum length of a sequence in tokens; longer ones are cut.",
         lower_bound=8, upper_bound=cli_flags.MOST)
+    _define_steps(train_step, warmup_step, num_train_epochs)
     flags.DEFINE_bool("do_train", defaults["do_train"], "Train the model.")
     flags.DEFINE_bool(
         "do_eval", defaults["do_eval"], "Evaluate each checkpoint during training, and "
@@ -67,6 +75,10 @@ def define_flags(**defaults: Any) -> None:
         "from_scratch", False,
         "Train from random weights. Without this flag, the run stops if it has neither "
         "--init_checkpoint nor a checkpoint in --output_dir.")
+    flags.DEFINE_string(
+        "metric", None, "Metric of the evaluation that chooses the best checkpoint, such "
+        "as accuracy, macro_f1 or matthews; a name that the task does not have is "
+        "refused with those that it has. Default: the task's.")
     flags.DEFINE_integer(
         "early_stopping", 0, "Stop training after N consecutive evaluations without "
         "improvement; 0: never.", lower_bound=0, upper_bound=cli_flags.MOST)
@@ -84,8 +96,10 @@ def define_flags(**defaults: Any) -> None:
         "recipe", False,
         "Use the paper's settings for the task (its appendix): dropout, batch size, "
         "learning rate, steps, warm-up and sequence length; for xlarge, a learning "
-        "rate of 5e-6, which it was reported to need. Explicit flags override the "
-        "recipe.")
+        "rate of 5e-6, which it was reported to need. For your own data: batch size, "
+        "learning rate, steps, warm-up and sequence length, according to the number "
+        "and length of the training examples and the model's width. Explicit flags "
+        "override the recipe.")
     cli_flags.define_teacher_flags("A model that was fine-tuned on the task", "labels")
     # Scripts that adopt this module's flags for --help adopt those of cli.flags, too.
     flags.adopt_module_key_flags(cli_flags)
@@ -117,6 +131,43 @@ def define_flags(**defaults: Any) -> None:
                          "Number of processes that compute features; 0: one per CPU "
                          "core.",
                          lower_bound=0, upper_bound=parallel.MOST_PROCESSES)
+
+
+def _define_steps(train_step: int, warmup_step: int, epochs: Optional[float]) -> None:
+    steps, warmup = _STEP_FLAGS[epochs is not None]
+    by_default = epochs is not None
+    flags.DEFINE_integer(
+        steps, 0 if by_default else train_step, "Number of training steps in total"
+        + by_default * "; 0: given by --num_train_epochs" + ".",
+        lower_bound=0 if by_default else 1, upper_bound=cli_flags.MOST)
+    flags.DEFINE(checks.Number(), "num_train_epochs", epochs,
+                 f"Number of passes over the training examples, instead of --{steps}.")
+    flags.DEFINE_integer(
+        warmup, -1 if by_default else warmup_step, "Number of steps of linear warm-up"
+        + by_default * "; -1: given by --warmup_proportion" + ".",
+        lower_bound=-1 if by_default else 0, upper_bound=cli_flags.MOST)
+    flags.DEFINE(
+        checks.Number(upper_bound=1), "warmup_proportion", 0.1 if by_default else None,
+        f"Fraction of the training steps that are linear warm-up, instead of --{warmup}"
+        + "; 0.1 with --num_train_epochs" * (not by_default) + ".")
+
+
+def _step_flags() -> tuple[str, str]:
+    """Returns the names of the script's flags of steps and of warm-up."""
+    return next(names for names in _STEP_FLAGS if names[0] in FLAGS)
+
+
+def _schedule() -> dict[str, Any]:
+    """Returns the arguments of Settings on epochs and warm-up, and the number of steps,
+    0 if it is given by the epochs."""
+    steps, warmup = _step_flags()
+    by_epochs = FLAGS["num_train_epochs"].present
+    by_share = FLAGS["warmup_proportion"].present or (
+        by_epochs and not FLAGS[warmup].present)
+    given = {name: FLAGS[name].value for name in ("num_train_epochs", "warmup_proportion")
+             if FLAGS[name].value is not None}
+    return {**given, "num_train_steps": 0 if by_epochs else FLAGS[steps].value,
+            "num_warmup_steps": -1 if by_share else FLAGS[warmup].value}
 
 
 def define_export_flags() -> None:
@@ -178,14 +229,44 @@ _FLAG_OF_RECIPE = dict(
     max_seq_length="max_seq_length")
 
 
-def use_recipe(name: str, **flag_of: str) -> None:
+def use_recipe(name: str) -> None:
     """Sets flags that were not given to the values of a recipe (finetuning.recipes) for
-    the model's size and version; `flag_of` maps further fields to their flags."""
+    the model's size and version."""
     # This checks the config against --max_seq_length, which the recipe may change.
-    recipe = recipe_for(name, *published_size(model_config()))
+    _use(name, recipe_for(name, *published_size(model_config())))
+
+
+def use_recipe_for_data(
+        examples: Sequence[Any],
+        length_of: Callable[[Any, FullTokenizer], int]) -> FullTokenizer:
+    """Sets flags that were not given according to the training examples, and returns the
+    tokenizer, for `settings`."""
+    cli_flags.check_output_dir()
+    if not FLAGS["max_seq_length"].present:
+        FLAGS.max_seq_length = 8  # The recipe sets it; no config has fewer positions.
+    config = model_config()
+    its_tokenizer = tokenizer(config)
+    _use("for your own data", recipe_for_data(
+        len(examples), [length_of(example, its_tokenizer)
+                        for example in sampled(examples)], config,
+        FLAGS["train_batch_size"].present and FLAGS.train_batch_size))
+    return its_tokenizer
+
+
+def _use(name: str, recipe: Recipe) -> None:
+    """Sets flags that were not given to those of a recipe. Epochs and shares override
+    its steps."""
+    steps, warmup = _step_flags()
+    flag_of = {}
+    if not (FLAGS["num_train_epochs"].present
+            or FLAGS[steps].present and FLAGS[warmup].default < 0):
+        flag_of["num_train_steps"] = steps
+        if not FLAGS["warmup_proportion"].present:
+            flag_of["warmup_steps"] = warmup
     script.use_recipe(name, {
         flag: getattr(recipe, field)
-        for field, flag in {**_FLAG_OF_RECIPE, **flag_of}.items()}, recipe.source)
+        for field, flag in {**_FLAG_OF_RECIPE, **flag_of}.items()
+        if getattr(recipe, field) is not None}, recipe.source)
 
 
 def use_kept_task(names: Sequence[str]) -> None:
@@ -210,6 +291,15 @@ def use_kept_task(names: Sequence[str]) -> None:
     if not (FLAGS.vocab_file or FLAGS.spm_model_file):
         copy = os.path.join(FLAGS.output_dir, task["vocabulary"]["file"])
         FLAGS[task.get("vocabulary_flag", "spm_model_file")].value = copy
+
+
+def chosen(task: Any) -> Any:
+    """Returns the task with the metric of --metric. The flag is left open if it is the
+    task's own."""
+    result = task.chosen_by(FLAGS.metric) if FLAGS.metric else task
+    if result is task:
+        FLAGS.metric = None
+    return result
 
 
 def clean_labels() -> None:
@@ -283,11 +373,19 @@ def _check_combinations() -> None:
             f"{'init_checkpoint' if FLAGS.init_checkpoint else old} gives weights to "
             "start from; leave one of the two out.")
     if FLAGS.do_train:
-        checks.check_needs("early_stopping", FLAGS.do_eval, "--do_eval")
+        checks.check_needs("early_stopping metric", FLAGS.do_eval, "--do_eval")
+        for name, least, other, what in zip(
+                _step_flags(), (1, 0), ("num_train_epochs", "warmup_proportion"),
+                ("how long to train", "how long the warm-up is")):
+            given = FLAGS[name].present and FLAGS[name].value >= least
+            if given and FLAGS[other].present:
+                raise InputError(f"--{name} and --{other} both say {what}; leave one of "
+                                 "the two out.")
     checks.say_unused(
         "train_step warmup_step num_train_steps num_warmup_steps num_train_epochs "
         "warmup_proportion albert_dropout_prob dropout_prob early_stopping recipe "
-        "from_scratch unlabeled_file exit_weight", FLAGS.do_train, "without --do_train")
+        "from_scratch unlabeled_file exit_weight metric class_weights",
+        FLAGS.do_train, "without --do_train")
     checks.say_unused("eval_batch_size", FLAGS.do_eval, "without --do_eval")
     checks.say_unused("predict_batch_size all_probabilities", FLAGS.do_predict,
                       "without --do_predict")
@@ -359,24 +457,27 @@ def _check_several_runs() -> None:
                 "its own --random_seed and --output_dir.")
 
 
-def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *,
+def settings(kept: Sequence[str], *,
              data: Mapping[str, Optional[str]], options: Mapping[str, Any],
              feature_files: Mapping[str, str] = types.MappingProxyType({}),
+             known_tokenizer: Optional[FullTokenizer] = None, own_data: bool = False,
              **task: Any) -> Settings:
     """Builds the Settings from the flags of every task, and checks them before any long
     work.
 
     Args:
-      num_train_steps: the step at which training ends.
-      num_warmup_steps: the number of steps of linear warm-up.
       kept: the flags that define the task, for task.json.
       data: split → the path of its data.
       options: values for options.json, in addition to the options of the run.
       feature_files: split → the flag that names its file of features.
+      known_tokenizer: the tokenizer, if it was made before.
+      own_data: whether a run has NUM_EVALUATIONS evaluations unless
+        --save_checkpoints_steps is given.
       **task: JSON values for task.json; later runs must have the same `task` and
         `labels`.
     """
-    run = cli_flags.run_options(num_train_steps=num_train_steps)
+    schedule = _schedule()
+    run = cli_flags.run_options(num_train_steps=schedule.pop("num_train_steps"))
     cli_flags.check_init_checkpoint()
     if not FLAGS.do_train:
         check_start()  # A model is missing, not a config.
@@ -387,7 +488,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
     # The shortest possible sequence: the real lengths are checked once they are known.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if FLAGS.do_train else {}
     cli_flags.check_memory(config, run, **shortest)
-    its_tokenizer = tokenizer(config)
+    its_tokenizer = known_tokenizer or tokenizer(config)
     check_start()
     _check_several_runs()
     cli_flags.check_teacher()
@@ -399,7 +500,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
         run, config, its_tokenizer, FLAGS[flag].value, cli_flags.make_strategy,
-        num_warmup_steps=num_warmup_steps, num_lengths=FLAGS.num_length_buckets,
+        **schedule, num_lengths=FLAGS.num_length_buckets,
         features_dir=FLAGS.cached_dir or FLAGS.output_dir,
         export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
         check_memory=functools.partial(cli_flags.check_memory, config, run),
@@ -409,6 +510,9 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
         prediction_file="prediction_file" in FLAGS and FLAGS.prediction_file or "",
         all_probabilities="all_probabilities" in FLAGS and FLAGS.all_probabilities,
         teacher=FLAGS.teacher or "",
+        num_evaluations=NUM_EVALUATIONS * (
+            own_data and FLAGS.do_train and FLAGS.do_eval
+            and not FLAGS["save_checkpoints_steps"].present),
         kept={**task, "vocabulary_flag": flag, "vocabulary": its_tokenizer.keeps,
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",

@@ -320,8 +320,7 @@ def run_options(**task_options: Any) -> RunOptions:
 
     `task_options` are fields that the task sets itself, such as num_train_steps.
     """
-    if not FLAGS.output_dir:
-        raise InputError("give the folder for checkpoints: --output_dir=FOLDER.")
+    check_output_dir()
     script.check_packages("tensorflow", "tf_keras", "official", "orbit")
     use_old_flags()
     files.check_folder(FLAGS.output_dir, "--output_dir")
@@ -359,6 +358,12 @@ def run_options(**task_options: Any) -> RunOptions:
         evaluate=any(name in FLAGS and FLAGS[name].value
                      for name in ("do_eval", "eval_input_file")))
     return options
+
+
+def check_output_dir() -> None:
+    """Raises InputError without --output_dir."""
+    if not FLAGS.output_dir:
+        raise InputError("give the folder for checkpoints: --output_dir=FOLDER.")
 
 
 def _check_folders() -> None:

@@ -61,11 +61,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     # 2. Read the examples, whose number may determine the number of steps.
     sets = _read(task, settings)
     if settings.do_train:
-        num_train_steps, num_warmup_steps = task.schedule(
-            len(sets["train"].examples), settings)
-        settings = dataclasses.replace(
-            settings, num_warmup_steps=num_warmup_steps,
-            run=dataclasses.replace(settings.run, num_train_steps=num_train_steps))
+        settings = settings.scheduled(len(sets["train"].examples))
     # 3. Prepare the output paths, so that no output overwrites an input.
     files.make_directory(folder, "--output_dir")
     paths = _feature_paths(settings, sets)
@@ -309,7 +305,7 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
     tf_keras.utils.set_random_seed(options.step.random_seed)
     head = task.head(settings)
     model, objective = AlbertForTask(settings.config, head), head.objective()
-    optimizer, taught, train_data = None, None, {}
+    optimizer, learns, train_data = None, objective, {}
     if settings.do_train:
         train_data = {run_folder.TRAIN_DATA: task.sources("train", sets["train"])}
         optimizer = optimization.create_optimizer(
@@ -317,15 +313,16 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
             optimizer=settings.optimizer)
         optimizer.build(model.trainable_variables)
         optimization.log_parameter_groups(model.trainable_variables, optimizer)
-        taught = teaching and teaching.around(
-            objective, head.targets, options.step.dtype)
+        learns = task.objective(head, sets["train"])
+        if teaching:
+            learns = teaching.around(learns, head.targets, options.step.dtype)
     # 2. Define what the model learns and how it is scored. An initial checkpoint needs
     # to have the encoder only; all other weights may be new.
     learned = losses.Task(
         model, scored_alone(objective) if head.scored_alone else objective,
         task.main_metric, score,
         may_be_new=lambda name: not name.startswith("bert/"),
-        on_report=watch.reported, training_objective=taught or objective,
+        on_report=watch.reported, training_objective=learns,
         labels=settings.kept.get("labels", ()))
     # 3. Define the batches.
     batches = FeatureBatches(
@@ -346,9 +343,11 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
 def _evaluation_set(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any]
                     ) -> dict[str, Any]:
     """Returns what the scores of evaluations depend on besides the model."""
-    split = task.evaluation_split
-    return {**task.sources(split, sets[split]), **task.scoring()
-            } if settings.do_eval else {}
+    if not settings.do_eval:
+        return {}
+    split, metric = task.evaluation_split, settings.kept.get("flags", {}).get("metric")
+    return {**task.sources(split, sets[split]), **task.scoring(),
+            **({"metric": metric} if metric else {})}
 
 
 class _Watch(contextlib.AbstractContextManager):

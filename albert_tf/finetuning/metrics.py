@@ -66,6 +66,7 @@ METRICS = {
 }
 _OF_LABELS = ("micro_f1", "exact_match")
 _OF_NUMBERS = ("pearson", "spearman", "mse")
+LOWER_IS_BETTER = ("mse",)
 # These are 0/0 if all labels are equal.
 CORRELATIONS = ("matthews", "pearson", "spearman")
 # GLUE's score of a task with two metrics is their mean.
@@ -148,18 +149,23 @@ def diverged(what: str) -> DivergenceError:
 # ---- a model that has not learned ------------------------------------------
 
 
-def entropy_by_label(labels: np.ndarray) -> float:
+def entropy_by_label(labels: np.ndarray, weights: Sequence[float] = ()) -> float:
     """Returns the mean entropy of labels [N, K], each given or not: the loss of a model
-    that knows only how frequent each label is."""
-    return float(np.mean([entropy(column) for column in np.transpose(labels)]))
+    that knows only how frequent each label is. With `weights` [K], labels that are given
+    count as often."""
+    return float(np.mean([
+        entropy(column, [1, weights[i]] if len(weights) else ())
+        for i, column in enumerate(np.transpose(labels))]))
 
 
-def entropy(labels: np.ndarray) -> float:
+def entropy(labels: np.ndarray, weights: Sequence[float] = ()) -> float:
     """Returns the entropy of class ids [N]: the loss of a model that knows only how
-    frequent each class is."""
-    counts = np.bincount(labels)
-    shares = counts[counts > 0] / len(labels)
-    return float(-(shares * np.log(shares)).sum())
+    frequent each class is. With `weights` [K], it is the loss in which each class counts
+    as often."""
+    counts = np.bincount(labels, minlength=len(weights)) * (
+        np.asarray(weights, np.float64) if len(weights) else 1)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum() * counts.sum() / len(labels))
 
 
 def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]

@@ -8,7 +8,7 @@ Shapes: B batch, K labels.
 """
 
 import dataclasses
-from typing import Callable
+from typing import Callable, Sequence
 
 import tensorflow as tf
 
@@ -59,27 +59,37 @@ def mean_over_examples(example_loss: ExampleLoss, accuracies: ExampleMetrics,
                      lambda outputs, features: predictions(outputs))
 
 
-def one_label(predictions: Callable[[Tensors], Tensors]) -> Objective:
+def one_label(predictions: Callable[[Tensors], Tensors],
+              weights: Sequence[float] = ()) -> Objective:
     """Returns the softmax cross-entropy of `logits` [B, K] and `label_ids` int [B, 1]
     (`classifier_utils.create_model`, `race_utils.create_model` in the original
-    implementation)."""
+    implementation), times the weight of the label, if there are `weights` [K]
+    (classification.weights)."""
+    def loss(outputs: Tensors, features: Tensors):
+        labels = integers(features["label_ids"])
+        values = cross_entropy(outputs["logits"], labels)
+        return values * tf.gather(tf.constant(weights), labels) if len(weights) else values
+
     return mean_over_examples(
-        lambda outputs, features: cross_entropy(
-            outputs["logits"], integers(features["label_ids"])),
-        lambda outputs, features: {"accuracy": hits(
+        loss, lambda outputs, features: {"accuracy": hits(
             outputs["logits"], integers(features["label_ids"]))}, predictions)
 
 
-def several_labels(predictions: Callable[[Tensors], Tensors]) -> Objective:
+def several_labels(predictions: Callable[[Tensors], Tensors],
+                   weights: Sequence[float] = ()) -> Objective:
     """Returns the sigmoid cross-entropy of `logits` [B, K] and `label_ids` float [B, K],
     1 for each label of an example and 0 for the others; the mean over the labels
-    (`BCEWithLogitsLoss` in transformers)."""
+    (`BCEWithLogitsLoss` in transformers). `weights` [K] multiply the terms of the labels
+    that an example has."""
     def labels(features: Tensors):
         return tf.cast(features["label_ids"], tf.float32)
 
     def loss(outputs: Tensors, features: Tensors):
-        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(
-            labels(features), tf.cast(outputs["logits"], tf.float32)), axis=-1)
+        logits = tf.cast(outputs["logits"], tf.float32)
+        values = tf.nn.weighted_cross_entropy_with_logits(
+            labels(features), logits, tf.constant(weights)) if len(weights) else (
+                tf.nn.sigmoid_cross_entropy_with_logits(labels(features), logits))
+        return tf.reduce_mean(values, axis=-1)
 
     def metrics(outputs: Tensors, features: Tensors):
         right = tf.equal(outputs["logits"] > 0, labels(features) > 0.5)

@@ -1,10 +1,13 @@
 """Settings for fine-tuning on a task: the paper's table 14, and other known settings.
 
-`recipe_for` returns them for a task and a model size; `--recipe` uses them.
+`recipe_for` returns them for a task and a model size, and `recipe_for_data` for a user's
+own data; `--recipe` uses them.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple, Sequence
+
+import numpy as np
 
 from albert_tf.config import AlbertConfig
 
@@ -17,15 +20,15 @@ class Recipe:
 
     Attributes:
       albert_dropout: both dropout rates inside the model, that of hidden values and
-        that of attention probabilities.
-      classifier_dropout: the dropout rate before the task's head.
+        that of attention probabilities; None: those of the model.
+      classifier_dropout: the dropout rate before the task's head; None: the default.
       learning_rate: the highest learning rate, reached after `warmup_steps`.
       num_train_steps: the number of training steps, including the warm-up.
       source: where the settings come from.
     """
 
-    albert_dropout: float
-    classifier_dropout: float
+    albert_dropout: float | None
+    classifier_dropout: float | None
     batch_size: int
     learning_rate: float
     num_train_steps: int
@@ -102,6 +105,54 @@ def recipe_for(name: str, size: str = "", version: int = 1) -> Recipe:
     if most is _NO_SOURCE and recipe is not RECIPES["race-v2"]:
         return dataclasses.replace(recipe, source=most.source)
     return recipe
+
+
+# Training examples from which on → epochs and batch size. The paper trains about ten
+# epochs on sets of up to 100,000 examples, and three to five on larger ones.
+_BY_EXAMPLES = ((200_000, 3, 32), (20_000, 5, 32), (1_000, 10, 32), (0, 20, 16))
+_FEWEST_STEPS = 100
+# Width of the model from which on → learning rate. The narrow models of
+# docs/RESULTS.md need higher rates than the released ones.
+_BY_WIDTH = ((768, 2e-5), (300, 1e-4), (0, 5e-4))
+# The share of the texts that the length holds, and of which numbers it is a multiple.
+_HELD, _MULTIPLE = 0.99, 8
+_SAMPLED = 1000  # texts are tokenized to find it
+NUM_EVALUATIONS = 10
+
+
+def sampled(examples: Sequence[Any]) -> Sequence[Any]:
+    """Returns about _SAMPLED examples, evenly spaced."""
+    return examples[::max(1, len(examples) // _SAMPLED)]
+
+
+def recipe_for_data(num_examples: int, lengths: Sequence[int], config: AlbertConfig,
+                    batch_size: int = 0) -> Recipe:
+    """Returns settings for a user's own data. They extend the paper's to other sizes,
+    and have not been measured on many sets.
+
+        recipe_for_data(5000, [20, 31, 26], AlbertConfig.named("base")).num_train_steps
+        # 1562
+
+    Args:
+      num_examples: the number of training examples.
+      lengths: the numbers of tokens of some of them, with [CLS] and [SEP].
+      config: the model's, whose width and size decide the learning rate.
+      batch_size: the number of examples in a batch; 0: given by num_examples.
+    """
+    epochs, own_size = next((epochs, size) for least, epochs, size in _BY_EXAMPLES
+                            if num_examples >= least)
+    batch_size = batch_size or own_size
+    steps = max(_FEWEST_STEPS, num_examples * epochs // batch_size)
+    rate = next(rate for width, rate in _BY_WIDTH if config.hidden_size >= width)
+    most = HIGHEST_RATES.get(published_size(config), _PAPER).rate
+    length = int(np.quantile(lengths, _HELD, method="inverted_cdf"))
+    return Recipe(
+        None, None, batch_size, min(rate, most or rate), steps,
+        # As in the paper, a quarter of short runs, such as those on MRPC and RTE.
+        steps // (4 if steps <= 800 else 10),
+        min(-(-length // _MULTIPLE) * _MULTIPLE, config.max_position_embeddings),
+        f"the size of the data, {num_examples} examples of which "
+        f"{_HELD:.0%} have up to {length} tokens")
 
 
 def published_size(config: AlbertConfig) -> tuple[str, int]:

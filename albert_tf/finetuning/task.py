@@ -9,11 +9,16 @@ import abc
 import dataclasses
 import functools
 import types
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import (
+    Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar)
+
+from absl import logging
 
 from albert_tf import files
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.metrics import LOWER_IS_BETTER
 from albert_tf.modeling.heads import Head
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -26,10 +31,17 @@ class Settings:
     """The settings of a fine-tuning run, the same for every task.
 
     Attributes:
-      run: the options of the run; a task may change num_train_steps (`schedule`).
+      run: the options of the run; without num_train_steps, num_train_epochs gives
+        them.
       vocabulary: the path of the tokenizer's file.
       make_strategy: a function that returns the tf.distribute strategy of the devices.
       data: split → the path of its data, for `FineTuningTask.read`.
+      num_train_epochs: the number of passes over the training examples, if
+        run.num_train_steps is 0.
+      num_evaluations: the number of evaluations in training; 0: given by
+        run.save_checkpoints_steps.
+      warmup_proportion: the fraction of the steps that are warm-up, if
+        num_warmup_steps is negative.
       dropout_prob: the dropout rate of the head's input.
       max_seq_length: the maximum length of a sequence in tokens.
       num_lengths: the number of static lengths to which sequences are padded; 1 pads
@@ -88,12 +100,45 @@ class Settings:
     temperature: float = 2.0
     teacher_hidden_weight: float = 0.0
     check_memory: Callable[..., None] = lambda **batches: None
+    num_train_epochs: float = 0.0
+    warmup_proportion: float = 0.1
+    num_evaluations: int = 0
     callbacks: Sequence[Callback] = ()
 
     @property
     def several(self) -> bool:
         """True if each run has its own folder."""
         return self.do_train and (self.num_seeds > 1 or self.restart_on_failure)
+
+    def scheduled(self, num_examples: int) -> "Settings":
+        """Returns the settings with the number of steps for a training set, and how
+        many of them are warm-up (run_squad_v1.py in the original implementation, which
+        counts questions, not their windows)."""
+        steps = self.run.num_train_steps or int(
+            num_examples / self.run.train_batch_size * self.num_train_epochs)
+        if steps < 1:
+            raise InputError(
+                f"{num_examples} training examples, --num_train_epochs="
+                f"{self.num_train_epochs:g} and --train_batch_size="
+                f"{self.run.train_batch_size} give no training step; increase "
+                "--num_train_epochs, or give a smaller batch.")
+        warmup = self.num_warmup_steps
+        if warmup < 0:
+            warmup = int(steps * self.warmup_proportion)
+        if not self.run.num_train_steps:
+            logging.info("%g epochs of %d examples are %d steps, %d of them warm-up.",
+                         self.num_train_epochs, num_examples, steps, warmup)
+        interval = self.run.save_checkpoints_steps
+        if self.num_evaluations:
+            interval = -(-steps // self.num_evaluations)
+            logging.info("The model is evaluated every %d steps (--save_checkpoints_steps"
+                         "=%d).", interval, interval)
+        return dataclasses.replace(
+            self, num_warmup_steps=warmup, run=dataclasses.replace(
+                self.run, num_train_steps=steps, save_checkpoints_steps=interval))
+
+
+Task = TypeVar("Task", bound="FineTuningTask")
 
 
 class FineTuningTask(abc.ABC):
@@ -104,6 +149,7 @@ class FineTuningTask(abc.ABC):
 
     Attributes:
       main_metric: the metric that chooses the best checkpoint; higher is better.
+      metric_names: the metrics of `score` that are reported.
       evaluation_split, prediction_split: the names of these sets; the training set's
         is "train".
       code: modules that compute the features, besides the task's own module and those
@@ -114,10 +160,24 @@ class FineTuningTask(abc.ABC):
     """
 
     main_metric: str
+    metric_names: Sequence[str]
     evaluation_split, prediction_split = "dev", "test"
     code: Sequence[types.ModuleType] = ()
     in_windows = False
     vectors_of_piece = 0
+
+    def chosen_by(self: Task, metric: str) -> Task:
+        """Returns the task, a dataclass, with another metric that chooses the best
+        checkpoint. Raises InputError if it is none of those of which a higher value is
+        better."""
+        able = [name for name in self.metric_names if name not in LOWER_IS_BETTER]
+        if metric not in able:
+            raise InputError(
+                f"--metric={metric}: the best checkpoint of this task can be chosen by "
+                f"{', '.join(able)}; give one of these, or leave the flag out "
+                f"({self.main_metric}).")
+        return (self if metric == self.main_metric
+                else dataclasses.replace(self, main_metric=metric))  # type: ignore
 
     # ---- data and features -------------------------------------------------
 
@@ -125,11 +185,6 @@ class FineTuningTask(abc.ABC):
     def read(self, where: str, split: str) -> Any:
         """Reads and checks the examples of a split. Returns an ExampleSet, or an object
         with its fields."""
-
-    def schedule(self, num_examples: int, settings: Settings) -> tuple[int, int]:
-        """Returns the number of training steps, and how many of them are warm-up."""
-        del num_examples
-        return settings.run.num_train_steps, settings.num_warmup_steps
 
     @abc.abstractmethod
     def spec(self, config: AlbertConfig) -> FeatureSpec:
@@ -172,6 +227,12 @@ class FineTuningTask(abc.ABC):
     def head(self, settings: Settings) -> Head:
         """Returns the head on the encoder, which defines outputs and objective."""
 
+    def objective(self, head: Head, data: Any) -> Any:
+        """Returns the training.losses.Objective of training on a set; that of
+        evaluation is the head's."""
+        del data
+        return head.objective()
+
     @abc.abstractmethod
     def score(self, data: Any, outputs: Mapping[str, Any],
               table: FeatureTable) -> Mapping[str, float]:
@@ -199,4 +260,7 @@ class FineTuningTask(abc.ABC):
 
     def kept_options(self, settings: Settings) -> dict[str, Any]:
         """Returns the values for options.json besides the options of the run."""
-        return dict(settings.options)
+        options = dict(settings.options)
+        if "warmup_step" in options:
+            options["warmup_step"] = settings.num_warmup_steps
+        return options

@@ -45,7 +45,7 @@ _UNFINISHED = re.compile(
 _NO_EFFECT = frozenset((
     "output_dir", "eval_batch_size", "eval_input_files", "max_eval_steps",
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
-    "allow_partial_init", "from_scratch", "early_stopping", "recompute",
+    "allow_partial_init", "from_scratch", "early_stopping", "recompute", "metric",
     "gradient_accumulation_steps"))
 # The digests of the training data; folders of version 0.1.0 have none.
 TRAIN_DATA = "train_data"

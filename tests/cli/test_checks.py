@@ -27,6 +27,8 @@ REFUSED = {
          "--from_scratch .* but --albert_hub_module_handle gives"),
         (CUSTOM + "--do_train --early_stopping=2",
          "--early_stopping has an effect only with --do_eval"),
+        (CUSTOM + "--do_train --metric=macro_f1",
+         "--metric has an effect only with --do_eval"),
         (CUSTOM + "--do_train --text_b_column=label",
          "--label_column=label is the column of --text_b_column, too"),
         (CUSTOM + "--do_train --text_b_column=text",
@@ -37,6 +39,10 @@ REFUSED = {
         (CUSTOM + "--do_train --export_dir=", "--export_dir is empty"),
         (CUSTOM + "--do_train --init_checkpoint=albert-base-v2", NO_FOLDER),
         (CUSTOM + "--do_train --labels=", "--labels is empty"),
+        (CUSTOM + "--do_train --num_train_epochs=2 --train_step=1000",
+         "--train_step and --num_train_epochs both say how long to train; leave one"),
+        (CUSTOM + "--do_train --warmup_step=2 --warmup_proportion=0.1",
+         "--warmup_step and --warmup_proportion both say how long the warm-up is"),
         ("--task_name=custom --test_file={data}/train.csv --text_column=text "
          "--do_predict --labels=no,yes --init_checkpoint={data}/classes "
          "--output_dir={data}/new",
@@ -50,16 +56,26 @@ REFUSED = {
          "no model to start from: {data}/n has no checkpoint"),
         ("--test_file={data}/text.txt --do_predict --labels=O,B-A "
          "--init_checkpoint={data}/tags --output_dir={data}/new",
-         "--labels: there are 2 labels .O, B-A., but the model in {data}/tags has 3")],
+         "--labels: there are 2 labels .O, B-A., but the model in {data}/tags has 3"),
+        ("--do_train --train_file={data}/text.txt --num_train_epochs=2 --train_step=1",
+         "--train_step and --num_train_epochs both say how long to train; leave one")],
     "run_squad": [
         ("--do_train --train_file={data}/text.txt --start_n_top=3",
          "--start_n_top has an effect only with --version_2_with_negative"),
         ("--do_train --train_file={data}/text.txt --answer_at_threshold",
-         "--answer_at_threshold has an effect only with")],
+         "--answer_at_threshold has an effect only with"),
+        ("--do_train --train_file={data}/text.txt --num_train_epochs=2 "
+         "--num_train_steps=10",
+         "--num_train_steps and --num_train_epochs both say how long to train; leave"),
+        ("--do_train --train_file={data}/text.txt --num_train_steps=10 "
+         "--num_warmup_steps=0 --warmup_proportion=.2",
+         "--num_warmup_steps and --warmup_proportion both say how long the warm-up is")],
     "run_race": [
         ("--data_dir={data} --max_seq_length=48 --max_qa_length=45",
          "--max_qa_length=45 leaves no room for the passage in --max_seq_length=48; "
-         "give less than 45")],
+         "give less than 45"),
+        ("--data_dir={data} --num_train_epochs=2 --train_step=1",
+         "--train_step and --num_train_epochs both say how long to train; leave one")],
     "run_pretraining": [
         ("--input_file=x --output_dir={data}/new --init_checkpoint=albert-base-v2",
          NO_FOLDER),
@@ -120,11 +136,6 @@ SAID = {
           "--predict_batch_size has no effect without --do_predict",
           "--test_file has no effect without --do_predict",
           "--export_text has no effect without --export_dir"])],
-    "run_squad": [
-        ("--do_train --train_file={data}/text.txt --num_train_epochs=2 "
-         "--num_train_steps=10 --num_warmup_steps=2 --warmup_proportion=.2",
-         ["--num_train_epochs has no effect beside --num_train_steps",
-          "--warmup_proportion has no effect beside --num_warmup_steps"])],
     "run_pretraining": [
         (PRETRAINING + "--nodo_train --do_eval --num_train_steps=3 --learning_rate=1 "
          "--keep_checkpoint_max=1",

@@ -15,6 +15,7 @@ from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.course import _padded, fine_tune
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.finetuning.classification.task import classification_spec
+from albert_tf.training.log import read_metrics
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
@@ -84,13 +85,15 @@ class MadeUp(FineTuningTask):
                 "num_warmup_steps": settings.num_warmup_steps}
 
     def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
-            restart_on_failure=False, random_seed=12345,
+            restart_on_failure=False, random_seed=12345, num_train_epochs=0.0,
+            warmup_proportion=0.0, num_evaluations=0,
             check_memory=lambda **batches: None, callbacks=(), **kept):
         """Does what is wanted of "train", "eval" and "predict"."""
         vocabulary = self.folder.parent / "vocab.txt"
         vocabulary.write_text("[PAD]\n")
         options = RunOptions(
-            str(self.folder), num_train_steps=4, train_batch_size=4, eval_batch_size=3,
+            str(self.folder), num_train_steps=0 if num_train_epochs else 4,
+            train_batch_size=4, eval_batch_size=3,
             iterations_per_loop=2, save_checkpoints_steps=2,
             step=StepOptions(random_seed=random_seed))
         fine_tune(self, Settings(
@@ -98,7 +101,9 @@ class MadeUp(FineTuningTask):
             lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
             *(what in wanted for what in ("train", "eval", "predict")),
             data={split: f"where {split} is" for split in SETS},
-            learning_rate=learning_rate, num_warmup_steps=1, optimizer="adamw",
+            learning_rate=learning_rate, num_warmup_steps=-1 if warmup_proportion else 1,
+            num_train_epochs=num_train_epochs, warmup_proportion=warmup_proportion,
+            num_evaluations=num_evaluations, optimizer="adamw",
             dropout_prob=0.1, options={"made_up": True},
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
             features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
@@ -106,6 +111,13 @@ class MadeUp(FineTuningTask):
             restart_on_failure=restart_on_failure, check_memory=check_memory,
             callbacks=callbacks), self.export)
         return self
+
+
+    def evaluations(self, count):
+        """Trains; returns the steps at which it was evaluated."""
+        self.run("train", "eval", num_evaluations=count)
+        return [row["step"] for row in read_metrics(f"{self.folder}/metrics.jsonl")
+                if row["split"] == "eval"]
 
 
 @pytest.fixture(scope="module", name="whole")
@@ -200,14 +212,20 @@ def test_memory_is_asked_for_before_a_model_is_built(tmp_path):
         for flag, split in (("train", "train"), ("eval", "dev"), ("predict", "test"))}
 
 
-def test_a_task_may_count_its_steps_by_its_examples(tmp_path):
-    class Counted(MadeUp):
-        def schedule(self, num_examples, settings):
-            return num_examples // 4, 0
-
-    task = Counted(tmp_path / "run").run("train")
-    assert options_of(task)["num_train_steps"] == 2
-    assert options_of(task)["num_warmup_steps"] == 0
+def test_epochs_and_steps_give_the_same_run(whole, tmp_path):
+    """Two epochs of 8 examples in batches of 4, a quarter of them warm-up."""
+    task = MadeUp(tmp_path / "run").run(
+        "train", "eval", num_train_epochs=2.1, warmup_proportion=0.25)
+    assert options_of(task)["num_train_steps"] == 4
+    assert options_of(task)["num_warmup_steps"] == 1
+    tiny_run.assert_equal_tensors(*(tiny_run.stored(
+        each.folder, "model.ckpt-4", tiny_run.STATE) for each in (task, whole)))
+    # Evaluated twice by default, and more often than there are steps not at all.
+    assert MadeUp(tmp_path / "often").evaluations(3) == [2, 4]
+    assert MadeUp(tmp_path / "oftener").evaluations(10) == [1, 2, 3, 4]
+    with pytest.raises(InputError, match="8 training examples, --num_train_epochs=0.4 "
+                       "and --train_batch_size=4 give no training step"):
+        MadeUp(tmp_path / "none").run("train", num_train_epochs=0.4)
 
 
 @pytest.mark.long

@@ -254,6 +254,13 @@ EARLY = {
              output_dir="{data}/marked", from_scratch=None),
         "marked.csv, line 2: the label '\\?' is not one of '好评', '差评'; fix the file, "
         "or the task's labels, or give --notest_labels"),
+    "metric of others": (
+        dict(OWN, metric="f2", dev_file="dev.tsv", do_eval="true"),
+        "--metric=f2: the best checkpoint of this task can be "
+        "chosen by accuracy, macro_f1, f1, matthews; give one of these, or leave"),
+    "weights of others": (
+        dict(OWN, class_weights="坏=2"), "--class_weights: '坏' is not one of the labels "
+        "好评, 差评; correct it"),
     "labels of nobody": (
         dict(OWN, train_file=None, do_train=None, do_predict="true",
              test_file="new.jsonl.gz"),
@@ -274,8 +281,8 @@ EARLY = {
         "the outputs of --init_checkpoint={data}/topics are for any number of labels for "
         "each text .multi_label_classification., this task has one label for each text; "
         "give --multi_label"),
-    "recipe of own data": (
-        dict(OWN, recipe="true"), "--recipe: the paper has no settings for a custom"),
+    "recipe without a folder": (
+        dict(OWN, recipe="true", output_dir=None), "give the folder for checkpoints"),
     "own data without a training set": (
         dict(OWN, train_file=None), "give --train_file, the data to train on"),
     "own data without an evaluation set": (
@@ -342,6 +349,15 @@ WORKING = {
     "own": dict(OWN, output_dir="{data}/reviews", train_step=3, num_length_buckets=1,
                 dev_file="dev.tsv", do_eval="true", max_seq_length=12,
                 export_dir="{data}/poor", threshold_to_export=1.1),
+    "own, recipe": dict(
+        OWN, output_dir="{data}/by_recipe", dev_file="dev.tsv", do_eval="true",
+        recipe="true", train_step=None, num_train_epochs=12, train_batch_size=None,
+        learning_rate=None, max_seq_length=None, save_checkpoints_steps=None,
+        num_length_buckets=1, metric="macro_f1",
+        class_weights="balanced"),
+    "own, recipe, used": dict(
+        output_dir="{data}/by_recipe", data_dir="{data}/own", dev_file="dev.tsv",
+        do_eval="true", num_workers=1, num_length_buckets=1),
     "own, used": dict(
         output_dir="{data}/reviews", data_dir="{data}/own", test_file="new.jsonl.gz",
         do_predict="true", num_workers=1, num_length_buckets=1,
@@ -521,6 +537,37 @@ def test_recipe_sets_what_is_not_given(worked, data):
     assert options["max_seq_length"] == LENGTH
     config = json.loads((data / "sts-b" / "albert_config.json").read_text())
     assert config["hidden_dropout_prob"] == 0.0
+
+
+def test_recipe_for_own_data_follows_their_size(results, data):
+    log, folder = results.ok("own, recipe")["log"], data / "by_recipe"
+    assert "The recipe sets --learning_rate=0.0005, --max_seq_length=8, " in log
+    assert "--train_batch_size=16." in log and "(source: the size of the data, 16" in log
+    options = json.loads((folder / "options.json").read_text())
+    assert options["num_train_steps"] == 12 and options["warmup_step"] == 1
+    assert json.loads((folder / "task.json").read_text())["flags"]["max_seq_length"] == 8
+    # Evaluated about ten times.
+    assert [row["step"] for row in map(json.loads, lines(folder / "metrics.jsonl"))
+            if row["split"] == "eval"] == [2, 4, 6, 8, 10, 12]
+
+
+def test_best_checkpoint_by_another_metric_and_its_report(results, data):
+    folder, log = data / "by_recipe", results.ok("own, recipe")["log"]
+    rows = [row for row in map(json.loads, lines(folder / "metrics.jsonl"))
+            if row["split"] == "eval"]
+    best = json.loads((folder / "best_metric.json").read_text())
+    assert best == pytest.approx(max(row["macro_f1"] for row in rows))
+    assert "is the best so far (macro_f1 " in log
+    assert "Weights of the labels in the training loss: '好评' 1, '差评' 1." in log
+    assert json.loads((folder / "options.json").read_text())["class_weights"] == [
+        "balanced"]
+    # It is the model's, so that a later evaluation is of the same kind.
+    assert "different set" not in results.ok("own, recipe, used")["log"]
+    assert json.loads((folder / "evaluation_set.json").read_text())["set"][
+        "metric"] == "macro_f1"
+    assert "Rows are the labels, columns the predictions" in (
+        folder / "eval_report.txt").read_text()
+    assert (folder / "eval_report.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_exported_model_gives_the_probabilities_of_the_model(worked, data):

@@ -144,7 +144,7 @@ WRONG = {
         "--null_score_diff_threshold has an effect only with --version_2_with_negative"),
     "no step": (
         dict(do_train="true", num_train_steps=None, num_train_epochs=0.1),
-        r"49 questions, --num_train_epochs=0.1 and --train_batch_size=16 give no "
+        r"49 training examples, --num_train_epochs=0.1 and --train_batch_size=16 give no "
         "training step"),
     "features that are something else": (
         dict(do_train="true", train_feature_file="{data}/vocab.txt"),

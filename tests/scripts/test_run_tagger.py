@@ -40,7 +40,6 @@ WRONG = {
     "no file": (dict(train_file="{data}/none"), "{data}/none: "),
     "broken column": (dict(train_file="{data}/broken.conll"),
                       "broken.conll, line 2: the line has 3 columns, but line 1 has 2"),
-    "recipe": (dict(recipe="true"), "--recipe: the paper has no settings for tagging"),
     "scheme": (dict(scheme="bmo"), "--scheme=bmo: value should be one of <auto|"),
     "scheme of the data": (dict(scheme="iobes", strict="true", labels="O,Q-X"),
                            "--labels: the tag 'Q-X' is neither O nor one of B-"),
@@ -53,6 +52,8 @@ WORKING = {
     "whole": dict(FLAGS, do_predict="true", test_file="{data}/test.conll",
                   export_dir="{data}/export", scheme="iob2",
                   export_text=HAS_TENSORFLOW_TEXT),
+    "recipe": dict(FLAGS, recipe="true", train_step=3, save_checkpoints_steps=None,
+                   max_seq_length=None, learning_rate=None, train_batch_size=None),
     "copy": ["copy", "{data}/whole", "{data}/alone"],
     # What a user gives who has only the folder of a model, and text.
     "alone": dict(do_predict="true", test_file="{data}/text.jsonl"),
@@ -121,6 +122,13 @@ def _results(data):
 def test_wrong_input_is_refused_in_a_sentence(name, results, data):
     results.refused(name, WRONG[name][1].replace("{data}", str(data)))
     assert not (data / name).exists()
+
+
+def test_recipe_follows_the_size_of_the_data(results, data):
+    log = results.ok("recipe")["log"]
+    assert "The recipe sets --learning_rate=0.0005, --max_seq_length=12, " in log
+    assert "--train_batch_size=16, --warmup_step=62." in log
+    assert "is evaluated every 1 steps (--save_checkpoints_steps=1)" in log
 
 
 @pytest.fixture(scope="module", name="whole")

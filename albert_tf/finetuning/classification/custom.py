@@ -93,8 +93,8 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
                regression: bool = False, data_dir: str = "") -> ClassificationTask:
     """Builds the task "custom" for a user's own files.
 
-    Its metrics are accuracy and macro F1, and for two labels also the F1 of the second
-    label and Matthews' correlation. For regression, they are Pearson's and Spearman's
+    Its metrics are accuracy, macro F1 and Matthews' correlation, and for two labels also
+    the F1 of the second label. For regression, they are Pearson's and Spearman's
     correlation and the squared error. If a text has any number of labels (`separator`,
     or a column for each), they are micro F1, macro F1 and the share of texts with
     exactly the right labels.
@@ -136,7 +136,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
     else:
         labels = _checked_labels(tuple(
             labels if labels is not None else _collected(data.get("train"))))
-        names = ("accuracy", "macro_f1") + ("f1", "matthews") * (len(labels) == 2)
+        names = ("accuracy", "macro_f1", *["f1"] * (len(labels) == 2), "matthews")
     return ClassificationTask(
         name="custom", labels=labels, metric_names=names, main_metric=names[0],
         readers={split: functools.partial(

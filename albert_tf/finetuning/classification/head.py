@@ -79,15 +79,16 @@ class Classification(Head):
     def output_names(self, labels):
         return labels or [str(i) for i in range(self.width)] * (self.width > 1)
 
-    def objective(self):
+    def objective(self, weights: Sequence[float] = ()):
         """Returns the objective, which needs the feature `label_ids`: the number of the
         label, int [B, 1], or float [B, K]: 1 for each label of the text and 0 for the
-        others, or the numbers of a regression."""
+        others, or the numbers of a regression. `weights` [K] are those of the labels in
+        the loss (classification.weights)."""
         from albert_tf.finetuning import objectives
 
         kind = {REGRESSION: objectives.numbers, ONE_LABEL: objectives.one_label,
                 SEVERAL_LABELS: objectives.several_labels}[self.problem]
-        objective = kind(self.predictions)
+        objective = kind(self.predictions, *[weights] * (len(weights) > 0))
         return objective if self.exit_weight is None else with_exits(objective)
 
     def targets(self, features):

@@ -17,6 +17,8 @@ from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS, head_of)
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
+from albert_tf.finetuning.classification import (
+    report as reporting, weights as weighting)
 from albert_tf.finetuning.common import (
     ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
 from albert_tf.finetuning.task import FineTuningTask
@@ -80,6 +82,8 @@ class ClassificationTask(FineTuningTask):
       reading: the settings of reading the files, on which the features depend.
       early_exit: whether a second head answers before the last layer.
       exit_weight: the weight of the loss of its answers.
+      class_weights: the weights of the labels in the training loss (see weights): "" for
+        equal ones, "balanced", or label → weight.
     """
 
     name: str
@@ -102,6 +106,10 @@ class ClassificationTask(FineTuningTask):
     multi_label: bool = False
     label_threshold: float = LABEL_THRESHOLD
     separator: str = ","
+    class_weights: str | Mapping[str, float] = ""
+
+    def __post_init__(self):
+        weighting.check(self.class_weights, self.labels)
 
     @property
     def is_regression(self) -> bool:
@@ -219,6 +227,11 @@ class ClassificationTask(FineTuningTask):
         return [{**features, "label_ids": ids,
                  **({"labelled": [int(example.label is not None)]} if marked else {})}]
 
+    def length_of(self, example: Example, tokenizer: FullTokenizer) -> int:
+        """Returns the number of tokens of an example that is not cut."""
+        return len(tokenizer.features(
+            example.text_a, example.text_b, 2 ** 31)["input_ids"])
+
     # --- model
 
     def head(self, settings):
@@ -226,6 +239,20 @@ class ClassificationTask(FineTuningTask):
                        dropout_prob=settings.dropout_prob,
                        problem_type=SEVERAL_LABELS if self.multi_label else "",
                        exit_weight=self.exit_weight if self.early_exit else None)
+
+    def objective(self, head, data):
+        weights = self._weights(data)
+        if len(weights):
+            logging.info("Weights of the labels in the training loss: %s.", ", ".join(
+                f"{label_names.shown(label)} {weight:.4g}"
+                for label, weight in zip(self.labels, weights)))
+        return head.objective(weights)
+
+    def _weights(self, data: ExampleSet) -> Sequence[float]:
+        """Returns the weights of the labels in the loss; () for equal ones."""
+        return weighting.weights(
+            self.class_weights, self.labels, self.label_ids(_labelled(data))
+            ) if self.class_weights else ()
 
     def label_ids(self, examples: Sequence[Example]) -> np.ndarray:
         """Returns the labels: class ids, int64 [N]; 1 or 0 for each label, int64
@@ -290,12 +317,11 @@ class ClassificationTask(FineTuningTask):
 
     def chance_loss(self, data, table):
         """Returns the loss of a model that knows only how frequent each label is."""
-        labels = self.label_ids(
-            [example for example in data.examples if example.label is not None])
+        labels, weights = self.label_ids(_labelled(data)), self._weights(data)
         if self.multi_label:
-            return metrics.entropy_by_label(labels)
+            return metrics.entropy_by_label(labels, weights)
         return (float(np.var(labels)) if self.is_regression
-                else metrics.entropy(labels))
+                else metrics.entropy(labels, weights))
 
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
                    ) -> dict[str, float]:
@@ -308,8 +334,8 @@ class ClassificationTask(FineTuningTask):
 
     def report(self, examples: Sequence[Example], outputs: Outputs) -> str:
         """Returns the metrics and, for classes, the precision, recall and F1 of each,
-        as text; if a text has any number of them, also the threshold that would have
-        given the highest micro F1."""
+        and what is confused, as text; if a text has any number of them, also the
+        threshold that would have given the highest micro F1."""
         from sklearn.metrics import classification_report
 
         predictions, labels = self.decisions(outputs), self.label_ids(examples)
@@ -324,9 +350,7 @@ class ClassificationTask(FineTuningTask):
                       f"has the highest micro_f1 on this set, {best[1]:.4f} "
                       "(--label_threshold)."]
         if not self.is_regression:
-            # As in macro_f1, a class that occurs nowhere has no F1 to average.
-            listed = [i for i in range(len(self.labels)) if self.multi_label
-                      or i in labels or i in predictions]
+            listed, matrix = self._listed(predictions, labels)
             single = self.multi_label and len(self.labels) == 1
             if single:  # Given or not: scikit-learn takes this for two classes.
                 labels, predictions = labels[:, 0], predictions[:, 0]
@@ -338,7 +362,39 @@ class ClassificationTask(FineTuningTask):
             if absent:
                 lines += ["", "Neither in the data nor predicted: "
                           f"{', '.join(absent)}."]
+            if matrix is not None:
+                lines += ["", reporting.matrix_text(
+                    matrix, [self.labels[i] for i in listed])]
         return "\n".join(lines) + "\n"
+
+    def _listed(self, predictions: np.ndarray, labels: np.ndarray
+                ) -> tuple[list[int], Optional[np.ndarray]]:
+        """Returns the classes of a report, and their matrix of confusions if a text has
+        one label."""
+        if self.multi_label:
+            return list(range(len(self.labels))), None
+        # As in macro_f1, a class that occurs nowhere has no F1 to average.
+        listed = np.union1d(labels, predictions)
+        matrix = reporting.confusions(labels, predictions, len(self.labels))
+        return listed.tolist(), matrix[np.ix_(listed, listed)]
+
+    def draw_report(self, path: str, examples: Sequence[Example], outputs: Outputs
+                    ) -> None:
+        """Draws precision, recall and F1 of each label, and what is confused, as PNG."""
+        from sklearn.metrics import precision_recall_fscore_support
+
+        predictions, labels = self.decisions(outputs), self.label_ids(examples)
+        listed, matrix = self._listed(predictions, labels)
+        if self.multi_label:  # Given or not: one label would be two classes.
+            scores = np.transpose([precision_recall_fscore_support(
+                *columns, labels=[1], zero_division=0.0) for columns in zip(
+                    labels.T, predictions.T)], (1, 0, 2))[:, :, 0]
+        else:
+            scores = np.array(precision_recall_fscore_support(
+                labels, predictions, labels=listed, zero_division=0.0))
+        reporting.draw(
+            path, f"{self.name}: {len(labels)} examples",
+            [self.labels[i] for i in listed], scores[:3], scores[3].astype(int), matrix)
 
     # --- files of predictions
 
@@ -364,6 +420,9 @@ class ClassificationTask(FineTuningTask):
                 paths.append(os.path.join(folder, "early_exit.png"))
                 early_exit.draw({self.name: (curves, self.main_metric)}, paths[-1])
             paths += write_files(folder, {"eval_report.txt": report, **curves_file})
+            if not self.is_regression:
+                paths.append(os.path.join(folder, "eval_report.png"))
+                self.draw_report(paths[-1], examples, outputs)
             for line in report.splitlines():
                 logging.info("%s", line)
         logging.info("Wrote %s.", ", ".join(paths))
@@ -435,6 +494,10 @@ class ClassificationTask(FineTuningTask):
             yield [example.guid, example.text_a, *[example.text_b or ""] * pairs, name,
                    *[f"{np.max(row):.4f}"] * one,
                    *[str(np.float32(value)) for value in row] * every, *[label] * known]
+
+
+def _labelled(data: ExampleSet) -> list[Example]:
+    return [example for example in data.examples if example.label is not None]
 
 
 def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:

@@ -88,6 +88,7 @@ class RaceTask(FineTuningTask):
 
     name = "race"
     main_metric = "accuracy"
+    metric_names = (main_metric,)
 
     def __post_init__(self):
         if self.max_seq_length <= NUM_SPECIAL_PAIR:

@@ -78,10 +78,7 @@ class SquadTask(FineTuningTask):
       answer_language: how answers are compared: en (SQuAD's official script), zh, ja or
         ko (see languages), or auto, which is the language of most passages.
       must_score: whether a file to predict must have true answers.
-      num_train_epochs: the number of passes over the training questions, if the number
-        of steps is not given.
-      warmup_proportion: the fraction of the steps that are warm-up, if the number of
-        warm-up steps is negative.
+      main_metric: the metric that chooses the best checkpoint.
     """
 
     version_2: bool = False
@@ -96,11 +93,9 @@ class SquadTask(FineTuningTask):
     answer_at_threshold: bool = False
     answer_language: str = "auto"
     must_score: bool = False
-    num_train_epochs: float = 3.0
-    warmup_proportion: float = 0.1
 
-    # The F1 of the answers after the threshold is applied.
-    main_metric = "f1"
+    main_metric: str = "f1"
+
     evaluation_split = prediction_split = "predict"
     code = (alignment, dataset)
     in_windows = True
@@ -117,6 +112,11 @@ class SquadTask(FineTuningTask):
         if self.threshold is not None and math.isnan(self.threshold):
             raise InputError("--null_score_diff_threshold is not a number; leave it "
                              "out to use the best threshold.")
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The metrics of the answers after the threshold is applied."""
+        return "f1", "exact" if self.version_2 else "exact_match"
 
     @property
     def name(self) -> str:
@@ -180,20 +180,6 @@ class SquadTask(FineTuningTask):
             questions.notes += (
                 f"{questions.paths[0]}: most of the text is {name}, so that F1 counts "
                 "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
-
-    def schedule(self, num_examples, settings):
-        """Computes the steps from the number of questions, not of windows, as in the
-        original implementation."""
-        steps = settings.run.num_train_steps or int(
-            num_examples / settings.run.train_batch_size * self.num_train_epochs)
-        if steps < 1:
-            raise InputError(
-                f"{num_examples} questions, --num_train_epochs="
-                f"{self.num_train_epochs:g} and --train_batch_size="
-                f"{settings.run.train_batch_size} give no training step; increase "
-                "--num_train_epochs, or give --num_train_steps.")
-        warmup = settings.num_warmup_steps
-        return steps, int(steps * self.warmup_proportion) if warmup < 0 else warmup
 
     def spec(self, config):
         return span_spec(config.vocab_size, config.type_vocab_size,

@@ -59,6 +59,7 @@ class TaggingTask(FineTuningTask):
       max_seq_length: the maximum number of tokens of a window, including special ones.
       doc_stride: the distance between the starts of consecutive windows in tokens.
       test_tags: whether the files to predict have tags, as in Reading.read.
+      main_metric: the metric that chooses the best checkpoint; "": the first.
     """
 
     labels: tuple[str, ...]
@@ -68,6 +69,7 @@ class TaggingTask(FineTuningTask):
     max_seq_length: int = 128
     doc_stride: int = 64
     test_tags: Optional[bool] = None
+    main_metric: str = ""
 
     name = "tagging"
     code = (readers, scoring)
@@ -88,10 +90,13 @@ class TaggingTask(FineTuningTask):
         if self.strict and self.scheme == "none":
             raise InputError("--strict applies to tags that mark entities, which these "
                              "do not (--scheme=none); leave it out.")
+        if not self.main_metric:
+            object.__setattr__(self, "main_metric", self.metric_names[0])
 
     @property
-    def main_metric(self) -> str:
-        return "accuracy" if self.scheme == "none" else "f1"
+    def metric_names(self) -> Sequence[str]:
+        return ("accuracy",) if self.scheme == "none" else (
+            "f1", "precision", "recall", "accuracy")
 
     # ---- data and features -------------------------------------------------
 
@@ -212,6 +217,11 @@ class TaggingTask(FineTuningTask):
                 "word_index": [*words], "word_place": [*words.values()]})
         return windows
 
+    def length_of(self, example: Sentence, tokenizer: FullTokenizer) -> int:
+        """Returns the number of tokens of a sentence that is not divided."""
+        return NUM_SPECIAL_SINGLE + sum(
+            len(ids) or 1 for ids in tokenizer.encode_batch(example.words))
+
     def records(self, featurized):
         for index, windows in enumerate(featurized):
             for window in windows:
@@ -292,7 +302,7 @@ class TaggingTask(FineTuningTask):
         """Returns F1, precision and recall of entities, and the accuracy of tags; for
         the scheme "none" only the accuracy."""
         return {name: value for name, value in counts.metrics().items()
-                if self.scheme != "none" or name == "accuracy"}
+                if name in self.metric_names}
 
     def report(self, counts: scoring.Counts) -> str:
         """Returns the metrics, and precision, recall and F1 of each type, as text."""

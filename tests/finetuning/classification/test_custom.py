@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.classification import custom
+from albert_tf.finetuning.classification import custom, report
 from albert_tf.finetuning import tables
 from tests import row_tables
 from tests.helpers import SHARED
@@ -260,7 +260,7 @@ def test_training_needs_the_column_of_the_label(tmp_path):
 def test_metrics_fit_the_number_of_labels(tmp_path):
     three = build(tmp_path, TRAIN)
     assert (three.metric_names, three.main_metric) == (
-        ("accuracy", "macro_f1"), "accuracy")
+        ("accuracy", "macro_f1", "matthews"), "accuracy")
     two = build(tmp_path, "text\tlabel\na\tgood\nb\tbad\n")
     assert two.metric_names == ("accuracy", "macro_f1", "f1", "matthews")
     # F1 is that of the second label, "good": one of two found.
@@ -271,6 +271,43 @@ def test_metrics_fit_the_number_of_labels(tmp_path):
     assert number.is_regression and number.num_outputs == 1
     assert (number.metric_names, number.main_metric) == (
         ("pearson", "spearman", "mse"), "pearson")
+
+
+def test_the_best_checkpoint_is_chosen_by_any_metric_of_the_task(tmp_path):
+    task = build(tmp_path, TRAIN)
+    assert task.chosen_by("macro_f1").main_metric == "macro_f1"
+    assert task.chosen_by("accuracy") is task
+    for options, wrong, able in (
+            ({}, "f1", "accuracy, macro_f1, matthews"),
+            # The lowest error would be the best.
+            ({"regression": True}, "mse", "pearson, spearman")):
+        task = build(tmp_path, "text\tlabel\na\t1\nb\t2.5\nc\t3\n", **options)
+        with pytest.raises(InputError, match=f"--metric={wrong}: the best checkpoint of "
+                           f"this task can be chosen by {able}; give one of these, or "):
+            task.chosen_by(wrong)
+
+
+def test_confusions_are_counted_and_drawn(tmp_path):
+    names = ["no", "$yes$", "a label whose name is too long to show"]
+    matrix = report.confusions(np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 2, 1]), 3)
+    np.testing.assert_array_equal(matrix, [[1, 1, 0], [0, 1, 0], [0, 1, 1]])
+    assert report.matrix_text(matrix, names).splitlines()[2:] == [
+        "                          no  $yes$  a label whose name is t…",
+        "                      no   1      1                         0",
+        "                   $yes$   0      1                         0",
+        "a label whose name is t…   0      1                         1"]
+    many = np.diag(np.full(70, 5))
+    many[3, 7], many[8, 2] = 2, 4
+    lines = report.matrix_text(many, [f"n{i}" for i in range(70)]).splitlines()
+    assert [line.split() for line in lines[2:]] == [
+        ["4", "n8", "as", "n2"], ["2", "n3", "as", "n7"]]
+    for number, (labels, given) in enumerate((
+            (names, matrix), ([f"n{i}" for i in range(70)], many), (names, None))):
+        path = tmp_path / f"{number}.png"
+        count = len(labels)
+        report.draw(str(path), "title", labels, np.full([3, count], 0.5),
+                    np.arange(count), given)
+        assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_split_that_was_not_given_is_told(tmp_path):

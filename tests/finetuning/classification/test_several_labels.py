@@ -167,7 +167,8 @@ def test_an_average_and_its_report_are_of_the_same_classes():
     report = task.report(data.examples, outputs)
     assert [line.split()[-2] for line in report.splitlines() if "macro avg" in line] == [
         "1.0000"]
-    assert report.endswith("Neither in the data nor predicted: c.\n")
+    assert "\n\nNeither in the data nor predicted: c.\n\n" in report
+    assert report.endswith("predictions:\n\n   a  b\na  1  0\nb  0  1\n")
 
 
 def test_a_single_label_is_given_or_not():

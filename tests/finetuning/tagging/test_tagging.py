@@ -204,6 +204,8 @@ def test_conllu_words_are_syntactic_and_keep_their_place_in_the_text(write):
         "Aller", "du", "du", "Nord", ",", "do", "n't", "."]
     assert first.where(7) == f"{data.paths[0]}, line 13"
     assert task.scheme == "none" and task.main_metric == "accuracy"
+    with pytest.raises(InputError, match="--metric=f1: .* chosen by accuracy; give one"):
+        task.chosen_by("f1")
     for column, tag in (("xpos", "V"), ("3", "VERB"), ("FEATS", "A=1,2|B=3")):
         _, data = read(write(CONLLU, "a.conllu"), reading=Reading(tag_column=column))
         assert data.examples[0].tags[0] == tag

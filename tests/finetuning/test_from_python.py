@@ -1,0 +1,217 @@
+"""albert_tf.finetune: rows of all kinds, the same run as run_classifier.py, errors."""
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+from absl import logging
+
+import albert_tf
+import run_classifier
+from albert_tf.errors import InputError
+from albert_tf.finetuning import from_python
+from tests import models, tiny_run
+from tests.commands import run_commands
+from tests.helpers import ROOT
+
+pytestmark = pytest.mark.usefixtures("without_curves")
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "film", "is", "good",
+          "bad", "fine", "poor", ".", *map(str, range(17))]
+assert len(PIECES) == tiny_run.VOCAB_SIZE
+TEXTS = [(f"the film is {word}.", label) for word, label in (
+    ("good", "yes"), ("bad", "no"), ("fine", "yes"), ("poor", "no"))] * 4
+SMALL = dict(num_train_epochs=2, train_batch_size=8, learning_rate=0.01)
+
+
+@pytest.fixture(scope="module", name="model")
+def _model(tmp_path_factory):
+    """A tiny pretrained model with its vocabulary."""
+    folder = tmp_path_factory.mktemp("model")
+    config = tiny_run.config(num_hidden_layers=1, max_position_embeddings=16)
+    (folder / "albert_config.json").write_text(config.to_json())
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    albert_tf.checkpoints.export_tf1(
+        models.AlbertForPreTraining(config), str(folder / "model.ckpt-best"))
+    return str(folder)
+
+
+# ---- rows ------------------------------------------------------------------
+
+
+class Frame(dict):
+    """A DataFrame, as far as it is used."""
+
+    iloc = None
+
+
+class Dataset(list):
+    """A Dataset of the library `datasets`, likewise."""
+
+    features = {"text": "string", "label": types.SimpleNamespace(names=["no", "yes"])}
+
+
+class Missing:
+    """pandas.NA, likewise: a comparison with it is neither true nor false."""
+
+    def __eq__(self, other):
+        return self
+
+    def __bool__(self):
+        raise TypeError
+
+
+COLUMNS = {"text": ["a", "b"], "label": ["yes", "no"], "other": [1, 2]}
+
+
+def written(data, tmp_path, columns=("text", "label")):
+    rows = from_python._Rows("train", data, columns, str(tmp_path))
+    with rows.named():
+        rows.write()
+    with open(rows.path, encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream], rows.classes
+
+
+@pytest.mark.parametrize("data", [
+    [("a", "yes"), ("b", "no")], (["a", "yes"], ["b", "no"]),
+    [{"text": "a", "label": "yes"}, {"label": "no", "text": "b", "other": 1}],
+    COLUMNS, Frame(COLUMNS), zip("ab", ["yes", "no"])])
+def test_rows_of_all_kinds(data, tmp_path):
+    assert written(data, tmp_path) == (
+        [{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}], ())
+
+
+def test_names_of_a_dataset_and_values_of_numpy(tmp_path):
+    rows = [{"text": "a", "label": np.int64(1)}, {"text": "b", "label": 0},
+            {"text": "c", "label": -1}]
+    found, classes = written(Dataset(rows), tmp_path)
+    assert [row["label"] for row in found] == ["yes", "no", None]
+    assert classes == ("no", "yes")
+    found, _ = written([("a", np.float32(0.5)), ("b", float("nan")), ("c", Missing()),
+                        ("d", {"x", "w"}), ("e", np.array([1, 2]))], tmp_path)
+    assert [row["label"] for row in found] == [0.5, None, None, ["w", "x"], [1, 2]]
+
+
+@pytest.mark.parametrize("data, message", [
+    (5, "train is a int; give a list of tuples or dicts"),
+    ([("a", "yes"), ("b",)], r"train, row 2 is \('b',\); each example must be a tuple"),
+    ([{"text": "a"}], "train, row 1: there is no column 'label'; the columns are 'text'"),
+    (Frame(words=["a"], label=["yes"]), "train: there is no column 'text'; the col"),
+    ([("a", object())], "train, row 1: a value is neither text nor a number")])
+def test_wrong_rows_are_named(data, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        written(data, tmp_path)
+
+
+# ---- runs ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("train, options, message", [
+    ([("good", "yes"), (None, "no")], {}, "^train, row 2: the field 'text' holds null"),
+    ([("good", "yes"), (" ", "no")], {}, "^train, row 2: the text of column 'text' is em"),
+    ([("good", "yes"), ("bad", None)], {}, "^train, row 2: there is no label"),
+    ([("good", "yes")], {}, "there are 1 labels .yes., but classification needs at least"),
+    (TEXTS, {"metric": "f2", "dev": TEXTS}, "--metric=f2: the best checkpoint of this"),
+    (TEXTS, {"metric": "accuracy"}, "--metric has an effect only with examples to eval"),
+    (TEXTS, {"max_seq_length": 17}, "--max_seq_length=17 exceeds the model's 16 posit"),
+    (TEXTS, {"class_weights": {"maybe": 2}}, "'maybe' is not one of the labels no, yes"),
+    (TEXTS, {"gradient_accumulation_steps": 3}, "--train_batch_size 16 must be a posit"),
+    ("none.csv", {}, "none.csv: cannot be opened")])
+def test_wrong_inputs_are_refused_before_the_training(
+        train, options, message, model, tmp_path):
+    with pytest.raises(InputError, match=message):
+        albert_tf.finetune(model, train, output_dir=str(tmp_path / "run"), **options)
+    assert not list(tmp_path.glob("run/model.ckpt*"))
+
+
+def test_files_of_others_stay(model, tmp_path):
+    with pytest.raises(InputError, match="is the folder of the model to start from"):
+        albert_tf.finetune(model, TEXTS, output_dir=f"{model}/.")
+    (tmp_path / "finetune_data").mkdir()
+    (tmp_path / "finetune_data" / "train.jsonl").write_text("mine")
+    with pytest.raises(InputError, match="holds finetune_data, which a run would replace"):
+        albert_tf.finetune(model, TEXTS, output_dir=str(tmp_path))
+    assert (tmp_path / "finetune_data" / "train.jsonl").read_text() == "mine"
+
+
+@pytest.mark.long
+def test_it_is_the_run_of_the_script(model, tmp_path):
+    """The weights are the same, and the script evaluates what was begun here."""
+    found = albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=str(tmp_path / "run"),
+                               metric="macro_f1", class_weights="balanced", **SMALL)
+    assert found.labels == ("no", "yes") and list(found.tasks())[0] == "classify"
+    assert found.predict("the film is good.")["label"] in ("no", "yes")
+    flags = json.loads((tmp_path / "run" / "task.json").read_text())["flags"]
+    assert flags.keys() == {*run_classifier._KEPT} and flags["metric"] == "macro_f1"
+    data = tmp_path / "run" / "finetune_data"
+    words = [f"--{name}={value}" for name, value in {
+        **SMALL, "task_name": "custom", "train_file": data / "train.jsonl",
+        "dev_file": data / "dev.jsonl", "text_column": "text", "label_column": "label",
+        "init_checkpoint": model, "max_seq_length": 8, "metric": "macro_f1",
+        "eval_batch_size": 32, "class_weights": "balanced"}.items()]
+    with run_commands("run_classifier", {
+            "same": [*words, f"--output_dir={tmp_path}/script", "--do_train", "--do_eval"],
+            "more": [f"--output_dir={tmp_path}/run", "--do_eval",
+                     f"--dev_file={data}/dev.jsonl"]}) as results:
+        results.ok("same")
+        assert "different set" not in results.ok("more")["log"]
+    tiny_run.assert_equal_tensors(*(tiny_run.stored(
+        tmp_path / name, "model.ckpt-4", tiny_run.STATE) for name in ("run", "script")),
+        rtol=1e-4, atol=1e-7)  # Processes may add in another order.
+
+
+@pytest.mark.long
+def test_pairs_numbers_and_several_labels(model, tmp_path):
+    pairs = albert_tf.finetune(
+        model, [("the film.", text, label) for text, label in TEXTS], text_pair="other",
+        output_dir=str(tmp_path / "pairs"), **SMALL)
+    assert pairs.predict("the film.", "is good.")["label"] in ("no", "yes")
+    numbers = albert_tf.finetune(
+        model, [(text, float(label == "yes")) for text, label in TEXTS], TEXTS and [
+            ("good", 1.0), ("bad", 0.0)], regression=True,
+        output_dir=str(tmp_path / "numbers"), **SMALL)
+    assert isinstance(numbers.predict("good")["score"], float)
+    several = albert_tf.finetune(
+        model, {"text": ["good bad", "good", "fine"], "label": [["a", "b"], ["a"], []]},
+        multi_label=True, label_threshold=0.0, output_dir=str(tmp_path / "several"),
+        **SMALL | {"train_batch_size": 2})
+    assert several.predict("good")["labels"] == ["a", "b"]
+
+
+@pytest.mark.long
+def test_the_libraries_themselves(model, tmp_path):
+    """Where they are installed."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(TEXTS, columns=["text", "label"])
+    rows, _ = written(frame, tmp_path)
+    assert rows == [{"text": text, "label": label} for text, label in TEXTS]
+    assert "pandas" in sys.modules
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_pandas(frame).class_encode_column("label")
+    assert written(data, tmp_path) == (rows, ("no", "yes"))
+
+
+# ---- the notebook ----------------------------------------------------------
+
+
+@pytest.mark.long
+def test_the_notebook_runs(model, tmp_path, monkeypatch, capsys):
+    """Its cells one after the other, with a tiny model."""
+    notebook = json.loads((ROOT / "docs" / "finetuning.ipynb").read_text("utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    verbosity = logging.get_verbosity()
+    try:
+        for cell in cells:
+            exec("".join(cell["source"]).replace("hf://albert/albert-base-v2", model), names)
+    finally:
+        logging.set_verbosity(verbosity)
+    assert names["again"].labels == ("delivery", "quality")
+    printed = capsys.readouterr().out
+    assert "Rows are the labels, columns the predictions" in printed
+    assert (tmp_path / "runs/notebook/eval_report.png").exists()

@@ -1,0 +1,38 @@
+"""Settings for a user's own data: by their number, their length and the model."""
+
+import pytest
+
+from albert_tf.config import AlbertConfig
+from albert_tf.finetuning.recipes import recipe_for_data
+
+BASE = AlbertConfig.named("base")
+
+
+@pytest.mark.parametrize("rows, batch, steps, warmup", [
+    (1, 16, 100, 25), (500, 16, 625, 156), (1000, 32, 312, 78), (5000, 32, 1562, 156),
+    (20_000, 32, 3125, 312), (100_000, 32, 15625, 1562), (500_000, 32, 46875, 4687)])
+def test_steps_and_batch_follow_the_number_of_examples(rows, batch, steps, warmup):
+    """docs/FINETUNING.md has the same table."""
+    recipe = recipe_for_data(rows, [9], BASE)
+    assert (recipe.batch_size, recipe.num_train_steps, recipe.warmup_steps) == (
+        batch, steps, warmup)
+    assert f"{rows} examples" in recipe.source
+
+
+def test_a_batch_that_is_given_changes_the_steps():
+    assert recipe_for_data(5000, [9], BASE, 8).num_train_steps == 6250
+
+
+def test_the_length_holds_nearly_all_texts_and_fits_the_model():
+    assert recipe_for_data(100, [9] * 99 + [400], BASE).max_seq_length == 16
+    assert recipe_for_data(100, [9] * 90 + [400] * 10, BASE).max_seq_length == 400
+    assert recipe_for_data(100, [900], BASE).max_seq_length == 512
+    assert recipe_for_data(100, [16], BASE).max_seq_length == 16
+
+
+@pytest.mark.parametrize("config, rate", [
+    (BASE, 2e-5), (AlbertConfig.named("xlarge"), 5e-6),
+    (AlbertConfig.named("xxlarge-v2"), 2e-5), (AlbertConfig.named("tiny"), 1e-4),
+    (BASE.replace(hidden_size=128, num_attention_heads=2), 5e-4)])
+def test_the_rate_follows_the_model(config, rate):
+    assert recipe_for_data(5000, [9], config).learning_rate == rate
