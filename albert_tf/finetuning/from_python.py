@@ -28,6 +28,7 @@ from albert_tf.finetuning.task import Settings
 from albert_tf.jobs import parallel
 from albert_tf.serving.predict import Model, load
 from albert_tf.training import devices, memory
+from albert_tf.training.callbacks import Callback, checked_callbacks
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 
 
@@ -43,7 +44,7 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
              early_stopping: int = 0, save_checkpoints_steps: int = 0,
              eval_batch_size: int = 32, gradient_accumulation_steps: int = 1,
              dropout_prob: float = 0.1, dtype: str = "float32",
-             random_seed: int = 12345) -> Model:
+             random_seed: int = 12345, callbacks: Sequence[Callback] = ()) -> Model:
     """Fine-tunes a model to classify texts or to predict numbers, and returns the best
     checkpoint as `albert_tf.load` does.
 
@@ -74,6 +75,7 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
       num_train_epochs, learning_rate, train_batch_size, max_seq_length: default: by the
         number and length of the training examples (recipes.recipe_for_data).
       class_weights: "balanced", or label → weight (classification.weights).
+      callbacks: functions that get step, metrics and checkpoint (training.callbacks).
 
     Raises:
       InputError: for examples, a model or a folder that do not fit; it names the row,
@@ -81,6 +83,7 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
       DivergenceError: if the training diverges.
     """
     # 1. Find the model and its tokenizer.
+    callbacks = checked_callbacks(callbacks)
     model, output_dir = formats.located(os.fspath(model)), os.fspath(output_dir)
     start = formats.read(model)
     if os.path.realpath(formats.folder_of_model(model)) == os.path.realpath(output_dir):
@@ -172,7 +175,7 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
                      "optimizer": "adamw", "max_seq_length": length,
                      "dropout_prob": dropout_prob, "num_length_buckets": 8,
                      **({"class_weights": class_weights} if class_weights else {})},
-            check_memory=_memory_check(config, options)))
+            check_memory=_memory_check(config, options), callbacks=callbacks))
     return load(output_dir)
 
 

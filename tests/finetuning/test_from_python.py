@@ -139,8 +139,12 @@ def test_files_of_others_stay(model, tmp_path):
 @pytest.mark.long
 def test_it_is_the_run_of_the_script(model, tmp_path):
     """The weights are the same, and the script evaluates what was begun here."""
+    events = []
     found = albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=str(tmp_path / "run"),
-                               metric="macro_f1", class_weights="balanced", **SMALL)
+                               metric="macro_f1", class_weights="balanced",
+                               callbacks=[events.append], **SMALL)
+    assert [event.step for event in events if event.split == "eval"] == [1, 2, 3, 4]
+    assert "macro_f1" in events[-1].metrics
     assert found.labels == ("no", "yes") and list(found.tasks())[0] == "classify"
     assert found.predict("the film is good.")["label"] in ("no", "yes")
     flags = json.loads((tmp_path / "run" / "task.json").read_text())["flags"]
