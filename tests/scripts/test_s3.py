@@ -1,4 +1,7 @@
-"""Data on s3://, through s3fs and a server of moto on this machine."""
+"""Data on s3://, through s3fs and a server of moto on this machine. Skipped without them:
+
+    pip install s3fs 'moto[server]'
+"""
 
 import os
 import signal
