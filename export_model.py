@@ -124,6 +124,7 @@ def _check_portable():
             raise InputError(f"--{name} is for --format=saved_model: an export for "
                              f"{FLAGS.format} takes ids, and texts become ids in "
                              "Python; leave the flag out.")
+    files.check_local(FLAGS.export_dir, "--export_dir")
     portable.check(FLAGS.format, FLAGS.precision)
 
 

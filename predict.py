@@ -51,6 +51,10 @@ flags.DEFINE_string("input_file", None, "File of texts to use instead of those o
                     "the standard input.")
 flags.DEFINE_string("output_file", None, "File to write the answers to, as JSON lines; "
                     "default: the standard output.")
+flags.DEFINE_string("work_dir", None, "Local folder for the unfinished answers to a "
+                    "file, removed at the end; default: <output_file>.unfinished. If "
+                    "the output is in a store, such as s3://, only a command with this "
+                    "flag can be resumed.")
 flags.DEFINE_string("task", "", "classify, tag, answer, choose, fill-mask, order or "
                     "embed; default: the task of the model's head. A pretrained model "
                     "fills [MASK] in texts that have one, says which of two texts "
@@ -110,6 +114,8 @@ def main(argv):
             "give texts on the command line or --input_file (- for the standard "
             "input)" + (", not both." if words else "."))
     path = FLAGS.output_file
+    in_parts = path and FLAGS.input_file not in (None, inputs.STANDARD_INPUT)
+    checks.check_needs("work_dir", in_parts, "--output_file, and a file as --input_file")
     if path and FLAGS.format == "table":
         raise InputError("--format=table is for the standard output, but --output_file "
                          "gets JSON lines; leave one of the two out.")
@@ -120,8 +126,7 @@ def main(argv):
     if FLAGS.input_file and FLAGS.input_file != "-":
         files.open_binary(FLAGS.input_file).close()
     model_flags.check_task()
-    if path and FLAGS.input_file not in (None, inputs.STANDARD_INPUT) and (
-            not files.is_remote(path)):
+    if in_parts and (FLAGS.work_dir or not files.is_remote(path)):
         _answer_file(path)
     else:
         _answer_stream(words, path)
@@ -144,7 +149,7 @@ def _options() -> dict[str, Any]:
 def _answer_file(path: str) -> None:
     """Answers a file of inputs in a file, and resumes this if it was interrupted."""
     begin = time.monotonic()
-    folder = work_folder.WorkFolder.beside(path, None, [
+    folder = work_folder.WorkFolder.beside(path, FLAGS.work_dir, [
         FLAGS.input_file, *formats.folders_of_models(FLAGS.model)])
     settings = {"model": FLAGS.model, "input_file": FLAGS.input_file,
                 "do_lower_case": FLAGS.do_lower_case, **_options(),

@@ -6,6 +6,8 @@ Its message names the file, line, flag or value and says what to do. Functions n
 is a bug in this package.
 """
 
+import re
+
 
 class InputError(ValueError):
     """An error in a flag, file, line or value that the user can fix.
@@ -47,3 +49,12 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, signal_number: int):
         super().__init__(signal_number)
         self.signal_number = signal_number
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the first line of an error from TensorFlow or a different library, without
+    the names of TensorFlow's operations and of temporary files."""
+    text = (str(getattr(error, "message", error)).strip() or "unknown").splitlines()[0]
+    text = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", text)
+    return re.sub(r"_temp\d*(_temp)?(/part[^;:\s]*|\.\w+[^;:\s]*)?|\.incomplete-\d+"
+                  r"(/variables/variables_temp/[^;:\s]*)?", "", text)

@@ -1,8 +1,7 @@
 """Operations on files and folders: globs, sizes, writing under a temporary name.
 
-Local paths use Python's own functions. Paths with a scheme, such as `gs://bucket/file`,
-use `tf.io.gfile`, which is only imported for them, so that work on local files never
-loads TensorFlow.
+Local paths use Python's own functions, and paths with a scheme, such as
+`gs://bucket/file`, those of `albert_tf.stores`.
 """
 
 import contextlib
@@ -20,7 +19,9 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optiona
 
 from absl import logging
 
+from albert_tf import stores
 from albert_tf.errors import InputError, Interruption
+from albert_tf.stores import is_remote
 
 _DIGEST_STEP = 4 << 20
 _MOST_WHOLE_BYTES = 1 << 30
@@ -31,6 +32,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 _INCOMPLETE = re.compile(r"\.incomplete-(?:(\d{5})(\d{10})\d{8}|\d{1,15})")
 # A file from a different machine's process is a leftover if it is older than this.
 _LEFTOVER_SECONDS = 7 * 86400
+_PROBE = ".writable"  # the name of a file that is written to see whether one can be
 # Folders of devices and processes, in which no file can be replaced, but /dev/shm.
 _SYSTEM_FOLDERS = ("/dev", "/proc", "/sys")
 _SHARED_MEMORY = "/dev/shm"
@@ -40,50 +42,13 @@ _PIPE = ("is a pipe or a device, which may have no end and cannot be read again;
 _SHARD = re.compile(r"(.*-)(\d{5})(-of-(\d{5}).*)")
 
 
-def is_remote(path: str) -> bool:
-    """Returns whether `path` has a scheme, as in gs://bucket/file."""
-    return "://" in os.fspath(path)
-
-
-def _gfile():
-    import tensorflow as tf
-
-    return tf.io.gfile
-
-
-def reason_of(error: Exception) -> str:
-    """Returns the first line of an error from TensorFlow, without the names of its
-    operations and of temporary files."""
-    text = (str(getattr(error, "message", error)).strip() or "unknown").splitlines()[0]
-    text = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", text)
-    return re.sub(r"_temp\d*(_temp)?(/part[^;:\s]*|\.\w+[^;:\s]*)?|\.incomplete-\d+"
-                  r"(/variables/variables_temp/[^;:\s]*)?", "", text)
-
-
-@contextlib.contextmanager
-def _remote_errors(what: str) -> Iterator[None]:
-    """Turns errors from tf.io.gfile into InputErrors that name `what`."""
-    import tensorflow as tf
-
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise InputError(
-            f"{what} cannot be reached: {reason_of(error)}; check the "
-            "name, the network and the credentials.") from error
-
-
 def open_binary(path: str, mode: str = "rb") -> BinaryIO:
     """Opens a local or remote file, which the caller must close. Raises InputError for
     what cannot be opened, and for pipes and devices, which may have no end."""
     if mode == "rb" and _is_endless(path):
         raise InputError(f"{path} {_PIPE}")
     if is_remote(path):
-        if mode == "rb":
-            # Otherwise reading raises TensorFlow's errors, or returns nothing.
-            with _remote_errors(path):
-                _gfile().stat(path)
-        return _gfile().GFile(path, mode)
+        return stores.of(path).open(path, mode)
     try:
         return open(path, mode)
     except IsADirectoryError as error:
@@ -101,30 +66,25 @@ def _is_endless(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    if not is_remote(path):
-        return os.path.exists(path)
-    with _remote_errors(path):
-        return _gfile().exists(path)
+    return stores.of(path).exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def is_folder(path: str) -> bool:
-    # TensorFlow's answer is also no if the store cannot be reached.
-    return (_gfile().isdir(path) or exists(path) and _gfile().isdir(path)) if is_remote(
-        path) else os.path.isdir(path)
+    return stores.of(path).is_folder(path) if is_remote(path) else os.path.isdir(path)
 
 
 def names_in(folder: str) -> list[str]:
     """Returns the sorted names of entries in a folder; none if it does not exist."""
     if not is_folder(folder):
         return []
-    return sorted(_gfile().listdir(folder) if is_remote(folder) else os.listdir(folder))
+    return sorted(stores.of(folder).names_in(folder) if is_remote(folder) else
+                  os.listdir(folder))
 
 
 def size(path: str) -> int:
     """Returns the size of a file in bytes."""
     if is_remote(path):
-        with _remote_errors(path):
-            return _gfile().stat(path).length
+        return stores.of(path).size(path)
     try:
         return os.path.getsize(path)
     except OSError as error:
@@ -161,7 +121,7 @@ def sha256(path: str) -> str:
 def rename(source: str, target: str) -> None:
     """Renames a file, and replaces an existing target; see target_of for links."""
     if is_remote(source):
-        _gfile().rename(source, target, overwrite=True)
+        stores.of(source).rename(source, target)
     else:
         os.replace(source, target_of(target))
 
@@ -232,8 +192,7 @@ def link(source: str, target: str) -> None:
 def remove(path: str) -> None:
     """Removes a file if it exists."""
     if is_remote(path):
-        if _gfile().exists(path):
-            _gfile().remove(path)
+        stores.of(path).remove(path)
     else:
         try:
             os.remove(path)
@@ -245,8 +204,7 @@ def remove(path: str) -> None:
 def remove_folder(path: str) -> None:
     """Removes a folder and its content if it exists."""
     if is_remote(path):
-        if _gfile().exists(path):
-            _gfile().rmtree(path)
+        stores.of(path).remove_folder(path)
     else:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -291,13 +249,15 @@ def output_names(text: str) -> list[str]:
 
 
 def expand_patterns(
-        patterns: str | Iterable[str], flag: str, inside: str = "") -> list[str]:
+        patterns: str | Iterable[str], flag: str, inside: str = "",
+        by_tensorflow: bool = False) -> list[str]:
     """Returns the files that match globs, given as one comma-separated string
     (split_names) or several.
 
     Paths are in the order of the patterns, sorted within each, and occur once. A folder
     means the files in it that match `inside`, if given. Raises InputError, which names
-    `flag`, if a pattern matches no file.
+    `flag`, if a pattern matches no file, and with `by_tensorflow` if TensorFlow, which
+    will read the files, does not have their scheme.
     """
     if isinstance(patterns, str):
         patterns = split_names(patterns, _is_there)
@@ -312,12 +272,13 @@ def expand_patterns(
             folder, pattern = pattern, os.path.join(glob.escape(pattern), inside)
             _report_others(folder, _matches(pattern, flag), inside)
         if is_remote(pattern):
-            with _remote_errors(f"{flag}: {pattern}"):
-                matches = _gfile().glob(pattern)
+            if by_tensorflow:
+                check_in_tensorflow(pattern, flag)
+            matches = stores.of(pattern).glob(pattern, f"{flag}: {pattern}")
         else:
             matches = [pattern] if os.path.isfile(pattern) else _matches(pattern, flag)
         if not matches:
-            if os.path.isdir(pattern):
+            if is_folder(pattern):
                 raise InputError(
                     f"{flag}: {pattern} is a folder; give the files in it, as in "
                     f"'{os.path.join(pattern, '*')}'.")
@@ -415,10 +376,10 @@ def _this_machine() -> str:
 
 
 def remove_leftovers(folder: str, of: Optional[Iterable[str]] = None) -> None:
-    """Removes unfinished files that killed processes left in a local folder, for the
-    outputs with the names `of`, or for all."""
+    """Removes unfinished files that killed processes left in a folder, for the outputs
+    with the names `of`, or for all."""
     names = None if of is None else set(of)
-    for name in [] if is_remote(folder) else names_in(folder):
+    for name in names_in(folder):
         mark = _INCOMPLETE.search(name)
         path = os.path.join(folder, name)
         if mark and (names is None or name[:mark.start()] in names) and not _is_alive(
@@ -432,13 +393,21 @@ def _is_alive(mark: re.Match, path: str) -> bool:
     machine, process = mark.groups()
     try:
         if machine != _this_machine():
-            return time.time() - os.path.getmtime(path) < _LEFTOVER_SECONDS
+            return time.time() - _modified(path) < _LEFTOVER_SECONDS
         os.kill(int(process), 0)
     except (ProcessLookupError, FileNotFoundError):
         return False
     except OSError:  # The process is a different user's, or the file is inaccessible.
         return True
     return True
+
+
+def _modified(path: str) -> float:
+    """Returns the time of the last change, or for a folder in a store, in which nothing
+    tells that it is a leftover, the present."""
+    if not is_remote(path):
+        return os.path.getmtime(path)
+    return time.time() if is_folder(path) else stores.of(path).modified(path)
 
 
 def prepare_outputs(outputs: Mapping[str, Iterable[str]],
@@ -472,11 +441,13 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                     "a different output.".format(*known[key], flag, path))
     for folder, (flag, names) in folders.items():
         check_folder(folder, flag)
-        remove_leftovers(folder, names)
+        remove_leftovers(folder, [*names, _PROBE])
 
 
 def _check_file_name(path: str, flag: str) -> None:
     if is_remote(path):
+        if path.endswith("/") or not re.search("://.*/", path):
+            raise InputError(f"{flag}: {path} is a folder or a bucket; give a file in it.")
         return
     target_of(path, flag)
     if os.path.basename(path) in ("", ".", "..") or os.path.isdir(path):
@@ -528,12 +499,15 @@ def staged(*paths: str) -> Iterator[list[str]]:
         yield temporary
         for path, whole in zip(paths, temporary):
             rename(whole, path)
-    except OSError as error:
-        raise Interruption(
-            f"{path}: cannot be written: {error.strerror or error}.") from error
-    finally:
+    except BaseException as error:
         for whole in temporary:
-            (remove_folder if is_folder(whole) else remove)(whole)
+            # A store that is out of reach is reported once.
+            with contextlib.suppress(InputError):
+                (remove_folder if is_folder(whole) else remove)(whole)
+        if isinstance(error, OSError):
+            raise Interruption(
+                f"{path}: cannot be written: {error.strerror or error}.") from error
+        raise
 
 
 @contextlib.contextmanager
@@ -548,6 +522,7 @@ def new_folder(path: str, flag: str) -> Iterator[None]:
     removed. If the block fails, the folders above it that were made are removed.
     """
     path = os.fspath(path).rstrip("/") or "/"
+    check_in_tensorflow(path, flag)
     if exists(path):
         raise InputError(f"{flag}={path} exists already; choose a new folder.")
     if is_remote(path):
@@ -585,12 +560,10 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
     with staged(path) as (temporary,):
         stream = open_binary(temporary, "wb")
         try:
-            # TensorFlow creates a file when it is first written to.
-            stream.write(b"")
             yield stream
         except BaseException:
             # Closing may fail too, but the first error is the one to report.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, InputError):
                 stream.close()
             raise
         stream.close()
@@ -608,9 +581,7 @@ def make_directory(path: str, what: str) -> None:
     Raises InputError otherwise, which names `what`, for example "--output_dir".
     """
     if is_remote(path):
-        with _remote_errors(f"{what}: the folder {path}"):
-            _gfile().makedirs(path)
-        return
+        return stores.of(path).make_folder(path, f"{what}: the folder {path}")
     try:
         os.makedirs(path, exist_ok=True)
         _try_to_write(path)
@@ -622,6 +593,17 @@ def check_folder(path: str, what: str) -> None:
     """Raises the InputError of make_directory, but makes no folder. `path` or, if it
     does not exist, the folder in which it would be made must accept files."""
     if is_remote(path):
+        place = probe = path
+        try:
+            store = stores.of(path)
+            while store.has_folders and is_remote(os.path.dirname(place)) and (
+                    not store.exists(place)):
+                place = os.path.dirname(place)
+            probe = unfinished_name(os.path.join(place, _PROBE))
+            store.open(probe, "wb").close()
+            store.remove(probe)
+        except InputError as error:
+            raise InputError(f"{what}: {error}".replace(probe, place)) from error
         return
     try:
         place = os.path.abspath(path)
@@ -632,9 +614,30 @@ def check_folder(path: str, what: str) -> None:
         raise _not_writable(path, what, error) from error
 
 
+def check_in_tensorflow(path: str, flag: str = "") -> None:
+    """Raises InputError for a path whose scheme TensorFlow does not have. For files that
+    TensorFlow itself reads or writes, and for folders that are written as a whole."""
+    if is_remote(path) and not stores.is_in_tensorflow(path):
+        known = "" if stores.scheme_of(path) == "gs" else " or one on gs://"
+        raise InputError(
+            f"{flag}{'=' * bool(flag)}{path}: this needs TensorFlow's own file systems, "
+            f"which do not have {stores.scheme_of(path)}:// here; give a local path"
+            f"{known}, and copy the files from or to the store.")
+
+
+def check_local(path: str, flag: str = "") -> None:
+    """Raises InputError for a remote path. For files that other packages read or write
+    by their names."""
+    if is_remote(path):
+        raise InputError(
+            f"{flag}{'=' * bool(flag)}{path}: files of this format are read and written "
+            "on this machine only; give a local path, and copy the whole folder from or "
+            "to the store.")
+
+
 def _try_to_write(folder: str) -> None:
     """Raises OSError if no file can be created in a folder."""
-    probe = os.path.join(folder, f".writable-{os.getpid()}")
+    probe = os.path.join(folder, f"{_PROBE}-{os.getpid()}")
     with open(probe, "wb"):
         pass
     os.remove(probe)

@@ -10,7 +10,6 @@ read.
 """
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -230,33 +229,6 @@ class _Source:
                 yield batch, self._stream.tell() / self.size
 
 
-class _Remote(io.RawIOBase):
-    """A remote file with the methods of Python's files, of which TensorFlow's lack
-    some."""
-
-    def __init__(self, stream: Any):
-        super().__init__()
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._stream.seek(offset, whence)
-        return self._stream.tell()
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._stream.read(len(buffer))
-        buffer[:len(content)] = content
-        return len(content)
-
-
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[_Source]:
     package = pyarrow()
@@ -266,8 +238,7 @@ def _opened(path: str) -> Iterator[_Source]:
                          "decompress it, and give that file.")
     with files.open_binary(path) as stream:
         with _errors(path, package):
-            source = _Source(package, io.BufferedReader(
-                _Remote(stream), _BUFFER) if files.is_remote(path) else stream)
+            source = _Source(package, stream)
         yield source
 
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from albert_tf import files, text_files
-from albert_tf.errors import InputError, Interruption
+from albert_tf.errors import InputError, Interruption, reason_of
 from albert_tf.tokenization import sentencepiece_tokenizer, wordpiece_tokenizer
 
 
@@ -280,7 +280,7 @@ def test_what_is_too_large_to_be_read_as_a_whole_is_refused(tmp_path, monkeypatc
 def test_an_unknown_scheme_is_one_sentence():
     for read in (files.open_binary, files.exists, files.is_folder, files.names_in,
                  text_files.read_object):
-        with pytest.raises(InputError, match="nofs://a/b cannot be reached: .*'nofs'"):
+        with pytest.raises(InputError, match="^nofs://a/b: the scheme nofs:// is not k"):
             read("nofs://a/b")
 
 
@@ -291,7 +291,7 @@ def test_an_unknown_scheme_is_one_sentence():
     "runs/a/model.ckpt-4.incomplete-12345/variables/variables_temp/part-0; No space "
     "left on device"])
 def test_reasons_name_no_temporary_files(text):
-    assert files.reason_of(OSError(text)) == (
+    assert reason_of(OSError(text)) == (
         "runs/a/model.ckpt-4; No space left on device")
 
 

@@ -57,6 +57,8 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     if head and encoder_only:
         raise InputError(f"--head={head} names the head to convert, but --encoder_only "
                          "leaves the heads out; leave one of the two out.")
+    if FORMATS[format] not in (release, tf_models):
+        files.check_local(output, "--output")
     with files.new_folder(output, "--output"):
         return _convert(input, output, format, config, head, encoder_only, dtype,
                         optimizer_state, allow_nan, pooling, max_seq_length)

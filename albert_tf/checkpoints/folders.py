@@ -17,7 +17,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reason_of
 
 CHECKPOINT_NAME = "model.ckpt"  # "-" and the step follow
 BEST_CHECKPOINT = "model.ckpt-best"
@@ -331,7 +331,7 @@ def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
         replace(temporary, prefix)
     except _errors_of_writing() as error:
         raise InputError(f"{prefix}: the checkpoint cannot be written: "
-                         f"{files.reason_of(error)}.") from error
+                         f"{reason_of(error)}.") from error
     finally:
         for name in _data_files(temporary):
             files.remove(os.path.join(folder, name))

@@ -59,10 +59,12 @@ def files_of_run(folder: str) -> list[str]:
 
 
 def check_run_folder(folder: str, task: str = "") -> None:
-    """Raises InputError if a run would replace a file that no run of ours wrote.
+    """Raises InputError if a run would replace a file that no run of ours wrote, or if
+    TensorFlow cannot write there.
 
     `task` is a key of _TASKS, or "" for pretraining.
     """
+    files.check_in_tensorflow(folder, "--output_dir")
     board = os.path.join(folder, "tensorboard")
     if files.exists(board) and not files.is_folder(board):
         raise InputError(f"{board} is a file, but a run makes a folder of that name; "

@@ -41,6 +41,7 @@ _SAFETENSORS_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16",
 
 def read_safetensors(path: str) -> dict[str, Tensor]:
     """Returns the tensors of a .safetensors file by name, read when asked for."""
+    files.check_local(path)
     package = _package("safetensors", ".safetensors")
 
     def opened():
@@ -104,6 +105,7 @@ def _narrowed(array: np.ndarray, dtype: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opened_h5(path: str) -> Iterator[Any]:
+    files.check_local(path)
     library = _package("h5py", ".h5")
     if not files.exists(path):
         raise InputError(f"{path} does not exist; copy or download the whole folder.")

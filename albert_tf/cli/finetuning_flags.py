@@ -419,6 +419,7 @@ def _check_export_dir() -> None:
     folder = "export_dir" in FLAGS and FLAGS.export_dir
     if not folder:
         return
+    files.check_in_tensorflow(folder, "--export_dir")
     if files.exists(folder):
         raise InputError(f"--export_dir={folder} exists already; choose a different "
                          "folder.")

@@ -323,6 +323,7 @@ def run_options(**task_options: Any) -> RunOptions:
     check_output_dir()
     script.check_packages("tensorflow", "tf_keras", "official", "orbit")
     use_old_flags()
+    files.check_in_tensorflow(FLAGS.output_dir, "--output_dir")
     files.check_folder(FLAGS.output_dir, "--output_dir")
     checks.say_unused(OF_TRAINING, FLAGS.do_train, "without --do_train")
     checks.say_unused(

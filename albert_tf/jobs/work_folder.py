@@ -92,6 +92,9 @@ class WorkFolder:
                 f"--work_dir is missing, but {output} is not on this machine; give a "
                 "local folder for unfinished work, with room for all records.")
         work_dir = work_dir or f"{output}.unfinished"
+        if files.is_remote(work_dir):
+            raise InputError(f"--work_dir={work_dir} is not on this machine; give a local "
+                             "folder.")
         inside = os.path.join(os.path.realpath(work_dir), "")
         for path in (output, *others):
             if os.path.join(os.path.realpath(path), "").startswith(inside):

@@ -73,12 +73,12 @@ def _check_line_ends(path: str) -> None:
 
 def _check_no_other_shards(paths: tuple[str, ...]) -> None:
     """Raises InputError if shards of a data set with other shard numbers are there."""
-    names = {os.path.abspath(path) for path in paths if not files.is_remote(path)}
+    names = {path if files.is_remote(path) else os.path.abspath(path) for path in paths}
     for name in sorted({SHARD.sub("", name) for name in names}):
         folder = os.path.dirname(name)
         pattern = re.compile(re.escape(os.path.basename(name)) + SHARD.pattern)
         others = sorted(
-            other for other in os.listdir(folder)
+            other for other in files.names_in(folder)
             if pattern.fullmatch(other) and os.path.join(folder, other) not in names)
         if others:
             raise InputError(

@@ -72,8 +72,8 @@ def plan_spans(paths: Sequence[str], size: int = 0, column: str = "text"
                ) -> list[Span]:
     """Cuts an input into spans, in a way that depends only on the sizes of its files.
 
-    Local text is cut anywhere; compressed and remote text is not cut, Parquet is
-    between row groups. Small files share a span. `size` is the size of a span in bytes,
+    Text is cut anywhere, but compressed text is not cut, and Parquet is between row
+    groups. Small files share a span. `size` is the size of a span in bytes,
     by default span_bytes of the input. `column` has the text of Parquet and Arrow files.
     """
     if len(paths) > MAX_FILES:
@@ -89,8 +89,7 @@ def plan_spans(paths: Sequence[str], size: int = 0, column: str = "text"
             if held >= size:
                 borders.append((number, start, held))
                 held = 0
-            if not (path.endswith(text_files.COMPRESSED) or files.is_remote(path)
-                    or row_files.is_row_file(path)):
+            if not (path.endswith(text_files.COMPRESSED) or row_files.is_row_file(path)):
                 while held + length > size:
                     start += size - held
                     length -= size - held

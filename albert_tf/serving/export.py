@@ -25,7 +25,7 @@ from albert_tf.checkpoints.checkpoint import ROOT_HEADS
 from albert_tf.checkpoints.labels import check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reason_of
 from albert_tf.features import vectors
 from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
 from albert_tf.jobs.progress import duration
@@ -180,7 +180,7 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
     except tf.errors.OpError as error:
         raise InputError(f"--export_dir={export_dir} cannot be written "
-                         f"({files.reason_of(error)}); choose a different "
+                         f"({reason_of(error)}); choose a different "
                          "folder.") from error
     logging.info("Exported to %s in %s. The signature %s takes %s.", export_dir,
                  duration(time.monotonic() - begin), SIGNATURE,

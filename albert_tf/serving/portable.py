@@ -283,6 +283,7 @@ class Engine(abc.ABC):
 
     def __init__(self, path: str, task: str, precision: str):
         self.task, self._path, self._precision = task, path, precision
+        files.check_local(path)
         if not files.exists(path):
             raise InputError(f"{path} does not exist; export the model again.")
         try:

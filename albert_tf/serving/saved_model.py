@@ -46,6 +46,7 @@ class Server:
     """
 
     def __init__(self, export_dir: str):
+        files.check_in_tensorflow(export_dir)
         if not files.exists(os.path.join(export_dir, "saved_model.pb")):
             raise InputError(f"{export_dir} holds no saved_model.pb; give a folder "
                              "that export_model.py wrote.")

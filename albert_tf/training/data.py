@@ -234,10 +234,12 @@ def _paths(options: DataOptions, lengths: Sequence[int]
         patterns = {options.max_seq_length: options.input_file}
         if options.length_schedule:
             patterns = patterns_by_length(options.input_file, "--input_file", lengths)
-        train = {length: files.expand_patterns(pattern, "--input_file")
+        train = {length: files.expand_patterns(
+                     pattern, "--input_file", by_tensorflow=True)
                  for length, pattern in patterns.items()}
     if options.eval_input_file:
-        evaluation = files.expand_patterns(options.eval_input_file, "--eval_input_file")
+        evaluation = files.expand_patterns(
+            options.eval_input_file, "--eval_input_file", by_tensorflow=True)
     return train, evaluation
 
 

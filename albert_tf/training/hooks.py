@@ -26,10 +26,10 @@ import orbit
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
-from albert_tf.errors import ONE_CTRL_C, DivergenceError, InputError, Stopped
+from albert_tf.errors import (
+    ONE_CTRL_C, DivergenceError, InputError, Stopped, reason_of)
 from albert_tf.jobs.progress import Progress, duration
 from albert_tf.training import callbacks, run_folder
 from albert_tf.training.log import CURVES_FILE, MetricsLog, draw_curves
@@ -208,7 +208,7 @@ class Callbacks(Hook):
             run = self._run
             raise InputError(
                 f"the callback {name} failed at step {step} ({type(error).__name__}: "
-                f"{files.reason_of(error).rstrip('.')}). {run.options.output_dir} has a "
+                f"{reason_of(error).rstrip('.')}). {run.options.output_dir} has a "
                 f"checkpoint of step {run.current_step}; correct the function or leave "
                 "it out, and start the run again to continue from there.") from error
 

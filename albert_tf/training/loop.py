@@ -17,7 +17,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT, CHECKPOINT_NAME
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError, Stopped
+from albert_tf.errors import InputError, Stopped, reason_of
 from albert_tf.modeling.encoder import Computation
 from albert_tf.training import devices, hooks, run_folder
 from albert_tf.training.batches import Batches
@@ -404,7 +404,7 @@ class _Training:
         except (tf.errors.OpError, OSError) as error:
             raise InputError(
                 f"{output_dir}: the checkpoint of step {step} cannot be written "
-                f"({files.reason_of(error)}); free some space there, and "
+                f"({reason_of(error)}); free some space there, and "
                 "run the same command to continue from the previous checkpoint."
             ) from error
         self._saved = step

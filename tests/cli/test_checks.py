@@ -116,6 +116,8 @@ REFUSED = {
     "predict": [
         ("--model={data}/model --text_column=text", "--text_column has an effect only "
          "with --input_file"),
+        ("--model={data}/model --input_file={data}/text.txt --work_dir={data}/out",
+         "--work_dir has an effect only with --output_file, and a file as --input_file"),
         ("--model={data}/model --input_file={data}/text.txt --output_file={data}/out "
          "--format=table", "--format=table is for the standard output"),
         ("--model= --input_file={data}/text.txt", "--model is empty")],

@@ -112,11 +112,13 @@ def test_what_cannot_be_read_again_is_kept(tmp_path, caplog):
 
 
 @pytest.mark.long
-def test_a_killed_command_is_resumed(folder, given, tmp_path):
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_killed_command_is_resumed(folder, given, tmp_path, scheme):
     output, unfinished = (tmp_path / name for name in ("out.jsonl", "out.jsonl.unfinished"))
     run = functools.partial(start_program, [
         "predict.py", f"--model={folder}", f"--input_file={given}", "--batch_size=1",
-        "--windows", "--truncated", f"--output_file={output}"])
+        "--windows", "--truncated", f"--output_file={scheme}{output}",
+        *([f"--work_dir={unfinished}"] if scheme else [])])
     process = run()
     while process.poll() is None and not (unfinished / "unit-000000.json").exists():
         time.sleep(0.002)

@@ -868,13 +868,11 @@ def test_log_says_what_a_run_runs_on(tmp_path, data, caplog):
 
 
 def test_bucket_out_of_reach(monkeypatch):
-    class Unreachable:
-        def makedirs(self, path):
-            raise tf.errors.PermissionDeniedError(None, None, "no credentials\nmore")
+    def out_of_reach(*words, **options):
+        raise tf.errors.PermissionDeniedError(None, None, "no credentials\nmore")
 
-        glob = makedirs
-
-    monkeypatch.setattr(files, "_gfile", Unreachable)
+    for name in ("makedirs", "glob"):
+        monkeypatch.setattr(tf.io.gfile, name, out_of_reach)
     with pytest.raises(InputError, match=(
             "--output_dir: the folder gs://b/x cannot be reached: no credentials; ")):
         files.make_directory("gs://b/x", "--output_dir")
