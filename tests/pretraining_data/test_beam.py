@@ -288,7 +288,8 @@ def job_server():
     try:
         port = process.stdout.readline().strip()
         assert port.isdecimal(), port
-        yield (f"--job_endpoint=localhost:{port}", "--environment_type=beam:env:harness_subprocess_python:v1",
+        yield (f"--job_endpoint=localhost:{port}",
+               "--environment_type=beam:env:harness_subprocess_python:v1",
                f"--environment_config={sys.executable} -m "
                "apache_beam.runners.worker.sdk_worker_main")
     finally:

@@ -4,7 +4,7 @@ Shapes: B batch, L layers, H hidden, K labels, or numbers of a regression.
 """
 
 import dataclasses
-from typing import Iterable, Optional
+from typing import Iterable, Optional, Sequence
 
 import numpy as np
 
