@@ -14,7 +14,6 @@ DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 TEXT ?=
 OUTPUT ?= quickstart_output
-export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: quickstart venv lint test test-long test-slow docs clean
 

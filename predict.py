@@ -42,6 +42,8 @@ FLAGS = flags.FLAGS
 model_flags.define_flags()
 model_flags.define_exit_flags()
 model_flags.define_label_threshold()
+flags.DEFINE_bool("probability_list", False, "Give `probabilities` as a list in the "
+                  "order of the labels, not as label: probability.")
 model_flags.define_length_flags()
 model_flags.define_batch_size()
 model_flags.define_columns()
@@ -99,10 +101,15 @@ def _short(answer: dict[str, Any]) -> str:
                                    for each in mask) for mask in answer["masks"])
     return "  ".join(
         f"{value:.4f}" if isinstance(value, float) else
-        "[" + ", ".join(f"{number:.4f}" for number in value[:8])
-        + ", ..." * (len(value) > 8) + "]" if value and isinstance(value, list)
-        and isinstance(value[0], float) else str(value)
+        "[" + _listed([f"{number:.4f}" for number in value]) + "]"
+        if value and isinstance(value, list) and isinstance(value[0], float) else
+        _listed([f"{label} {number:.4f}" for label, number in value.items()])
+        if isinstance(value, dict) else str(value)
         for name, value in answer.items())
+
+
+def _listed(texts: list[str]) -> str:
+    return ", ".join(texts[:8]) + ", ..." * (len(texts) > 8)
 
 
 def main(argv):
@@ -143,7 +150,7 @@ def _load():
 def _options() -> dict[str, Any]:
     return {name: FLAGS[name].value for name in (
         "task", "top_k", "batch_size", "exit_threshold", "windows", "truncated",
-        "label_threshold")}
+        "label_threshold", "probability_list")}
 
 
 def _answer_file(path: str) -> None:

@@ -34,14 +34,13 @@ TensorFlow.
 """
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from albert_tf import quiet
 
 __version__ = "0.2.0"
 
-# When it loads, TensorFlow's C++ code logs that GPUs are missing. Errors are not lost:
-# they are raised as exceptions.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+quiet.use()
 
 
 def lazily(package: str, public: Mapping[str, str], modules: str = ""

@@ -171,7 +171,8 @@ def _first_answer(form, folder, given):
 def _numbers(answers):
     """Returns the probabilities of classes, or the scores of answers."""
     return [value for answer in answers
-            for value in answer.get("probabilities", [answer.get("score", 0.0)])]
+            for value in answer.get(
+                "probabilities", {"": answer.get("score", 0.0)}).values()]
 
 
 def _said(answers):

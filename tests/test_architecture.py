@@ -15,8 +15,8 @@ from tests.helpers import ROOT, run_python
 PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
-GROUND = {"config", "errors", "files", "keyed_random", "pictures", "row_files",
-          "stores", "text_files"}
+GROUND = {"config", "errors", "files", "keyed_random", "pictures", "quiet",
+          "row_files", "stores", "text_files"}
 
 # The tasks' folders: each has a head.
 TASKS = sorted(path.parent.name for path in (PACKAGE / "finetuning").glob("*/head.py"))

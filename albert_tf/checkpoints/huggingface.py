@@ -345,6 +345,12 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
                          "(--encoder_only).")
     refuse_heads_but(_CLASSES, checkpoint.heads, "Hugging Face")
     refuse_other_epsilon(checkpoint.config, NAME)
+    if "token_classification" in checkpoint.heads:
+        checkpoint.report.notes.append(
+            "the division of raw text into words, by which the model was trained, is not "
+            "part of the tokenizer: give it lists of words (is_split_into_words=True), "
+            "and take the tag at the first token of each word; the pipeline of "
+            "transformers divides raw text differently, so that its tags can differ")
     return as_format(checkpoint, projects=True, grouping="huggingface")
 
 

@@ -66,6 +66,9 @@ _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
            "num_segments": "type_vocab_size"}
 _TASKS = {"AlbertMaskedLM": "masked_lm", "AlbertTextClassifier": "classification",
           "AlbertClassifier": "classification"}
+# The learning rates of the optimizers that keras-hub gives to its tasks. It expects the
+# optimizer's step and rate in TASK_WEIGHTS, and warns if they are not there.
+_RATES = {"masked_lm": 5e-5, "classification": 1e-5}
 
 
 def name_of(ours: str, inner: int) -> str:
@@ -179,9 +182,9 @@ def _why_dropped(name: str) -> Optional[str]:
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written, without the pretraining heads
-    that keras-hub lacks or computes differently. Raises InputError for other heads and
-    settings that keras-hub does not support."""
+    """Returns the checkpoint in the form that is written, without the sentence-order
+    head, which keras-hub lacks. Raises InputError for other heads and settings that
+    keras-hub does not support or computes differently."""
     config, heads = checkpoint.config, dict(checkpoint.heads)
     refuse_heads_but(("masked_lm", "sentence_order", "classification"), heads,
                      "keras-hub")
@@ -193,13 +196,14 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
         checkpoint.report.notes.append(
             "keras-hub does not store labels; in the order of the outputs they are "
             f"{', '.join(checkpoint.labels)}")
-    left_out = {}
-    if "sentence_order" in heads:
-        left_out["sentence_order"] = "keras-hub has no sentence-order head"
     if "masked_lm" in heads and config.masked_lm_layer_norm_eps != MASKED_LM_EPSILON:
-        left_out["masked_lm"] = (
-            "keras-hub's masked-LM head has the epsilon 1e-5; its outputs would differ")
-    checkpoint = without_heads(checkpoint, left_out)
+        raise InputError(
+            f"the masked-LM head of keras-hub has the epsilon {MASKED_LM_EPSILON:g}, that "
+            f"of this model {config.masked_lm_layer_norm_eps or config.layer_norm_eps:g}"
+            ", so that its outputs would differ; leave the heads out (--encoder_only).")
+    if "sentence_order" in heads:
+        checkpoint = without_heads(checkpoint, {
+            "sentence_order": "keras-hub has no sentence-order head"})
     if not config.use_pooler:
         checkpoint = with_pooler(checkpoint)
     if config.num_hidden_layers % config.num_hidden_groups and (
@@ -252,12 +256,15 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
             "activation": "sigmoid" if checkpoint.problem_type == SEVERAL_LABELS
             else "linear", "dropout": 0.1})
     text_files.write_json(os.path.join(folder, TASK), task)
+    rate = _RATES[head]
     _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
-              head_of(head, outputs).shapes(config))
+              head_of(head, outputs).shapes(config),
+              {"optimizer/vars/0": np.int64(0), "optimizer/vars/1": np.float32(rate)})
 
 
-def _write_h5(path: str, checkpoint: Checkpoint,
-              shapes: Mapping[str, Shape]) -> None:
+def _write_h5(path: str, checkpoint: Checkpoint, shapes: Mapping[str, Shape],
+              scalars: Mapping[str, np.generic] = {}) -> None:
     tensor_files.write_h5(path, {
-        row.theirs: to_theirs(row, checkpoint.tensors[row.ours])
-        for row in _rows(shapes, checkpoint.config)})
+        **{row.theirs: to_theirs(row, checkpoint.tensors[row.ours])
+           for row in _rows(shapes, checkpoint.config)},
+        **{name: Tensor.of(np.asarray(value)) for name, value in scalars.items()}})

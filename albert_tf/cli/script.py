@@ -18,6 +18,7 @@ import threading
 import time
 from typing import Any, Callable, Mapping, Sequence
 
+from albert_tf import quiet
 from albert_tf.errors import ONE_CTRL_C, InputError, Stopped
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -80,7 +81,7 @@ def _say(number: int, flush: bool = True) -> None:
     line = f"{os.path.basename(sys.argv[0])}: stopped by {_NAMES[number]}" + (
         "; what is finished is kept." if _working else ".")
     with contextlib.suppress(OSError):
-        os.write(2, f"{line}\n".encode())
+        os.write(quiet.stderr(), f"{line}\n".encode())
 
 
 def _handle(number, frame):
@@ -166,6 +167,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
 
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().addFilter(_is_ours)
+    logging.get_absl_handler().setFormatter(_log_format())
     if first_flags:
         _show_first(first_flags.split())
     try:
@@ -266,6 +268,15 @@ def _is_ours(record) -> bool:
     return (record.levelno > logging.INFO
             or f"{os.sep}site-packages{os.sep}" not in record.pathname
             or os.path.realpath(record.pathname).startswith(_PACKAGE + os.sep))
+
+
+def _log_format():
+    """Returns the form of log lines: time, level and text, without absl's number of the
+    thread and line of the code."""
+    import logging
+
+    return logging.Formatter("%(asctime)s %(levelname)s %(message)s",
+                             "%Y-%m-%d %H:%M:%S")
 
 
 def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:

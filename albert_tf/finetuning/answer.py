@@ -188,4 +188,20 @@ def chosen(probabilities: np.ndarray, labels: Sequence[str]) -> Answer:
     best = int(np.argmax(probabilities))
     return {"label": labels[best] if labels else str(best),
             "probability": float(probabilities[best]),
-            "probabilities": [float(value) for value in probabilities]}
+            "probabilities": by_label(probabilities, labels)}
+
+
+def by_label(probabilities: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
+    """Returns label → probability [K], in the order of the outputs.
+
+    Classes without names are named by number. If two labels of a foreign model are the
+    same, each label has its number before it.
+
+        by_label(np.array([0.25, 0.75]), ("bad", "good"))  # {'bad': 0.25, 'good': 0.75}
+    """
+    names = [str(i) for i in range(len(probabilities))]
+    if len({*labels}) == len(names):
+        names = [*labels]
+    elif labels:
+        names = [f"{i}: {label}" for i, label in enumerate(labels)]
+    return dict(zip(names, map(float, probabilities)))

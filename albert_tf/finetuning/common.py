@@ -9,6 +9,8 @@ from absl import logging
 from albert_tf import files
 from albert_tf.errors import InputError
 
+# The scores of a test set with labels, in a run's folder.
+PREDICT_RESULTS = "predict_results.json"
 
 # A model's outputs for a set: name → one row per record.
 Outputs = Mapping[str, Sequence]

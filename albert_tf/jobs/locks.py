@@ -4,7 +4,7 @@
         ...  # no other run writes there
 
 Two runs in one folder would overwrite each other's checkpoints and mix their logs. On a
-local disk the lock is the operating system's (flock) on the file `run.lock`, so a run
+local disk the lock is the operating system's (flock, locking) on the file `run.lock`, so a run
 that was killed leaves no lock. An object store has no locks. There `run.lock` is an
 object that its run rewrites every few seconds, and a lock that no longer changes is
 taken over. If the store was unavailable for long and a different run took over, the
@@ -27,9 +27,15 @@ from absl import logging
 from albert_tf import files
 from albert_tf.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # Windows, which has msvcrt
+    fcntl = None  # type: ignore[assignment]
+
 LOCK_FILE = "run.lock"
 # Seconds between two renewals of a lock in an object store, and to wait for one.
 BEAT, PATIENCE = 15.0, 50.0
+_LOCKED_BYTE = 1 << 20  # on Windows
 
 
 def hold(folder: str, flag: str = "", name: str = LOCK_FILE, beat: float = BEAT,
@@ -80,14 +86,9 @@ def _parsed(content: bytes) -> dict:
 
 @contextlib.contextmanager
 def _local(path: str, folder: str, flag: str) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:  # Windows has no fcntl.
-        yield
-        return
     with _opened(path, _named(flag, folder)) as stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(stream)
         except BlockingIOError as error:
             stream.seek(0)
             raise _refusal(folder, flag, _parsed(stream.read())) from error
@@ -107,8 +108,27 @@ def _local(path: str, folder: str, flag: str) -> Iterator[None]:
         try:
             yield
         finally:
+            if not fcntl:  # Windows removes no file that is open.
+                stream.close()
             with contextlib.suppress(OSError):
                 os.remove(path)
+
+
+def _lock(stream: BinaryIO) -> None:
+    """Locks a file until it is closed. Raises BlockingIOError if another run has
+    locked it."""
+    if fcntl:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    import msvcrt
+
+    # A locked byte cannot be read there. This one is behind the content, from which
+    # other runs read who holds the lock.
+    os.lseek(stream.fileno(), _LOCKED_BYTE, os.SEEK_SET)
+    try:
+        msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+    except PermissionError as error:
+        raise BlockingIOError(*error.args) from error
 
 
 def _opened(path: str, named: str) -> BinaryIO:

@@ -28,7 +28,8 @@ from albert_tf.serving.predict import Answer, Model, Request, answers
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _VERSION = "1"
 _LEFT = 499  # status in the metrics, as in nginx, if the client left without a reply
-_OPTIONS = ("top_k", "exit_threshold", "label_threshold", "windows", "truncated")
+_OPTIONS = ("top_k", "exit_threshold", "label_threshold", "windows", "truncated",
+            "probability_list")
 _ZLIB_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # by Content-Encoding
 _GOODBYE = 0.3  # seconds in which a stopping server still replies, with status 503
 
@@ -326,6 +327,8 @@ class Service:
             raise Refused(413, f"there are {len(items)} inputs; this server accepts at "
                           f"most {self.limits.instances} per request.")
         options = self._options(body, request.query)
+        if verb != "predict":
+            options["probability_list"] = False
         loop = asyncio.get_running_loop()
         requests = await loop.run_in_executor(None, self._requests, items, options)
         # An accepted request is answered even if the server is stopped meanwhile.
@@ -336,10 +339,9 @@ class Service:
         wanted, *others = {"classify": ("label", "labels"), "regress": ("score",)}[verb]
         if not all({wanted, *others} & answer.keys() for answer in results):
             raise Refused(400, f"this model gives no {wanted}; use :predict.")
-        names = self.model.labels
-        return json_reply({"results": [answer["score"] if verb == "regress" else [
-            [names[i] if names else str(i), value]
-            for i, value in enumerate(answer["probabilities"])] for answer in results]})
+        return json_reply({"results": [
+            answer["score"] if verb == "regress" else [*answer["probabilities"].items()]
+            for answer in results]})
 
     def _options(self, body: dict[str, Any], query) -> dict[str, Any]:
         """Returns the arguments of Model.request that a request names."""
@@ -361,8 +363,11 @@ class Service:
             raise Refused(400, f"top_k is {top_k!r:.40}; give a whole number from 1 to "
                           f"{self.model.config.vocab_size}.")
         options = {"task": task, "top_k": int(top_k)}
-        for name in ("windows", "truncated"):
-            value = query.get(name, "false")
+        # The columns of `outputs` are tensors, as TensorFlow Serving's.
+        defaults = {"windows": "false", "truncated": "false",
+                    "probability_list": "true" if "inputs" in body else "false"}
+        for name, default in defaults.items():
+            value = query.get(name, default)
             if value not in ("true", "false"):
                 raise Refused(400, f"{name} is {value!r:.40}; give true or false.")
             options[name] = value == "true"

@@ -65,8 +65,8 @@ class Model(loading.Loaded):
     def predict(self, texts: Any, text_pairs: Any = None, *, task: str = "",
                 top_k: int = 5, batch_size: int = 32,
                 exit_threshold: Optional[float] = None, windows: bool = False,
-                truncated: bool = False, label_threshold: Optional[float] = None
-                ) -> Any:
+                truncated: bool = False, label_threshold: Optional[float] = None,
+                probability_list: bool = False) -> Any:
         """Returns answers in the order of the texts, or one answer for a single text: a
         list of dicts, or a dict.
 
@@ -85,6 +85,8 @@ class Model(loading.Loaded):
           truncated: add `truncated` to each answer, whether a text of it was cut.
           label_threshold: for texts with any number of labels: the probability from
             which on a label is given; default: as in training, else 0.5.
+          probability_list: give `probabilities` as a list in the order of the labels,
+            not as label → probability.
 
         Raises:
           InputError: the model cannot do the task, or an input is wrong.
@@ -104,7 +106,7 @@ class Model(loading.Loaded):
         results = list(self.stream(
             inputs, task=task, top_k=top_k, batch_size=batch_size,
             exit_threshold=exit_threshold, windows=windows, truncated=truncated,
-            label_threshold=label_threshold))
+            label_threshold=label_threshold, probability_list=probability_list))
         return results[0] if isinstance(texts, (str, Mapping)) else results
 
     def stream(self, inputs: Iterable[Any], *, batch_size: int = 32,
@@ -156,8 +158,8 @@ class Model(loading.Loaded):
 
     def request(self, given: Any, task: str = "", top_k: int = 5,
                 exit_threshold: Optional[float] = None, windows: bool = False,
-                truncated: bool = False, label_threshold: Optional[float] = None
-                ) -> Request:
+                truncated: bool = False, label_threshold: Optional[float] = None,
+                probability_list: bool = False) -> Request:
         """Checks and tokenizes an input; arguments as for `predict`."""
         task, exits = task or self._task_of(given), exit_threshold is not None
         self.check(task, top_k, exit_threshold, windows, truncated, label_threshold)
@@ -168,23 +170,29 @@ class Model(loading.Loaded):
         if exits:
             request = dataclasses.replace(request, sequences=[
                 {**row, EXIT_INPUT: [exit_threshold]} for row in request.sequences])
-        if not truncated and label_threshold is None:
+        if not truncated and label_threshold is None and not probability_list:
             return request
-        more = {"truncated": request.cut > 0} if truncated else {}
 
         def answer(outputs):
-            found = {**request.answer(outputs), **more}
-            return found if label_threshold is None else {
-                **found, "labels": head.given(found["probabilities"], label_threshold)}
+            found = request.answer(outputs)
+            values = list(found.get("probabilities", {}).values())
+            if truncated:
+                found["truncated"] = request.cut > 0
+            if label_threshold is not None:
+                found["labels"] = head.given(values, label_threshold)
+            if values and probability_list:
+                found["probabilities"] = values
+            return found
 
         return dataclasses.replace(request, answer=answer)
 
     def check(self, task: str = "", top_k: int = 5,
               exit_threshold: Optional[float] = None, windows: bool = False,
-              truncated: bool = False, label_threshold: Optional[float] = None) -> None:
+              truncated: bool = False, label_threshold: Optional[float] = None,
+              probability_list: bool = False) -> None:
         """Raises InputError if the model cannot do what is asked for; arguments as for
         `predict`."""
-        del truncated
+        del truncated, probability_list
         self._check_top_k(top_k)
         if exit_threshold is not None:
             self.check_exits(exit_threshold, task)

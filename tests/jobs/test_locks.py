@@ -1,10 +1,13 @@
 """locks: one run in a folder, whoever ends first, on a disk and in an object store."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import time
+import types
+from fcntl import LOCK_EX, LOCK_NB, flock
 
 import pytest
 
@@ -43,6 +46,43 @@ def test_the_second_run_is_refused_with_the_first_one_s_name(tmp_path):
                 pass
     with locks.hold(str(tmp_path), "--output_dir"):
         pass
+
+
+class Msvcrt(types.ModuleType):
+    """In place of Windows' module: locks a file that another stream may not lock."""
+
+    LK_NBLCK = 2
+
+    def locking(self, number, mode, count):
+        # The content must stay readable, since a lock there keeps readers out.
+        assert (mode, count) == (2, 1) and os.lseek(number, 0, os.SEEK_CUR) > 4096
+        try:
+            flock(number, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            raise PermissionError(errno.EACCES, "Permission denied") from error
+
+
+def test_on_windows(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", Msvcrt("msvcrt"))
+    remove, open_ones = os.remove, []
+
+    def only_closed(path):
+        assert all(stream.closed for stream in open_ones)
+        remove(path)
+
+    opened = locks._opened
+    monkeypatch.setattr(locks, "_opened", lambda *arguments: open_ones.append(
+        opened(*arguments)) or open_ones[-1])
+    for _ in range(2):  # The second run finds nothing of the first.
+        with locks.hold(str(tmp_path), "--output_dir"):
+            with pytest.raises(InputError, match=(
+                    rf"another run is using this folder \(process {os.getpid()} on ")):
+                with locks.hold(str(tmp_path), "--output_dir"):
+                    pass
+            open_ones.pop()  # That of the refused run is closed by its end.
+            monkeypatch.setattr(os, "remove", only_closed)
+        assert not list(tmp_path.iterdir())
 
 
 def test_an_error_gives_the_lock_back(tmp_path):

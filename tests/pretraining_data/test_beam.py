@@ -21,6 +21,7 @@ from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, beam_stages, local
 from albert_tf.pretraining_data.options import InstanceOptions, Sizes
+from tests.helpers import ROOT
 from tests.pretraining_data.data_creation import CORPUS, TEXT, options_of, row_options
 
 TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
@@ -272,6 +273,35 @@ def test_a_document_that_is_not_there_is_no_silent_loss(job):
     ids=["in_memory", "multi_processing"])
 def test_direct_runner(flags, tmp_path, tokenizer):
     assert_same(*run_both(tmp_path, tokenizer, "DirectRunner", flags, **settings()))
+
+
+@pytest.fixture
+def job_server():
+    """Flags that name Beam's local job server. Each job's workers are processes that
+    get their work over gRPC, as those of Flink and Spark do."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time\n"
+         "from apache_beam.runners.portability import local_job_service\n"
+         "server = local_job_service.LocalJobServicer()\n"
+         "print(server.start_grpc_server(0), flush=True)\n"
+         "time.sleep(600)\n"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        port = process.stdout.readline().strip()
+        assert port.isdecimal(), port
+        yield (f"--job_endpoint=localhost:{port}",
+               "--environment_type=beam:env:harness_subprocess_python:v1",
+               f"--environment_config={sys.executable} -m "
+               "apache_beam.runners.worker.sdk_worker_main")
+    finally:
+        process.kill()
+        process.wait()
+
+
+@NEEDS_BEAM
+@pytest.mark.long
+def test_portable_runner(job_server, tmp_path, tokenizer):
+    assert_same(*run_both(
+        tmp_path, tokenizer, "PortableRunner", job_server, **settings()))
 
 
 @NEEDS_BEAM

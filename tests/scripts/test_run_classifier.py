@@ -648,6 +648,13 @@ def test_texts_with_any_number_of_labels(worked, data):
     for row, values in zip(rows, found):
         assert row[2] == ",".join(
             name for name, value in zip(("bad", "good"), values) if value >= 0.5)
+    # The test file is the dev file, and is scored, too.
+    scores, tested = evaluation(folder), json.loads(
+        (folder / "predict_results.json").read_text())
+    assert tested["examples"] == len(rows) and tested["micro_f1"] == pytest.approx(
+        scores["micro_f1"])
+    assert (folder / "predict_report.txt").read_text() == (
+        folder / "eval_report.txt").read_text()
     # Labels in another order, and from a probability of 0 on.
     np.testing.assert_allclose(
         probabilities(data / "topics_used")[:, ::-1], found, atol=1e-6)
@@ -659,7 +666,7 @@ def test_texts_with_any_number_of_labels(worked, data):
     convert(str(folder), str(data / "topics_hf"), "hf")
     texts = [row[1] for row in rows]
     for path in ("topics", "topics_export", "topics_hf"):
-        answers = albert_tf.load(str(data / path)).predict(texts)
+        answers = albert_tf.load(str(data / path)).predict(texts, probability_list=True)
         np.testing.assert_allclose(
             [answer["probabilities"] for answer in answers], found, atol=1e-5)
         assert [",".join(answer["labels"]) for answer in answers] == [

@@ -56,12 +56,15 @@ def test_forms_of_tensorflow_serving(model):
             status, found = await ask(session, {
                 "instances": ["One.", {"text": "One.", "text_pair": "Two"}]})
             assert status == 200 and all(map(close, found["predictions"], expected))
+            values = pytest.approx([*expected[0]["probabilities"].values()], abs=1e-5)
             for inputs in (["One."], {"text": ["One."]}, {"text": "One."}):
                 _, found = await ask(session, {"inputs": inputs})
                 assert found["outputs"]["label"] == [expected[0]["label"]]
+                assert found["outputs"]["probabilities"] == [values]
             _, found = await ask(session, {"examples": [{"text": "One."}]},
                                  "/v1/models/tiny/versions/1:classify")
             assert [name for name, _ in found["results"][0]] == list(model.labels)
+            assert [value for _, value in found["results"][0]] == values
             status, found = await ask(session, {
                 "instances": ["One."], "signature_name": "embed"})
             assert len(found["predictions"][0]["mean"]) == 16
@@ -75,6 +78,29 @@ def test_forms_of_tensorflow_serving(model):
             assert 'albert_requests_total{status="200"} 6' in page
             assert "albert_sequences_total 7" in page
             assert 'albert_request_seconds_bucket{le="+Inf"} 6' in page
+
+    asyncio.run(check())
+
+
+def test_probabilities_as_a_list(model):
+    [named] = model.predict(["One."])
+    listed = pytest.approx([*named["probabilities"].values()], abs=1e-5)
+
+    async def check():
+        async with running(model) as (_, session):
+            for body, key, given, expected in (
+                    ({"instances": ["One."]}, "predictions", "true", listed),
+                    ({"inputs": ["One."]}, "outputs", "false",
+                     pytest.approx(named["probabilities"], abs=1e-5))):
+                _, found = await ask(
+                    session, body, f"/v1/models/tiny:predict?probability_list={given}")
+                answer = found[key][0] if key == "predictions" else {
+                    name: values[0] for name, values in found[key].items()}
+                assert answer["probabilities"] == expected
+            _, found = await ask(session, {"examples": ["One."]},
+                                 "/v1/models/tiny:classify?probability_list=true")
+            assert dict(found["results"][0]) == pytest.approx(
+                named["probabilities"], abs=1e-5)
 
     asyncio.run(check())
 
@@ -93,7 +119,8 @@ def test_any_number_of_labels(tmp_path):
                 session, {"examples": [{"text": "One."}]}, "/v1/models/tiny:classify")
             names, values = zip(*found["results"][0])
             assert names == model.labels
-            assert values == pytest.approx(expected["probabilities"], abs=1e-5)
+            assert dict(zip(names, values)) == pytest.approx(
+                expected["probabilities"], abs=1e-5)
             for threshold, labels in (("0", list(model.labels)), ("1", [])):
                 _, found = await ask(session, {"instances": ["One."]},
                                      f"/v1/models/tiny:predict?label_threshold={threshold}")

@@ -166,10 +166,10 @@ def test_lengths_that_bfloat16_has_no_number_for(kind, task, tmp_path):
 def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported):
     small, large = (exported("classes", "classify", form, kind)
                     for kind in (precision, "float32"))
-    expected = [answer["probabilities"] for answer in model("classes").predict(
-        ASKED["classes", "classify"])]
-    found = [answer["probabilities"] for answer in albert_tf.load(small).predict(
-        ASKED["classes", "classify"])]
+    expected, found = (
+        [answer["probabilities"] for answer in loaded.predict(
+            ASKED["classes", "classify"], probability_list=True)]
+        for loaded in (model("classes"), albert_tf.load(small)))
     assert 0 < np.abs(np.subtract(found, expected)).max() < bound
     sizes = [os.path.getsize(os.path.join(folder, portable.FORMS[form].file))
              for folder in (small, large)]

@@ -13,6 +13,7 @@ import pytest
 import albert_tf
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.errors import InputError
+from albert_tf.finetuning.answer import by_label
 from albert_tf.finetuning.classification import glue
 from albert_tf.finetuning.classification.task import Example
 from albert_tf.finetuning.classification.custom import build_task
@@ -54,10 +55,30 @@ def test_labels_are_those_of_training(model):
         row.pop("label_ids")
         expected = softmax(asked.model(
             {name: [values] for name, values in row.items()})["logits"][0].numpy())
-        np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+        assert tuple(answer["probabilities"]) == task.labels
+        assert answer["probabilities"] == pytest.approx(
+            dict(zip(task.labels, expected)), abs=1e-5)
         assert answer["label"] == task.labels[expected.argmax()]
-        assert answer["probability"] == max(answer["probabilities"])
+        assert answer["probability"] == max(answer["probabilities"].values())
         json.dumps(answer, allow_nan=False)
+
+
+def test_probabilities_as_a_list(model):
+    """In the order of the labels; other tasks have none."""
+    for kind, text in (("classes", "It is."), ("several", "It is."), ("choices", {
+            "passage": PASSAGE, "question": "Which _?", "options": ["it", "a"]})):
+        named = model(kind).predict(text)
+        listed = model(kind).predict(text, probability_list=True)
+        assert listed == {
+            **named, "probabilities": list(named["probabilities"].values())}
+    tags = model("tags").predict("It is.", probability_list=True)
+    assert tags == model("tags").predict("It is.")
+
+
+def test_probabilities_of_labels_without_a_name_of_their_own():
+    values = np.array([0.25, 0.75], np.float32)
+    assert by_label(values, ()) == {"0": 0.25, "1": 0.75}
+    assert by_label(values, ("same", "same")) == {"0: same": 0.25, "1: same": 0.75}
 
 
 def test_labels_of_which_a_text_has_any_number(tmp_path, model):
@@ -70,7 +91,8 @@ def test_labels_of_which_a_text_has_any_number(tmp_path, model):
         np.ptp(expected) > 0.01)
     for answer, row in zip(found, expected):
         assert set(answer) == {"labels", "probabilities"}
-        np.testing.assert_allclose(answer["probabilities"], row, atol=1e-5)
+        assert answer["probabilities"] == pytest.approx(
+            dict(zip(asked.labels, row)), abs=1e-5)
         assert answer["labels"] == [
             name for name, value in zip(asked.labels, row) if value >= 0.5]
         assert asked.predict("x", label_threshold=0.0)["labels"] == list(asked.labels)
@@ -96,7 +118,7 @@ def hugging_face(tmp_path, model, bias, **values):
     layer = loaded.model.head_layers["classification"]["output_layer"]
     layer.output_weights.assign(0 * layer.output_weights)
     layer.output_bias.assign(bias)
-    return loaded.predict("It is.")
+    return loaded.predict("It is.", probability_list=True)
 
 
 @pytest.mark.parametrize("problem, expected", [
@@ -155,9 +177,9 @@ def test_whether_a_task_has_pairs():
 def test_an_answer_does_not_depend_on_its_batch(model):
     texts = [("text " * n).strip() for n in range(1, 40)]
     for kind in ("classes", "number", "encoder"):
-        together = model(kind).predict(texts, batch_size=7)
+        together = model(kind).predict(texts, batch_size=7, probability_list=True)
         for i in (0, 20, 38):
-            alone = model(kind).predict(texts[i])
+            alone = model(kind).predict(texts[i], probability_list=True)
             assert alone.keys() == together[i].keys()
             for name, value in alone.items():
                 if name != "label":
@@ -174,7 +196,8 @@ def test_masks_order_and_vectors_of_a_pretrained_model(model):
     assert [len(mask) for mask in masks["masks"]] == [3, 3]
     assert masks["masks"][0][0]["probability"] > masks["masks"][0][1]["probability"]
     assert order["label"] in ("in order", "swapped")
-    assert sum(order["probabilities"]) == pytest.approx(1)
+    assert list(order["probabilities"]) == ["in order", "swapped"]
+    assert sum(order["probabilities"].values()) == pytest.approx(1)
     out = asked.model(asked.tokenizer("plain"))
     np.testing.assert_allclose(vectors["pooled"], out["pooled_output"][0], atol=1e-5)
     np.testing.assert_allclose(
@@ -282,7 +305,8 @@ def test_windows_read_all_of_a_text(kind, task, model):
     if kind == "number":
         assert long == {"score": pytest.approx(logits[0], abs=1e-5)}
     else:
-        np.testing.assert_allclose(long["probabilities"], softmax(logits), atol=1e-5)
+        np.testing.assert_allclose(
+            [*long["probabilities"].values()], softmax(logits), atol=1e-5)
         assert long["label"] == asked.labels[logits.argmax()]
 
 
@@ -325,7 +349,8 @@ def test_errors_are_kept_on_request(model):
 def test_choices(model):
     answer = model("choices").predict(
         {"passage": PASSAGE, "question": "Which _?", "options": ["it", "a", "b"]})
-    assert len(answer["probabilities"]) == 3 and answer["label"] in "ABC"
+    assert list(answer["probabilities"]) == ["A", "B", "C"]
+    assert answer["label"] in "ABC"
     assert model("choices").predict([(PASSAGE, "Which _?", "it", "a", "b")]) == [answer]
 
 
@@ -413,8 +438,7 @@ def test_the_command_answers_in_json_lines(results, model):
     expected = model("classes").predict(["It is.", ("One", "Größe")])
     for given, answer in zip((first, second), expected):
         assert given["label"] == answer["label"]
-        np.testing.assert_allclose(given["probabilities"], answer["probabilities"],
-                                   atol=1e-5)
+        assert given["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
 
 
 def answers_in(path):
@@ -430,8 +454,7 @@ def test_a_line_without_an_answer_leaves_the_others(results, model):
     expected = model("classes").predict(["It is.", "One"])
     for answer, right in zip((answers[0], answers[4]), expected):
         assert answer["label"] == right["label"]
-        np.testing.assert_allclose(
-            answer["probabilities"], right["probabilities"], atol=1e-5)
+        assert answer["probabilities"] == pytest.approx(right["probabilities"], abs=1e-5)
     assert answers[1].keys() == {"id", "line", "error"} and answers[1]["id"] == 8
     assert answers[2] == {"line": 3, "error": "not JSON (Expecting value, character 1); "
                           "each line must hold one JSON object."}
@@ -451,8 +474,7 @@ def test_a_table_is_read_by_the_columns_of_training(results, model):
     for answer, key, right in zip(
             (first, third), "ac", model("classes").predict(["It is.", "One, or\ntwo"])):
         assert answer["id"] == key and answer["label"] == right["label"]
-        np.testing.assert_allclose(
-            answer["probabilities"], right["probabilities"], atol=1e-5)
+        assert answer["probabilities"] == pytest.approx(right["probabilities"], abs=1e-5)
     assert empty["line"] == 4 and narrow["line"] == 7
     assert "1 line(s) blank and left out (line 3)" in results["table"]["log"]
 

@@ -4,14 +4,14 @@ Shapes: B batch, L layers, H hidden, K labels, or numbers of a regression.
 """
 
 import dataclasses
-from typing import Optional, Sequence
+from typing import Iterable, Optional, Sequence
 
 import numpy as np
 
 from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
 from albert_tf.errors import InputError
-from albert_tf.finetuning.answer import Answering, chosen
+from albert_tf.finetuning.answer import Answering, by_label, chosen
 from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, output_shapes
 
 # An input of models with exits: a sequence exits if a label's probability is above it.
@@ -218,9 +218,9 @@ class Classes(Answering):
             return chosen(outputs["probabilities"], self.labels)
         probabilities = outputs["probabilities"]
         return {"labels": self.given(probabilities, self.label_threshold),
-                "probabilities": [float(value) for value in probabilities]}
+                "probabilities": by_label(probabilities, self.labels)}
 
-    def given(self, probabilities: Sequence[float], threshold: float) -> list[str]:
+    def given(self, probabilities: Iterable[float], threshold: float) -> list[str]:
         """Returns the labels whose probability is at least the threshold."""
         names = self.head.output_names(self.labels) or ["0"]
         return [name for name, value in zip(names, probabilities) if value >= threshold]

@@ -20,12 +20,14 @@ from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.classification import (
     report as reporting, weights as weighting)
 from albert_tf.finetuning.common import (
-    ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
+    PREDICT_RESULTS, ExampleSet, Outputs, as_json, as_table, check_labelled,
+    write_files)
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
+_PREDICT_REPORT = "predict_report.txt"
 # What a note says of lines whose label was cleaned.
 UNCLEAN = "have invisible characters in the label, which are removed"
 
@@ -399,12 +401,14 @@ class ClassificationTask(FineTuningTask):
     # --- files of predictions
 
     def write(self, split, data, outputs, table, step, settings):
-        """Writes predictions and, for the evaluation set, a report."""
+        """Writes predictions and, for the evaluation set and test examples with
+        labels, a report."""
         folder, examples = settings.run.output_dir, data.examples
         if split != "dev":
             paths = self.write_predictions(
                 folder, examples, outputs, settings.prediction_file,
                 settings.all_probabilities)
+            paths += self._write_test_scores(folder, examples, outputs, step)
         else:
             paths = self.write_predictions(
                 os.path.join(folder, "eval_predictions"), examples, outputs,
@@ -426,6 +430,30 @@ class ClassificationTask(FineTuningTask):
             for line in report.splitlines():
                 logging.info("%s", line)
         logging.info("Wrote %s.", ", ".join(paths))
+
+    def _write_test_scores(self, folder: str, examples: Sequence[Example],
+                           outputs: Outputs, step: int) -> list[str]:
+        """Writes the metrics of the test examples that have a label, as a report and as
+        JSON; returns the paths. Metrics that cannot be computed are only in the report,
+        as nan."""
+        known = [i for i, example in enumerate(examples) if example.label is not None]
+        if not known:
+            logging.info("The test set has no labels; it is not scored.")
+            # Remaining files would have the results of a different set.
+            for name in (PREDICT_RESULTS, _PREDICT_REPORT):
+                files.remove(os.path.join(folder, name))
+            return []
+        logging.info("Test: %d of %d examples have a label, and are scored.",
+                     len(known), len(examples))
+        labelled = [examples[i] for i in known]
+        outputs = {name: [rows[i] for i in known] for name, rows in outputs.items()}
+        scores = self.metrics_of(self.decisions(outputs), self.label_ids(labelled))
+        report = self.report(labelled, outputs)
+        for line in report.splitlines():
+            logging.info("%s", line)
+        return write_files(folder, {_PREDICT_REPORT: report, PREDICT_RESULTS: as_json({
+            "step": step, "examples": len(known), **{
+                name: value for name, value in scores.items() if math.isfinite(value)}})})
 
     def write_predictions(
             self, folder: str, examples: Sequence[Example], outputs: Outputs,

@@ -31,7 +31,8 @@ from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
-    ExampleSet, Outputs, as_json, check_labelled, cut_note, write_files)
+    PREDICT_RESULTS, ExampleSet, Outputs, as_json, check_labelled, cut_note,
+    write_files)
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.cleaning import PreparedText
@@ -45,7 +46,6 @@ LEVELS = ("middle", "high")  # The original implementation's order of examples.
 # A gap in a question, which the options fill.
 _GAP = "_"
 _WHOLE_LEVEL = "all.txt"
-_PREDICT_RESULTS = "predict_results.json"
 
 
 class RaceExample(NamedTuple):
@@ -242,11 +242,11 @@ class RaceTask(FineTuningTask):
                 len(data.examples), ", ".join(
                     f"{name} {value:.6g}" for name, value in scores.items()))
             paths += write_files(folder, {
-                _PREDICT_RESULTS: as_json({"questions": known, **scores})})
+                PREDICT_RESULTS: as_json({"questions": known, **scores})})
         elif split == "test":
             logging.info("The test set has no answers; it is not scored.")
             # A remaining file would have the results of a different set.
-            files.remove(os.path.join(folder, _PREDICT_RESULTS))
+            files.remove(os.path.join(folder, PREDICT_RESULTS))
         logging.info("Wrote %s.", ", ".join(paths))
 
     def write_predictions(

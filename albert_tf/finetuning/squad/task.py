@@ -19,7 +19,7 @@ from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import (
-    Outputs, as_json, cut_note, log_shards, write_files)
+    PREDICT_RESULTS, Outputs, as_json, cut_note, log_shards, write_files)
 from albert_tf.finetuning.squad import alignment, dataset, languages, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
 from albert_tf.finetuning.squad.dataset import (
@@ -38,7 +38,6 @@ FIRST_UNIQUE_ID = 1_000_000_000
 
 _DROPPED_FILE = "dropped_questions.txt"
 _RESULTS_FILE = "eval_results.json"
-_PREDICT_RESULTS = "predict_results.json"
 
 
 def check_room(max_seq_length: int, max_query_length: int) -> None:
@@ -368,9 +367,9 @@ class SquadTask(FineTuningTask):
             logging.info("Predictions at step %d: %s", step, ", ".join(
                 f"{name} {value:.6g}" for name, value in answers.metrics.items()))
             write_files(folder, {
-                _PREDICT_RESULTS: as_json({"step": step, **answers.metrics})})
+                PREDICT_RESULTS: as_json({"step": step, **answers.metrics})})
         else:  # A remaining file would have the results of a different set.
-            files.remove(os.path.join(folder, _PREDICT_RESULTS))
+            files.remove(os.path.join(folder, PREDICT_RESULTS))
         logging.info("Wrote %s.", ", ".join(scoring.write_prediction_files(
             folder, data.examples, answers, data.dataset if data.answered else None,
             settings.prediction_file)))

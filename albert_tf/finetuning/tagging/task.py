@@ -22,7 +22,7 @@ from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
-    ExampleSet, Outputs, as_json, read_shards, write_files)
+    PREDICT_RESULTS, ExampleSet, Outputs, as_json, read_shards, write_files)
 from albert_tf.finetuning.tagging import files as tag_files, readers, scoring
 from albert_tf.finetuning.tagging.files import Sentence
 from albert_tf.finetuning.tagging.readers import Reading
@@ -33,7 +33,6 @@ from albert_tf.tokenization.sequences import (
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 OUTSIDE = scoring.OUTSIDE
-_PREDICT_RESULTS = "predict_results.json"
 
 
 class Tagged(NamedTuple):
@@ -348,12 +347,12 @@ class TaggingTask(FineTuningTask):
             for line in report.splitlines():
                 logging.info("%s", line)
             if split == "test":
-                paths += write_files(folder, {_PREDICT_RESULTS: as_json(
+                paths += write_files(folder, {PREDICT_RESULTS: as_json(
                     {"step": step, **self.metrics_of(counts)})})
         elif split == "test":
             logging.info("The test set has no tags; it is not scored.")
             # Remaining files would have the results of a different set.
-            for name in (_PREDICT_RESULTS, "predict_report.txt"):
+            for name in (PREDICT_RESULTS, "predict_report.txt"):
                 files.remove(os.path.join(folder, name))
         logging.info("Wrote %s.", ", ".join(paths))
 

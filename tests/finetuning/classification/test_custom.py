@@ -8,10 +8,13 @@ import gzip
 import json
 import os
 import pickle
+import re
+import types
 
 import numpy as np
 import pytest
 
+from albert_tf.checkpoints import run_files
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import custom, report
 from albert_tf.finetuning import tables
@@ -413,6 +416,43 @@ def test_predictions_keep_names_and_texts(tmp_path, name):
     if not name.endswith("tsv"):
         assert rows[0]["t"] == text
     assert {"probability of x", "probability of y"} <= rows[0].keys()
+
+
+def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
+    path = write(tmp_path, "test.jsonl", '{"t": "a", "l": "x"}\n{"t": "b", "l": null}\n'
+                 '{"t": "c", "l": "y"}\n{"t": "d", "l": "y"}\n')
+    task = custom.build_task({"test": DataFile(path, "t", label="l")}, labels=["x", "y"])
+    outputs = {"probabilities": np.array(
+        [[0.75, 0.25], [0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], "f")}
+    settings = types.SimpleNamespace(
+        run=types.SimpleNamespace(output_dir=str(tmp_path)), prediction_file="",
+        all_probabilities=False)
+    data = task.read("", "test")
+    task.write("test", data, outputs, None, 7, settings)
+    results = json.loads((tmp_path / "predict_results.json").read_text())
+    assert (results["step"], results["examples"]) == (7, 3)
+    assert results["accuracy"] == pytest.approx(2 / 3)
+    assert set(task.metric_names) < set(results)
+    assert "custom: 3 examples" in (tmp_path / "predict_report.txt").read_text()
+    assert all(map(run_files.is_of_run, ("predict_results.json", "predict_report.txt")))
+    # Those of a different set do not stay.
+    bare = data._replace(examples=[each._replace(label=None) for each in data.examples])
+    task.write("test", bare, outputs, None, 7, settings)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "predictions.tsv", "test.jsonl", "test_results.tsv"]
+
+
+def test_scores_of_a_test_set_that_cannot_be_computed_are_no_json(tmp_path):
+    """The labels of the test set are all the same, so that nothing correlates."""
+    path = write(tmp_path, "test.csv", "t,l\na,1.5\nb,1.5\n")
+    task = custom.build_task({"test": DataFile(path, "t", label="l")}, regression=True)
+    task.write("test", task.read("", "test"), {"logits": np.array([[1.0], [2.0]], "f")},
+               None, 7, types.SimpleNamespace(
+                   run=types.SimpleNamespace(output_dir=str(tmp_path)),
+                   prediction_file="", all_probabilities=False))
+    text = (tmp_path / "predict_results.json").read_text()
+    assert "NaN" not in text and json.loads(text)["examples"] == 2
+    assert re.search(r"pearson +nan", (tmp_path / "predict_report.txt").read_text())
 
 
 @pytest.mark.parametrize("columns, header", [
