@@ -34,10 +34,12 @@ flags.DEFINE_enum("format", "saved_model", ["saved_model", *_PORTABLE],
                   f"{', '.join(_PORTABLE)}: one file with the graph of one task, which "
                   "takes ids; albert_tf.load, predict.py and serve.py accept the "
                   "folder.")
-flags.DEFINE_enum("precision", "float32", ["float32", "float16", "bfloat16", "int8"],
-                  f"For {', '.join(_PORTABLE)}: type of the weights in the file. "
-                  "bfloat16 (openvino): 16 bits, computed in bfloat16. int8 (onnx, "
-                  "tflite): one scale per column, integer products.")
+flags.DEFINE_list("precision", ["float32"],
+                  f"For {', '.join(_PORTABLE)}: type of the weights in the file: "
+                  "float32, float16, bfloat16 (openvino: 16 bits, computed in bfloat16) "
+                  "or int8 (onnx, tflite: one scale per column, integer products). "
+                  "For onnx and openvino also several, separated by commas: one file "
+                  "each, of which albert_tf.load takes the first.")
 _ONLY_PORTABLE = ("fill-mask",)
 flags.DEFINE_string("task", None, "Task of the export: classify, tag, answer, choose, "
                     "order, embed or fill-mask (not for saved_model); default: the "
@@ -79,9 +81,9 @@ def _run():
     is_portable = FLAGS.format != "saved_model"
     if is_portable:
         _check_portable()
-    elif FLAGS.precision != "float32":
+    elif FLAGS.precision != ["float32"]:
         raise InputError(
-            f"--precision={FLAGS.precision} is for --format={', '.join(_PORTABLE)}; "
+            f"--precision={','.join(FLAGS.precision)} is for --format={', '.join(_PORTABLE)}; "
             "use --dtype to choose the type in which a SavedModel computes.")
     elif FLAGS.task in _ONLY_PORTABLE:
         raise InputError(f"--task={FLAGS.task} is not supported in a SavedModel; give "
@@ -125,7 +127,7 @@ def _check_portable():
                              f"{FLAGS.format} takes ids, and texts become ids in "
                              "Python; leave the flag out.")
     files.check_local(FLAGS.export_dir, "--export_dir")
-    portable.check(FLAGS.format, FLAGS.precision)
+    portable.check(FLAGS.format, *FLAGS.precision)
 
 
 def _export_portable(loaded):
@@ -144,7 +146,7 @@ def _export_portable(loaded):
     task = FLAGS.task or next(
         task for task in loaded.tasks() if task not in ("fill-mask", "order"))
     _check_task_flags(task)
-    portable.export(loaded, task, FLAGS.export_dir, FLAGS.format, FLAGS.precision)
+    portable.export(loaded, task, FLAGS.export_dir, FLAGS.format, *FLAGS.precision)
 
 
 def _check_task_flags(task):

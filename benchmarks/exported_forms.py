@@ -156,7 +156,7 @@ def _export(model, folder):
             print(f"Leaving out {form}: {error}")
             continue
         found[f"{form}, {precision}"] = form, to, files.size(
-            os.path.join(to, portable.FORMS[form].file))
+            os.path.join(to, portable.graph_name(form, precision)))
     return found
 
 

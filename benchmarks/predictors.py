@@ -106,8 +106,9 @@ def our_export(form, config, task, dtype, folder):
     if not os.path.exists(path):
         loaded = albert_tf.load(save_checkpoint(config, task, folder))
         portable.export(loaded, next(iter(loaded.tasks())), path, form, dtype)
-    engine = portable.read(path)["engine"]
-    return lambda features: scores(task, engine(padded(features)))
+    exported = albert_tf.load(path)
+    answering = exported.head(next(iter(exported.tasks())))
+    return lambda features: scores(task, answering.compute(padded(features)))
 
 
 def save_checkpoint(config, task, folder) -> str:

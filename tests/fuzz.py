@@ -78,8 +78,10 @@ FOREIGN = {
     "sentence": ["config.json", "model.safetensors", "modules.json", "tokenizer.json",
                  "1_Pooling/config.json", "sentence_bert_config.json"]}
 EXPORTED = {
-    **{name: [f"model.{name}", "portable.json", "albert_config.json", "spm.model",
-              "labels.txt", "tokenizer_config.json"] for name in ("onnx", "tflite")},
+    "onnx": ["onnx/model.onnx", "portable.json", "config.json", "spiece.model",
+             "labels.txt", "vocabulary.json"],
+    "tflite": ["model.tflite", "portable.json", "albert_config.json", "spm.model",
+               "labels.txt", "tokenizer_config.json"],
     "saved": ["saved_model.pb", "variables/variables.index", "assets/spm.model",
               "variables/variables.data-00000-of-00001", "assets/albert_config.json",
               "assets/labels.txt", "assets/tokenizer_config.json"]}

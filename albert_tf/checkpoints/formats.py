@@ -11,7 +11,7 @@ import re
 from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
-from albert_tf.checkpoints import folders, hub
+from albert_tf.checkpoints import folders, hub, onnx_folder
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
@@ -158,7 +158,7 @@ def unknown(path: str) -> InputError:
         return InputError(f"{path}: there is no such file or folder; "
                           f"{folders.path_advice(path)}.")
     names = files.names_in(path) if files.is_folder(path) else [os.path.basename(path)]
-    if "portable.json" in names:
+    if onnx_folder.find(path):
         return InputError(
             f"{path} is an export for ONNX or TFLite. It can be used with "
             "albert_tf.load, predict.py and serve.py, but has no weights to train or "

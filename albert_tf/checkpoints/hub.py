@@ -12,6 +12,7 @@ import os
 import re
 from typing import Any
 
+from albert_tf.checkpoints.onnx_folder import NAMES
 from albert_tf.errors import InputError
 
 HUGGING_FACE = "hf://"
@@ -83,10 +84,22 @@ def _hugging_face(path: str) -> str:
             patterns.remove("pytorch_model*.bin")
         if "model.weights.h5" not in files:
             patterns.remove("*.h5")
+        if not any(re.search(r"(\.safetensors|model.*\.bin|\.h5)$", file)
+                   for file in files):
+            patterns += _graphs(files)
         return package.snapshot_download(
             name, revision=revision or None, allow_patterns=patterns)
     except Exception as error:  # The package, its requests or the disk may fail.
         raise _failed(path, error) from error
+
+
+def _graphs(names: list[str]) -> list[str]:
+    """Returns patterns for the ONNX file to fetch of a repository without weights, and
+    for its external data."""
+    graph = next((name for name in (
+        *(f"onnx/{each}" for each in NAMES.values()), *sorted(names))
+                  if name in names and name.endswith(".onnx")), None)
+    return [f"{graph}*"] * bool(graph)
 
 
 def _kaggle(path: str, handle: str) -> str:

@@ -9,7 +9,7 @@ an index lists.
 import dataclasses
 import os
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -175,7 +175,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     problem = (check_problem(values.get("problem_type"), path)
                if "classification" in heads else "")
     return Checkpoint(NAME, config, tensors, heads, report,
-                      _labels(values, heads, path), problem, facts=values)
+                      labels_of(values, heads, path), problem, facts=values)
 
 
 def _read_albert_pytorch(source: str, stored: Mapping[str, Tensor],
@@ -254,8 +254,8 @@ def _check_tied(report: Report, stored: Mapping[str, Tensor],
                          "other positions are not supported.")
 
 
-def _labels(values: Mapping[str, Any], heads: Mapping[str, int], path: str
-            ) -> tuple[str, ...]:
+def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
+              ) -> tuple[str, ...]:
     """Returns the labels, or Hugging Face's default names if there are none."""
     count = heads.get("classification", heads.get("token_classification", 0))
     named = values.get("id2label")
@@ -273,6 +273,40 @@ def _labels(values: Mapping[str, Any], heads: Mapping[str, int], path: str
         raise InputError(f"{path}: id2label has {len(labels)} labels, but the head has "
                          f"{count} outputs; give one label for each output.")
     return tuple(labels[i] for i in range(count))
+
+
+def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],
+                     path: str) -> dict[str, int]:
+    """Returns the head whose outputs an ONNX graph computes → its width; {} if it
+    computes hidden states. `values` are those of config.json, `outputs` the names of
+    the graph's outputs → their shapes, and `path` is its file."""
+    shape = outputs.get("logits")
+    if {"start_logits", "end_logits"} <= outputs.keys():
+        return {"spans": 2}
+    if shape and len(shape) == 2:
+        if _CLASSES["multiple_choice"] in (values.get("architectures") or ()):
+            return {"multiple_choice": 1}
+        return {"classification": _width(values, shape)}
+    if shape and len(shape) == 3:
+        return ({"masked_lm": 1} if _width(values, shape) == values.get("vocab_size")
+                else {"token_classification": _width(values, shape)})
+    if {"last_hidden_state", "sentence_embedding"} & outputs.keys():
+        return {}
+    raise InputError(
+        f"{path} computes {', '.join(outputs)}, which are the outputs of no head that is "
+        "supported (logits, start_logits and end_logits, last_hidden_state, "
+        "sentence_embedding); export the model for one task.")
+
+
+def _width(values: Mapping[str, Any], shape: Sequence[Any]) -> int:
+    """Returns the last axis of logits, which a graph may leave open."""
+    if isinstance(shape[-1], int):
+        return shape[-1]
+    named = values.get("id2label")
+    if named:
+        return len(named)
+    return values.get("vocab_size", 0) if _CLASSES["masked_lm"] in (
+        values.get("architectures") or ()) else 2
 
 
 def _numbered(count: int) -> tuple[str, ...]:

@@ -49,12 +49,15 @@ class Loaded:
         if self.tokenizer is not None:
             tokenizer = f"{self.tokenizer.vocab_size:,} tokens"
         heads = ", ".join(f"{name} ({width})" for name, width in self.heads.items())
-        parameters = sum(math.prod(weight.shape) for weight in self.model.weights)
+        kind, parameters = "An export", ""
+        if self.model is not None:
+            total = sum(math.prod(weight.shape) for weight in self.model.weights)
+            kind, parameters = type(self.model).__name__, f"{total:,} parameters, "
         labels = f"; labels {some(list(self.labels), 8)}" if self.labels else ""
         return (
-            f"{type(self.model).__name__} from {self.format}: {config.num_hidden_layers} "
+            f"{kind} from {self.format}: {config.num_hidden_layers} "
             f"layers of width {config.hidden_size}, {config.num_attention_heads} heads, "
-            f"{parameters:,} parameters, {tokenizer}\n"
+            f"{parameters}{tokenizer}\n"
             f"Heads: {heads or 'none'}{labels}\n"
             f"{self.report.summary(0).splitlines()[0]}")
 

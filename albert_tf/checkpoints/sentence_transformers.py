@@ -26,7 +26,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER
 
 NAME = "sentence_transformers"
-_MODULES = "modules.json"
+MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 # Kinds of pooling → their names in older files, in the order of concatenation.
 _MODES = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens",
@@ -76,18 +76,33 @@ class Sentence:
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     """Reads the model; `facts["sentence"]` is a Sentence, and the settings hold the
     maximum length of texts."""
-    first, *others = _modules(folder)
+    first, *_ = _modules(folder)
     where = os.path.join(folder, first["path"])
     if not (huggingface.weights_in(where)
             and files.exists(os.path.join(where, huggingface.CONFIG))):
-        raise InputError(f"{where}: the model is incomplete: {_MODULES} names this "
+        raise InputError(f"{where}: the model is incomplete: {MODULES} names this "
                          "folder, but config.json or the weights are missing; copy or "
                          "download the rest.")
     _check_prompts(folder)
     checkpoint = huggingface.read(where, config)
     checkpoint = without_heads(checkpoint, dict.fromkeys(
         checkpoint.heads, "sentence-transformers uses only the encoder"))
-    width = checkpoint.config.hidden_size
+    sentence, flags, vocabulary = described(folder, checkpoint.config)
+    facts = {**checkpoint.facts, "sentence": sentence}
+    if flags:
+        facts["task"] = {"flags": flags}
+    _note_symbols(where, checkpoint.report)
+    return dataclasses.replace(
+        checkpoint, format=NAME, facts=facts, vocabulary=vocabulary)
+
+
+def described(folder: str, config: AlbertConfig
+              ) -> tuple[Sentence, dict[str, int], Optional[Vocabulary]]:
+    """Returns what a folder says besides the weights: how token vectors are pooled, the
+    flags that limit the length of texts, and the vocabulary."""
+    first, *others = _modules(folder)
+    where = os.path.join(folder, first["path"])
+    width = config.hidden_size
     pooling = _pooling(os.path.join(folder, others[0]["path"]), width)
     width, layers = width * len(pooling), []
     for module in others[1:]:
@@ -104,23 +119,20 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     tokenizer = os.path.join(where, "tokenizer_config.json")
     longest = settings.get("max_seq_length") or (
         _object(tokenizer) if files.exists(tokenizer) else {}).get("model_max_length")
-    facts = {**checkpoint.facts, "sentence": Sentence(pooling, tuple(layers))}
+    flags = {}
     if longest is not None:
         if not isinstance(longest, (int, float)) or longest < 1:
             raise InputError(f"{where}: the maximum length of a text is {longest!r}; "
                              "set max_seq_length to a whole number of tokens.")
-        longest = int(min(longest, checkpoint.config.max_position_embeddings))
-        facts["task"] = {"flags": {"max_seq_length": longest}}
-    _note_symbols(where, checkpoint.report)
-    return dataclasses.replace(
-        checkpoint, format=NAME, facts=facts,
-        vocabulary=_vocabulary(where, settings.get("do_lower_case") is True))
+        flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
+    return (Sentence(pooling, tuple(layers)), flags,
+            _vocabulary(where, settings.get("do_lower_case") is True))
 
 
 def _modules(folder: str) -> list[dict[str, Any]]:
     """Returns the entries of modules.json, each with its `kind`. Raises InputError if
     they are not supported."""
-    path = os.path.join(folder, _MODULES)
+    path = os.path.join(folder, MODULES)
     listed = text_files.read_json(path)
     if not isinstance(listed, list) or not all(
             isinstance(each, dict) and isinstance(each.get("type"), str)
@@ -300,7 +312,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     _write(folder, "", [{
         "idx": i, "name": str(i), "path": name,
         "type": f"sentence_transformers.models.{name.partition('_')[2] or 'Transformer'}"}
-        for i, name in enumerate(names)], _MODULES)
+        for i, name in enumerate(names)], MODULES)
     _write(folder, "", {
         "max_seq_length": checkpoint.facts["task"]["flags"]["max_seq_length"],
         "do_lower_case": False}, "sentence_bert_config.json")

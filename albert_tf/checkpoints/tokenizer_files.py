@@ -263,8 +263,11 @@ def write_word_pieces(found: Vocabulary, path: str) -> None:
     files.write(path, "".join(f"{piece}\n" for piece in pieces).encode())
 
 
-def write_huggingface(found: Vocabulary, folder: str, longest: int) -> None:
-    """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece."""
+def write_huggingface(found: Vocabulary, folder: str, longest: int,
+                      always_json: bool = False) -> None:
+    """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece;
+    `longest` is the maximum number of tokens of a sequence. With `always_json` there is
+    a tokenizer.json even if BertTokenizer does not need it."""
     tokenizer = tokenizer_of(found)
     lower, rules = tokenizer.do_lower_case, tokenizer.rules
     strips = tokenizer.strip_accents
@@ -279,7 +282,7 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int) -> None:
                    "tokenize_chinese_chars": rules.split_chinese, **_WORD_PIECE,
                    "rules": rules.changed}
         # What BertTokenizer has no setting for.
-        if set(rules.changed) - {"split_chinese", "strips_cased"}:
+        if always_json or set(rules.changed) - {"split_chinese", "strips_cased"}:
             content = tokenizer_json.from_word_pieces(
                 tokenizer.vocab, lower, strips, rules)
     else:

@@ -7,7 +7,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.jobs import parallel
-from albert_tf.checkpoints import checkpoint, formats
+from albert_tf.checkpoints import checkpoint, formats, onnx_folder
 from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.checkpoints.checkpoint import Vocabulary
@@ -150,9 +150,8 @@ def model_files() -> list[str]:
     path = formats.located(FLAGS.model)
     folder = path if files.is_folder(path) else formats.folder_of_model(path)
     names = files.names_in(folder)
-    if "portable.json" in names:
-        return [os.path.join(folder, name) for name in names
-                if name.endswith((".json", ".onnx", ".tflite"))]
+    if export := onnx_folder.find(path):
+        return onnx_folder.files_of(*export)
     return [*formats.read(path, vocabulary=vocabulary()).files(), *(
         os.path.join(folder, name) for name in (TASK_FILE, NULL_THRESHOLD_FILE)
         if name in names)]

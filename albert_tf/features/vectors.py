@@ -22,6 +22,8 @@ from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text.inputs import Input
 
 _PIECE_VECTORS = "piece_vectors"
+# transformers' names of hidden states → ours.
+_EXCHANGED = {"last_hidden_state": "sequence_output", "pooler_output": "pooled_output"}
 _ACTIVATIONS = {
     "Tanh": tf.tanh, "ReLU": tf.nn.relu, "Sigmoid": tf.sigmoid, "Identity": tf.identity,
     "GELU": lambda values: tf.nn.gelu(values, approximate=False)}
@@ -42,6 +44,24 @@ class Vectors(Answering):
         return of(
             self.bert(features, computation=self.computation, padding_is_read=False),
             features["input_mask"], self.sentence)
+
+    def exchanged(self, features):
+        """Computes `last_hidden_state` [B, S, H], `pooler_output` [B, H] if there is a
+        pooler, and sentence-transformers' `sentence_embedding` [B, D] if the model's
+        folder defines it."""
+        found = self.bert(
+            features, computation=self.computation, padding_is_read=False)
+        states = {theirs: tf.cast(found[ours], tf.float32)
+                  for theirs, ours in _EXCHANGED.items() if ours in found}
+        return states | ({"sentence_embedding": embedding(
+            states["last_hidden_state"], features["input_mask"], self.sentence)}
+                         if self.sentence else {})
+
+    def of_exchanged(self, exchanged, batch):
+        if "sentence_embedding" in exchanged:
+            return {"embedding": exchanged["sentence_embedding"]}
+        return of({ours: exchanged[theirs] for theirs, ours in _EXCHANGED.items()
+                   if theirs in exchanged}, batch["input_mask"], self.sentence)
 
     def mean(self, outputs):
         vectors = dict(super().mean(outputs))

@@ -112,8 +112,22 @@ class Answering:
 
     def outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
         """Computes the model's outputs for a batch, as tensors."""
-        return self.head.predictions(self.model.run(
-            self.head, features, computation=self.computation))
+        return self.head.predictions(self.head_outputs(features))
+
+    def head_outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Computes the outputs of the head for a batch, as tensors."""
+        return self.model.run(self.head, features, computation=self.computation)
+
+    def exchanged(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Computes what transformers' class for this head returns, by its names there,
+        from INPUTS alone. Their rank is that of the head."""
+        return {"logits": self.head_outputs(features)["logits"]}
+
+    def of_exchanged(self, exchanged: Mapping[str, Any], batch: Mapping[str, Any]
+                     ) -> Mapping[str, Any]:
+        """Returns what `outputs` returns, from what `exchanged` returns for a batch."""
+        del batch
+        return self.head.predictions(exchanged)
 
     @functools.cached_property
     def function(self):
@@ -131,6 +145,9 @@ class Answering:
         """Computes the outputs for a padded batch."""
         if self._engine:
             outputs = self._engine(batch)
+            if self._engine.exchanges:
+                outputs = {name: np.asarray(value) for name, value in
+                           self.of_exchanged(outputs, batch).items()}
         else:
             import tensorflow as tf
 

@@ -15,6 +15,9 @@ import numpy as np
 
 # A matrix with fewer rows or columns, such as a head's, stays as it is.
 _LEAST = 8
+# Number of axes of the inputs → their names, as optimum writes them.
+_AXES = {2: ("batch_size", "sequence_length"),
+         3: ("batch_size", "num_choices", "sequence_length")}
 
 
 def stored_as(model: Any, precision: str) -> Any:
@@ -161,10 +164,11 @@ class _Graph:
         depend on its previous work: the same model would give different files."""
         names = {each.name: each.name for each in (
             *self.proto.input, *self.proto.output)}
+        rank = len(self.proto.input[0].type.tensor_type.shape.dim)
         for each in (*self.proto.input, *self.proto.output):
-            for axis, size in enumerate(each.type.tensor_type.shape.dim):
+            for axis, size in zip(_AXES[rank], each.type.tensor_type.shape.dim):
                 if size.dim_param:
-                    size.dim_param = f"{each.name}_{axis}"
+                    size.dim_param = axis
         self.proto.doc_string = ""
         names[""] = ""  # an input that is left out
         for number, node in enumerate(self.proto.node):

@@ -1,13 +1,15 @@
 """Exports one task of a model as a small file for other engines, and runs it.
 
-    Head.predictions ─► graph, each ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
-                        weight once └► TFLite's converter ─► tables once ─► model.tflite
+    Answering.exchanged ─► graph ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
+    Answering.outputs   ─► graph ─► TFLite's converter ─► tables once ─► model.tflite
 
-ONNX Runtime and OpenVINO read model.onnx, TFLite (LiteRT) reads model.tflite.
+ONNX Runtime and OpenVINO read model.onnx, whose folder has the layout and the names of
+the Hugging Face hub (checkpoints.onnx_folder), so that transformers.js and optimum read
+it too. TFLite (LiteRT) reads model.tflite.
 
 The folder also holds config, labels, vocabulary and `portable.json`, which is all that
 `albert_tf.load` needs to answer: texts become ids in Python, and the engine computes
-scores from ids.
+scores from ids. It also reads folders of ONNX files that others made.
 """
 
 import abc
@@ -24,12 +26,16 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import tokenizer_files
-from albert_tf.checkpoints.checkpoint import Report, Vocabulary, check_problem
+from albert_tf.checkpoints import (
+    huggingface, onnx_folder, sentence_transformers, tokenizer_files)
+from albert_tf.checkpoints.checkpoint import (
+    Checkpoint, Report, Vocabulary, check_problem, head_of)
 from albert_tf.checkpoints.labels import check_lines
-from albert_tf.checkpoints.vocabulary import check_settings
+from albert_tf.checkpoints.vocabulary import VOCABULARY_FILE, check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
+from albert_tf.finetuning.answer import Answering
+from albert_tf.finetuning.text import ORDER_LABELS
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights
@@ -40,13 +46,11 @@ class Form(NamedTuple):
     """A format of exports.
 
     Attributes:
-      file: name of the file that holds the graph.
       precisions: supported types of the weights. bfloat16 is computed in bfloat16 but
         stored as float16, which has more digits.
       writers, readers: packages that are needed to write the file and to run it.
     """
 
-    file: str
     precisions: tuple[str, ...]
     writers: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
@@ -54,29 +58,40 @@ class Form(NamedTuple):
 
 _CONVERTER = ("tf2onnx", "onnx")
 FORMS = {
-    "onnx": Form("model.onnx", ("float32", "float16", "int8"), _CONVERTER,
-                 ("onnxruntime",)),
-    "openvino": Form("model.onnx", ("float32", "float16", "bfloat16"), _CONVERTER,
-                     ("openvino",)),
-    "tflite": Form("model.tflite", ("float32", "float16", "int8"))}
+    "onnx": Form(("float32", "float16", "int8"), _CONVERTER, ("onnxruntime",)),
+    "openvino": Form(("float32", "float16", "bfloat16"), _CONVERTER, ("openvino",)),
+    "tflite": Form(("float32", "float16", "int8"))}
 PRECISIONS = ("float32", "float16", "bfloat16", "int8")
-_SETTINGS = "portable.json"
+_TFLITE = "model.tflite"
 _OPSET = 18
+# transformers' names of a model's inputs → ours.
+_INPUTS = {"input_ids": "input_ids", "attention_mask": "input_mask",
+           "token_type_ids": "segment_ids"}
+# Heads that transformers does not have, each with one that has the same outputs.
+_AS_HEAD = {"conditional_spans": "spans", "sentence_order": "classification"}
 _Arrays = Mapping[str, np.ndarray]
+
+
+def graph_name(form: str, precision: str) -> str:
+    """Returns the name of the graph in an export's folder."""
+    return _TFLITE if form == "tflite" else os.path.join(
+        onnx_folder.GRAPHS, onnx_folder.NAMES[precision])
 
 
 # ---- writing ---------------------------------------------------------------
 
 
-def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -> None:
+def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
+           ) -> None:
     """Exports one task of a serving.predict.Model.
 
         export(albert_tf.load("runs/sst-2"), "classify", "sst-2_int8", "onnx", "int8")
 
     Args:
       form: one of FORMS.
-      precision: one of the form's precisions. float16 is computed in float32 on most
-        processors, int8 in integers, with activations quantized batch by batch.
+      precisions: some of the form's precisions, one graph each; the first is what
+        `albert_tf.load` uses. float16 is computed in float32 on most processors, int8
+        in integers, with activations quantized batch by batch.
 
     Raises:
       InputError: the folder exists, a package is missing, or the model is an export.
@@ -87,46 +102,81 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
     if loaded.engine is not None:
         raise InputError(f"{loaded.report.source} is already an export; give the model "
                          "that was exported.")
-    check(form, precision)
+    check(form, *precisions)
     begin = time.monotonic()
     check_lines(loaded.labels, f"--export_dir={export_dir}", RENAME)
     shared = loaded.head(task)
     # A new object, because it computes differently from the model's own.
     answering = type(shared)(loaded, shared.head)
     answering.computation = Computation(constants=_constants(answering.bert))
-    content = {"model.onnx": _onnx, "model.tflite": _tflite}[FORMS[form].file](
-        answering, precision)
-    tokenizer = loaded.tokenizer
+    graphs = (_tflite if form == "tflite" else _onnx)(answering, precisions)
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
-        files.write(os.path.join(staged, FORMS[form].file), content)
-        text_files.write_json(
-            os.path.join(staged, CONFIG_FILE), loaded.config.to_dict())
+        if form != "tflite":
+            files.make_directory(os.path.join(staged, onnx_folder.GRAPHS), export_dir)
+        for name, content in graphs.items():
+            files.write(os.path.join(staged, name), content)
+        _write_model(loaded, answering, staged, form)
         if loaded.labels:
             files.write(os.path.join(staged, LABELS_FILE), "".join(
                 f"{label}\n" for label in loaded.labels).encode())
-        tokenizer_files.write_plain(Vocabulary(
-            tokenizer.vocabulary_path, tokenizer.do_lower_case,
-            not tokenizer.uses_sentencepiece, tokenizer.strip_accents,
-            tokenizer.rules), staged)
-        tokenizer_files.write_settings(tokenizer, staged)
-        text_files.write_json(os.path.join(staged, _SETTINGS), {
-            "format": form, "precision": precision, "task": task,
+        text_files.write_json(os.path.join(staged, onnx_folder.SETTINGS), {
+            "format": form, "precision": precisions[0], "task": task,
             "heads": dict(loaded.heads), "settings": dict(loaded.settings),
             "threshold": loaded.threshold, "problem_type": loaded.problem_type})
     logging.info("Exported the task %s to %s in %s (%s, %s).", task, export_dir,
-                 duration(time.monotonic() - begin), form, amount(len(content)))
+                 duration(time.monotonic() - begin), form,
+                 amount(sum(map(len, graphs.values()))))
 
 
-def check(form: str, precision: str) -> None:
+def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> None:
+    """Writes the config and the vocabulary, as Hugging Face's except for TFLite."""
+    tokenizer = loaded.tokenizer
+    vocabulary = Vocabulary(
+        tokenizer.vocabulary_path, tokenizer.do_lower_case,
+        not tokenizer.uses_sentencepiece, tokenizer.strip_accents, tokenizer.rules)
+    if form == "tflite":
+        text_files.write_json(os.path.join(folder, CONFIG_FILE), loaded.config.to_dict())
+        tokenizer_files.write_plain(vocabulary, folder)
+        tokenizer_files.write_settings(tokenizer, folder)
+        return
+    head, heads, labels, problem = answering.head, {}, (), ""
+    if head:
+        name = _AS_HEAD.get(head.name, head.name)
+        heads = {name: head.width}
+        if name in ("classification", "token_classification"):
+            labels = ORDER_LABELS if head.task == "order" else tuple(
+                head.output_names(loaded.labels))
+        problem = getattr(head, "problem", "")
+    text_files.write_json(
+        os.path.join(folder, huggingface.CONFIG), huggingface.config_of(Checkpoint(
+            form, loaded.config, {}, heads, loaded.report, labels, problem, vocabulary)),
+        ensure_ascii=False)
+    tokenizer_files.write_huggingface(
+        vocabulary, folder, answering.max_length, always_json=True)
+    # A tokenizer.json does not tell everything that our tokenizer does.
+    text_files.write_json(os.path.join(folder, VOCABULARY_FILE), {
+        "kind": "WordPiece" if vocabulary.word_piece else "SentencePiece",
+        "file": "vocab.txt" if vocabulary.word_piece else "spiece.model",
+        "do_lower_case": tokenizer.do_lower_case,
+        "strip_accents": tokenizer.strip_accents, "rules": tokenizer.rules.changed})
+
+
+def check(form: str, *precisions: str) -> None:
     """Raises InputError if a format does not support a precision, or a package that
     writes it is missing."""
-    if precision not in FORMS[form].precisions:
+    for precision in precisions:
+        if precision in FORMS[form].precisions:
+            continue
         others = [name for name, other in FORMS.items()
                   if precision in other.precisions]
-        raise InputError(f"--precision={precision} is for --format="
-                         f"{' and '.join(others)}; for {form} give one of "
+        raise InputError(f"--precision={precision} is " + (
+            f"for --format={' and '.join(others)}" if others else "not known")
+                         + f"; for {form} give one of "
                          f"{', '.join(FORMS[form].precisions)}.")
+    if len(precisions) != 1 and (form == "tflite" or not precisions):
+        raise InputError(f"--precision={','.join(precisions)}: give one precision for "
+                         f"{form}.")
     needed(form, FORMS[form].writers)
 
 
@@ -143,16 +193,27 @@ def _constants(bert) -> dict[str, Any]:
     return constants
 
 
-def _onnx(answering, precision: str) -> bytes:
+def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
+    """Returns name → content of the graphs, which compute Answering.exchanged."""
     import tf2onnx
 
+    rank = answering.head.rank if answering.head else 2
+    function = tf.function(lambda batch: answering.exchanged({
+        ours: tf.cast(batch[theirs], tf.int32) for theirs, ours in _INPUTS.items()}),
+        autograph=False, input_signature=[{
+            name: tf.TensorSpec([None] * rank, tf.int64, name) for name in _INPUTS}])
     with _quiet():
         model, _ = tf2onnx.convert.from_function(
-            answering.function, answering.function.input_signature, opset=_OPSET)
-    return onnx_weights.stored_as(model, precision).SerializeToString()
+            function, function.input_signature, opset=_OPSET)
+    content = model.SerializeToString()
+    return {graph_name("onnx", precision): onnx_weights.stored_as(
+        model.FromString(content), precision).SerializeToString()
+            for precision in precisions}
 
 
-def _tflite(answering, precision: str) -> bytes:
+def _tflite(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
+    """Returns name → content of the graph, which computes Answering.outputs."""
+    precision, = precisions
     function = answering.function.get_concrete_function()
     module = tf.Module()
     module.weights = list(function.graph.variables)
@@ -163,7 +224,8 @@ def _tflite(answering, precision: str) -> bytes:
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         content = converter.convert()
-    return tables_once(content) if precision == "int8" else content
+    return {graph_name("tflite", precision):
+            tables_once(content) if precision == "int8" else content}
 
 
 def tables_once(content: bytes) -> bytes:
@@ -232,46 +294,79 @@ def _quiet():
 
 
 def recognise(path: str) -> bool:
-    """Returns whether a path is a folder that `export` wrote, or the graph in it."""
-    folder = _folder(path)
-    # A store that cannot be reached is said of the model, not of a file in it.
-    return files.exists(folder) and files.exists(os.path.join(folder, _SETTINGS))
-
-
-def _folder(path: str) -> str:
-    path = os.fspath(path)
-    return os.path.dirname(path) or "." if path.endswith((".onnx", ".tflite")) else path
+    """Returns whether a path is a folder that `export` wrote, or one of ONNX files in
+    the layout of the hub, or a graph in it."""
+    return onnx_folder.find(path) is not None
 
 
 def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
     """Returns the values of a serving.predict.Model that uses the engine. Raises
     InputError if the export is damaged, or a package is missing."""
-    folder = _folder(path)
-    where = os.path.join(folder, _SETTINGS)
+    folder, graph = onnx_folder.find(path) or (path, "")
+    values = (_own if files.exists(os.path.join(folder, onnx_folder.SETTINGS))
+              else _foreign)(folder, graph)
+    found = values.pop("vocabulary", None)
+    vocabulary = vocabulary or found or tokenizer_files.find(folder)
+    return {"model": None, "report": Report(folder), **values,
+            "tokenizer": vocabulary and tokenizer_files.check(
+                vocabulary, values["config"].vocab_size)}
+
+
+def _own(folder: str, graph: str) -> dict[str, Any]:
+    """Returns what `read` returns, for a folder that `export` wrote."""
+    where = os.path.join(folder, onnx_folder.SETTINGS)
     settings = text_files.read_object(where)
     form = settings.get("format")
     types = {"task": str, "precision": str, "heads": dict, "settings": dict,
              "threshold": (int, float)}
     if form not in FORMS or not all(
-            isinstance(settings.get(name), kind) for name, kind in types.items()):
+            isinstance(settings.get(name), kind) for name, kind in types.items()) or (
+                settings["precision"] not in FORMS[form].precisions):
         raise InputError(f"{where} is not as export_model.py writes it; export the "
                          "model again.")
     check_settings(settings["settings"], where)
-    config = AlbertConfig.from_json_file(os.path.join(folder, CONFIG_FILE))
-    vocabulary = vocabulary or tokenizer_files.find(folder)
     labels = os.path.join(folder, LABELS_FILE)
     needed(form, FORMS[form].readers)
+
+    def first(*names):
+        """Returns the path of the first file that exists, else of the first file."""
+        paths = [os.path.join(folder, name) for name in names]
+        return next(filter(files.exists, paths), paths[0])
+
+    # Earlier exports have config and graph under our own names.
+    places = graph_name(form, settings["precision"]), onnx_folder.NAMES["float32"]
     return {
-        "format": form, "config": config, "model": None,
-        "tokenizer": vocabulary and tokenizer_files.check(
-            vocabulary, config.vocab_size),
+        "format": form,
+        "config": AlbertConfig.from_json_file(first(huggingface.CONFIG, CONFIG_FILE)),
         "labels": tuple(line for _, line in text_files.read_lines(labels)) if (
             files.exists(labels)) else (),
-        "report": Report(folder), "heads": settings["heads"],
-        "settings": settings["settings"], "threshold": float(settings["threshold"]),
+        "heads": settings["heads"], "settings": settings["settings"],
+        "threshold": float(settings["threshold"]),
         "problem_type": check_problem(settings.get("problem_type"), where),
-        "engine": _ENGINES[form](os.path.join(folder, FORMS[form].file),
-                                 settings["task"], settings["precision"])}
+        "engine": _ENGINES[form](graph or first(*places), settings["task"],
+                                 settings["precision"])}
+
+
+def _foreign(folder: str, graph: str) -> dict[str, Any]:
+    """Returns what `read` returns, for a folder of the hub. The graph's outputs and the
+    architecture in the config tell which head it has."""
+    where = os.path.join(folder, huggingface.CONFIG)
+    values = text_files.read_object(where)
+    config = AlbertConfig.from_json_file(where)
+    needed("onnx", FORMS["onnx"].readers)
+    engine = _Onnx(graph or onnx_folder.graph_of(folder), "embed", "")
+    heads = huggingface.heads_of_outputs(values, engine.outputs, engine.path)
+    more: dict[str, Any] = {}
+    for name, width in heads.items():
+        engine.task = head_of(name, width).task
+    if not heads and files.exists(os.path.join(folder, sentence_transformers.MODULES)):
+        sentence, flags, vocabulary = sentence_transformers.described(folder, config)
+        more = {"sentence": sentence, "settings": {"flags": flags},
+                "vocabulary": vocabulary}
+    return {"format": "onnx", "config": config, "heads": heads,
+            "labels": huggingface.labels_of(values, heads, where),
+            "problem_type": check_problem(values.get("problem_type"), where)
+            if "classification" in heads else "", "engine": engine, **more}
 
 
 class Engine(abc.ABC):
@@ -279,10 +374,18 @@ class Engine(abc.ABC):
 
     Attributes:
       task: the task of the graph.
+      path: the graph's file.
+      exchanges: whether the graph has transformers' names and returns what
+        Answering.exchanged does, instead of Answering.outputs.
+      outputs: the names of the graph's outputs → their shapes, with text for an axis of
+        any size; not for TFLite.
     """
 
+    exchanges = False
+    outputs: Mapping[str, Sequence[Any]] = {}
+
     def __init__(self, path: str, task: str, precision: str):
-        self.task, self._path, self._precision = task, path, precision
+        self.task, self.path, self._precision = task, path, precision
         files.check_local(path)
         if not files.exists(path):
             raise InputError(f"{path} does not exist; export the model again.")
@@ -299,7 +402,7 @@ class Engine(abc.ABC):
             return self._run(batch)
         except Exception as error:
             raise InputError(
-                f"{self._path} does not accept these inputs; check for an id that is "
+                f"{self.path} does not accept these inputs; check for an id that is "
                 f"not in the vocabulary ({_first_line(error)}).") from error
 
     @abc.abstractmethod
@@ -311,7 +414,31 @@ class Engine(abc.ABC):
         ...
 
 
-class _Onnx(Engine):
+class _Graph(Engine):
+    """An engine for ONNX graphs, with transformers' names or, in earlier exports,
+    with ours."""
+
+    def _set(self, ranks: Mapping[str, int], types: Mapping[str, Any]) -> None:
+        """Takes the ranks and types of the inputs, by name."""
+        self._ranks, self._types = ranks, types
+        self.exchanges = "input_mask" not in ranks
+        unknown = sorted(set(ranks) - set(_INPUTS)) if self.exchanges else []
+        if unknown:
+            raise ValueError(f"it has the input {unknown[0]}, but only "
+                             f"{', '.join(_INPUTS)} are supported")
+
+    def _given(self, batch: _Arrays) -> dict[str, np.ndarray]:
+        """Returns the graph's inputs for a batch."""
+        if not self.exchanges:
+            return {name: batch[name] for name in self._ranks}
+        given = {name: batch[_INPUTS[name]].astype(self._types[name])
+                 for name in self._ranks}
+        # Each option is a question of its own.
+        return {name: value[:, np.newaxis] if self._ranks[name] == 3 else value
+                for name, value in given.items()}
+
+
+class _Onnx(_Graph):
     def _load(self, path):
         import onnxruntime
 
@@ -319,16 +446,19 @@ class _Onnx(Engine):
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"])
-        self._inputs = [each.name for each in self._session.get_inputs()]
-        self._outputs = [each.name for each in self._session.get_outputs()]
+        inputs = self._session.get_inputs()
+        self._set({each.name: len(each.shape) for each in inputs}, {
+            each.name: np.int32 if "int32" in each.type else np.int64 for each in inputs})
+        self.outputs = {each.name: each.shape for each in self._session.get_outputs()}
 
     def _run(self, batch):
-        values = self._session.run(
-            self._outputs, {name: batch[name] for name in self._inputs})
-        return dict(zip(self._outputs, values))
+        values = self._session.run(list(self.outputs), self._given(batch))
+        # A graph from elsewhere may compute in float16.
+        return {name: value.astype(np.float32) if value.dtype == np.float16 else value
+                for name, value in zip(self.outputs, values)}
 
 
-class _OpenVino(Engine):
+class _OpenVino(_Graph):
     def _load(self, path):
         import openvino
 
@@ -336,16 +466,16 @@ class _OpenVino(Engine):
         self._model = openvino.Core().compile_model(path, "CPU", {
             "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT":
                 "bf16" if self._precision == "bfloat16" else "f32"})
-        self._inputs = [each.any_name for each in self._model.inputs]
-        self._outputs = [each.any_name for each in self._model.outputs]
+        self._set({each.any_name: len(each.partial_shape) for each in self._model.inputs},
+                  dict.fromkeys(_INPUTS, np.int64))
+        self.outputs = {each.any_name: () for each in self._model.outputs}
         self._local = threading.local()  # A request object holds only one batch.
 
     def _run(self, batch):
         if not hasattr(self._local, "request"):
             self._local.request = self._model.create_infer_request()
-        outputs = self._local.request.infer(
-            {name: batch[name] for name in self._inputs})
-        return {name: np.array(outputs[name]) for name in self._outputs}
+        outputs = self._local.request.infer(self._given(batch))
+        return {name: np.array(outputs[name]) for name in self.outputs}
 
 
 class _TfLite(Engine):

@@ -1,6 +1,7 @@
 """Answers of the pretraining heads: masked tokens, and the order of two passages."""
 
 import numpy as np
+import tensorflow as tf
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answer, Answering, Request, chosen
@@ -8,6 +9,7 @@ from albert_tf.finetuning.text import ORDER_LABELS
 from albert_tf.tokenization import sequences
 
 MASK = "[MASK]"
+_SCORES = 2**26  # scores that are held at a time
 
 
 class Order(Answering):
@@ -15,12 +17,41 @@ class Order(Answering):
 
     optional = ()
 
+    def exchanged(self, features):
+        return {"logits": self.head_outputs(features)["sentence_order_logits"]}
+
+    def of_exchanged(self, exchanged, batch):
+        return self.head.predictions({"sentence_order_logits": exchanged["logits"]})
+
     def answer(self, outputs):
         return chosen(outputs["probabilities"], ORDER_LABELS)
 
 
 class Masks(Answering):
     """Gives the most likely tokens for each [MASK] of a text."""
+
+    def exchanged(self, features):
+        """Computes `logits` [B, S, V], of all positions."""
+        positions = tf.range(tf.shape(features["input_ids"])[1])[tf.newaxis]
+        return {"logits": self.head_outputs({
+            **features, self.head.positions: tf.broadcast_to(
+                positions, tf.shape(features["input_ids"]))})["mlm_logits"]}
+
+    def of_exchanged(self, exchanged, batch):
+        return self.head.predictions({"mlm_logits": np.take_along_axis(
+            exchanged["logits"], batch[self.head.positions][..., np.newaxis], axis=1)})
+
+    def compute(self, batch):
+        if not (self._engine and self._engine.exchanges):
+            return super().compute(batch)
+        # Such a graph scores all positions, which takes much memory for many rows.
+        rows, length = batch["input_ids"].shape
+        most = max(1, _SCORES // (length * self.config.vocab_size))
+        parts = [super(Masks, self).compute({
+            name: value[start:start + most] for name, value in batch.items()})
+                 for start in range(0, rows, most)]
+        return {name: np.concatenate([part[name] for part in parts])
+                for name in parts[0]}
 
     def request(self, given, top_k):
         first, second = (None if given.get(name) is None else self._ids(given[name])

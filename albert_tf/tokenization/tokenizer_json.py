@@ -303,7 +303,8 @@ def from_word_pieces(vocab: Mapping[str, int], do_lower_case: bool, strip_accent
         "added_tokens": [
             {"id": vocab[piece], "content": piece, "single_word": False,
              "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-            for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")],
+            for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+            if piece in vocab],
         "normalizer": {"type": "Sequence", "normalizers": [
             {"type": "NFD"}, *lower, {"type": "StripAccents"}]} if rules.all_marks else {
                 "type": "BertNormalizer", "clean_text": rules.clean,

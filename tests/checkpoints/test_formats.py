@@ -480,3 +480,17 @@ def test_a_hub_that_does_not_answer_is_said_without_the_errors_of_packages(monke
         formats.read("hf://me/it")
     assert str(caught.value).startswith("hf://me/it: the hub cannot be reached")
     assert "Max" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names,graphs", [
+    (["config.json", "onnx/model_quantized.onnx", "onnx/model.onnx"], ["onnx/model.onnx*"]),
+    (["config.json", "onnx/model_q4.onnx"], ["onnx/model_q4.onnx*"]),
+    (["config.json", "onnx/model.onnx", "model.safetensors"], [])])
+def test_of_a_repository_without_weights_one_graph_is_fetched(monkeypatch, names, graphs):
+    asked = []
+    monkeypatch.setattr(hub, "_package", lambda *args: types.SimpleNamespace(
+        list_repo_files=lambda name, revision: names,
+        snapshot_download=lambda name, revision, allow_patterns: asked.extend(
+            allow_patterns) or "there"))
+    assert hub.local("hf://me/it") == "there"
+    assert [pattern for pattern in asked if "onnx" in pattern] == graphs

@@ -1,13 +1,16 @@
-"""Other libraries read what convert_checkpoint.py writes, each in an environment of its
-own. Run as a module it makes the environments, in .peers or $ALBERT_TF_PEERS:
+"""Other libraries read what convert_checkpoint.py and export_model.py write, each in an
+environment of its own. Run as a module it makes the environments, in .peers or
+$ALBERT_TF_PEERS; transformers.js needs Node and npm:
 
     python -m tests.peers && python -m pytest -m peers
 
-A peer's script here takes a JSON file: a list of [folder, inputs.npz, outputs.npz].
+A peer's script here takes a JSON file: a list of [folder, inputs.npz, outputs.npz], or
+for exports of questions to ask.
 """
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -18,7 +21,10 @@ ENVIRONMENTS = pathlib.Path(os.environ.get("ALBERT_TF_PEERS", ROOT / ".peers"))
 # Environment → the script that reads with it; its packages are in NAME.txt.
 PEERS = {"transformers5": "read_transformers.py", "transformers4": "read_transformers.py",
          "keras_hub": "read_keras_hub.py", "tf_models": "read_tf_models.py",
-         "sentence_transformers": "read_sentence_transformers.py"}
+         "sentence_transformers": "read_sentence_transformers.py",
+         "optimum": "read_optimum.py"}
+# Of transformers.js, whose packages transformers_js.json lists.
+NODE = ENVIRONMENTS / "transformers_js"
 
 
 def python_of(peer: str) -> pathlib.Path:
@@ -27,8 +33,10 @@ def python_of(peer: str) -> pathlib.Path:
 
 def run(peer: str, script: str, *arguments) -> str:
     """Runs a script of this folder in a peer's environment."""
+    program = ["node", str(HERE / script), str(NODE)] if script.endswith(".mjs") else [
+        str(python_of(peer)), str(HERE / script)]
     done = subprocess.run(
-        [str(python_of(peer)), str(HERE / script), *map(str, arguments)],
+        [*program, *map(str, arguments)],
         capture_output=True, text=True, check=False, cwd=HERE, env={
             **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow",
             "HF_HUB_OFFLINE": "1"})
@@ -45,3 +53,11 @@ def make() -> None:
     # As in requirements.txt: it asks for sixty packages that are not used.
     subprocess.run([str(python_of("tf_models")), "-m", "pip", "install", "--quiet",
                     "--no-deps", "tf-models-official==2.20.0"], check=True)
+    if shutil.which("npm") is None:
+        print("Leaving out transformers.js: there is no npm.")
+        return
+    NODE.mkdir(exist_ok=True)
+    shutil.copy(HERE / "transformers_js.json", NODE / "package.json")
+    # Its script of installation fetches what only GPUs need.
+    subprocess.run(["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"],
+                   cwd=NODE, check=True)

@@ -18,7 +18,8 @@ from tensorflow.lite.tools import flatbuffer_utils
 import albert_tf
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.serving import onnx_weights, portable
+from albert_tf.modeling.encoder import Computation
+from albert_tf.serving import onnx_weights, portable, pretrained
 from tests.commands import run_commands
 from tests.serving import tiny_models
 
@@ -92,8 +93,11 @@ def scores(head, rows, length, seed):
         1, length + 1, [rows, 1])).astype(np.int32)
     if "masked_lm_positions" in batch:
         batch["masked_lm_positions"] = np.zeros([rows, 2], np.int32)
-    if "p_mask" in batch:
-        batch["p_mask"] = 1 - batch["input_mask"]
+    if "p_mask" in batch:  # As in training: only the first token and the passage.
+        lengths = batch["input_mask"].sum(axis=1, keepdims=True)
+        place = np.arange(length)
+        batch["p_mask"] = 1 - ((place == 0) | (batch["segment_ids"] == 1) & (
+            place < lengths - 1)).astype(np.int32)
     return batch["input_mask"], head.compute(batch)
 
 
@@ -124,6 +128,155 @@ def test_equal_to_the_python_path(kind, task, form, model, exported):
                 values, expected = values * mask, expected * mask
             if "index" not in name:  # Those of impossible positions are any.
                 np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_onnx
+def test_the_layout_and_the_names_of_the_hub(model, tmp_path):
+    folder = tmp_path / "out"
+    portable.export(model("classes"), "classify", str(folder), "onnx", "int8", "float32")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json", "labels.txt", "onnx", "portable.json", "spiece.model",
+        "tokenizer.json", "tokenizer_config.json", "vocabulary.json"]
+    assert sorted(path.name for path in (folder / "onnx").iterdir()) == [
+        "model.onnx", "model_quantized.onnx"]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == ["AlbertForSequenceClassification"]
+    assert config["id2label"] == {"0": "bad", "1": "good", "2": "好"}
+    assert config["problem_type"] == "single_label_classification"
+    import onnx
+
+    graph = onnx.load(folder / "onnx" / "model.onnx").graph
+    inputs = {each.name: each.type.tensor_type for each in graph.input}
+    assert sorted(inputs) == ["attention_mask", "input_ids", "token_type_ids"]
+    assert {each.elem_type for each in inputs.values()} == {onnx.TensorProto.INT64}
+    assert [size.dim_param for size in inputs["input_ids"].shape.dim] == [
+        "batch_size", "sequence_length"]
+    assert [each.name for each in graph.output] == ["logits"]
+    # The first precision is the folder's, and the path of a graph names another.
+    exact = model("classes").predict(PASSAGE)["probabilities"]
+    files = folder, folder / "onnx/model_quantized.onnx", folder / "onnx/model.onnx"
+    small, same, whole = (np.abs(np.subtract(albert_tf.load(path).predict(PASSAGE)[
+        "probabilities"], exact)).max() for path in files)
+    assert whole < 1e-6 < small == same
+
+
+@needs_onnx
+@pytest.mark.parametrize("kind,task,head", [
+    ("classes", "classify", "classification"), ("tags", "tag", "token_classification"),
+    ("spans", "answer", "spans"), ("pretrained", "fill-mask", "masked_lm"),
+    ("pretrained", "embed", "")])
+def test_the_same_file_without_our_settings_is_read(
+        kind, task, head, model, exported, tmp_path):
+    folder = tmp_path / "theirs"
+    shutil.copytree(exported(kind, task, "onnx"), folder)
+    for name in ("portable.json", "vocabulary.json", "labels.txt"):
+        (folder / name).unlink(missing_ok=True)
+    asked = albert_tf.load(folder)
+    assert list(asked.heads) == [head] * bool(head)
+    inputs = ASKED[kind, task][:1]
+    [one], [other] = asked.predict(inputs), model(kind).predict(inputs, task=task)
+    np.testing.assert_allclose(numbers(one)[0], numbers(other)[0], atol=1e-5)
+    assert numbers(one)[1] == numbers(other)[1]
+    # Weights go first, unless the graph is named.
+    (folder / "model.safetensors").write_bytes(b"")
+    assert not portable.recognise(str(folder))
+    assert portable.recognise(str(folder / "onnx" / "model.onnx"))
+
+
+@needs_onnx
+def test_what_a_foreign_folder_lacks_is_said(exported, tmp_path):
+    import onnx
+
+    folder = tmp_path / "theirs"
+    shutil.copytree(exported("classes", "classify", "onnx"), folder)
+    (folder / "portable.json").unlink()
+    file = folder / "onnx" / "model.onnx"
+    for name in ("a.onnx", "b.onnx"):
+        shutil.copy(file, folder / "onnx" / name)
+    graph = onnx.load(file)
+    graph.graph.output[0].name = "scores"
+    graph.graph.node[-1].output[0] = "scores"
+    onnx.save(graph, file)
+    with pytest.raises(InputError, match="model.onnx computes scores, which are the "):
+        albert_tf.load(folder)
+    file.unlink()
+    with pytest.raises(InputError, match="2 ONNX files.*one of them: onnx/a.onnx, onnx/b"):
+        albert_tf.load(folder)
+    for each in graph.graph.input:
+        if each.name == "token_type_ids":
+            each.name = "position_ids"
+    for node in graph.graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = name.replace("token_type_ids", "position_ids")
+    onnx.save(graph, file)
+    with pytest.raises(InputError, match="the input position_ids, but only input_ids"):
+        albert_tf.load(file)
+
+
+@needs_onnx
+def test_earlier_exports_are_read(model, exported, tmp_path):
+    """A folder with our own names, and the graph of Answering.outputs."""
+    import tf2onnx
+
+    folder = tmp_path / "earlier"
+    shutil.copytree(exported("spans2", "answer", "tflite"), folder)
+    (folder / "model.tflite").unlink()
+    head = type(shared := model("spans2").head("answer"))(model("spans2"), shared.head)
+    head.computation = Computation(constants=portable._constants(head.bert))
+    graph, _ = tf2onnx.convert.from_function(
+        head.function, head.function.input_signature, opset=18)
+    (folder / "model.onnx").write_bytes(onnx_weights.stored_as(
+        graph, "float32").SerializeToString())
+    settings = json.loads((folder / "portable.json").read_text())
+    (folder / "portable.json").write_text(json.dumps({**settings, "format": "onnx"}))
+    inputs = ASKED["spans2", "answer"]
+    for path in (folder, folder / "model.onnx"):
+        for one, other in zip(albert_tf.load(path).predict(inputs),
+                              model("spans2").predict(inputs)):
+            np.testing.assert_allclose(numbers(one)[0], numbers(other)[0], atol=1e-5)
+            assert numbers(one)[1] == numbers(other)[1]
+
+
+@needs_onnx
+@pytest.mark.parametrize("threshold", [-9.0, 9.0])
+def test_start_and_end_logits_of_squad_2_find_the_same_answer(
+        threshold, model, tmp_path):
+    whole = dataclasses.replace(model("spans2"), threshold=threshold)
+    head = whole.head("answer")
+    request = head.request({"question": "What was made?", "passage": PASSAGE}, 1)
+    batch = head.padded(request.sequences)
+    found = {name: value.numpy()[0] for name, value in head.exchanged(
+        {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}).items()}
+    sums = found["start_logits"][:, np.newaxis] + found["end_logits"]
+    null, sums[0], sums[:, 0] = sums[0, 0], -1e30, -1e30
+    sums[np.tril_indices_from(sums, -1)] = -1e30  # of ends before the start
+    start, end = np.unravel_index(sums.argmax(), sums.shape)
+    answer = request.answer([{name: value[0] for name, value in head.compute(
+        batch).items()}])
+    assert (null > sums.max()) == (answer["answer"] == "") == (threshold < 0)
+    best = dataclasses.replace(whole, threshold=1e9).predict(
+        ["What was made?"], [PASSAGE])[0]
+    sequence = request.sequences[0]
+    first = sequence["paragraph_len"][0] - 1 - len(sequence["tok_start_to_orig_index"])
+    assert best["start"] == sequence["tok_start_to_orig_index"][start - first]
+    assert best["end"] == sequence["tok_end_to_orig_index"][end - first] + 1
+    np.testing.assert_allclose(sums.max(), best["score"], rtol=1e-4)
+
+
+@needs_onnx
+def test_masks_of_many_rows_are_scored_in_parts(model, exported, monkeypatch):
+    asked = albert_tf.load(exported("pretrained", "fill-mask", "onnx"))
+    rows = []
+    run = type(asked.engine)._run
+    monkeypatch.setattr(type(asked.engine), "_run", lambda self, batch: (
+        rows.append(len(batch["input_ids"])), run(self, batch))[1])
+    monkeypatch.setattr(pretrained, "_SCORES", 2 * 8 * 4000)
+    texts = [f"The [MASK] {word}." for word in ("one", "two", "it")]
+    assert len(model("pretrained").head("fill-mask").request(
+        {"text": texts[0]}, 1).sequences[0]["input_ids"]) <= 8
+    for one, other in zip(asked.predict(texts), model("pretrained").predict(texts)):
+        np.testing.assert_allclose(numbers(one)[0], numbers(other)[0], atol=1e-6)
+    assert len(rows) > 1 and sum(rows) == 3
 
 
 @pytest.mark.long
@@ -171,8 +324,8 @@ def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported
             ASKED["classes", "classify"], probability_list=True)]
         for loaded in (model("classes"), albert_tf.load(small)))
     assert 0 < np.abs(np.subtract(found, expected)).max() < bound
-    sizes = [os.path.getsize(os.path.join(folder, portable.FORMS[form].file))
-             for folder in (small, large)]
+    sizes = [os.path.getsize(os.path.join(folder, portable.graph_name(form, kind)))
+             for folder, kind in ((small, precision), (large, "float32"))]
     # The matrices are 36,000 numbers, of two or one byte in place of four; scales, and
     # nodes that use them, take some of it back.
     saved = 36_000 * (3 if precision == "int8" else 2)
@@ -188,8 +341,8 @@ def test_a_model_is_the_same_file_whatever_was_converted_before(
     exported("number", "classify", "onnx")
     portable.export(model("classes"), "classify", str(tmp_path / "again"), "onnx",
                     "float32")
-    assert (tmp_path / "again/model.onnx").read_bytes() == (
-        pathlib.Path(first) / "model.onnx").read_bytes()
+    assert (tmp_path / "again/onnx/model.onnx").read_bytes() == (
+        pathlib.Path(first) / "onnx/model.onnx").read_bytes()
     assert f"Exported the task classify to {tmp_path / 'again'} in " in caplog.text
 
 
@@ -203,7 +356,8 @@ def test_shared_weights_are_stored_once(form, tmp_path):
                                  "intermediate_size": 256, "num_hidden_layers": layers})
         made = tiny_models.write(tmp_path / str(layers), "classes", config=config)
         portable.export(albert_tf.load(made), "classify", f"{made}_out", form, "float32")
-        sizes.append(os.path.getsize(os.path.join(f"{made}_out", portable.FORMS[form].file)))
+        sizes.append(os.path.getsize(os.path.join(
+            f"{made}_out", portable.graph_name(form, "float32"))))
     layer = 4 * (128 * 128 * 4 + 128 * 256 * 2)  # bytes of its weights
     assert sizes[1] - sizes[0] < layer / 4
 
@@ -217,7 +371,7 @@ def test_the_table_of_pieces_is_stored_once(exported):
         import onnx
 
         stored = [each for each in onnx.load(os.path.join(
-            folder, "model.onnx")).graph.initializer if 4000 in each.dims
+            folder, portable.graph_name("onnx", precision))).graph.initializer if 4000 in each.dims
             and min(each.dims) == 8]
         assert [len(each.raw_data) for each in stored] == [4000 * 8 * width]
 
@@ -227,7 +381,7 @@ def test_no_number_is_stored_twice(exported, model):
     import onnx
 
     stored = onnx.load(os.path.join(
-        exported("classes", "classify", "onnx"), "model.onnx")).graph.initializer
+        exported("classes", "classify", "onnx"), "onnx/model.onnx")).graph.initializer
     numbers_of_model = sum(weight.numpy().size for weight in [
         *model("classes").model.bert.weights,
         *model("classes").model.head_layers["classification"]["output_layer"].weights])
@@ -247,18 +401,20 @@ def test_whole_numbers_and_scales():
 def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     folder = tmp_path / "moved"
     shutil.copytree(exported("classes", "classify", form), folder)
-    asked = albert_tf.load(folder / portable.FORMS[form].file)
+    asked = albert_tf.load(folder / portable.graph_name(form, "float32"))
     assert asked.labels == ("bad", "good", "好")
+    assert repr(asked).startswith(f"An export from {form}: 2 layers of width 16, 2 heads, "
+                                  "4,000 tokens\nHeads: classification (3); labels bad")
     with pytest.raises(InputError, match="no head for the task 'embed'"):
         asked.predict("It", task="embed")
     with pytest.raises(InputError, match="an export for ONNX or TFLite. It can be"):
         albert_tf.checkpoints.formats.read(str(folder))
     with pytest.raises(InputError, match="is already an export"):
         portable.export(asked, "classify", str(tmp_path / "again"), form, "float32")
-    (folder / portable.FORMS[form].file).write_bytes(b"nothing")
+    (folder / portable.graph_name(form, "float32")).write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot be loaded"):
         albert_tf.load(folder)
-    (folder / portable.FORMS[form].file).unlink()
+    (folder / portable.graph_name(form, "float32")).unlink()
     with pytest.raises(InputError, match="does not exist; export"):
         albert_tf.load(folder)
     (folder / "portable.json").write_text(json.dumps({"format": "other"}))
@@ -301,6 +457,8 @@ def _commands(tmp_path_factory):
         "task of text": [model, "--task=fill-mask", other],
         "length": [model, *small, "--max_seq_length=65", other],
         "pairs": [model, *small, "--pairs", other],
+        "several": [model, "--format=tflite", "--precision=int8,float32", other],
+        "unknown": [model, "--format=onnx", "--precision=int4", other],
         "vocabulary": [f"--model={root}/bare", *small, other],
     }) as results:
         yield results, root
@@ -323,6 +481,8 @@ def test_the_command(commands):
     ("task", "this model has no head for the task .tag."),
     ("task of text", "--task=fill-mask is not supported in a SavedModel"),
     ("length", "--max_seq_length=65 is more than the 64"),
+    ("several", "--precision=int8,float32: give one precision for tflite"),
+    ("unknown", "--precision=int4 is not known; for onnx give one of float32, float16"),
     ("pairs", "--pairs is for --format=saved_model"),
     ("vocabulary", "bare holds no vocabulary")])
 def test_wrong_flags_get_a_sentence(name, says, commands):

@@ -82,6 +82,9 @@ class Choices(Answering):
         return (f"{super().limit}, or the {self.task.max_qa_length} of question and "
                 "option")
 
+    def of_exchanged(self, exchanged, batch):
+        return {"logits": exchanged["logits"].reshape(-1)}
+
     def request(self, given, top_k):
         options = given["options"]
         example = race.RaceExample(

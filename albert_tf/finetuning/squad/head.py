@@ -8,10 +8,13 @@ Shapes: B batch, S sequence, H hidden, k start_n_top, m end_n_top.
 
 import dataclasses
 
+import numpy as np
+
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, Request
 from albert_tf.finetuning.squad import task as squad
 from albert_tf.finetuning.squad.dataset import SquadExample
+from albert_tf.finetuning.squad.predictions import TopSpans
 from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, norm_shapes
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
@@ -57,9 +60,14 @@ class Spans(Head):
             there = tf.cast(features["input_mask"], tf.bool)[:, :, tf.newaxis]
             logits = tf.where(there, logits, -IMPOSSIBLE_SCORE)
         start, end = tf.unstack(logits, axis=-1)
-        return {"start_logits": start, "end_logits": end,
-                "start_log_probs": tf.nn.log_softmax(start),
-                "end_log_probs": tf.nn.log_softmax(end)}
+        return self.with_log_probs({"start_logits": start, "end_logits": end})
+
+    def with_log_probs(self, logits):
+        """Adds `start_log_probs` and `end_log_probs` [B, S] to the logits [B, S]."""
+        import tensorflow as tf
+
+        return {**logits, **{f"{side}_log_probs": tf.nn.log_softmax(
+            logits[f"{side}_logits"]) for side in ("start", "end")}}
 
     def predictions(self, outputs):
         return {name: outputs[name] for name in ("start_log_probs", "end_log_probs")}
@@ -294,6 +302,17 @@ class Questions(Answering):
     def limit(self):
         return f"the {self.task.max_query_length} tokens that it reads of a question"
 
+    def exchanged(self, features):
+        outputs = self.head_outputs(features)
+        return {name: outputs[name] for name in ("start_logits", "end_logits")}
+
+    def of_exchanged(self, exchanged, batch):
+        # A graph from elsewhere may score padding.
+        logits = {name: np.where(batch["input_mask"] == 1, exchanged[name],
+                                 np.float32(-IMPOSSIBLE_SCORE))
+                  for name in ("start_logits", "end_logits")}
+        return self.head.predictions(self.head.with_log_probs(logits))
+
     def request(self, given, top_k):
         example = SquadExample(
             "", given["question"], given["passage"], None, None, False)
@@ -328,3 +347,42 @@ class UnanswerableQuestions(Questions):
     """Answers as Questions does, for models that may find that there is no answer."""
 
     version_2 = True
+
+    def exchanged(self, features):
+        """Computes the head's own outputs, and `start_logits` and `end_logits` [B, S]:
+        a program that looks for the span with the highest sum of both finds the best
+        answer.
+
+        The score of a position is half of the log-probability of the best span that
+        starts, or ends, there. That of position 0, which means no answer, is higher
+        than the best of them by half of how far the null odds exceed the threshold.
+        """
+        import tensorflow as tf
+
+        mask = features["input_mask"]
+        place = tf.range(tf.shape(mask)[1])[tf.newaxis]  # [1, S]
+        is_passage = ((features["segment_ids"] == 1) & (mask == 1)
+                      & (place < tf.reduce_sum(mask, axis=1, keepdims=True) - 1))
+        outputs = self.outputs({**features, "p_mask": tf.cast(
+            ~(is_passage | (place == 0)), tf.int32)})
+        tops = [self.head.start_n_top, 1], [self.head.start_n_top, self.head.end_n_top]
+        (starts, ends), scores = ([
+            tf.reshape(outputs[f"{side}_top_{name}"], [-1, *top])
+            for side, top in zip(("start", "end"), tops)]
+                                  for name in ("index", "log_probs"))
+        spans = tf.where((starts > 0) & (starts <= ends), sum(scores) / 2.0,
+                         -IMPOSSIBLE_SCORE)  # [B, k, m]
+        null = tf.reduce_max(spans, axis=[1, 2]) + (
+            outputs["cls_logits"] - self.threshold) / 2.0
+
+        def at(positions):
+            """Returns the scores [B, S] of the best spans at their positions."""
+            found = tf.where(positions[..., tf.newaxis] == place,
+                             spans[..., tf.newaxis], -IMPOSSIBLE_SCORE)
+            return tf.where(place == 0, null[:, tf.newaxis],
+                            tf.reduce_max(found, axis=[1, 2]))
+
+        return {**outputs, "start_logits": at(starts), "end_logits": at(ends)}
+
+    def of_exchanged(self, exchanged, batch):
+        return {name: exchanged[name] for name in TopSpans._fields}

@@ -1,0 +1,83 @@
+"""Folders of exports for other engines: those of export_model.py, and the ONNX files of
+the Hugging Face hub.
+
+    onnx/model.onnx              the graph of float32
+    onnx/model_fp16.onnx         the same, with weights of 16 bits
+    onnx/model_quantized.onnx    the same, with weights of 8 bits
+    config.json, tokenizer.json  as for transformers
+    portable.json                only in folders of export_model.py: task and settings
+"""
+
+import os
+from typing import Optional
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+SETTINGS = "portable.json"
+GRAPHS = "onnx"
+# Type of the weights → the graph's name. transformers.js knows these names; optimum
+# takes model.onnx, or the only file.
+NAMES = {"float32": "model.onnx", "float16": "model_fp16.onnx",
+         "bfloat16": "model_fp16.onnx", "int8": "model_quantized.onnx"}
+_ENDS = (".onnx", ".tflite")
+
+
+def find(path: str) -> Optional[tuple[str, str]]:
+    """Returns the folder of an export, and the graph that the path names, "" if it
+    names the folder; None if the path is not an export's.
+
+    A folder that also holds weights is a model, unless the path names a graph.
+    """
+    # Late, because training loads no foreign format.
+    from albert_tf.checkpoints import huggingface
+
+    path = os.fspath(path)
+    folder, graph = path, ""
+    if path.endswith(_ENDS):
+        folder, graph = os.path.dirname(path) or ".", path
+    # A store that cannot be reached is said of the model, not of a file in it.
+    if not files.exists(folder):
+        return None
+    places = [folder]
+    if graph and os.path.basename(folder) == GRAPHS:
+        places.insert(0, os.path.dirname(folder) or ".")
+    for place in places:
+        if files.exists(os.path.join(place, SETTINGS)):
+            return place, graph
+        if files.exists(os.path.join(place, huggingface.CONFIG)) and (
+                graph.endswith(".onnx") if graph else
+                graphs_in(place) and huggingface.weights_in(place) is None
+                and "model.weights.h5" not in files.names_in(place)):
+            return place, graph
+    return None
+
+
+def graphs_in(folder: str) -> list[str]:
+    """Returns the paths of the ONNX files in a folder and its folder `onnx`."""
+    return [os.path.join(place, name)
+            for place in (os.path.join(folder, GRAPHS), folder) if files.is_folder(place)
+            for name in sorted(files.names_in(place)) if name.endswith(".onnx")]
+
+
+def files_of(folder: str, graph: str) -> list[str]:
+    """Returns the files of an export on which its answers depend."""
+    return [*(os.path.join(folder, name) for name in files.names_in(folder)
+              if name.endswith((".json", ".tflite"))),
+            *([graph] if graph else graphs_in(folder))]
+
+
+def graph_of(folder: str) -> str:
+    """Returns the path of the graph that a folder holds, of several the first of NAMES.
+    Raises InputError if none of several has one of these names."""
+    graphs = graphs_in(folder)
+    for name in NAMES.values():
+        for path in graphs:
+            if os.path.basename(path) == name:
+                return path
+    if len(graphs) > 1:
+        raise InputError(
+            f"{folder} holds {len(graphs)} ONNX files, and none is named "
+            f"{NAMES['float32']}; give the path of one of them: "
+            f"{', '.join(os.path.relpath(path, folder) for path in graphs)}.")
+    return graphs[0]
