@@ -90,12 +90,7 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
     check(form, precision)
     begin = time.monotonic()
     check_lines(loaded.labels, f"--export_dir={export_dir}", RENAME)
-    shared = loaded.head(task)
-    # A new object, because it computes differently from the model's own.
-    answering = type(shared)(loaded, shared.head)
-    answering.computation = Computation(constants=_constants(answering.bert))
-    content = {"model.onnx": _onnx, "model.tflite": _tflite}[FORMS[form].file](
-        answering, precision)
+    content = graph(loaded, task, form, precision)
     tokenizer = loaded.tokenizer
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
@@ -116,6 +111,16 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
             "threshold": loaded.threshold, "problem_type": loaded.problem_type})
     logging.info("Exported the task %s to %s in %s (%s, %s).", task, export_dir,
                  duration(time.monotonic() - begin), form, amount(len(content)))
+
+
+def graph(loaded: Any, task: str, form: str, precision: str) -> bytes:
+    """Returns the content of the file for an engine; arguments as for `export`."""
+    shared = loaded.head(task)
+    # A new object, because it computes differently from the model's own.
+    answering = type(shared)(loaded, shared.head)
+    answering.computation = Computation(constants=_constants(answering.bert))
+    return {"model.onnx": _onnx, "model.tflite": _tflite}[FORMS[form].file](
+        answering, precision)
 
 
 def check(form: str, precision: str) -> None:
@@ -270,7 +275,7 @@ def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
         "report": Report(folder), "heads": settings["heads"],
         "settings": settings["settings"], "threshold": float(settings["threshold"]),
         "problem_type": check_problem(settings.get("problem_type"), where),
-        "engine": _ENGINES[form](os.path.join(folder, FORMS[form].file),
+        "engine": ENGINES[form](os.path.join(folder, FORMS[form].file),
                                  settings["task"], settings["precision"])}
 
 
@@ -360,7 +365,7 @@ class _TfLite(Engine):
             return {name: np.array(value) for name, value in outputs.items()}
 
 
-_ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
+ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
 
 
 def needed(form: str, packages: Sequence[str]) -> None:
