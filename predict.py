@@ -46,6 +46,7 @@ flags.DEFINE_bool("probability_list", False, "Give `probabilities` as a list in 
                   "order of the labels, not as label: probability.")
 model_flags.define_length_flags()
 model_flags.define_batch_size()
+model_flags.define_engine()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string("input_file", None, "File of texts to use instead of those on the "
@@ -133,6 +134,7 @@ def main(argv):
     if FLAGS.input_file and FLAGS.input_file != "-":
         files.open_binary(FLAGS.input_file).close()
     model_flags.check_task()
+    model_flags.check_engine()
     if in_parts and (FLAGS.work_dir or not files.is_remote(path)):
         _answer_file(path)
     else:
@@ -143,6 +145,17 @@ def _load():
     """Returns the model, and a function that reads a file of inputs for it."""
     model = model_flags.load()
     model_flags.check_batch_size(model.config, model.settings)
+    from albert_tf.serving import engines
+
+    unless = ""
+    if FLAGS.exit_threshold is not None:
+        unless = "--exit_threshold stops early, which exports for engines do not."
+    elif FLAGS.input_file not in (None, inputs.STANDARD_INPUT):
+        unless = "it is faster for the batches of a file."
+    logging.info("%s", engines.use(
+        model, FLAGS.engine, FLAGS.model, FLAGS.task, unless,
+        # An export takes longer than the answer to one input.
+        export=FLAGS.input_file is not None))
     return model, functools.partial(
         custom.inputs, **model_flags.columns(model.settings))
 
@@ -160,7 +173,9 @@ def _answer_file(path: str) -> None:
         FLAGS.input_file, *formats.folders_of_models(FLAGS.model)])
     settings = {"model": FLAGS.model, "input_file": FLAGS.input_file,
                 "do_lower_case": FLAGS.do_lower_case, **_options(),
-                **model_flags.columns({})}
+                **model_flags.columns({}), **(
+                    {"engine": FLAGS.engine} if FLAGS.engine in ("openvino", "onnxruntime")
+                    else {})}
     state = work_folder.state_of([FLAGS.input_file, *model_flags.model_files()])
     with folder.used(settings, state):
         model, read = _load()

@@ -26,6 +26,7 @@ model_flags.define_flags()
 model_flags.define_exit_flags()
 model_flags.define_label_threshold()
 model_flags.define_batch_size(upper_bound=4096)
+model_flags.define_engine()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all "
                     "addresses of this machine. The server has no password: do not use "
@@ -61,13 +62,14 @@ flags.DEFINE(checks.Number(lower_bound=0.1, upper_bound=3600), "receive_seconds"
 def main(argv):
     del argv
     model_flags.check_task()
+    model_flags.check_engine()
     for package, does in (("aiohttp", "serves HTTP"),
                           ("prometheus_client", "counts requests")):
         if importlib.util.find_spec(package) is None:
             raise InputError(
                 f"the package {package}, which {does}, is not installed; run pip "
                 f"install {package}.")
-    from albert_tf.serving import connections, http
+    from albert_tf.serving import connections, engines, http
 
     name = FLAGS.model_name or os.path.basename(os.path.abspath(FLAGS.model))
     if not name or set(name) & set(":/?#% "):
@@ -87,6 +89,11 @@ def main(argv):
     if exits:
         model.check_exits(FLAGS.exit_threshold, FLAGS.task)
     model.check(FLAGS.task, label_threshold=FLAGS.label_threshold)
+    # Before the first request, so that all of them are answered in the same way.
+    logging.info("%s", engines.use(
+        model, FLAGS.engine, FLAGS.model, task,
+        unless="--exit_threshold stops early, which exports for engines do not."
+        if exits else ""))
     # Traces the graph now: otherwise the first request takes as long as hundreds.
     model.head(task, exits).warm_up()
 

@@ -239,7 +239,7 @@ def _run(module, arguments):
             argv = flags.FLAGS([f"{module.__name__}.py", *arguments])
             # absl parses the flags only once in a process.
             app.run = lambda main: main(argv)
-            script.run(module.main)
+            script.run(module.main, takes_words=module.__name__ == "predict")
     except flags.Error as error:
         status, _ = 1, stderr.write(f"FATAL Flags parsing error: {error}\n")
     except SystemExit as error:

@@ -53,6 +53,25 @@ def define_label_threshold() -> None:
         "in training, else 0.5.")
 
 
+def define_engine() -> None:
+    flags.DEFINE_enum(
+        "engine", "auto", ["auto", "tensorflow", "openvino", "onnxruntime"], "What "
+        "computes the answers. auto: the fastest installed engine for short requests, "
+        "TensorFlow for batches, as the log says; openvino, onnxruntime: this engine for "
+        "all. The model is exported for it once, and the export is kept beside the "
+        "model.")
+
+
+def check_engine() -> None:
+    """Raises InputError if --engine cannot be used, before the model is loaded."""
+    if FLAGS.engine in ("auto", "tensorflow"):
+        return
+    script.check_packages(FLAGS.engine)
+    if FLAGS.exit_threshold is not None:
+        raise InputError(f"--engine={FLAGS.engine} always computes all passes, but "
+                         "--exit_threshold stops early; leave one of them out.")
+
+
 def define_length_flags() -> None:
     flags.DEFINE_bool("windows", False, "Read texts that are too long in overlapping "
                       "windows, and average the windows' logits or vectors; by default "

@@ -214,12 +214,15 @@ def _reader_has_ended() -> bool:
 
 
 # Package or its module → how it is installed. Modules import these when they are used.
-_TRAIN = "pip install '%s[train]'" % ("albert_tf" if FOLDER == _INSTALLED else ".")
+_EXTRA = f"pip install '{'albert_tf' if FOLDER == _INSTALLED else '.'}[%s]'"
+_TRAIN = _EXTRA % "train"
 _TF_MODELS = "pip install --no-deps tf-models-official==2.20.0"
 _PACKAGES = {
     "tensorflow": ("TensorFlow", _TRAIN), "tf_keras": ("tf_keras", _TRAIN),
     "tensorflow_text": ("tensorflow-text", _TRAIN), "tensorboard": ("tensorboard", _TRAIN),
     "sklearn": ("scikit-learn", _TRAIN), "scipy": ("SciPy", _TRAIN),
+    "openvino": ("OpenVINO", _EXTRA % "openvino"),
+    "onnxruntime": ("ONNX Runtime", _EXTRA % "onnx"),
     "official": ("tf-models-official", _TF_MODELS),
     "orbit": ("tf-models-official", _TF_MODELS)}
 

@@ -71,7 +71,7 @@ class Answering:
         self.bert = getattr(model.model, "bert", model.model)
         self.tokenizer: FullTokenizer = model.tokenizer
         self.labels, self._settings = model.labels, model.settings
-        self._engine = getattr(model, "engine", None)
+        self.use(getattr(model, "engine", None))
         self.computation = Computation(skip_padding=True)
         self.inputs = self.inputs or (head.inputs if head else INPUTS)
         self.max_length = min(self.setting("max_seq_length", 512),
@@ -141,27 +141,38 @@ class Answering:
                                    [None, None], self.types.get(name, np.int32), name)
                                for name in self.inputs}])
 
+    def use(self, engine: Any, suits: Optional[Callable[..., bool]] = None) -> None:
+        """Computes batches with a serving.portable.Engine instead of TensorFlow: those
+        for which `suits` is true, or all."""
+        self._engine, self._suits = engine, suits
+
     def compute(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Computes the outputs for a padded batch."""
-        if self._engine:
+        if self._engine and (self._suits is None or self._suits(batch)):
             outputs = self._engine(batch)
             if self._engine.exchanges:
                 outputs = {name: np.asarray(value) for name, value in
                            self.of_exchanged(outputs, batch).items()}
         else:
-            import tensorflow as tf
-
-            outputs = {name: value.numpy() for name, value in self.function({
-                name: tf.constant(value) for name, value in batch.items()}).items()}
+            outputs = self._computed_here(batch)
         if not all(np.isfinite(value).all() for value in outputs.values()):
             raise InputError("the model's outputs are not finite: its weights are "
                              "damaged, or its training diverged. Use a different "
                              "checkpoint.")
         return outputs
 
+    def _computed_here(self, batch):
+        import tensorflow as tf
+
+        return {name: value.numpy() for name, value in self.function({
+            name: tf.constant(value) for name, value in batch.items()}).items()}
+
     def warm_up(self) -> None:
         """Traces the graph now instead of during the first request."""
-        self.compute(self.padded([{name: [0] for name in self.inputs}]))
+        batch = self.padded([{name: [0] for name in self.inputs}])
+        self.compute(batch)
+        if self._suits is not None:  # TensorFlow computes the other batches.
+            self._computed_here(batch)
 
     def padded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """Makes a batch of sequences, each padded to the longest."""

@@ -105,11 +105,8 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
     check(form, *precisions)
     begin = time.monotonic()
     check_lines(loaded.labels, f"--export_dir={export_dir}", RENAME)
-    shared = loaded.head(task)
-    # A new object, because it computes differently from the model's own.
-    answering = type(shared)(loaded, shared.head)
-    answering.computation = Computation(constants=_constants(answering.bert))
-    graphs = (_tflite if form == "tflite" else _onnx)(answering, precisions)
+    answering = _fixed(loaded, task)
+    graphs = _graphs(answering, form, precisions)
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
         if form != "tflite":
@@ -160,6 +157,27 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
         "file": "vocab.txt" if vocabulary.word_piece else "spiece.model",
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.strip_accents, "rules": tokenizer.rules.changed})
+
+
+def graph(loaded: Any, task: str, form: str, precision: str) -> bytes:
+    """Returns the content of the file for an engine; arguments as for `export`."""
+    content, = _graphs(_fixed(loaded, task), form, (precision,)).values()
+    return content
+
+
+def _fixed(loaded: Any, task: str) -> Answering:
+    """Returns what answers a task, with weights that are constants of its graph. It is
+    a new object, because it computes differently from the model's own."""
+    shared = loaded.head(task)
+    answering = type(shared)(loaded, shared.head)
+    answering.computation = Computation(constants=_constants(answering.bert))
+    return answering
+
+
+def _graphs(answering: Answering, form: str, precisions: Sequence[str]
+            ) -> dict[str, bytes]:
+    """Returns name → content of the graphs, one for each precision."""
+    return (_tflite if form == "tflite" else _onnx)(answering, precisions)
 
 
 def check(form: str, *precisions: str) -> None:
@@ -343,7 +361,7 @@ def _own(folder: str, graph: str) -> dict[str, Any]:
         "heads": settings["heads"], "settings": settings["settings"],
         "threshold": float(settings["threshold"]),
         "problem_type": check_problem(settings.get("problem_type"), where),
-        "engine": _ENGINES[form](graph or first(*places), settings["task"],
+        "engine": ENGINES[form](graph or first(*places), settings["task"],
                                  settings["precision"])}
 
 
@@ -491,7 +509,7 @@ class _TfLite(Engine):
             return {name: np.array(value) for name, value in outputs.items()}
 
 
-_ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
+ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
 
 
 def needed(form: str, packages: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
 from albert_tf.finetuning.classification.head import EXIT_INPUT, ExitClasses
 from albert_tf.modeling.heads import Head
-from albert_tf.serving import portable
+from albert_tf.serving import engines, portable
 from albert_tf.serving.pretrained import MASK, Masks, Order
 from albert_tf.serving.saved_model import check_probability
 from albert_tf.text import inputs as text_inputs
@@ -282,7 +282,8 @@ class Model(loading.Loaded):
 
 
 def load(path: str, config: formats.Config = None, head: str = "",
-         allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None) -> Model:
+         allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None,
+         engine: str = engines.TENSORFLOW) -> Model:
     """Loads the model in a folder, with its heads, tokenizer and labels.
 
         loaded = albert_tf.load("albert-base-v2")
@@ -300,17 +301,25 @@ def load(path: str, config: formats.Config = None, head: str = "",
       head: the head of `output_weights`, as for formats.read.
       allow_nan: accept weights that are NaN or infinite.
       vocabulary: the tokenizer's file, for a folder without one.
+      engine: what answers the task of the model's head, as for engines.use: with
+        "auto", the fastest installed engine for short requests. Its export is kept
+        beside the model; later changes of `model` do not change it.
 
     Raises:
-      InputError: the format is not supported, or the model is damaged or incomplete.
+      InputError: the format is not supported, the model is damaged or incomplete, or the
+        engine cannot be used.
     """
-    path = hub.local(os.fspath(path))
+    given, path = os.fspath(path), hub.local(os.fspath(path))
     if portable.recognise(path):
-        return Model(**portable.read(path, vocabulary))
-    loaded = loading.load(path, config, head, allow_nan, vocabulary)
-    return Model(**{field.name: getattr(loaded, field.name)
-                    for field in dataclasses.fields(loading.Loaded)},
-                 threshold=_threshold(formats.folder_of_model(path)))
+        model = Model(**portable.read(path, vocabulary))
+    else:
+        loaded = loading.load(path, config, head, allow_nan, vocabulary)
+        model = Model(**{field.name: getattr(loaded, field.name)
+                         for field in dataclasses.fields(loading.Loaded)},
+                      threshold=_threshold(formats.folder_of_model(path)))
+    if engine != engines.TENSORFLOW:
+        logging.info("%s", engines.use(model, engine, given))
+    return model
 
 
 def _threshold(folder: str) -> float:

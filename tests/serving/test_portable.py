@@ -388,6 +388,28 @@ def test_no_number_is_stored_twice(exported, model):
     assert sum(len(each.raw_data) for each in stored) < 4 * numbers_of_model + 1000
 
 
+@needs_onnx
+def test_simpler_nodes_compute_the_same(exported):
+    """LayerNorm and products of all rows become one node each in int8."""
+    import onnx
+    import onnxruntime
+
+    path = os.path.join(exported("classes", "classify", "onnx"), "model.onnx")
+    whole, simple = onnx.load(path), onnx.load(path)
+    graph = onnx_weights._Graph(simple.graph)
+    graph.simplify()
+    graph.write()
+    kinds = [node.op_type for node in simple.graph.node]
+    assert kinds.count("LayerNormalization") == 5  # two a layer, one of the embeddings
+    assert len(kinds) < 0.75 * len(whole.graph.node)
+    ids = np.random.default_rng(1).integers(5, 4000, [3, 9], np.int32)
+    batch = {"input_ids": ids, "input_mask": np.int32(ids % 7 > 0),
+             "segment_ids": np.zeros_like(ids)}
+    logits = [onnxruntime.InferenceSession(model.SerializeToString()).run(
+        ["logits"], batch)[0] for model in (whole, simple)]
+    np.testing.assert_allclose(*logits, atol=1e-5)
+
+
 def test_whole_numbers_and_scales():
     value = np.random.default_rng(1).normal(size=(16, 9)).astype(np.float32)
     value[:, 3] = 0

@@ -1,0 +1,200 @@
+"""--engine: which engine answers, equal to TensorFlow, and exports that are kept.
+
+    python -m pytest tests/serving/test_engines.py
+"""
+
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import albert_tf
+from albert_tf.checkpoints import restore
+from albert_tf.errors import InputError
+from albert_tf.jobs import parallel
+from albert_tf.serving import engines, portable
+from tests.commands import run_commands
+from tests.serving import tiny_models
+from tests.serving.test_portable import ASKED, PASSAGE, needs, numbers
+
+pytestmark = [needs("openvino"), needs("onnx")]
+
+
+@pytest.fixture(autouse=True)
+def _no_accelerator(monkeypatch, tmp_path):
+    monkeypatch.setattr(parallel, "has_accelerator", lambda: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module", name="kept")
+def _kept(tmp_path_factory):
+    """The folder of a classifier beside which an export is kept."""
+    folder = tiny_models.write(tmp_path_factory.mktemp("kept") / "model", "classes")
+    engines.use(albert_tf.load(folder), "auto", folder)
+    return folder
+
+
+@pytest.fixture(name="folder")
+def _folder(kept, tmp_path):
+    return pathlib.Path(shutil.copytree(kept, tmp_path / "model"))
+
+
+def exports(folder):
+    return sorted(path.name for path in (folder / "engines").iterdir())
+
+
+def assert_equal(found, expected):
+    for one, other in zip(map(numbers, found), map(numbers, expected), strict=True):
+        np.testing.assert_allclose(one[0], other[0], atol=1e-5)
+        assert one[1] == other[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["auto", "onnxruntime"])
+@pytest.mark.parametrize("kind,task", ASKED)
+def test_every_head_answers_as_with_tensorflow(kind, task, name, tmp_path):
+    folder = tiny_models.write(tmp_path / kind, kind)
+    model, expected = albert_tf.load(folder), albert_tf.load(folder)
+    engines.use(model, name, folder, task)
+    assert model.head(task)._engine.task == task
+    asked = ASKED[kind, task]
+    assert_equal(model.predict(asked, task=task), expected.predict(asked, task=task))
+    for other in expected.tasks():  # Other tasks stay with TensorFlow.
+        if other != task and other in ("embed", "order"):
+            pair = [("It is", "long")]
+            assert_equal(model.predict(pair, task=other), expected.predict(pair, task=other))
+
+
+@pytest.mark.long
+def test_exits_and_windows(tmp_path):
+    folder = tiny_models.write(tmp_path / "exits", "exits", max_seq_length=16)
+    model, expected = albert_tf.load(folder, engine="openvino"), albert_tf.load(folder)
+    for options in ({}, {"windows": True}, {"exit_threshold": 0.3}):
+        assert_equal(model.predict([PASSAGE * 4, "It"], **options),
+                     expected.predict([PASSAGE * 4, "It"], **options))
+
+
+def test_small_batches_are_the_engines_and_large_ones_tensorflows(folder, monkeypatch):
+    monkeypatch.setattr(engines, "MOST_TOKENS", 40)
+    model = albert_tf.load(folder)
+    said = engines.use(model, "auto", str(folder))
+    assert said.startswith("Engine: OpenVINO for the task classify, up to 40 tokens with ")
+    answering, computed = model.head("classify"), []
+    engine, answering._engine = answering._engine, lambda batch: (
+        computed.append(batch["input_ids"].shape), engine(batch))[1]
+    texts = ["It is.", *["It is one of them."] * 9]
+    answers = model.predict(texts)
+    assert answers == model.predict(texts) and not computed
+    assert_equal([model.predict(text) for text in texts], answers)
+    assert len(computed) == 10 and all(rows * length <= 40 for rows, length in computed)
+
+
+def test_an_export_is_made_once_and_for_one_model(folder, monkeypatch):
+    made = []
+    graph = portable.graph
+    monkeypatch.setattr(portable, "graph", lambda *args: made.append(1) or graph(*args))
+
+    def use(name="auto"):
+        return engines.use(albert_tf.load(folder), name, str(folder))
+
+    name, = exports(folder)
+    file = folder / "engines" / name
+    assert f"its export is kept in {file}." in use() and f"in {file}." in use("onnxruntime")
+    assert not made
+    (folder / "engines" / "notes.txt").write_text("a user's")
+    content = file.read_bytes()
+    for damaged in (content[:-9], content[:99] + bytes([content[99] ^ 1]) + content[100:]):
+        file.write_bytes(damaged)
+        assert "exported in " in use()
+        assert file.read_bytes() == content and exports(folder) == [name, "notes.txt"]
+    # Other weights, such as those of a longer training.
+    model = albert_tf.load(folder).model
+    model.weights[0].assign_add(model.weights[0] * 0 + 1)
+    restore.export_tf1(model, str(folder / "model.ckpt-best"))
+    assert "exported in " in use()
+    new, notes = exports(folder)
+    assert new != name and new[:9] == name[:9] == "classify-" and notes == "notes.txt"
+    assert len(made) == 3
+
+
+def test_a_folder_that_cannot_be_written(folder, tmp_path):
+    shutil.rmtree(folder / "engines")
+    (folder / "engines").write_text("a user's file")
+    said = engines.use(albert_tf.load(folder), "auto", str(folder))
+    assert f" to {tmp_path}/cache/albert_tf/engines/" in said
+    assert "is kept in" in engines.use(albert_tf.load(folder), "openvino", str(folder))
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("")
+    said = engines.use(albert_tf.load(folder), "auto", str(folder))
+    assert said.startswith("Engine: TensorFlow, because the export for a faster engine")
+    with pytest.raises(InputError, match=f"{tmp_path}/cache.* cannot be written"):
+        engines.use(albert_tf.load(folder), "openvino", str(folder))
+    assert (folder / "engines").read_text() == "a user's file"
+
+
+def test_what_stays_with_tensorflow(folder, tmp_path, monkeypatch):
+    shutil.rmtree(folder / "engines")
+    model = albert_tf.load(folder)
+    for said, options in (
+            ("as asked for.", {"name": "tensorflow"}),
+            ("it is faster.", {"name": "auto", "unless": "it is faster."}),
+            ("no export for a faster engine is kept", {"name": "auto", "export": False})):
+        assert engines.use(model, path=str(folder), **options).startswith(
+            f"Engine: TensorFlow, {'because ' * ('auto' in options.values())}{said}")
+    monkeypatch.setattr(parallel, "available_memory", lambda: 1 << 20)
+    said = engines.use(model, "auto", str(folder))
+    assert said.startswith("Engine: TensorFlow, because its export would need about ")
+    monkeypatch.setattr(portable, "needed", lambda form, packages: (_ for _ in ()).throw(
+        InputError(f"{packages[0]} is not installed")))
+    assert engines.use(model, "auto", str(folder)) == (
+        "Engine: TensorFlow, because neither OpenVINO nor ONNX Runtime is installed.")
+    with pytest.raises(InputError, match="openvino is not installed"):
+        engines.use(model, "openvino", str(folder))
+    with pytest.raises(InputError, match="engine 'fast' is not known; give one of auto"):
+        albert_tf.load(folder, engine="fast")
+    monkeypatch.setattr(parallel, "has_accelerator", lambda: True)
+    assert "has an accelerator" in engines.use(model, "auto", str(folder))
+    assert not (folder / "engines").exists()
+
+
+@pytest.fixture(scope="module", name="commands")
+def _commands(tmp_path_factory, kept):
+    root = tmp_path_factory.mktemp("commands")
+    shutil.copytree(kept, root / "kept")
+    for kind in ("classes", "exits"):
+        tiny_models.write(root / kind, kind)
+    portable.export(albert_tf.load(kept), "classify", str(root / "export"), "onnx",
+                    "float32")
+    (root / "texts.txt").write_text("It is.\nIt was.\n")
+    file = [f"--input_file={root}/texts.txt", f"--output_file={root}/answers.jsonl"]
+    with run_commands("predict", {
+        "one": [f"--model={root}/classes", "It is."],
+        "one, kept": [f"--model={root}/kept", "It is."],
+        "file": [f"--model={root}/kept", *file],
+        "export": [f"--model={root}/export", "It is."],
+        "exits": [f"--model={root}/exits", "--engine=openvino", "--exit_threshold=0.9",
+                  "It is."],
+        "engine of an export": [f"--model={root}/export", "--engine=openvino", "It is."],
+    }) as results:
+        yield results, root
+
+
+@pytest.mark.parametrize("name,says", [
+    ("one", "Engine: TensorFlow, because no export for a faster engine is kept, and making "
+     "one takes longer than this answer; --engine=openvino makes it."),
+    ("one, kept", "Engine: OpenVINO for the task classify, up to "),
+    ("file", "Engine: TensorFlow, because it is faster for the batches of a file."),
+    ("export", "Engine: that of the export (onnx).")])
+def test_predict_says_which_engine_it_uses(name, says, commands):
+    results, root = commands
+    assert says in results.ok(name)["log"]
+    assert not (root / "classes" / "engines").exists()
+
+
+@pytest.mark.parametrize("name,says", [
+    ("exits", "--engine=openvino always computes all passes, but --exit_threshold stops"),
+    ("engine of an export", "is an export for onnx, and cannot be computed by the engine")])
+def test_wrong_flags_get_a_sentence(name, says, commands):
+    results, _ = commands
+    results.refused(name, says, loaded=True)
