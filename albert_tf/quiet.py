@@ -7,6 +7,7 @@ them sets TF_CPP_MIN_LOG_LEVEL to 0, 1 or 2; then nothing is changed here.
 
 import contextlib
 import ctypes
+import faulthandler
 import glob
 import importlib.abc
 import importlib.util
@@ -75,11 +76,18 @@ def _dropped() -> Iterator[None]:
     except OSError:  # The process has no standard error.
         yield
         return
+    # TensorFlow aborts on processors that it is not built for. The reason is dropped,
+    # but not the place.
+    shows_aborts = not faulthandler.is_enabled()
     try:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
+        if shows_aborts:
+            faulthandler.enable(_stderr)
         yield
     finally:
+        if shows_aborts:
+            faulthandler.disable()
         if sys.stderr:
             sys.stderr.flush()
         os.dup2(_stderr, 2)

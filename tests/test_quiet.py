@@ -16,6 +16,8 @@ import os
 from albert_tf import quiet
 os.write(2, b"Could not find cuda drivers\\n")
 os.write(quiet.stderr(), b"stopped by Ctrl-C\\n")
+if os.environ.get("ABORTS"):
+    os.abort()
 if os.environ.get("BROKEN"):
     raise ImportError("a library is missing")
 """
@@ -52,6 +54,13 @@ def test_errors_of_loading_are_shown(load, monkeypatch):
     done = load()
     assert done.returncode == 1 and "ImportError: a library is missing" in done.stderr
     assert "cuda" not in done.stderr
+
+
+def test_the_place_of_an_abort_is_shown(load, monkeypatch):
+    monkeypatch.setenv("ABORTS", "1")
+    done = load()
+    assert done.returncode < 0 and "Fatal Python error: Aborted" in done.stderr
+    assert "tensorflow" in done.stderr and "cuda" not in done.stderr
 
 
 def test_workers_are_quiet_too(load):
