@@ -51,7 +51,7 @@ def assert_equal(found, expected):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["auto", "onnxruntime"])
+@pytest.mark.parametrize("name", ["openvino", "onnxruntime"])
 @pytest.mark.parametrize("kind,task", ASKED)
 def test_every_head_answers_as_with_tensorflow(kind, task, name, tmp_path):
     folder = tiny_models.write(tmp_path / kind, kind)
