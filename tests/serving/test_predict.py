@@ -101,7 +101,7 @@ def test_labels_of_which_a_text_has_any_number(tmp_path, model):
     with pytest.raises(InputError, match="label_threshold is for models that classify"):
         model("classes").predict("x", label_threshold=0.5)
     # Another threshold, as the model's folder has it.
-    threshold = float(np.median(expected))
+    threshold = float(np.sort(expected.ravel())[4:6].mean())  # None is so near to it.
     folder = tiny_models.write(tmp_path / "flag", "several", label_threshold=threshold)
     for answer, row in zip(albert_tf.load(folder).predict(texts), expected):
         assert answer["labels"] == [
