@@ -18,11 +18,14 @@ dropped, and writes them as JSON beside the output.
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import contextlib
+import itertools
+import os
 import time
+from typing import Iterator
 
 from absl import flags, logging
 
-from albert_tf import files, text_files
+from albert_tf import files, sampling, text_files
 from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
@@ -70,9 +73,18 @@ flags.DEFINE(
 flags.DEFINE_integer(
     "heldout_documents", None,
     "Number of documents to hold out, instead of --heldout_share.", lower_bound=1)
+flags.DEFINE(
+    checks.Number(**checks.ANY), "sampling_exponent", None,
+    "Mix several sources, such as languages, in more even shares. Each of the "
+    "comma-separated patterns of --input_file is a source, and its share becomes "
+    "proportional to its number of sentences raised to this exponent, such as 0.7. The "
+    "total stays the same: documents of small sources are repeated, and documents of "
+    "large ones left out. Held-out documents are not affected. The input is read twice. "
+    "Default: 1, which takes everything once.")
 flags.DEFINE_integer(
     "random_seed", 12345,
-    "Seed that chooses the documents to hold out. If you add input later, documents "
+    "Seed that chooses the documents to hold out, and those that --sampling_exponent "
+    "repeats or leaves out. If you add input later, documents "
     "held out before stay held out.")
 flags.DEFINE_integer(
     "min_sentence_chars", 0, "Drop sentences with fewer characters.", lower_bound=0)
@@ -116,7 +128,9 @@ def preparation_options() -> prepare.Options:
             "smaller number.")
     python = FLAGS.input_format == "python"
     checks.say_unused(
-        "random_seed", FLAGS.heldout_file, "without --heldout_file")
+        "random_seed",
+        FLAGS.heldout_file or FLAGS.sampling_exponent not in (None, 1),
+        "without --heldout_file")
     if python:
         checks.say_unused("deduplicate", FLAGS.deduplicate == "sentences",
                           "with --input_format=python")
@@ -142,14 +156,14 @@ def preparation_options() -> prepare.Options:
         FLAGS.random_seed)
 
 
-def input_paths() -> list[str]:
-    """Returns the paths of the input files, with globs and folders expanded."""
+def input_sources() -> dict[str, list[str]]:
+    """Returns the paths of the input files by pattern, with globs and folders expanded."""
     if FLAGS.input_format == "python":
         if FLAGS.input_file:
             raise InputError(
                 "--input_format=python reads no files; leave --input_file out.")
-        return []
-    return files.expand_patterns(
+        return {}
+    return files.expand_each(
         FLAGS.input_file, "--input_file",
         inside="**/*.txt" if FLAGS.input_format == "race" else "")
 
@@ -158,38 +172,64 @@ def summary_path() -> str:
     return FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
 
 
+def read(sources: dict[str, list[str]], summary: prepare.Summary,
+         doing: str = "reading") -> Iterator[readers.Document]:
+    """Yields the documents of all sources."""
+    if FLAGS.input_format == "python":
+        progress = Progress(doing, "files", None)
+        for name, text in python_prose.documents(on_file=progress.add):
+            yield readers.Document(name, readers.paragraphs_of([text], "keep"))
+        return
+    layout = readers.Layout(
+        *(FLAGS[name].value for name in readers.Layout._fields))
+    on_bytes = Progress.of_bytes(doing, files.total_size(
+        itertools.chain(*sources.values())))
+    for source, paths in sources.items():
+        for document in readers.read_documents(
+                paths, layout, summary.dropped, on_bytes):
+            yield document._replace(source=source)
+
+
+def times_of(sources: dict[str, list[str]], options: prepare.Options
+             ) -> tuple[dict[str, int], dict[str, float]]:
+    """Returns the number of sentences of each source, and how often to take it, and logs
+    the shares."""
+    counted = prepare.Summary()
+    with open(os.devnull, "wb") as nowhere:
+        prepare.prepare(read(sources, counted, "counting"), options, nowhere,
+                        nowhere if FLAGS.heldout_file else None, counted)
+    amounts = {source: counted.sources[source] for source in sources}
+    times = sampling.times_of(amounts, FLAGS.sampling_exponent)
+    logging.info("Sources with --sampling_exponent=%g:\n%s", FLAGS.sampling_exponent,
+                 sampling.as_table(amounts, times))
+    return amounts, times
+
+
 def main(argv):
     del argv
     options = preparation_options()
-    paths = input_paths()
+    sources = input_sources()
+    sampled = sampling.is_wanted(FLAGS.sampling_exponent, sources)
     files.prepare_outputs(
         {f"--{name}": [path] for name, path in (
             ("output_file", FLAGS.output_file), ("heldout_file", FLAGS.heldout_file),
             ("summary_file", summary_path())) if path or name == "output_file"},
-        {"--input_file": paths})
-    layout = readers.Layout(
-        *(FLAGS[name].value for name in readers.Layout._fields))
+        {"--input_file": list(itertools.chain(*sources.values()))})
     summary = prepare.Summary()
     started = time.time()
     with contextlib.ExitStack() as stack:
         training = stack.enter_context(files.atomic_write(FLAGS.output_file))
         heldout = FLAGS.heldout_file and stack.enter_context(
             files.atomic_write(FLAGS.heldout_file))
-        if FLAGS.input_format == "python":
-            progress = Progress("reading", "files", None)
-            documents = (
-                readers.Document(name, readers.paragraphs_of([text], "keep"))
-                for name, text in python_prose.documents(on_file=progress.add))
-        else:
-            on_bytes = Progress.of_bytes("reading", files.total_size(paths))
-            documents = readers.read_documents(
-                paths, layout, summary.dropped, on_bytes)
-        prepare.prepare(documents, options, training, heldout, summary)
-    report(summary, time.time() - started)
+        amounts, times = times_of(sources, options) if sampled else ({}, {})
+        prepare.prepare(
+            read(sources, summary), options, training, heldout, summary, times)
+    report(summary, time.time() - started, amounts, times)
 
 
-def report(summary: prepare.Summary, seconds: float) -> None:
-    """Prints the counts and writes them as JSON."""
+def report(summary: prepare.Summary, seconds: float, amounts: dict[str, int],
+           times: dict[str, float]) -> None:
+    """Prints the counts and writes them as JSON, with those of sampled sources."""
     for name, side, path in (("training", summary.training, FLAGS.output_file),
                              ("held out", summary.heldout, FLAGS.heldout_file)):
         if path:
@@ -204,8 +244,19 @@ def report(summary: prepare.Summary, seconds: float) -> None:
         logging.warning(
             "The input is a single document. If blank lines separate documents in "
             "it, give --document_separator=blank_line.")
-    text_files.write_json(
-        summary_path(), {**summary.as_dict(), "seconds": round(seconds, 2)})
+    for source, amount in amounts.items():
+        planned, written = amount * times[source], summary.sources[source]
+        if abs(planned - written) > 0.01 * sum(amounts.values()):
+            logging.warning(
+                "%s: %d sentences were written instead of %.0f, because documents are "
+                "not divided and these are few or long. If blank lines separate "
+                "documents in it, give --document_separator=blank_line.",
+                source, written, planned)
+    sources = {source: {"sentences": amount, "written": summary.sources[source]}
+               for source, amount in amounts.items()}
+    text_files.write_json(summary_path(), {
+        **summary.as_dict(), **({"sources": sources} if sources else {}),
+        "seconds": round(seconds, 2)})
 
 
 if __name__ == "__main__":

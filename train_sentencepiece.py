@@ -11,12 +11,13 @@ tokenizer does it. Give the same --do_lower_case to the other scripts.
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import itertools
 import os
 import time
 
 from absl import flags, logging
 
-from albert_tf import files, text_files
+from albert_tf import files, sampling, text_files
 from albert_tf.jobs import parallel
 from albert_tf.cli import checks
 from albert_tf.errors import InputError
@@ -58,6 +59,14 @@ flags.DEFINE_integer(
     "drawn, which is the same in every run. The sentences are held in memory; the "
     "default is lowered if they do not fit.",
     upper_bound=_MOST)
+flags.DEFINE(
+    checks.Number(**checks.ANY), "sampling_exponent", None,
+    "Mix several sources, such as languages, in more even shares. Each of the "
+    "comma-separated patterns of --input_file is a source, and its share of the "
+    "sentences becomes proportional to their number raised to this exponent, such as "
+    "0.7. The total stays the same: sentences of small sources are repeated, and "
+    "sentences of large ones left out, before the sample of --input_sentence_size is "
+    "drawn. The input is read twice. Default: 1, which takes everything once.")
 flags.DEFINE_integer(
     "num_threads", _DEFAULTS.num_threads,
     "Number of trainer threads. The result depends on it, because sums round "
@@ -102,13 +111,14 @@ def input_sentence_size(paths):
     return maximum
 
 
-def read(paths):
-    """Yields the lines of the files, and logs the end of the reading.
+def read(sources, doing="reading"):
+    """Yields (source, line) of the files of all sources.
 
     Raises InputError if a line is too long to be a sentence.
     """
-    on_bytes = Progress.of_bytes("reading", files.total_size(paths))
-    for path in paths:
+    on_bytes = Progress.of_bytes(doing, files.total_size(
+        itertools.chain(*sources.values())))
+    for source, path in ((s, path) for s, paths in sources.items() for path in paths):
         for number, line in text_files.read_lines(path, on_bytes):
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
@@ -116,7 +126,26 @@ def read(paths):
                     "million characters, but the input must have one sentence per "
                     "line; split the text into sentences, for example with "
                     "prepare_corpus.py.")
-            yield line
+            yield source, line
+
+
+def sampled(sources, exponent):
+    """Yields the lines of all sources in shares by the exponent, and logs these."""
+    amounts = dict.fromkeys(sources, 0)
+    for source, line in read(sources, "counting"):
+        amounts[source] += bool(line.strip())
+    times = sampling.times_of(amounts, exponent)
+    logging.info("Sources with --sampling_exponent=%g:\n%s", exponent,
+                 sampling.as_table(amounts, times))
+    copies = sampling.Copies(times)
+    for source, line in read(sources):
+        if line.strip():
+            yield from itertools.repeat(line, copies.of(source))
+
+
+def announced(lines):
+    """Yields the lines, and logs their end."""
+    yield from lines
     logging.info("All text has been read. Training starts.")
 
 
@@ -125,7 +154,12 @@ def main(argv):
     options = train_sentencepiece.Options(
         *(FLAGS[name].value for name in train_sentencepiece.Options._fields))
     train_sentencepiece.check(options)
-    paths = files.expand_patterns(FLAGS.input_file, "--input_file")
+    sources = files.expand_each(FLAGS.input_file, "--input_file")
+    paths = list(itertools.chain(*sources.values()))
+    if sampling.is_wanted(FLAGS.sampling_exponent, sources):
+        lines = sampled(sources, FLAGS.sampling_exponent)
+    else:
+        lines = (line for _, line in read(sources))
     options = options._replace(input_sentence_size=input_sentence_size(paths))
     prefix = FLAGS.output_prefix
     if os.path.basename(prefix) in ("", ".", ".."):
@@ -139,7 +173,7 @@ def main(argv):
     # written is reported now.
     with files.atomic_write(f"{prefix}.model") as model_file, \
             files.atomic_write(f"{prefix}.vocab") as vocab_file:
-        result = train_sentencepiece.train(read(paths), options)
+        result = train_sentencepiece.train(announced(lines), options)
         model_file.write(result.model)
         vocab_file.write(result.vocab)
     print(f"{options.vocab_size:,} pieces from {result.sentences:,} sentences with "

@@ -259,6 +259,14 @@ def expand_patterns(
     `flag`, if a pattern matches no file, and with `by_tensorflow` if TensorFlow, which
     will read the files, does not have their scheme.
     """
+    return [path for paths in expand_each(
+        patterns, flag, inside, by_tensorflow).values() for path in paths]
+
+
+def expand_each(
+        patterns: str | Iterable[str], flag: str, inside: str = "",
+        by_tensorflow: bool = False) -> dict[str, list[str]]:
+    """Returns what expand_patterns does by pattern, without the files of earlier ones."""
     if isinstance(patterns, str):
         patterns = split_names(patterns, _is_there)
     elif isinstance(patterns, os.PathLike):
@@ -266,8 +274,10 @@ def expand_patterns(
     patterns = [p.strip() for p in map(os.fspath, patterns) if p.strip()]
     if not patterns:
         raise InputError(f"{flag} names no file; give one or more paths or globs.")
-    paths: dict[str, None] = {}
-    for pattern in patterns:
+    paths: dict[str, list[str]] = {}
+    there: set[str] = set()
+    for pattern in dict.fromkeys(patterns):
+        given = pattern
         if inside and not is_remote(pattern) and os.path.isdir(pattern):
             folder, pattern = pattern, os.path.join(glob.escape(pattern), inside)
             _report_others(folder, _matches(pattern, flag), inside)
@@ -286,8 +296,9 @@ def expand_patterns(
                 f"{flag}: no file matches '{pattern}'; check the path and quote "
                 "the pattern so that the shell does not expand it.")
         _check_shards(pattern, matches, flag)
-        paths.update(dict.fromkeys(sorted(matches)))
-    return list(paths)
+        paths[given] = sorted({*matches} - there)
+        there.update(matches)
+    return paths
 
 
 def shards(path: str, flag: str) -> list[str]:

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
 GROUND = {"config", "errors", "files", "keyed_random", "pictures", "quiet",
-          "row_files", "stores", "text_files"}
+          "row_files", "sampling", "stores", "text_files"}
 
 # The tasks' folders: each has a head.
 TASKS = sorted(path.parent.name for path in (PACKAGE / "finetuning").glob("*/head.py"))

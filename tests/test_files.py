@@ -312,6 +312,8 @@ def test_names_with_commas(tmp_path):
             (str(tmp_path / "x,?" / "*.txt"), [deep]),
             (f"{tmp_path}/[ac]*.txt,{plain}", [comma, plain])):
         assert files.expand_patterns(text, "--input_file") == wanted
+    assert files.expand_each(f"{plain},{tmp_path}/*.txt,{comma}", "--input_file") == {
+        plain: [plain], f"{tmp_path}/*.txt": [comma], comma: []}
     with pytest.raises(InputError, match=r"--input_file: no file matches '.*/d.txt'"):
         files.expand_patterns(f"{plain},{tmp_path}/d.txt", "--input_file")
     new = str(tmp_path / "x,y" / "new")

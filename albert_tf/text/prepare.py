@@ -9,8 +9,9 @@ import collections
 import dataclasses
 import hashlib
 import heapq
-from typing import BinaryIO, Iterable, Iterator, NamedTuple, Optional
+from typing import BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Optional
 
+from albert_tf import sampling
 from albert_tf.errors import InputError
 from albert_tf.text.readers import Document
 from albert_tf.text.sentences import clean_text, cut_long, split_sentences
@@ -33,7 +34,7 @@ class Options(NamedTuple):
     deduplicate: str = "documents"
     heldout_share: float = 0.0  # fraction of the documents to hold out, 0 to 1
     heldout_documents: int = 0  # number of documents to hold out; 0: use the share
-    random_seed: int = 12345  # chooses the held-out documents
+    random_seed: int = 12345  # chooses the held-out documents, and those sampled
 
 
 @dataclasses.dataclass
@@ -55,6 +56,9 @@ class Summary:
     heldout: Side = dataclasses.field(default_factory=Side)
     dropped: collections.Counter = dataclasses.field(
         default_factory=collections.Counter)
+    # Sentences written for training, by the source of their documents.
+    sources: collections.Counter = dataclasses.field(
+        default_factory=collections.Counter)
 
     def heldout_share(self) -> float:
         """Returns the fraction of the characters that was held out."""
@@ -74,10 +78,12 @@ class Summary:
 class _Prepared(NamedTuple):
     key: int  # decides whether the document is held out
     sentences: list[str]
+    source: str
 
 
 def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
-            heldout: Optional[BinaryIO], summary: Summary) -> None:
+            heldout: Optional[BinaryIO], summary: Summary,
+            times: Optional[Mapping[str, float]] = None) -> None:
     """Splits documents into sentences and writes them, with counts in `summary`.
 
         with open("train.txt", "wb") as training:
@@ -86,8 +92,10 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
     Without `heldout` all go to `training`. A hash of the sentences and of the seed
     decides whether a document is held out. Equal texts therefore never are on both
     sides, and more input does not move a document to the other side (except that with
-    `heldout_documents` new documents with smaller hashes replace held-out ones). Raises
-    InputError if nothing is left or a side is empty.
+    `heldout_documents` new documents with smaller hashes replace held-out ones). `times`
+    (source → number) says how often to write the documents of a source that are not held
+    out, on average (sampling.times_of). Raises InputError if nothing is left or a side
+    is empty.
     """
     prepared = _prepared(documents, options, summary)
     if heldout is not None and options.heldout_documents:
@@ -95,10 +103,19 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
     else:
         share = options.heldout_share if heldout is not None else 0.0
         chosen = ((item, item.key < int(share * 2**64)) for item in prepared)
+    copies = sampling.Copies(times, options.random_seed)
     for item, out in chosen:
-        stream, side = (
-            (heldout, summary.heldout) if out else (training, summary.training))
-        _write(item.sentences, stream, side)
+        if out:
+            _write(item.sentences, heldout, summary.heldout)
+            continue
+        count = copies.of(item.source, len(item.sentences))
+        for _ in range(count):
+            _write(item.sentences, training, summary.training)
+        summary.sources[item.source] += count * len(item.sentences)
+        if not count:
+            summary.dropped["documents left out by --sampling_exponent"] += 1
+        elif count > 1:
+            summary.dropped["copies added by --sampling_exponent"] += count - 1
     _check_result(options, heldout is not None, summary)
 
 
@@ -152,7 +169,8 @@ def _prepared(documents: Iterable[Document], options: Options,
             dropped["sentences of documents with too few"] += len(sentences)
             continue
         yield _Prepared(
-            int.from_bytes(_digest(digest, seed)[:8], "big"), sentences)
+            int.from_bytes(_digest(digest, seed)[:8], "big"), sentences,
+            document.source)
 
 
 def document_sentences(document: Document, options: Options,

@@ -34,6 +34,7 @@ class Document(NamedTuple):
 
     name: str
     paragraphs: list[str]
+    source: str = ""  # such as its language, for sampling
 
 
 class Layout(NamedTuple):

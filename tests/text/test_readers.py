@@ -390,6 +390,46 @@ def test_script_warns_of_a_single_document(tmp_path):
     assert done.returncode == 0 and "single document" in done.stderr
 
 
+def test_script_samples_sources(tmp_path):
+    """Shares change, the total and the held-out documents do not; 1 changes nothing."""
+    for name, number in (("en", 160), ("fi", 10)):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(
+            f"The {name} story {i}. " * (1 + i % 4) for i in range(number)))
+    (tmp_path / "one.txt").write_text("The one story. " * 900)
+
+    def written(folder, *flags, names=("en", "fi")):
+        done = run("--input_file=" + ",".join(f"{tmp_path}/{n}.txt" for n in names),
+                   f"--output_file={tmp_path}/{folder}/o", "--heldout_documents=20",
+                   f"--heldout_file={tmp_path}/{folder}/h", *flags,
+                   "--document_separator=blank_line")
+        assert done.returncode == 0, done.stderr
+        summary = json.loads((tmp_path / folder / "o.summary.json").read_text())
+        del summary["seconds"]
+        texts = [(tmp_path / folder / name).read_bytes() for name in "oh"]
+        return [*texts, summary], done.stderr
+
+    plain, _ = written("a")
+    assert written("b", "--sampling_exponent=1")[0] == plain
+    sampled, said = written("c", "--sampling_exponent=0.5")
+    assert written("d", "--sampling_exponent=0.5")[0] == sampled
+    assert written("e", "--sampling_exponent=0.5", "--random_seed=1")[0] != sampled
+    assert sampled[1] == plain[1] and "instead of" not in said
+    [en, fi] = sampled[2]["sources"].values()
+    for source, name in ((en, b"en"), (fi, b"fi")):
+        assert source["sentences"] == plain[0].count(b"The %s story" % name)
+        assert source["written"] == sampled[0].count(b"The %s story" % name)
+        assert f"{source['sentences']:,} " in said
+    assert fi["written"] / en["written"] == pytest.approx(
+        (fi["sentences"] / en["sentences"]) ** 0.5, rel=0.1)
+    assert sampled[2]["training"]["sentences"] == pytest.approx(
+        plain[2]["training"]["sentences"], abs=6)
+    dropped, added = (sampled[2]["dropped"][f"{what} by --sampling_exponent"]
+                      for what in ("documents left out", "copies added"))
+    assert sampled[2]["training"]["documents"] == 150 + added - dropped
+    said = written("f", "--sampling_exponent=0.5", names=("en", "one"))[1]
+    assert "one.txt: " in said and "sentences were written instead of" in said
+
+
 WRONG = {  # message → flags, besides (or instead of) the input and the output
     "no file matches": ["--input_file={0}/nothing*"],
     "--input_file names no file": ["--input_file="],
@@ -403,6 +443,8 @@ WRONG = {  # message → flags, besides (or instead of) the input and the output
     "--language=english": ["--language=english"],
     "leave --input_file out": ["--input_format=python"],
     "--max_sentence_chars=3 is too small": ["--max_sentence_chars=3"],
+    "--sampling_exponent=0.7 needs at least two": ["--sampling_exponent=0.7"],
+    "--sampling_exponent=0 is not above 0": ["--sampling_exponent=0"],
 }
 
 
@@ -554,7 +596,7 @@ def test_rows_are_documents(tmp_path, name):
     path = row_tables.write(tmp_path / name, row_tables.table({
         "id": [1, 2], "text": ["The mill.\n\nIt grinds corn.", "The river."],
         "title": ["Mill", "River"]}))
-    assert read(path) == [
+    assert [document[:2] for document in read(path)] == [
         (f"{path}, row 1", ["The mill.", "It grinds corn."]),
         (f"{path}, row 2", ["The river."])]
     assert [d.paragraphs for d in read(path, json_field="title")] == [["Mill"], ["River"]]

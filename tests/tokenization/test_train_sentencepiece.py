@@ -1,5 +1,6 @@
 """train_sentencepiece: the release's settings, symbols and errors."""
 
+import collections
 import os
 import pathlib
 import random
@@ -177,12 +178,37 @@ def test_an_error_in_the_input_comes_through():
         train(damaged(), SMALL)
 
 
+SAMPLED = """
+import sys, train_sentencepiece as script
+folder = sys.argv[1]
+sources = {name: [f"{folder}/{name}"] for name in ("a", "b")}
+sys.stdout.write("\\n".join(script.sampled(sources, 0.5)))
+"""
+
+
+def test_sources_are_sampled(tmp_path):
+    """100 and 900 sentences become 250 and 750."""
+    (tmp_path / "a").write_text("\n".join(f"a {i}\n" for i in range(100)))
+    (tmp_path / "b").write_text("\n".join(f"b {i}" for i in range(900)))
+    done = run_python("-c", SAMPLED, tmp_path, check=True)
+    found = collections.Counter(done.stdout.split("\n"))
+    assert {found[f"a {i}"] for i in range(100)} == {2, 3}
+    assert {found[f"b {i}"] for i in range(900)} == {0, 1}
+    assert abs(sum(found[f"a {i}"] for i in range(100)) - 250) <= 1
+    assert abs(sum(found.values()) - 1000) <= 2
+    assert run_python("-c", SAMPLED, tmp_path).stdout == done.stdout
+
+
 WRONG = {  # message → text, flags
     "a.txt, line 2: byte 2 is not UTF-8": (b"good\nb\xffd\n", []),
     "--vocab_size=30000 is more than": (b"good text\n", []),
     "cannot be written": (b"good text\n", ["--output_prefix={0}/a.txt/o"]),
     "no file matches": (b"good text\n", ["--input_file={0}/b*"]),
     "is a folder": (b"good text\n", ["--output_prefix={0}/"]),
+    "--sampling_exponent=0.7 needs at least two": (
+        b"good text\n", ["--sampling_exponent=0.7"]),
+    "--sampling_exponent=1.5 is not above 0": (
+        b"good text\n", ["--sampling_exponent=1.5"]),
     "a.vocab is also an input": (
         b"good text\n", ["--input_file={0}/*", "--output_prefix={0}/a"]),
 }
@@ -191,12 +217,16 @@ WRONG = {  # message → text, flags
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """message (or "right") → folder, result; in one process without TensorFlow."""
-    folders = {name: tmp_path_factory.mktemp("command") for name in (*WRONG, "right")}
+    folders = {name: tmp_path_factory.mktemp("command") for name in (*WRONG, "right", "sampled")}
     (folders["right"] / "a.txt").write_text("\n".join(lines()[:200]) + "\n\n")
     (folders["right"] / "b.txt").write_text("\n".join(lines()[200:]))
     commands = {"right": [
         f"--input_file={folders['right']}/*.txt", "--vocab_size=110",
         f"--output_prefix={folders['right']}/o/spm", "--num_threads=2"]}
+    commands["sampled"] = [
+        f"--input_file={folders['right']}/a.txt,{folders['right']}/b.txt",
+        f"--output_prefix={folders['sampled']}/spm", *commands["right"][1::2],
+        "--sampling_exponent=0.5"]
     for name, (content, flags) in WRONG.items():
         (folders[name] / "a.txt").write_bytes(content)
         if "a.vocab" in name:
@@ -212,6 +242,10 @@ def test_script(results, small):
     assert done["status"] == 0, done["stderr"]
     assert (folder / "o/spm.model").read_bytes() == small.model
     assert (folder / "o/spm.vocab").read_bytes() == small.vocab
+    # Shares that are equal stay so.
+    folder, done = results["sampled"]
+    assert done["status"] == 0 and "50.00%" in done["log"], done["stderr"]
+    assert (folder / "spm.model").read_bytes() == small.model
 
 
 @pytest.mark.parametrize("message", WRONG)

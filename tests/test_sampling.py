@@ -1,0 +1,49 @@
+"""sampling: shares of sources, and how often their texts are taken."""
+
+import pytest
+
+from albert_tf import sampling
+from albert_tf.errors import InputError
+
+
+@pytest.mark.parametrize("exponent", [0.3, 0.7, 1.0])
+def test_shares_follow_the_formula(exponent):
+    amounts = {"en": 80_000, "de": 15_000, "fi": 5_000, "none": 0}
+    times = sampling.times_of(amounts, exponent)
+    after = {source: amounts[source] * times[source] for source in amounts}
+    assert sum(after.values()) == pytest.approx(100_000)
+    assert after["fi"] / after["en"] == pytest.approx((5 / 80) ** exponent)
+    assert after["de"] / after["en"] == pytest.approx((15 / 80) ** exponent)
+    assert after["none"] == 0 and times["fi"] >= 1
+    assert set(sampling.times_of({"a": 3, "b": 3, "c": 3}, exponent).values()) == {1}
+    table = sampling.as_table(amounts, times).splitlines()
+    assert len(table) == 5 and table[1].split()[:3] == ["en", "80,000", "80.00%"]
+    assert table[1].split()[4] == f"{after['en'] / 100_000:.2%}"
+
+
+@pytest.mark.parametrize("times", [0.05, 0.5, 1.0, 1.5, 2.0, 3.97])
+def test_sums_come_out(times):
+    sizes = [1 + i * i % 97 for i in range(500)]
+
+    def taken(seed):
+        copies = sampling.Copies({"a": times}, seed)
+        return [copies.of("a", size) for size in sizes]
+
+    counts = taken(1)
+    assert counts == taken(1) and set(counts) <= {int(times), -int(-times // 1)}
+    assert sum(a * b for a, b in zip(counts, sizes)) == pytest.approx(
+        times * sum(sizes), abs=max(sizes))
+    assert times % 1 == 0 or counts != taken(2)
+    assert sampling.Copies({"a": times}).of("b", 5) == 1
+
+
+def test_refusals():
+    two = {"a": ["a"], "b": ["b"]}
+    assert not sampling.is_wanted(None, {}) and not sampling.is_wanted(1, {"a": ["a"]})
+    assert sampling.is_wanted(0.7, two)
+    for exponent, sources, message in (
+            (0, two, "=0 is not above 0"), (1.01, two, "=1.01 is not above 0"),
+            (-1, two, "=-1 is not above 0"), (0.5, {"a": ["a", "b"]}, "two sources"),
+            (0.5, {**two, "c": []}, "all files that match 'c'")):
+        with pytest.raises(InputError, match=message):
+            sampling.is_wanted(exponent, sources)
