@@ -48,7 +48,10 @@ class _Quietly(importlib.abc.MetaPathFinder):
         if fullname != "tensorflow":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:  # The caller may only ask whether TensorFlow is installed.
+            sys.meta_path.insert(0, self)
         loader = spec and spec.loader
         if loader is None:
             return spec
@@ -56,6 +59,7 @@ class _Quietly(importlib.abc.MetaPathFinder):
 
         def run_quietly(module):
             del loader.exec_module
+            sys.meta_path.remove(self)
             with _dropped():
                 run(module)
             with contextlib.suppress(OSError, AttributeError):  # not on this system

@@ -49,6 +49,12 @@ def test_lines_are_shown_if_the_environment_asks_for_them(load, level, noise):
         0, f"{noise}stopped by Ctrl-C\nafter tensorflow exec_module\n")
 
 
+def test_a_search_for_the_package_changes_nothing(load):
+    done = load(code="import albert_tf, importlib.util\n"
+                     "assert importlib.util.find_spec('tensorflow')\n" + IMPORT)
+    assert done.stderr == "stopped by Ctrl-C\nafter tensorflow exec_module\n"
+
+
 def test_errors_of_loading_are_shown(load, monkeypatch):
     monkeypatch.setenv("BROKEN", "1")
     done = load()
