@@ -89,7 +89,8 @@ def _squad(**more: Any) -> tuple[str, dict[str, Any]]:
         "train_file": "{work}/squad_train.json",
         "predict_file": "{work}/squad_test.json", "do_predict": "true",
         "learning_rate": 3e-4, "max_seq_length": 128, "doc_stride": 64,
-        "max_query_length": 24, "train_batch_size": 32, "num_train_epochs": 2, **more}
+        "max_query_length": 24, "train_batch_size": 32,
+        **({} if "num_train_steps" in more else {"num_train_epochs": 2}), **more}
 
 
 _RECIPE = {"recipe": "true", "max_seq_length": 512}
