@@ -61,11 +61,12 @@ flags.DEFINE_float("threshold_to_export", math.nan,
 for _split, _what in _USE_OF_SPLIT.items():
     flags.DEFINE_string(
         f"{_split}_file", None,
-        f"Custom task: TSV, CSV, JSON lines, Parquet or Arrow file to {_what}; text may "
-        "be .gz. Several paths or globs, separated by commas, are one set.")
-flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name, "
-                    "its number from 0 with --noheader, or a field of JSON lines. Of "
-                    "Parquet, a name or number.")
+        f"Custom task: file to {_what}" + (
+            ": TSV, CSV, JSON lines, Parquet or Arrow; text may be .gz. Several paths or "
+            "globs, separated by commas, are one set." if _split == "train" else
+            ", as for --train_file."))
+flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name "
+                    "or, in Parquet and with --noheader, its number from 0.")
 flags.DEFINE_string("text_b_column", None, "Custom task: column of the second text.")
 flags.DEFINE_string("id_column", None, "Custom task: column of the examples' ids, "
                     "which are written to the predictions.")

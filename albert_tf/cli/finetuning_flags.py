@@ -76,30 +76,26 @@ def define_flags(train_step: int = 1000, warmup_step: int = 0,
         "Train from random weights. Without this flag, the run stops if it has neither "
         "--init_checkpoint nor a checkpoint in --output_dir.")
     flags.DEFINE_string(
-        "metric", None, "Metric of the evaluation that chooses the best checkpoint, such "
-        "as accuracy, macro_f1 or matthews; a name that the task does not have is "
-        "refused with those that it has. Default: the task's.")
+        "metric", None, "Metric that chooses the best checkpoint, such as accuracy, "
+        "macro_f1 or matthews. Default: the task's.")
     flags.DEFINE_integer(
         "early_stopping", 0, "Stop training after N consecutive evaluations without "
         "improvement; 0: never.", lower_bound=0, upper_bound=cli_flags.MOST)
     flags.DEFINE_integer(
         "num_seeds", 1,
         "Number of runs, seeded from --random_seed upward, each in its own folder in "
-        "--output_dir. Results on small data sets vary strongly with the seed, most of "
-        "all for large models. seeds.json lists median, best and spread; the best "
-        "run's checkpoint is copied to --output_dir.", lower_bound=1, upper_bound=1000)
+        "--output_dir, as results on small data vary with the seed. seeds.json lists "
+        "median, best and spread; the best checkpoint is copied to --output_dir.",
+        lower_bound=1, upper_bound=1000)
     flags.DEFINE_bool(
         "restart_on_failure", False,
         "If training diverges, or is still at chance level after half of the steps, "
         "retry up to three times with a new seed and half the learning rate.")
     flags.DEFINE_bool(
         "recipe", False,
-        "Use the paper's settings for the task (its appendix): dropout, batch size, "
-        "learning rate, steps, warm-up and sequence length; for xlarge, a learning "
-        "rate of 5e-6, which it was reported to need. For your own data: batch size, "
-        "learning rate, steps, warm-up and sequence length, according to the number "
-        "and length of the training examples and the model's width. Explicit flags "
-        "override the recipe.")
+        "Use the paper's settings for the task: dropout, batch size, learning rate, "
+        "steps, warm-up and sequence length; for your own data, settings according to "
+        "its size. Explicit flags override the recipe.")
     cli_flags.define_teacher_flags("A model that was fine-tuned on the task", "labels")
     # Scripts that adopt this module's flags for --help adopt those of cli.flags, too.
     flags.adopt_module_key_flags(cli_flags)

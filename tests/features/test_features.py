@@ -232,7 +232,7 @@ def test_npz_holds_what_json_lines_hold(layers, model, tmp_path):
     for row, pieces, values in zip(rows, np.split(found["pieces"], ends),
                                    np.split(found["piece_vectors"], ends)):
         assert row["pieces"] == pieces.tolist()
-        np.testing.assert_allclose(values, row["piece_vectors"], atol=1e-5)
+        np.testing.assert_allclose(values, row["piece_vectors"], atol=1e-6)
 
 
 @NEEDS_PYARROW
@@ -247,7 +247,7 @@ def test_parquet_holds_what_json_lines_hold(layers, model, tmp_path):
     for row, other in zip(rows, found):
         assert row.keys() == other.keys() and row["pieces"] == other["pieces"]
         for name in ("mean", "piece_vectors"):
-            np.testing.assert_allclose(row[name], other[name], atol=1e-5)
+            np.testing.assert_allclose(row[name], other[name], atol=1e-6)
 
 
 def test_ids_of_columns(model, tmp_path):
