@@ -81,12 +81,13 @@ RECORDS = {
 
 class Recipe(NamedTuple):
     """A set of records and the flags of run_pretraining.py that differ between recipes;
-    step counts are given as shares of all steps."""
+    step counts are given as shares of all steps. Without `steps`, a run has as many as
+    need the operations of `release`."""
 
     records: str = "release"  # at full length
     flags: Mapping[str, Any] = {}
     warmup: float = 0.05
-    steps: float = 1.0  # relative to the release recipe
+    steps: Optional[float] = 1.0  # relative to the release recipe
     rate: float = 1.0  # relative to --learning_rate
     short: str = "short"  # records at half the length, for length schedules
 
@@ -145,8 +146,9 @@ RECIPES = {
     # The steps of fast_longer at full depth: 1.8 times its operations.
     "longer_full_depth": Recipe(
         "masked40", {"recipe": "fast", **_SMALL, "depth_schedule": "12:1"}, steps=3.2),
-    # XLNet's objective; as many steps as need the operations of release.
-    "permutation": Recipe("unmasked", {"objective": "permutation"}, steps=0.847),
+    # At any depth: fast and XLNet's objective with the operations of release.
+    "fast_equal": Recipe("masked40", {"recipe": "fast", **_SMALL}, steps=None),
+    "permutation": Recipe("unmasked", {"objective": "permutation"}, steps=None),
     # Trained by its own script; all tokens of a sequence go through its head. The learning
     # rate was not tuned for it: it is the best one found for our AdamW at this depth.
     "transformers": Recipe(flags={"learning_rate": 3e-4}),
@@ -228,13 +230,20 @@ def output_dir(name: str, seed: int) -> str:
     return os.path.join(FLAGS.work_dir, f"{name}_{seed}")
 
 
-def num_steps(recipe: Recipe) -> int:
-    return max(round(recipe.steps * FLAGS.num_train_steps), 1)
+def num_steps(recipe: Recipe, config: AlbertConfig) -> int:
+    if recipe.steps is not None:
+        return max(round(recipe.steps * FLAGS.num_train_steps), 1)
+    # Schedules are shares of all steps, so operations grow in proportion to the steps.
+    release, own = (
+        math.fsum(map(flops_of_steps(other, FLAGS.num_train_steps, 0, config),
+                      range(FLAGS.num_train_steps)))
+        for other in (RECIPES["release"], recipe))
+    return max(round(FLAGS.num_train_steps * release / own), 1)
 
 
 def train(name: str, seed: int, config: AlbertConfig) -> None:
     recipe = RECIPES[name]
-    steps = num_steps(recipe)
+    steps = num_steps(recipe, config)
     if name == "transformers":
         _train_transformers(output_dir(name, seed), seed, steps, config)
         return
@@ -359,7 +368,7 @@ def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, 
     rows = runs.rows_of(folder)
     if not rows:
         return None
-    steps = num_steps(recipe)
+    steps = num_steps(recipe, config)
     flops, done, ends = [], 0.0, {row["step"] for row in rows}
     of_step = flops_of_steps(recipe, steps, seed, config)
     for step in range(rows[-1]["step"]):
