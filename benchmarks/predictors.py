@@ -167,20 +167,17 @@ def tf_models(config, task, dtype, folder):
 
 
 def hf_model(config, task):
-    """Returns transformers' model with the gelu of the released models."""
+    """Returns transformers' model."""
     torch = peers.imported("torch", "PyTorch")
     transformers = peers.imported("transformers", "transformers")
     torch.set_num_threads(os.cpu_count())
     model = (transformers.AlbertForQuestionAnswering if task == "spans"
              else transformers.AlbertForSequenceClassification)
-    return model(transformers.AlbertConfig(
-        vocab_size=config.vocab_size, embedding_size=config.embedding_size,
-        hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size, hidden_act="gelu_new")).eval()
+    return model(peers.hf_config(config)).eval()
 
 
-def _hf(config, task, dtype, compiled):
+def hf(config, task, dtype, folder, compiled=False):
+    del folder
     if dtype == "int8":
         return None
     model = hf_model(config, task)
@@ -299,9 +296,7 @@ MAKERS = {
     **{f"ours-{form}": functools.partial(our_export, form)
        for form in ("onnx", "openvino", "tflite")},
     "tf-models": tf_models, "keras-hub": keras_hub,
-    "hf": lambda config, task, dtype, folder: _hf(config, task, dtype, compiled=False),
-    "compiled": lambda config, task, dtype, folder: _hf(
-        config, task, dtype, compiled=True),
+    "hf": hf, "compiled": functools.partial(hf, compiled=True),
     "onnxruntime": onnxruntime,
     "onnxruntime-optimized": functools.partial(onnxruntime, optimized=True),
     "openvino": openvino}

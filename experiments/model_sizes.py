@@ -97,9 +97,5 @@ EXPERIMENT = Experiment(
         "BERT-large excepted. One seed."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

@@ -82,8 +82,9 @@ class Experiment(NamedTuple):
             return [task for task in FLAGS.finetune if task]
         return [task for task in scale().tasks if task != "squad" or self.squad]
 
-    def run(self) -> None:
-        """Trains and measures what is missing; writes the results after each row."""
+    def run(self, _argv: Sequence[str] = ()) -> None:
+        """Trains and measures what is missing; writes the results after each row. It is
+        the `main` of an experiment's file."""
         commit()  # Cached now, because the working tree may change during the run.
         if self.trains:
             check(self)
