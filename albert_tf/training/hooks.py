@@ -257,7 +257,7 @@ class StopCheck(Hook):
     def __init__(self, run, trainer, finite: FiniteCheck):
         self._run, self._trainer, self._finite = run, trainer, finite
 
-    def on_step(self):
+    def on_step(self, *_):
         number, votes = self._run.signals.received, self._trainer.stop_votes
         if votes is not None:
             if number is not None:
@@ -268,18 +268,11 @@ class StopCheck(Hook):
             self._finite.check()
             raise Stopped(number)
 
-    def on_parts(self, done, parts):
-        self.on_step()
+    on_parts = on_loop = on_checkpoint = on_step
 
     def on_batch(self):
         if self._trainer.stop_votes is not None:
             self._trainer.stop_votes.exchange()
-        self.on_step()
-
-    def on_loop(self, first, metrics):
-        self.on_step()
-
-    def on_checkpoint(self, seconds):
         self.on_step()
 
 
