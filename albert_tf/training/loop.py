@@ -307,7 +307,7 @@ class _Training:
         self.files = hooks.MetricsFiles(run, log)
         self.callbacks = hooks.Callbacks(run)
         self.progress = hooks.ProgressLines(run, self.trainer, finite)
-        self.hooks = [
+        self.hooks: list[Any] = [
             finite, self.best, self.files, self.callbacks,
             hooks.StopCheck(run, self.trainer, finite), self.progress]
 
@@ -365,10 +365,11 @@ class _Training:
         self.progress.report(self.trainer.current_metrics())
 
     def _all(self, method: str) -> Callable[..., None]:
-        """Returns a function that calls a method of all hooks."""
+        """Returns a function that calls a method of all hooks that have it."""
         def call(*arguments):
             for hook in self.hooks:
-                getattr(hook, method)(*arguments)
+                if function := getattr(hook, method, None):
+                    function(*arguments)
 
         return call
 
