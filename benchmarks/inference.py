@@ -128,10 +128,10 @@ class Clock:
 
 def makers(config, kind, dtype, folder):
     """Returns the available contestants."""
-    made = installed({
+    return installed({
         name: functools.partial(predictors.MAKERS[name], config, kind, dtype, folder)
-        for name in FLAGS.contestants if name != "limit"})
-    return {name: answer for name, answer in made.items() if answer}
+        for name in FLAGS.contestants
+        if name != "limit" and predictors.supports(name, dtype)})
 
 
 def in_turns(contestants, limit, batches) -> Clock:
