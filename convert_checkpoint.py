@@ -21,7 +21,6 @@ from absl import flags, logging
 from albert_tf.checkpoints import checkpoint
 from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.cli import flags as cli_flags
-from albert_tf.config import AlbertConfig
 
 FLAGS = flags.FLAGS
 
@@ -55,15 +54,12 @@ flags.DEFINE_integer(
 flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
 
 
-def _config() -> AlbertConfig | None:
-    has_config = FLAGS.albert_config_file or FLAGS.model or FLAGS.config_overrides
-    return cli_flags.model_config() if has_config else None
-
-
 def main(argv):
     del argv
+    has_config = FLAGS.albert_config_file or FLAGS.model or FLAGS.config_overrides
     report = convert(
-        FLAGS.input, FLAGS.output, FLAGS.format, _config(), head=FLAGS.head,
+        FLAGS.input, FLAGS.output, FLAGS.format,
+        cli_flags.model_config() if has_config else None, head=FLAGS.head,
         encoder_only=FLAGS.encoder_only, dtype=FLAGS.dtype,
         optimizer_state=FLAGS.optimizer_state, allow_nan=FLAGS.allow_nan,
         pooling=FLAGS.pooling, max_seq_length=FLAGS.max_seq_length or 0)

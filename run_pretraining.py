@@ -23,8 +23,8 @@ from typing import Any, Mapping, Optional, Sequence
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.folders import checkpoint_of
+from albert_tf.checkpoints import formats, vocabulary as model_vocabulary
+from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkpoint
 from albert_tf.checkpoints.run_files import claim_run_folder
 from albert_tf.cli import checks, flags as cli_flags
 from albert_tf.errors import InputError
@@ -325,7 +325,6 @@ def _teaching(config, data: PretrainingData):
     """Returns the checked training.distillation.Teaching of --teacher, or None."""
     if not FLAGS.teacher:
         return None
-    from albert_tf.checkpoints import formats
     from albert_tf.training.distillation import Teaching
 
     teaching = Teaching(formats.read(FLAGS.teacher),
@@ -342,7 +341,6 @@ def _vocabulary(data: PretrainingData, output_dir: str
                 ) -> tuple[Optional[dict[str, Any]], Optional[str]]:
     """Returns the vocabulary of the records and the path of its file, each None if it
     is not known. The file is copied into the model's folder."""
-    from albert_tf.checkpoints.folders import folder_of
     from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
     given = FLAGS.spm_model_file or FLAGS.vocab_file
@@ -384,7 +382,6 @@ def _vocabulary(data: PretrainingData, output_dir: str
 def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
     """Refuses to train for another objective than the run in output_dir so far, which
     has left out layers of it."""
-    from albert_tf.checkpoints.folders import holds_checkpoint
     from albert_tf.training import run_folder
 
     if not holds_checkpoint(output_dir):

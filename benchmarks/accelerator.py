@@ -16,7 +16,6 @@ Without an accelerator everything runs on the CPU, with small batches. The exit 
 please attach the JSON file to an issue.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +25,7 @@ import time
 import numpy as np
 from absl import flags, logging
 
+from albert_tf import text_files
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -153,8 +153,7 @@ def main(argv):
     on_cpu = not gpus and not FLAGS.tpu
     if FLAGS.compare_into:
         rows = step_check.compare(*_devices_to_compare(gpus))
-        with open(FLAGS.compare_into, "w", encoding="utf-8") as stream:
-            json.dump(rows, stream)
+        text_files.write_json(FLAGS.compare_into, rows)
         return
     if on_cpu:
         logging.info("Found no accelerator; running on the CPU with small batches.")
@@ -167,8 +166,7 @@ def main(argv):
         # a TPU before the timing.
         subprocess.run([sys.executable, "-m", "benchmarks.accelerator", *sys.argv[1:],
                         f"--compare_into={path}"], check=True)
-        with open(path, encoding="utf-8") as stream:
-            results["steps"] = json.load(stream)
+        results["steps"] = text_files.read_json(path)
     benchmark_flags.write_output(results)  # Before the timing, which may run out of memory.
     if FLAGS.tpu:
         strategy = distribution.make_strategy("tpu", tpu=FLAGS.tpu)

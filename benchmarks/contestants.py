@@ -5,6 +5,7 @@ one step, always on the same batch of random tokens: forward pass, backward pass
 by the global norm and the optimizer. benchmarks/requirements.txt has the peers' packages.
 """
 
+import functools
 import os
 
 import numpy as np
@@ -82,32 +83,33 @@ def step_flops(config, size: int, length: int, masked: int = 0) -> float:
                      in step_products(config, size, length, masked)))
 
 
-def _trainer(model, task, batch, computation, **options):
-    """Returns a trainer that always uses the same batch."""
+def trainer(model, data, computation, **options):
+    """Returns a trainer on the batches of a data set; `options` are those of a step."""
     import tensorflow as tf
 
-    from albert_tf.training import optimization, steps
+    from albert_tf.training import losses, optimization, steps
     from albert_tf.training.options import StepOptions
 
+    task = losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy")
     optimizer = optimization.create_optimizer(1e-4, 10**6, 0, optimizer="lamb")
     optimizer.build(model.trainable_variables)
-    data = tf.data.Dataset.from_tensors(batch).cache().repeat()
     strategy = tf.distribute.get_strategy()
     return steps.Trainer(
         task, optimizer, [strategy.experimental_distribute_dataset(data)],
         StepOptions(**options), computation=computation)
 
 
+def _always(batch):
+    """Returns a data set that repeats one batch."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors(batch).cache().repeat()
+
+
 def _step(trainer):
     import tensorflow as tf
 
     return lambda: trainer.train(tf.constant(1))
-
-
-def _our_task(model):
-    from albert_tf.training import losses
-
-    return losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy")
 
 
 def ours(config, size, length, dtype, recompute=False, **options):
@@ -121,8 +123,8 @@ def our_trainer(config, size, length, dtype, recompute=False, **options):
     from albert_tf.modeling.pretraining import AlbertForPreTraining
 
     model = AlbertForPreTraining(config)
-    return _trainer(model, _our_task(model), random_batch(config, size, length),
-                    Computation(dtype, recompute), **options)
+    return trainer(model, _always(random_batch(config, size, length)),
+                   Computation(dtype, recompute), **options)
 
 
 def plain(config, size, length, dtype, recompute=False):
@@ -184,7 +186,7 @@ def tf_models_trainer(config, size, length, dtype):
     batch = random_batch(config, size, length)
     model(batch)
     # The encoder has its own number type; the training loop only sets the passes.
-    return _trainer(model, _our_task(model), batch, Computation(dtype))
+    return trainer(model, _always(batch), Computation(dtype))
 
 
 def _checkpoint_layers(torch, model):
@@ -201,12 +203,8 @@ def hf(config, size, length, dtype, recompute=False, compiled=False):
     torch = peers.imported("torch", "PyTorch")
     transformers = peers.imported("transformers", "transformers")
     torch.set_num_threads(os.cpu_count())
-    model = transformers.AlbertForPreTraining(transformers.AlbertConfig(
-        vocab_size=config.vocab_size, embedding_size=config.embedding_size,
-        hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size, hidden_act="gelu_new",
-        hidden_dropout_prob=config.hidden_dropout_prob,
+    model = transformers.AlbertForPreTraining(peers.hf_config(
+        config, hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
         classifier_dropout_prob=0.0)).train()
     if recompute:
@@ -233,24 +231,15 @@ def hf(config, size, length, dtype, recompute=False, compiled=False):
     return step
 
 
-def compiled_hf(*args, **options):
-    return hf(*args, **options, compiled=True)
-
-
 def keras_hub(config, size, length, dtype):
     """Returns keras-hub's step: without sentence loss, which it lacks, and with AdamW."""
     import tensorflow as tf
 
-    models, keras, backbone = peers.keras_hub_backbone(config, dtype)
-    model = models.AlbertMaskedLM(backbone, preprocessor=None)
-    optimizer = keras.optimizers.AdamW(1e-4, global_clipnorm=1.0)
-    optimizer.build(model.trainable_variables)
+    keras, model, optimizer = peers.keras_hub_pretrainer(config, dtype)
     variables = [variable.value for variable in model.trainable_variables]
     batch = random_batch(config, size, length)
-    features = {"token_ids": batch["input_ids"], "padding_mask": batch["input_mask"],
-                "segment_ids": batch["segment_ids"],
-                "mask_positions": batch["masked_lm_positions"]}
-    features = {name: tf.constant(value) for name, value in features.items()}
+    features = {name: tf.constant(value)
+                for name, value in peers.keras_hub_inputs(batch).items()}
 
     @tf.function
     def train():
@@ -265,7 +254,8 @@ def keras_hub(config, size, length, dtype):
 
 
 MAKERS = {"ours": ours, "plain": plain, "tf-models": tf_models,
-          "keras-hub": keras_hub, "hf": hf, "compiled": compiled_hf}
+          "keras-hub": keras_hub, "hf": hf,
+          "compiled": functools.partial(hf, compiled=True)}
 
 # Contestants that support `recompute` (activations again in the backward pass).
 RECOMPUTING = ("ours", "plain", "hf", "compiled")

@@ -10,8 +10,6 @@ times per second (so this needs Linux). On the smallest corpus `--reproduce_rele
 creates exactly the original's records, is measured too. A plot is drawn beside the output.
 """
 
-import itertools
-import json
 import os
 import random
 import subprocess
@@ -21,7 +19,7 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import pictures
+from albert_tf import pictures, text_files
 from albert_tf.cli import script
 from albert_tf.pretraining_data.summary import summary_path
 from benchmarks import benchmark_flags
@@ -50,13 +48,12 @@ def write_corpus(path: str, documents: list[str], megabytes: float, seed: int) -
     shuffled = random.Random(seed)
     written = 0
     with open(path, "w", encoding="utf-8") as stream:
-        for _ in itertools.count():
+        while True:
             for document in shuffled.sample(documents, len(documents)):
                 written += len(document.encode()) + 2
                 stream.write(f"{document}\n\n")
                 if written >= megabytes * 1e6:
                     return written
-    return written
 
 
 class ProcessTree:
@@ -112,11 +109,10 @@ def measure(text: str, workers: int, folder: str, *more: str) -> dict:
     if process.returncode:
         with open(os.path.join(folder, "log"), encoding="utf-8") as log:
             raise SystemExit(log.read()[-2000:])
-    with open(summary_path(output), encoding="utf-8") as stream:
-        instances = json.load(stream)["instances"]
     found = {
         "workers": workers, "text_bytes": os.path.getsize(text),
-        "instances": instances, "seconds": seconds,
+        "instances": text_files.read_object(summary_path(output))["instances"],
+        "seconds": seconds,
         "cpu_seconds": sum(tree.cpu.values()),
         "largest_process_mb": tree.largest / 1e6, "together_mb": tree.together / 1e6}
     os.remove(output)

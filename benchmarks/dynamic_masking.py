@@ -14,8 +14,6 @@ and backward pass, clipping, LAMB.
 
 import importlib.metadata
 import os
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -27,8 +25,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.spec import pretraining_spec
-from benchmarks import benchmark_flags
-from benchmarks.benchmark_flags import DATA, ROOT
+from benchmarks import benchmark_flags, contestants, runs
+from benchmarks.benchmark_flags import DATA
 
 FLAGS = flags.FLAGS
 
@@ -53,15 +51,12 @@ TARGET = 20  # Required ratio to the step.
 
 def make_records(folder: str, length: int, masked: bool) -> str:
     """Runs create_pretraining_data.py and returns the path of the records."""
-    path = os.path.join(folder, f"{length}-{'masked' if masked else 'unmasked'}")
-    subprocess.run([
-        sys.executable, "create_pretraining_data.py",
-        f"--input_file={os.path.abspath(FLAGS.input_file)}", f"--output_file={path}",
-        f"--spm_model_file={os.path.abspath(FLAGS.spm_model_file)}",
-        f"--max_seq_length={length}", "--dupe_factor=2",
-        f"--max_predictions_per_seq={PREDICTIONS[length]}",
-        f"--masked_lm_prob={0.15 if masked else 0}"], cwd=ROOT, check=True)
-    return path
+    return runs.records(
+        os.path.join(folder, f"{length}-{'masked' if masked else 'unmasked'}"),
+        input_file=FLAGS.input_file, spm_model_file=FLAGS.spm_model_file,
+        max_seq_length=length, dupe_factor=2,
+        max_predictions_per_seq=PREDICTIONS[length],
+        masked_lm_prob=0.15 if masked else 0)
 
 
 def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
@@ -106,20 +101,14 @@ def step_rate(dataset, batch_size: int, config) -> float:
     """Returns sequences per second and core of ALBERT's training step on the CPU."""
     import tensorflow as tf
 
+    from albert_tf.modeling.encoder import Computation
     from albert_tf.modeling.pretraining import AlbertForPreTraining
-    from albert_tf.training import losses, optimization, steps
-    from albert_tf.training.options import StepOptions
 
-    model = AlbertForPreTraining(config)
-    optimizer = optimization.create_optimizer(1e-4, 100, 0)
-    optimizer.build(model.trainable_variables)
-    task = losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy")
     # Create the batches first, so that they are not part of the measurement.
     batches = list(dataset.take(FLAGS.num_steps + 1))
     cached = tf.data.Dataset.from_tensor_slices(
         {name: tf.stack([batch[name] for batch in batches]) for name in batches[0]})
-    distributed = tf.distribute.get_strategy().experimental_distribute_dataset(cached)
-    trainer = steps.Trainer(task, optimizer, [distributed], StepOptions())
+    trainer = contestants.trainer(AlbertForPreTraining(config), cached, Computation())
     trainer.train(tf.constant(1))
     begin = time.process_time()
     trainer.train(tf.constant(FLAGS.num_steps))

@@ -50,10 +50,9 @@ from absl import flags, logging
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
 from benchmarks import benchmark_flags, predictors
-from benchmarks.peers import NotInstalled
+from benchmarks.peers import installed
 
 FLAGS = flags.FLAGS
-_SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "shared")
 
 DTYPES = ("float32", "bfloat16", "int8")
 CONTESTANTS = ("limit", *predictors.MAKERS)
@@ -62,11 +61,9 @@ TASKS = {"sst-2": ("classification", 48, 96), "mrpc": ("classification", 32, 96)
          "squad": ("spans", 12, 32)}
 
 cli_flags.define_model_flags()
-flags.DEFINE_string("data_dir", os.path.join(_SHARED, "data"),
+flags.DEFINE_string("data_dir", benchmark_flags.DATA,
                     "Data folder with glue/SST-2, glue/MRPC and squad/dev-v1.1.json.")
-flags.DEFINE_string("spm_model_file",
-                    os.path.join(_SHARED, "data", "spm_en", "30k-clean.model"),
-                    "SentencePiece model; its size becomes the model's vocab_size.")
+benchmark_flags.define_spm_model_flag()  # Its size becomes the model's vocab_size.
 flags.DEFINE_list("tasks", list(TASKS), "Tasks to measure.")
 flags.DEFINE_list("dtypes", list(DTYPES), "Number types of products and activations.")
 flags.DEFINE_list("contestants", list(CONTESTANTS), "Contestants to measure.")
@@ -77,7 +74,7 @@ flags.DEFINE_integer("num_batched", 0, "Number of sequences in batches; 0: the d
                      "of each task.",
                      lower_bound=0)
 flags.DEFINE_integer("starts", 3, "Number of first answers of each kind.", lower_bound=0)
-flags.DEFINE_string("output", "", "JSON file to write the results to.")
+benchmark_flags.define_output_flag()
 flags.DEFINE_string("one_dtype", "", "Internal: used by the benchmark itself.")
 
 # Allowed differences as a share of the largest score: many times the rounding of
@@ -130,18 +127,11 @@ class Clock:
 
 
 def makers(config, kind, dtype, folder):
-    """Returns the available contestants and the limit's function."""
-    found = {}
-    for name in FLAGS.contestants:
-        if name == "limit":
-            continue
-        try:
-            made = predictors.MAKERS[name](config, kind, dtype, folder)
-            if made:
-                found[name] = made
-        except NotInstalled as error:
-            logging.warning("Leaving out %s: %s.", name, error)
-    return found
+    """Returns the available contestants."""
+    return installed({
+        name: functools.partial(predictors.MAKERS[name], config, kind, dtype, folder)
+        for name in FLAGS.contestants
+        if name != "limit" and predictors.supports(name, dtype)})
 
 
 def in_turns(contestants, limit, batches) -> Clock:
@@ -300,15 +290,10 @@ def write_models(config, folder) -> dict[str, str]:
         # A classifier without a tokenizer cannot be saved as a whole.
         "keras_hub": lambda path: predictors.keras_hub_model(
             config, "classification", "float32").backbone.save_to_preset(path)}
-    found = {}
-    for name, write in writers.items():
-        path = os.path.join(folder, name)
-        try:
-            write(path)
-            found[name] = path
-        except NotInstalled as error:
-            logging.warning("Leaving out %s: %s.", name, error)
-    return found
+    paths = {name: os.path.join(folder, name) for name in writers}
+    written = installed({name: functools.partial(write, paths[name])
+                         for name, write in writers.items()})
+    return {name: paths[name] for name in written}
 
 
 def first_answers(folders) -> dict:
@@ -380,12 +365,9 @@ def main(argv):
             return
     results = [row for dtype in FLAGS.dtypes for row in _in_own_process(dtype)]
     starts = _in_own_process("starts") if FLAGS.starts else {}
-    if FLAGS.output:
-        with open(FLAGS.output, "w", encoding="utf-8") as stream:
-            json.dump({**benchmark_flags.machine(),
-                       "config": _config().to_dict(), "results": results,
-                       "first_answers": starts}, stream, indent=1)
-            stream.write("\n")
+    benchmark_flags.write_output({
+        **benchmark_flags.machine(), "config": _config().to_dict(), "results": results,
+        "first_answers": starts})
 
 
 if __name__ == "__main__":

@@ -24,10 +24,11 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files, pictures
+from albert_tf import pictures, text_files
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from benchmarks import benchmark_flags
 from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape
 from benchmarks.peers import NotInstalled
 
@@ -50,7 +51,7 @@ flags.DEFINE_list(
 flags.DEFINE_integer("steps", 2, "Steps of each setting.", lower_bound=1)
 flags.DEFINE_float("limit", 21.0, "Memory in GB at which a process is ended.",
                    lower_bound=0.1)
-flags.DEFINE_string("output", "", "JSON file to write the results to.")
+benchmark_flags.define_output_flag()
 flags.DEFINE_string("one_setting", "", "Internal: used by the benchmark itself.")
 
 
@@ -180,13 +181,6 @@ def draw(rows: list[dict], path: str) -> None:
     pictures.save(figure, path)
 
 
-def write(results: dict) -> None:
-    with files.atomic_write(FLAGS.output) as stream:
-        stream.write(json.dumps({"cores": os.cpu_count(), "results": results},
-                                indent=1).encode() + b"\n")
-    draw(list(results.values()), f"{os.path.splitext(FLAGS.output)[0]}.png")
-
-
 def main(_):
     if FLAGS.one_setting:
         try:
@@ -198,8 +192,7 @@ def main(_):
         parsed(setting)
     results = {}
     if FLAGS.output and os.path.exists(FLAGS.output):
-        with open(FLAGS.output, encoding="utf-8") as stream:
-            results = json.load(stream)["results"]
+        results = text_files.read_object(FLAGS.output)["results"]
     for setting in FLAGS.settings:
         if setting in results:
             continue
@@ -209,8 +202,9 @@ def main(_):
             continue
         results[setting] = row
         logging.info("%s: %s", setting, row)
+        benchmark_flags.write_output({"cores": os.cpu_count(), "results": results})
         if FLAGS.output:
-            write(results)
+            draw(list(results.values()), f"{os.path.splitext(FLAGS.output)[0]}.png")
     print_results(list(results.values()))
 
 

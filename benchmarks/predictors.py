@@ -2,7 +2,7 @@
 
 Each function takes a config, "classification" or "spans", a number type and a folder to
 write to. It returns a function from features of one or more sequences (without padding) to
-an array of scores, or None if the type is not supported. All have ALBERT's shape, random
+an array of scores; `supports` says for which types. All have ALBERT's shape, random
 weights and no dropout, and pad to the longest sequence. benchmarks/requirements.txt has
 the peers' packages.
 """
@@ -85,8 +85,6 @@ def scores(task, outputs) -> np.ndarray:
 
 
 def ours(config, task, dtype, folder):
-    if dtype == "int8":
-        return None
     loaded = server(config, task, dtype, folder)
     return lambda features: scores(task, loaded.predict(features))
 
@@ -95,8 +93,6 @@ def our_export(form, config, task, dtype, folder):
     """Returns an export of export_model.py --format in its engine."""
     from albert_tf.serving import portable
 
-    if dtype not in portable.FORMS[form].precisions:
-        return None
     try:
         portable.check(form, dtype)
         portable.needed(form, portable.FORMS[form].readers)
@@ -127,8 +123,6 @@ def save_checkpoint(config, task, folder) -> str:
 def plain(config, task, dtype, folder):
     """Returns the model without fused parts, in a tf.function for any shape."""
     del folder
-    if dtype == "int8":
-        return None
     import tensorflow as tf
 
     from albert_tf.modeling.encoder import Computation
@@ -149,8 +143,6 @@ def plain(config, task, dtype, folder):
 
 def tf_models(config, task, dtype, folder):
     del folder
-    if dtype == "int8":
-        return None
     import tensorflow as tf
     import tf_keras
 
@@ -167,22 +159,17 @@ def tf_models(config, task, dtype, folder):
 
 
 def hf_model(config, task):
-    """Returns transformers' model with the gelu of the released models."""
+    """Returns transformers' model."""
     torch = peers.imported("torch", "PyTorch")
     transformers = peers.imported("transformers", "transformers")
     torch.set_num_threads(os.cpu_count())
     model = (transformers.AlbertForQuestionAnswering if task == "spans"
              else transformers.AlbertForSequenceClassification)
-    return model(transformers.AlbertConfig(
-        vocab_size=config.vocab_size, embedding_size=config.embedding_size,
-        hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size, hidden_act="gelu_new")).eval()
+    return model(peers.hf_config(config)).eval()
 
 
-def _hf(config, task, dtype, compiled):
-    if dtype == "int8":
-        return None
+def hf(config, task, dtype, folder, compiled=False):
+    del folder
     model = hf_model(config, task)
     torch = peers.imported("torch", "PyTorch")
     called = torch.compile(model, dynamic=True) if compiled else model
@@ -210,8 +197,6 @@ def keras_hub_model(config, task, dtype):
 
 def keras_hub(config, task, dtype, folder):
     del folder
-    if dtype == "int8":
-        return None
     import tensorflow as tf
 
     model = keras_hub_model(config, task, dtype)
@@ -253,8 +238,6 @@ def onnxruntime(config, task, dtype, folder, optimized=False):
     dynamic quantization with one scale for each matrix.
     """
     engine = peers.imported("onnxruntime", "ONNX Runtime")
-    if dtype == "bfloat16" or (dtype == "int8" and not optimized):
-        return None
     path = _peer_graph(config, task, folder)
     if optimized:
         from onnxruntime.transformers import optimizer
@@ -284,8 +267,6 @@ def onnxruntime(config, task, dtype, folder, optimized=False):
 
 def openvino(config, task, dtype, folder):
     """Returns the peer's graph in OpenVINO."""
-    if dtype == "int8":
-        return None
     engine = peers.imported("openvino", "OpenVINO")
     compiled = engine.Core().compile_model(_peer_graph(config, task, folder), "CPU", {
         "PERFORMANCE_HINT": "LATENCY",
@@ -299,12 +280,21 @@ MAKERS = {
     **{f"ours-{form}": functools.partial(our_export, form)
        for form in ("onnx", "openvino", "tflite")},
     "tf-models": tf_models, "keras-hub": keras_hub,
-    "hf": lambda config, task, dtype, folder: _hf(config, task, dtype, compiled=False),
-    "compiled": lambda config, task, dtype, folder: _hf(
-        config, task, dtype, compiled=True),
+    "hf": hf, "compiled": functools.partial(hf, compiled=True),
     "onnxruntime": onnxruntime,
     "onnxruntime-optimized": functools.partial(onnxruntime, optimized=True),
     "openvino": openvino}
+# Types of the peers whose types are not float32 and bfloat16.
+_DTYPES = {"onnxruntime": ("float32",), "onnxruntime-optimized": ("float32", "int8")}
+
+
+def supports(name: str, dtype: str) -> bool:
+    """Returns whether a contestant computes in a type."""
+    if name.startswith("ours-"):
+        from albert_tf.serving import portable
+
+        return dtype in portable.FORMS[name.removeprefix("ours-")].precisions
+    return dtype in _DTYPES.get(name, ("float32", "bfloat16"))
 
 
 # ---- the limit -------------------------------------------------------------

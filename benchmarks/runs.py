@@ -2,7 +2,6 @@
 records, a model and scores.
 """
 
-import json
 import os
 import resource
 import subprocess
@@ -15,8 +14,8 @@ from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.training import log
+from benchmarks.benchmark_flags import ROOT
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 _COST = "cost.json"
 
 
@@ -62,21 +61,19 @@ def run_counted(script: str, output_dir: str, **flag_values: Any) -> None:
 def cost(output_dir: str) -> dict[str, float]:
     """Returns the cost stored by run_counted; empty for an interrupted run."""
     path = os.path.join(output_dir, _COST)
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as stream:
-        return json.load(stream)
+    return text_files.read_object(path) if os.path.exists(path) else {}
 
 
 # ---- steps that are skipped if done ---------------------------------------
 
 
-def vocabulary(folder: str, text: str, vocab_size: int) -> str:
+def vocabulary(folder: str, text: str, vocab_size: int,
+               input_sentence_size: int = 100_000) -> str:
     """Trains a SentencePiece model on a text unless it exists; returns its path."""
     prefix = os.path.join(folder, "spm")
     if not os.path.exists(f"{prefix}.model"):
         run_script("train_sentencepiece.py", input_file=text, output_prefix=prefix,
-                   vocab_size=vocab_size, input_sentence_size=100_000)
+                   vocab_size=vocab_size, input_sentence_size=input_sentence_size)
     return f"{prefix}.model"
 
 

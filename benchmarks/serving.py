@@ -9,7 +9,6 @@ that of `albert_tf.load(model).predict`.
 """
 
 import asyncio
-import json
 import re
 import subprocess
 import sys
@@ -18,11 +17,13 @@ import time
 import numpy as np
 from absl import app, flags
 
+from benchmarks import benchmark_flags
+
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("model", None, "Model folder.", required=True)
 flags.DEFINE_string("input_file", None, "Text file, one text per line.", required=True)
-flags.DEFINE_string("output", None, "JSON file to write the results to.")
+benchmark_flags.define_output_flag()
 flags.DEFINE_list("clients", ["1", "8", "64"], "Numbers of concurrent clients.")
 flags.DEFINE_float("seconds", 20.0, "Seconds per measurement.")
 flags.DEFINE_integer("texts", 1000, "Number of different texts to send.")
@@ -91,9 +92,7 @@ def main(argv):
         finally:
             server.terminate()
             server.wait()
-    if FLAGS.output:
-        with open(FLAGS.output, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+    benchmark_flags.write_output(rows)
 
 
 if __name__ == "__main__":

@@ -341,14 +341,9 @@ def keras_hub_program(config: Any, size: int, length: int, dtype: str, chip: Chi
 
     from benchmarks import contestants
 
-    models, keras, backbone = peers.keras_hub_backbone(config, dtype)
-    model = models.AlbertMaskedLM(backbone, preprocessor=None)
-    optimizer = keras.optimizers.AdamW(1e-4, global_clipnorm=1.0)
-    optimizer.build(model.trainable_variables)
+    keras, model, optimizer = peers.keras_hub_pretrainer(config, dtype)
     batch = contestants.random_batch(config, size, length)
-    features = {"token_ids": batch["input_ids"], "padding_mask": batch["input_mask"],
-                "segment_ids": batch["segment_ids"],
-                "mask_positions": batch["masked_lm_positions"]}
+    features = peers.keras_hub_inputs(batch)
     labels = batch["masked_lm_ids"]
 
     def loss(trainable, fixed, features, labels):

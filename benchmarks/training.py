@@ -22,6 +22,7 @@ divided by the number of cores, which are more reliable on a machine with other 
 """
 
 import collections
+import functools
 import json
 import os
 import resource
@@ -39,7 +40,7 @@ from albert_tf.errors import InputError
 from benchmarks import benchmark_flags
 from benchmarks.contestants import (
     MAKERS, RECOMPUTING, parsed_shape, step_flops, step_products)
-from benchmarks.peers import NotInstalled
+from benchmarks.peers import installed
 
 FLAGS = flags.FLAGS
 
@@ -57,7 +58,7 @@ flags.DEFINE_float("dropout", None, "Dropout of all contestants. Default: the co
 flags.DEFINE_integer("rounds", 7, "Number of measured steps of each contestant.",
                      lower_bound=1)
 flags.DEFINE_bool("recompute", False, "Gradient checkpointing, in ours and hf.")
-flags.DEFINE_string("output", "", "JSON file to write the results to.")
+benchmark_flags.define_output_flag()
 flags.DEFINE_string("one_setting", "", "Internal: used by the benchmark itself.")
 WARM_UP = 2
 
@@ -118,12 +119,9 @@ def _step(name, *setting):
 
 def measure(config, shape: str, dtype: str):
     """Returns the seconds of each step by contestant: wall-clock and core time."""
-    steps = {}
-    for name in FLAGS.contestants:
-        try:
-            steps[name] = _step(name, config, *parsed_shape(shape), dtype)
-        except NotInstalled as error:
-            logging.warning("Leaving out %s: %s.", name, error)
+    steps = installed({
+        name: functools.partial(_step, name, config, *parsed_shape(shape), dtype)
+        for name in FLAGS.contestants})
     for step in steps.values():
         for _ in range(WARM_UP):
             step()
@@ -168,14 +166,6 @@ def _config():
         config = config.replace(hidden_dropout_prob=FLAGS.dropout,
                                 attention_probs_dropout_prob=FLAGS.dropout)
     return config
-
-
-def write(path: str, found: dict) -> None:
-    """Writes the results as JSON, and a picture of the same name beside them."""
-    with open(path, "w", encoding="utf-8") as stream:
-        json.dump(found, stream, indent=1)
-        stream.write("\n")
-    draw(found["results"], os.path.splitext(path)[0] + ".png")
 
 
 def draw(results: list[dict], path: str) -> None:
@@ -223,11 +213,12 @@ def main(argv):
                     "ran out. Give fewer --contestants at once, or smaller --shapes.")
             done.check_returncode()
             results.append(json.loads(done.stdout.splitlines()[-1]))
-            if FLAGS.output:  # Write after each setting, since the next may take long.
-                write(FLAGS.output, {
-                    **benchmark_flags.machine(),
-                    "config": config.to_dict(), "rounds": FLAGS.rounds,
-                    "results": results})
+            # Write after each setting, since the next may take long.
+            benchmark_flags.write_output({
+                **benchmark_flags.machine(), "config": config.to_dict(),
+                "rounds": FLAGS.rounds, "results": results})
+            if FLAGS.output:
+                draw(results, os.path.splitext(FLAGS.output)[0] + ".png")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ metrics.jsonl in the format of run_pretraining.py, the model in transformers' la
 """
 
 import glob
-import json
 import os
 
 import numpy as np
@@ -28,7 +27,7 @@ from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
 from albert_tf.records.tfrecord import Example, read_records
 from albert_tf.training.log import MetricsLog
-from benchmarks.peers import NotInstalled, imported
+from benchmarks.peers import NotInstalled, hf_config, imported
 
 FLAGS = flags.FLAGS
 
@@ -107,8 +106,7 @@ def main(_):
         imported("accelerate", "accelerate, which its Trainer needs,")
     except NotInstalled as error:
         raise InputError(f"{error}; pip install -r benchmarks/requirements.txt.") from error
-    with files.open_binary(FLAGS.albert_config_file) as stream:
-        config = AlbertConfig(**json.load(stream))
+    config = AlbertConfig.from_json_file(FLAGS.albert_config_file)
     files.make_directory(FLAGS.output_dir, "--output_dir")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     transformers.set_seed(FLAGS.random_seed)
@@ -116,12 +114,8 @@ def main(_):
     with files.open_binary(FLAGS.spm_model_file) as stream:
         files.write(spiece, stream.read())
     tokenizer = transformers.AlbertTokenizer.from_pretrained(FLAGS.output_dir)
-    model = transformers.AlbertForMaskedLM(transformers.AlbertConfig(
-        vocab_size=config.vocab_size, embedding_size=config.embedding_size,
-        hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size, hidden_act="gelu_new",
-        max_position_embeddings=config.max_position_embeddings,
+    model = transformers.AlbertForMaskedLM(hf_config(
+        config, max_position_embeddings=config.max_position_embeddings,
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob))
     rows = heldout(FLAGS.eval_input_file, FLAGS.max_eval_examples)

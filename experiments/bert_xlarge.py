@@ -26,9 +26,5 @@ EXPERIMENT = Experiment(
         "77 % on SST-2), and BERT-xlarge always predicts MRPC's larger class. One seed."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

@@ -28,9 +28,5 @@ EXPERIMENT = Experiment(
         "guess, and 0.35 without. Neither model learns MRPC. One seed."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

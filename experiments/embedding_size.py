@@ -44,9 +44,5 @@ EXPERIMENT = Experiment(
         "seed."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

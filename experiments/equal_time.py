@@ -32,9 +32,5 @@ EXPERIMENT = Experiment(
         "here. One seed."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

@@ -108,9 +108,5 @@ EXPERIMENT = Experiment(
         "seed 1."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

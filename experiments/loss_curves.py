@@ -15,22 +15,20 @@ sentence per line, blank lines between documents). Finished runs stay in `--work
 interrupted, run the same command again to resume.
 """
 
-import json
 import math
 import os
 
 from absl import flags
 
 from albert_tf import files, pictures
-from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.training import log
-from benchmarks.runs import ROOT, chosen_runs, run_script
+from benchmarks import benchmark_flags, runs
 
 FLAGS = flags.FLAGS
 
-_WIKI = os.path.join(ROOT, "..", "shared", "data", "wiki_en")
+_WIKI = os.path.join(benchmark_flags.DATA, "wiki_en")
 flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text files to train on.")
 flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
                     "Text files to evaluate on.")
@@ -43,7 +41,7 @@ flags.DEFINE_integer("num_evaluations", 16, "Number of evaluations of each run."
                      lower_bound=1)
 flags.DEFINE_bool("train", True, "Train missing runs. If false, use the existing runs as "
                   "far as they got.")
-flags.DEFINE_string("output", "", "JSON file to write the curves to.")
+benchmark_flags.define_output_flag()
 
 # Large enough to use the fused CPU kernels (fast.MIN_SIZE), small enough for two cores.
 MODEL = dict(
@@ -60,53 +58,41 @@ LOSSES = ("masked_lm_loss", "sentence_order_loss")
 LAST = 5
 
 
-def make_records(folder: str) -> None:
-    """Creates vocabulary, config and records unless they exist."""
-    if not os.path.exists(f"{folder}/spm.model"):
-        run_script("train_sentencepiece.py", input_file=FLAGS.text,
-                   output_prefix=f"{folder}/spm", vocab_size=MODEL["vocab_size"],
-                   input_sentence_size=30_000)
-    for name, text in (("train", FLAGS.text), ("heldout", FLAGS.heldout_text)):
-        if not os.path.exists(f"{folder}/{name}.tfrecord"):
-            run_script(
-                "create_pretraining_data.py", input_file=text,
-                output_file=f"{folder}/{name}.tfrecord",
-                spm_model_file=f"{folder}/spm.model",
-                max_seq_length=MODEL["max_position_embeddings"],
-                max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ, dupe_factor=1)
-    with files.atomic_write(f"{folder}/albert_config.json") as stream:
-        stream.write(AlbertConfig(**MODEL).to_json().encode())
+_LENGTHS = dict(max_seq_length=MODEL["max_position_embeddings"],
+                max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ)
 
 
-def train(folder: str, dtype: str, seed: int) -> list[dict]:
-    """Trains a run, or resumes it, and returns the rows of its metrics."""
-    from albert_tf.training import run_folder  # Imports TensorFlow.
+def records(name: str, text: str) -> str:
+    """Creates the records of a text unless they exist; returns their path."""
+    folder = FLAGS.work_dir
+    return runs.records(
+        f"{folder}/{name}.tfrecord", input_file=text, dupe_factor=1, **_LENGTHS,
+        spm_model_file=runs.vocabulary(
+            folder, FLAGS.text, MODEL["vocab_size"], input_sentence_size=30_000))
 
+
+def train(output_dir: str, dtype: str, seed: int) -> None:
+    """Trains a run, or resumes it."""
     steps = FLAGS.num_train_steps
-    output_dir = f"{folder}/{dtype}_{seed}"
-    done = checkpoint_of(output_dir, best=False)
-    if FLAGS.train and (not done or run_folder.step_of(done) < steps):
-        run_script(
-            "run_pretraining.py", input_file=f"{folder}/train.tfrecord",
-            eval_input_file=f"{folder}/heldout.tfrecord", output_dir=output_dir,
-            albert_config_file=f"{folder}/albert_config.json",
-            max_seq_length=MODEL["max_position_embeddings"],
-            max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ,
-            train_batch_size=BATCH_SIZE, eval_batch_size=BATCH_SIZE,
-            max_eval_steps=EVALUATED // BATCH_SIZE,
-            learning_rate=0.01, num_train_steps=steps, num_warmup_steps=steps // 20,
-            save_checkpoints_steps=max(steps // FLAGS.num_evaluations, 1),
-            iterations_per_loop=max(steps // 100, 1), keep_checkpoint_max=1,
-            random_seed=seed, dtype=dtype)
-    return log.read_metrics(os.path.join(output_dir, log.METRICS_FILE))
+    runs.pretrain(
+        output_dir, AlbertConfig(**MODEL), steps,
+        input_file=records("train", FLAGS.text),
+        eval_input_file=records("heldout", FLAGS.heldout_text), **_LENGTHS,
+        train_batch_size=BATCH_SIZE, eval_batch_size=BATCH_SIZE,
+        max_eval_steps=EVALUATED // BATCH_SIZE, learning_rate=0.01,
+        num_warmup_steps=steps // 20,
+        save_checkpoints_steps=max(steps // FLAGS.num_evaluations, 1),
+        iterations_per_loop=max(steps // 100, 1), keep_checkpoint_max=1,
+        random_seed=seed, dtype=dtype)
 
 
-def curves(rows: list[dict], split: str) -> dict[str, list[float]]:
+def curves(output_dir: str, split: str) -> dict[str, list[float]]:
     """Returns the columns of a split: step, losses, accuracies, float16's loss scale."""
     names = ("step", *LOSSES, "masked_lm_accuracy", "sentence_order_accuracy",
              "loss_scale", "skipped_steps")
-    chosen = [row for row in rows if row["split"] == split]
-    return {name: [row[name] for row in chosen] for name in names if name in chosen[0]}
+    rows = [row for row in log.read_metrics(os.path.join(output_dir, log.METRICS_FILE))
+            if row["split"] == split]
+    return {name: [row[name] for row in rows] for name in names if name in rows[0]}
 
 
 def means(found: dict, last_step: int) -> dict[str, float]:
@@ -162,22 +148,22 @@ def draw(results: list[dict], path: str) -> None:
 
 
 def main(_):
-    runs = chosen_runs(FLAGS.runs, "TYPE", DTYPES)
+    chosen = runs.chosen_runs(FLAGS.runs, "TYPE", DTYPES)
     for name in ("text", "heldout_text"):
         files.expand_patterns(FLAGS[name].value, f"--{name}")
     files.make_directory(FLAGS.work_dir, "--work_dir")
-    make_records(FLAGS.work_dir)
+    benchmark_flags.make_output_folder()
     results = []
-    for dtype, seed in runs:
-        rows = train(FLAGS.work_dir, dtype, seed)
-        results.append({"dtype": dtype, "seed": seed, "train": curves(rows, "train"),
-                        "heldout": curves(rows, "eval")})
+    for dtype, seed in chosen:
+        folder = os.path.join(FLAGS.work_dir, f"{dtype}_{seed}")
+        if FLAGS.train:
+            train(folder, dtype, seed)
+        results.append({"dtype": dtype, "seed": seed, "train": curves(folder, "train"),
+                        "heldout": curves(folder, "eval")})
     print_table(results)
+    benchmark_flags.write_output(
+        {"model": MODEL, "batch_size": BATCH_SIZE, "runs": results})
     if FLAGS.output:
-        with files.atomic_write(FLAGS.output) as stream:
-            stream.write(json.dumps(
-                {"model": MODEL, "batch_size": BATCH_SIZE, "runs": results}
-            ).encode() + b"\n")
         draw(results, f"{os.path.splitext(FLAGS.output)[0]}.png")
 
 

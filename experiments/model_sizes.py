@@ -45,14 +45,13 @@ def _predicted(size: str) -> float:
         64).seconds
 
 
-def _operations(size: str) -> float:
-    return rows.operations(AlbertConfig.named(size))
-
-
 def measure(row: Row, *given) -> dict[str, Any]:
     found = rows.measure(row, *given)
-    for name, cost in (("speed", step_seconds), ("speed, operations", _operations),
-                       ("speed, cost model", _predicted)):
+    for name, cost in (
+            ("speed", step_seconds),
+            ("speed, operations",
+             lambda size: rows.operations(AlbertConfig.named(size))),
+            ("speed, cost model", _predicted)):
         found["scores"][name] = cost(_REFERENCE) / cost(row.size)
     return found
 
@@ -97,9 +96,5 @@ EXPERIMENT = Experiment(
         "BERT-large excepted. One seed."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

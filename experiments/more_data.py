@@ -30,9 +30,5 @@ EXPERIMENT = Experiment(
         "76.9 % (ALBERT-base in table 2). One seed."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

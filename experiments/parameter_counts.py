@@ -46,9 +46,5 @@ EXPERIMENT = Experiment(
         "the 60 million of ALBERT-xlarge."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

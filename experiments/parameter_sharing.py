@@ -77,9 +77,5 @@ EXPERIMENT = Experiment(
         "to 4 points on either task, so the order by average says little."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

@@ -49,9 +49,5 @@ EXPERIMENT = Experiment(
         "passes, so those before step 9,000 mean little."))
 
 
-def main(_):
-    EXPERIMENT.run()
-
-
 if __name__ == "__main__":
-    script.run(main)
+    script.run(EXPERIMENT.run)

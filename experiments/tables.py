@@ -82,8 +82,9 @@ class Experiment(NamedTuple):
             return [task for task in FLAGS.finetune if task]
         return [task for task in scale().tasks if task != "squad" or self.squad]
 
-    def run(self) -> None:
-        """Trains and measures what is missing; writes the results after each row."""
+    def run(self, _argv: Sequence[str] = ()) -> None:
+        """Trains and measures what is missing; writes the results after each row. It is
+        the `main` of an experiment's file."""
         commit()  # Cached now, because the working tree may change during the run.
         if self.trains:
             check(self)
@@ -151,8 +152,10 @@ class Experiment(NamedTuple):
         seeds = [{each["seed"] for each in found["rows"] if each["row"] == name}
                  for name in self.scores(found)]
         common = set.intersection(*seeds) if seeds else set()
-        return _means(self.scores({"rows": [
-            each for each in found["rows"] if each["seed"] in common]}))
+        scores = self.scores({"rows": [
+            each for each in found["rows"] if each["seed"] in common]})
+        return {name: {metric: mean(values) for metric, values in own.items()}
+                for name, own in scores.items()}
 
     def verdicts(self, found: Mapping[str, Any]) -> dict[str, str]:
         """Returns the verdict on each claim."""
@@ -169,8 +172,10 @@ class Experiment(NamedTuple):
                  _line(["---"] * (1 + len(ours) + len(papers)))]
         for name, own in scores.items():
             paper = rows[name].paper
-            lines.append(_line([name, *(shown(own.get(metric, []), _digits(metric))
-                                        for metric in ours),
+            # Speeds can be small, and have two decimals.
+            lines.append(_line([name, *(
+                shown(own.get(metric, []), 2 if metric.startswith("speed") else 1)
+                for metric in ours),
                                 *(str(paper.get(key, "")) for key in papers)]))
         return "\n".join([
             *lines, "", *_orders(self.means(found), rows),
@@ -242,18 +247,8 @@ def shown(values: Sequence[float], digits: int = 1) -> str:
     return text if len(values) == 1 or not spread else f"{text} ± {spread:.{digits}f}"
 
 
-def _digits(metric: str) -> int:
-    """Returns the number of decimals; speeds can be small and get two."""
-    return 2 if metric.startswith("speed") else 1
-
-
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _means(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> Means:
-    return {name: {metric: mean(values) for metric, values in own.items()}
-            for name, own in scores.items()}
 
 
 def _verdict(claim: Callable[[Means], bool], means: Means) -> str:

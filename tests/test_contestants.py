@@ -37,3 +37,9 @@ def test_tf_models_takes_a_step_in_our_loop(monkeypatch, dtype):
     before = tf.identity(made[0].projection.kernel)
     step()
     assert tf.reduce_any(made[0].projection.kernel != before)
+
+
+def test_a_peer_whose_package_is_missing_is_left_out(caplog):
+    makers = {"there": lambda: 1, "gone": lambda: peers.imported("no_such_package", "X")}
+    assert peers.installed(makers) == {"there": 1}
+    assert "Leaving out gone: X cannot be imported" in caplog.text

@@ -209,9 +209,11 @@ def with_needed_pooler(config: AlbertConfig, heads: Mapping[str, int]) -> Albert
             head_of(name).reads == "pooled_output" for name in heads))
 
 
-def without_heads(checkpoint: Checkpoint, why: Mapping[str, str]) -> Checkpoint:
-    """Returns the checkpoint without some heads (`why`: head → reason), and adds the
-    reasons to the report."""
+def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Checkpoint:
+    """Returns the checkpoint without some heads (`why`: head → reason) or, with a single
+    reason, without any; adds the reasons to the report."""
+    if isinstance(why, str):
+        why = dict.fromkeys(checkpoint.heads, why)
     for head, reason in why.items():
         for name in head_of(head, checkpoint.heads[head]).shapes(checkpoint.config):
             theirs = checkpoint.report.matched.pop(name)

@@ -73,9 +73,7 @@ def _convert(input: str, output: str, format: str, config: formats.Config, head:
             f"--head={head}: {input} has no such head (its heads: "
             f"{', '.join(checkpoint.heads) or 'none'}); leave the flag out.")
     if encoder_only:
-        checkpoint = without_heads(
-            checkpoint,
-            dict.fromkeys(checkpoint.heads, "only the encoder is converted"))
+        checkpoint = without_heads(checkpoint, "only the encoder is converted")
     if not allow_nan:
         checkpoint = dataclasses.replace(
             checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))

@@ -9,7 +9,7 @@ an index lists.
 import dataclasses
 import os
 import re
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -106,6 +106,18 @@ _PARTS = (
     (r"(_embeddings)$", r"\1.weight"),
     ("/", "."),
 )
+# Likewise for albert_pytorch's names → those of albert_zh's TensorFlow code.
+_ZH_PARTS = (
+    (r"(_embeddings|embeddings_2)\.weight$", r"\1"),
+    (r"LayerNorm\.weight$", "LayerNorm/gamma"),
+    (r"LayerNorm\.bias$", "LayerNorm/beta"),
+    (r"^(cls\.)seq_relationship\.weight$", r"\1seq_relationship/output_weights"),
+    (r"^(cls\.predictions|cls\.seq_relationship)\.bias$", r"\1/output_bias"),
+    (r"^classifier\.weight$", "output_weights"),
+    (r"^classifier\.bias$", "output_bias"),
+    (r"\.weight$", "/kernel"),
+    (r"\.", "/"),
+)
 _HEADS = {"masked_lm": "predictions.bias",
           "sentence_order": "sop_classifier.classifier.weight",
           "spans": "qa_outputs.weight"}
@@ -126,10 +138,14 @@ _PREFIX = "albert."
 def name_of(ours: str, prefix: str = _PREFIX) -> str:
     """Returns Hugging Face's name for the original's name of a tensor; `prefix` stands
     before the encoder's names."""
-    name = ours
-    for pattern, replacement in _PARTS:
+    return (prefix if ours.startswith("bert/") else "") + _renamed(ours, _PARTS)
+
+
+def _renamed(name: str, parts: Iterable[tuple[str, str]]) -> str:
+    """Returns a name after the replacement of all parts, in their order."""
+    for pattern, replacement in parts:
         name = re.sub(pattern, replacement, name)
-    return prefix + name if ours.startswith("bert/") else name
+    return name
 
 
 def _rows(shapes: Mapping[str, Shape], prefix: str) -> list[Row]:
@@ -183,22 +199,10 @@ def _read_albert_pytorch(source: str, stored: Mapping[str, Tensor],
                          ) -> Checkpoint:
     """Reads a model of albert_pytorch: albert_zh's layout with PyTorch's names and the
     exact gelu."""
-    zh_tensors = {}
-    for name, tensor in stored.items():
-        ours = re.sub(r"(_embeddings)\.weight$", r"\1", name)
-        ours = re.sub(r"LayerNorm\.weight$", "LayerNorm/gamma", ours)
-        ours = re.sub(r"LayerNorm\.bias$", "LayerNorm/beta", ours)
-        ours = re.sub(r"^cls\.predictions\.bias$", "cls/predictions/output_bias", ours)
-        ours = re.sub(r"^cls\.seq_relationship\.weight$",
-                      "cls/seq_relationship/output_weights", ours)
-        ours = re.sub(r"^(cls\.seq_relationship\.|classifier\.)(weight|bias)$",
-                      lambda at: ("cls/seq_relationship/" if at[1][1] == "l" and
-                                  at[1].startswith("cls") else "")
-                      + f"output_{at[2]}{'s' * (at[2] == 'weight')}", ours)
-        is_matrix = re.search(r"(dense|query|key|value|embeddings_2)\.weight$", ours)
-        ours = re.sub(r"embeddings_2\.weight$", "embeddings_2", ours)
-        ours = re.sub(r"\.weight$", "/kernel", ours).replace(".", "/")
-        zh_tensors[ours] = transposed(tensor) if is_matrix else tensor
+    zh_tensors = {
+        _renamed(name, _ZH_PARTS): transposed(tensor) if re.search(
+            r"(dense|query|key|value|embeddings_2)\.weight$", name) else tensor
+        for name, tensor in stored.items()}
     if config is None:
         act = values.get("hidden_act")
         config = AlbertConfig.from_dict(

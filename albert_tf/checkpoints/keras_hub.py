@@ -99,7 +99,10 @@ def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     """Reads the model in a preset's folder."""
     path = os.path.join(folder, CONFIG)
-    values = _object(path, "AlbertBackbone")
+    kind, values = _kind(text_files.read_object(path), path)
+    if kind != "AlbertBackbone":
+        raise InputError(f"{path}: describes a {kind}, not an AlbertBackbone; give an "
+                         "ALBERT model.")
     if config is None:
         try:
             config = _config(values)
@@ -147,15 +150,6 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         report.dropped |= {f"{TASK_WEIGHTS}:{name}": why
                            for name, why in of_head.dropped.items()}
     return Checkpoint(NAME, config, tensors, heads, report, problem_type=problem)
-
-
-def _object(path: str, kind: str) -> Mapping[str, Any]:
-    """Returns the config of the Keras object in a JSON file, which must be a `kind`."""
-    actual_kind, values = _kind(text_files.read_object(path), path)
-    if actual_kind != kind:
-        raise InputError(f"{path}: describes a {actual_kind}, not a {kind}; give an "
-                         "ALBERT model.")
-    return values
 
 
 def _kind(value: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]]:
@@ -214,26 +208,23 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     return as_format(checkpoint, projects=True, grouping="even")
 
 
-def _described(kind: str, module: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _described(kind: str, module: str, values: Mapping[str, Any], dtype: str = ""
+               ) -> dict[str, Any]:
+    """Returns the description of a Keras object; with `dtype`, that of a layer."""
+    layer = {"name": module, "trainable": True, "dtype": {
+        "module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype},
+        "registered_name": None}} if dtype else {}
     return {"module": f"keras_hub.src.models.albert.{module}", "class_name": kind,
-            "config": values, "registered_name": f"keras_hub>{kind}"}
-
-
-def _policy(name: str) -> dict[str, Any]:
-    return {"module": "keras", "class_name": "DTypePolicy", "config": {"name": name},
-            "registered_name": None}
+            "config": {**layer, **values}, "registered_name": f"keras_hub>{kind}"}
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
     """Writes a preset's folder, with a task if the checkpoint has a head."""
     config = checkpoint.config
     backbone = _described("AlbertBackbone", "albert_backbone", {
-        "name": "albert_backbone", "trainable": True, "dtype": _policy("float32"),
         **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
-        "dropout": config.hidden_dropout_prob})
-    preprocessor = checkpoint.vocabulary and tokenizer_files.write_keras_hub(
-        checkpoint.vocabulary, folder, next(iter(checkpoint.heads), ""),
-        config.max_position_embeddings)
+        "dropout": config.hidden_dropout_prob}, "float32")
+    preprocessor = _write_preprocessor(checkpoint, folder)
     text_files.write_json(os.path.join(folder, CONFIG), backbone)
     text_files.write_json(os.path.join(folder, _METADATA), {
         "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
@@ -260,6 +251,36 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
               head_of(head, outputs).shapes(config),
               {"optimizer/vars/0": np.int64(0), "optimizer/vars/1": np.float32(rate)})
+
+
+def _write_preprocessor(checkpoint: Checkpoint, folder: str
+                        ) -> Optional[dict[str, Any]]:
+    """Writes tokenizer and preprocessor, and returns the preprocessor's description.
+    Returns None without a vocabulary, and for WordPiece, which AlbertTokenizer does not
+    support."""
+    vocabulary = checkpoint.vocabulary
+    if vocabulary is None or vocabulary.word_piece:
+        return None
+    path = os.path.join(folder, tokenizer_files.KERAS_MODEL)
+    files.make_directory(os.path.dirname(path), folder)
+    files.write(path, tokenizer_files.sentencepiece_model(vocabulary))
+    tokenizer = _described(
+        "AlbertTokenizer", "albert_tokenizer", {
+            "config_file": "tokenizer.json", "proto": None, "sequence_length": None,
+            "add_bos": False, "add_eos": False}, "int32")
+    kind, module, more = (
+        ("AlbertMaskedLMPreprocessor", "albert_masked_lm_preprocessor", {
+            "mask_selection_rate": 0.15, "mask_selection_length": 96,
+            "mask_token_rate": 0.8, "random_token_rate": 0.1})
+        if "masked_lm" in checkpoint.heads else
+        ("AlbertTextClassifierPreprocessor", "albert_text_classifier_preprocessor", {}))
+    preprocessor = _described(kind, module, {
+        "tokenizer": tokenizer, "config_file": "preprocessor.json",
+        "sequence_length": checkpoint.config.max_position_embeddings,
+        "truncate": "round_robin", **more}, "float32")
+    text_files.write_json(os.path.join(folder, "tokenizer.json"), tokenizer)
+    text_files.write_json(os.path.join(folder, "preprocessor.json"), preprocessor)
+    return preprocessor
 
 
 def _write_h5(path: str, checkpoint: Checkpoint, shapes: Mapping[str, Shape],

@@ -104,7 +104,8 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
                if _OUTPUTS.fullmatch(name) and tensor.shape[0] == len(labels)}
     rows = None
     if labels and "output_weights" in outputs:
-        rows = order(theirs if len(theirs) == len(labels) else (), labels, source)
+        rows = order(tuple(theirs) if len(theirs) == len(labels) else (),
+                     tuple(labels), source)
     return {**tensors, **{
         name: dataclasses.replace(tensor, read=functools.partial(_rows, tensor, rows))
         for name, tensor in outputs.items() if rows}}
@@ -114,7 +115,8 @@ def _rows(tensor: Tensor, rows: Sequence[int]) -> np.ndarray:
     return tensor.read()[rows]
 
 
-def order(theirs: Sequence[str], ours: Sequence[str], source: str
+@functools.cache  # What is logged is said once.
+def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
           ) -> Optional[list[int]]:
     """Returns the output of the model `source` for each of our labels, or None if its
     outputs are in the order of ours; logs what is not equal, once.
@@ -122,13 +124,6 @@ def order(theirs: Sequence[str], ours: Sequence[str], source: str
     Labels are matched by name, if necessary without regard to case. Those without an
     equal are matched in their order, with a warning.
     """
-    return _order(tuple(theirs), tuple(ours), source)
-
-
-@functools.lru_cache(maxsize=None)
-def _order(theirs: Sequence[str], ours: Sequence[str], source: str
-           ) -> Optional[list[int]]:
-    theirs, ours = list(theirs), list(ours)
     if theirs == ours:
         return None
     if not named(theirs):

@@ -100,9 +100,11 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     slots = {name: tensor for name, tensor in stored.items()
              if name.endswith(("/adam_m", "/adam_v"))
              and name.rpartition("/")[0] in tensors}
+    settings = {**values, **task}
+    problem = check_problem(settings.get("problem_type"), folder) if (
+        "classification" in heads) else ""
     return Checkpoint(kind, config, tensors, heads, report,
-                      _labels(folder, {**values, **task}, heads),
-                      _problem({**values, **task}, heads, folder),
+                      _labels(folder, settings, heads), problem,
                       facts=_facts(task, heads, kind), slots=slots, step=_step(stored))
 
 
@@ -188,11 +190,6 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
         raise InputError(f"{folder}: the labels are {shown(labels)}, but the head has "
                          f"{count} outputs; give one label for each output, or none.")
     return tuple(map(str, labels)) if count else ()
-
-
-def _problem(task: Mapping[str, Any], heads: Mapping[str, int], folder: str) -> str:
-    return (check_problem(task.get("problem_type"), folder)
-            if "classification" in heads else "")
 
 
 def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str

@@ -40,10 +40,6 @@ _POOLER = "bert/pooler/"
 _SHOWN = 3  # names of each kind in the log
 
 
-def _never(name: str) -> bool:
-    return False
-
-
 # ---- tensors of a model ----------------------------------------------------
 
 
@@ -66,7 +62,7 @@ def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
     """Sets the model's weights from arrays by the original's names, as restore_tf1."""
     stored = {name: Tensor.of(np.asarray(value)) for name, value in tensors.items()}
     return _restore(model, "the given tensors", stored, allow_partial, False,
-                    MISMATCH_HINT, _never)
+                    MISMATCH_HINT, lambda name: False)
 
 
 def export_tf1(model: tf_keras.Model, path: str) -> None:
@@ -80,7 +76,7 @@ def export_tf1(model: tf_keras.Model, path: str) -> None:
 
 def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
                 init_from_group0: bool = False, hint: str = MISMATCH_HINT,
-                may_be_new: Callable[[str], bool] = _never,
+                may_be_new: Callable[[str], bool] = lambda name: False,
                 labels: Sequence[str] = ()) -> Report:
     """Sets the model's weights from a checkpoint, matched by name.
 

@@ -8,7 +8,6 @@ pooled into a sentence embedding.
 """
 
 import dataclasses
-import json
 import os
 import re
 from typing import Any, Mapping, Optional, Union
@@ -41,6 +40,7 @@ _ACTIVATIONS = {"Tanh": "activation", "ReLU": "activation", "GELU": "activation"
                 "Sigmoid": "activation", "Identity": "linear"}
 _KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
 _VECTOR = "sentence_embedding"
+_ENCODER_ONLY = "sentence-transformers uses only the encoder"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                          "download the rest.")
     _check_prompts(folder)
     checkpoint = huggingface.read(where, config)
-    checkpoint = without_heads(checkpoint, dict.fromkeys(
-        checkpoint.heads, "sentence-transformers uses only the encoder"))
+    checkpoint = without_heads(checkpoint, _ENCODER_ONLY)
     sentence, flags, vocabulary = described(folder, checkpoint.config)
     facts = {**checkpoint.facts, "sentence": sentence}
     if flags:
@@ -292,8 +291,7 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     if checkpoint.vocabulary is None:
         checkpoint.report.notes.append("the model's folder holds no vocabulary, which "
                                        "sentence-transformers needs to take text")
-    return huggingface.check(without_heads(checkpoint, dict.fromkeys(
-        checkpoint.heads, "sentence-transformers uses only the encoder")))
+    return huggingface.check(without_heads(checkpoint, _ENCODER_ONLY))
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
@@ -323,7 +321,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
 def _write(folder: str, module: str, value: Any, name: str = huggingface.CONFIG) -> None:
     where = os.path.join(folder, module)
     files.make_directory(where, folder)
-    files.write(os.path.join(where, name), json.dumps(value, indent=2).encode() + b"\n")
+    text_files.write_json(os.path.join(where, name), value)
 
 
 def _pooling_config(modes: tuple[str, ...], width: int) -> dict[str, Any]:

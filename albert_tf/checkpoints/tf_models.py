@@ -16,8 +16,8 @@ from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import Checkpoint, Report, shapes_of, without_heads
 from albert_tf.checkpoints.table import (
-    Row, as_format, matched, refuse_other_epsilon, refuse_unless, rows_of, to_theirs,
-    with_pooler)
+    Row, as_format, matched, refuse_heads_but, refuse_other_epsilon, refuse_unless,
+    rows_of, to_theirs, with_pooler)
 from albert_tf.checkpoints.folders import STATE_FILE
 from albert_tf.checkpoints.release import published
 from albert_tf.config import AlbertConfig, CONFIG_FILE
@@ -106,8 +106,9 @@ def _stored(prefix: str) -> dict[str, Tensor]:
     """Returns the tensors of a checkpoint by their full names, without any prefix."""
     tensors = {}
     projects = f"encoder/layer_with_weights-6/kernel{_VALUE}" in bundle.read(prefix)
+    names = shapes_of(AlbertConfig.named("base"), {"masked_lm": 1})
     keys = {key_of(name, projects, head) + _VALUE: name_of(name)
-            for head in (False, True) for name in _names()}
+            for head in (False, True) for name in names}
     for name, tensor in bundle.by_names(prefix).items():
         full_name = keys.get(name)
         if full_name is None:
@@ -118,11 +119,6 @@ def _stored(prefix: str) -> dict[str, Tensor]:
             full_name = at[1] if at else name
         tensors[full_name] = tensor
     return tensors
-
-
-def _names() -> list[str]:
-    config = AlbertConfig.named("base")
-    return list(shapes_of(config, {"masked_lm": 1}))
 
 
 def recognise(prefix: str) -> bool:
@@ -209,10 +205,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     head, which BertPretrainerV2 lacks. Raises InputError for other heads and settings
     that tf-models does not support."""
     config = checkpoint.config
-    for head in checkpoint.heads:
-        if head not in ("masked_lm", "sentence_order"):
-            raise InputError(f"the head {head} has no counterpart in tf-models' "
-                             "checkpoints; leave the heads out (--encoder_only).")
+    refuse_heads_but(("masked_lm", "sentence_order"), checkpoint.heads,
+                     "tf-models' checkpoints")
     refuse_unless(
         config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
         layer_norm_eps=1e-12)

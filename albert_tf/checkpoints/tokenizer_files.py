@@ -13,7 +13,7 @@ from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _CONFIG = "tokenizer_config.json"
-_KERAS_MODEL = os.path.join("assets", "tokenizer", "vocabulary.spm")
+KERAS_MODEL = os.path.join("assets", "tokenizer", "vocabulary.spm")
 # Hugging Face's names of WordPiece's special tokens.
 _WORD_PIECE = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                "pad_token": "[PAD]", "unk_token": "[UNK]"}
@@ -41,36 +41,27 @@ def find(folder: str) -> Optional[Vocabulary]:
     if not files.is_folder(folder):
         return None
     task = vocabulary.task_settings(folder)
-    kept = {} if task else vocabulary.settings_in(
-        os.path.join(folder, vocabulary.VOCABULARY_FILE)) or {}
-    if "kind" in kept and files.exists(os.path.join(folder, str(kept.get("file")))):
-        # A model that run_pretraining.py trained.
-        found = Vocabulary(
-            os.path.join(folder, str(kept["file"])), kept.get("do_lower_case", True),
-            kept["kind"] == "WordPiece", kept.get("strip_accents", _stripped(
-                os.path.join(folder, str(kept["file"])))),
-            _rules(kept, os.path.join(folder, vocabulary.VOCABULARY_FILE)))
-    elif not task:
+    where = os.path.join(
+        folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)
+    stored = task["vocabulary"] if task else vocabulary.settings_in(where) or {}
+    path = os.path.join(folder, str(stored.get("file")))
+    if not task and not ("kind" in stored and files.exists(path)):
         found = _in_files(folder)
+    elif not files.exists(path):
+        found = None
     else:
-        stored = task["vocabulary"]
-        path = os.path.join(folder, stored["file"])
-        # A run that recorded no rules was made without those of a tokenizer.json.
+        # A model that was trained here. A run that recorded no rules was made without
+        # those of a tokenizer.json, and one that recorded no strip_accents stripped
+        # them with a tokenizer.json; else (None) as the vocabulary says.
         found = Vocabulary(
-            path, task.get("flags", {}).get("do_lower_case", True),
-            task.get("vocabulary_flag") == "vocab_file",
-            stored.get("strip_accents", _stripped(path)),
-            _rules(stored, os.path.join(folder, vocabulary.TASK_FILE))) if (
-                files.exists(path)) else None
+            path, (task.get("flags", {}) if task else stored).get("do_lower_case", True),
+            (task.get("vocabulary_flag") == "vocab_file" if task
+             else stored["kind"] == "WordPiece"),
+            stored.get("strip_accents", tokenizer_json.is_file(path) or None),
+            _rules(stored, where))
     if found:
         check_given(found, folder)
     return found
-
-
-def _stripped(path: str) -> Optional[bool]:
-    """Returns whether a run that recorded no strip_accents stripped them; None: as the
-    vocabulary says."""
-    return True if tokenizer_json.is_file(path) else None
 
 
 def _rules(settings: Mapping[str, Any], path: str) -> Rules:
@@ -102,8 +93,8 @@ def _in_files(folder: str) -> Optional[Vocabulary]:
     if present:
         return _plain(os.path.join(folder, _FILES[kind or present[0]]),
                       (kind or present[0]) == "WordPiece", config, where)
-    if files.exists(os.path.join(folder, _KERAS_MODEL)):
-        return Vocabulary(os.path.join(folder, _KERAS_MODEL))
+    if files.exists(os.path.join(folder, KERAS_MODEL)):
+        return Vocabulary(os.path.join(folder, KERAS_MODEL))
     for inner in (folder, os.path.join(folder, "assets")):
         for end, word_piece in ((".model", False), (".txt", True)):
             matches = [name for name in files.names_in(inner) if name.endswith(end)
@@ -296,37 +287,3 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
         files.write(os.path.join(folder, "tokenizer.json"),
                     json.dumps(content, ensure_ascii=False).encode())
     text_files.write_json(os.path.join(folder, _CONFIG), config)
-
-
-def write_keras_hub(found: Vocabulary, folder: str, task: str, longest: int
-                    ) -> Optional[Mapping[str, Any]]:
-    """Writes keras-hub's tokenizer and preprocessor, and returns the preprocessor's
-    description. Returns None for WordPiece, which AlbertTokenizer does not support."""
-    if found.word_piece:
-        return None
-    files.make_directory(os.path.join(folder, os.path.dirname(_KERAS_MODEL)), folder)
-    files.write(os.path.join(folder, _KERAS_MODEL), sentencepiece_model(found))
-
-    def described(kind: str, module: str, values: Mapping[str, Any], dtype: str):
-        return {"module": f"keras_hub.src.models.albert.{module}", "class_name": kind,
-                "config": {"name": module, "trainable": True, "dtype": {
-                    "module": "keras", "class_name": "DTypePolicy",
-                    "config": {"name": dtype}, "registered_name": None}, **values},
-                "registered_name": f"keras_hub>{kind}"}
-
-    tokenizer = described(
-        "AlbertTokenizer", "albert_tokenizer", {
-            "config_file": "tokenizer.json", "proto": None, "sequence_length": None,
-            "add_bos": False, "add_eos": False}, "int32")
-    kind, module, more = {
-        "masked_lm": ("AlbertMaskedLMPreprocessor", "albert_masked_lm_preprocessor", {
-            "mask_selection_rate": 0.15, "mask_selection_length": 96,
-            "mask_token_rate": 0.8, "random_token_rate": 0.1}),
-    }.get(task, ("AlbertTextClassifierPreprocessor",
-                 "albert_text_classifier_preprocessor", {}))
-    preprocessor = described(kind, module, {
-        "tokenizer": tokenizer, "config_file": "preprocessor.json",
-        "sequence_length": longest, "truncate": "round_robin", **more}, "float32")
-    text_files.write_json(os.path.join(folder, "tokenizer.json"), tokenizer)
-    text_files.write_json(os.path.join(folder, "preprocessor.json"), preprocessor)
-    return preprocessor

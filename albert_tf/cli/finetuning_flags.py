@@ -15,12 +15,11 @@ from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import (
     formats, labels as label_names, tokenizer_files, vocabulary)
-from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.checkpoints.checkpoint import Checkpoint, Vocabulary
 from albert_tf.checkpoints.folders import (
     checkpoint_of, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.cli import checks, flags as cli_flags, script
-from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder

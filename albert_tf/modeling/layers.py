@@ -40,9 +40,9 @@ class NamedLayer(tf_keras.layers.Layer):
         return super()._trackable_children(save_type, **options)
 
     def make_weight(self, name: str, shape, initializer) -> tf.Variable:
-        """Adds a trainable variable `<scope>/<name>`."""
+        """Adds a trainable variable `<scope>/<name>`; the scope "" is the root."""
         # A trailing slash makes the scope absolute, whatever scope encloses it.
-        with tf.name_scope(f"{self.scope}/"):
+        with tf.name_scope(self.scope and f"{self.scope}/"):
             return self.add_weight(name=name, shape=shape, initializer=initializer)
 
 
@@ -128,13 +128,6 @@ class OutputLayer(NamedLayer):
             "output_weights", [out_size, in_size],
             tf_keras.initializers.TruncatedNormal(stddev=initializer_range))
         self.output_bias = self.make_weight("output_bias", [out_size], "zeros")
-
-    def make_weight(self, name: str, shape, initializer) -> tf.Variable:
-        if self.scope:
-            return super().make_weight(name, shape, initializer)
-        # The name scope "" is the root, even if the model is built in another scope.
-        with tf.name_scope(""):
-            return self.add_weight(name=name, shape=shape, initializer=initializer)
 
     def call(self, inputs):
         logits = tf.matmul(inputs, self.output_weights, transpose_b=True)

@@ -180,6 +180,19 @@ def num_processes(strategy: "tf.distribute.Strategy") -> int:
     return sum(map(len, resolver.cluster_spec().as_dict().values()))
 
 
+def replica_variable(value: Any, dtype: Any = None, name: Optional[str] = None
+                     ) -> "tf.Variable":
+    """Returns a variable of which every replica keeps its own copy, for values that all
+    compute alike or that are their own. Call it in the strategy's scope; outside of the
+    replicas it has the value of the first."""
+    import tensorflow as tf
+
+    return tf.Variable(
+        value, trainable=False, dtype=dtype, name=name,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+
 def is_chief(strategy: "tf.distribute.Strategy") -> bool:
     """Returns True in the one process that writes the run's files."""
     resolver = strategy.cluster_resolver

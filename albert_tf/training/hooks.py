@@ -1,6 +1,7 @@
 """Hooks of the training loop: one small object for each thing it does beside the steps.
 
-The loop holds them in a list and calls these methods of each, in the list's order:
+The loop holds them in a list and calls these methods of each hook that has them, in the
+list's order:
 
     on_step()                        after a step that the host runs; not on TPUs, where
                                      a whole loop runs on the device
@@ -40,32 +41,7 @@ Metrics = Mapping[str, float]
 _SECONDS_BETWEEN_COMPILE_LINES = 5.0
 
 
-class Hook:
-    """A hook that does nothing; subclasses override what they need."""
-
-    def on_step(self) -> None:
-        pass
-
-    def on_parts(self, done: int, parts: int) -> None:
-        pass
-
-    def on_batch(self) -> None:
-        pass
-
-    def on_compile(self, shape: int, passes: Optional[int]) -> None:
-        pass
-
-    def on_loop(self, first: int, metrics: Metrics) -> None:
-        pass
-
-    def on_evaluation(self, metrics: Metrics, seconds: float) -> None:
-        pass
-
-    def on_checkpoint(self, seconds: float) -> None:
-        pass
-
-
-class FiniteCheck(Hook):
+class FiniteCheck:
     """Raises DivergenceError if a loss, a gradient or a metric is not finite."""
 
     def __init__(self, run, trainer):
@@ -104,7 +80,7 @@ class FiniteCheck(Hook):
             + "; use a lower learning rate or a longer warm-up, or check the data.")
 
 
-class BestCheckpoint(Hook):
+class BestCheckpoint:
     """Keeps the checkpoint of the best evaluation, and reports if training stalls.
 
     `evaluated` are the rows of earlier evaluations on the same set; this process saves
@@ -137,7 +113,7 @@ class BestCheckpoint(Hook):
             max(values[-patience:]) <= max(values[:-patience]))
 
 
-class MetricsFiles(Hook):
+class MetricsFiles:
     """Writes rows of metrics, the results of evaluations and the curves. Only the chief
     has a `log` and writes rows and curves."""
 
@@ -162,7 +138,7 @@ class MetricsFiles(Hook):
             draw_curves(self._log.path, self._run.path(CURVES_FILE))
 
 
-class Callbacks(Hook):
+class Callbacks:
     """Calls TensorBoard and the run's callbacks with events; only the chief does.
 
     If one raises an exception, the run stops as after SIGTERM: it saves a checkpoint of
@@ -250,14 +226,14 @@ class StopSignals:
             signal.signal(number, handler)
 
 
-class StopCheck(Hook):
+class StopCheck:
     """Raises Stopped after a signal. If any of several workers received one, all of
     them stop at the same place."""
 
     def __init__(self, run, trainer, finite: FiniteCheck):
         self._run, self._trainer, self._finite = run, trainer, finite
 
-    def on_step(self):
+    def on_step(self, *_):
         number, votes = self._run.signals.received, self._trainer.stop_votes
         if votes is not None:
             if number is not None:
@@ -268,22 +244,15 @@ class StopCheck(Hook):
             self._finite.check()
             raise Stopped(number)
 
-    def on_parts(self, done, parts):
-        self.on_step()
+    on_parts = on_loop = on_checkpoint = on_step
 
     def on_batch(self):
         if self._trainer.stop_votes is not None:
             self._trainer.stop_votes.exchange()
         self.on_step()
 
-    def on_loop(self, first, metrics):
-        self.on_step()
 
-    def on_checkpoint(self, seconds):
-        self.on_step()
-
-
-class ProgressLines(Hook):
+class ProgressLines:
     """Logs a line every few seconds: the current step, the losses, the remaining time.
 
     Tracing, checkpoints and evaluations do not count for the speed. The remaining time

@@ -90,14 +90,13 @@ class _FilePart(NamedTuple):
     num_records: int
 
 
-def num_streams(num_records: int, batch_size: int,
-                least: int = _LEAST_OF_STREAM) -> int:
+def num_streams(num_records: int, batch_size: int) -> int:
     """Returns the number of streams for `num_records` records: the largest number that
-    divides a batch of all hosts and leaves at least `least` records in each stream; 1
-    if there are fewer records."""
+    divides a batch of all hosts and leaves at least 1,024 records in each stream; 1 if
+    there are fewer records."""
     divided = math.gcd(batch_size, _MOST_STREAMS)
     return max(count for count in range(1, divided + 1) if divided % count == 0
-               and (count == 1 or num_records >= count * least))
+               and (count == 1 or num_records >= count * _LEAST_OF_STREAM))
 
 
 def _stream(files: Sequence[FileInfo], index: int, count: int) -> list[_FilePart]:

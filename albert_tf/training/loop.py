@@ -289,12 +289,13 @@ class _Training:
         # The trainer runs the steps, with a graph for each shape and depth.
         self.trainer = Trainer(
             run.task, run.optimizer, run.batches.train(run.current_step), options.step,
-            self._on_step, run.batches.shape_of_step,
+            self._all("on_step"), run.batches.shape_of_step,
             run.depth.at if run.depth else lambda step: None,
             lambda shape: run.batches.parts(
                 shape, options.step.gradient_accumulation_steps,
                 run.strategy.num_replicas_in_sync),
-            run.scaling, run.computation, self._on_parts, self._on_compile,
+            run.scaling, run.computation, self._all("on_parts"),
+            self._all("on_compile"),
             options.train_batch_size // run.strategy.num_replicas_in_sync)
         # The manager saves checkpoints and removes old ones.
         self.manager = tf.train.CheckpointManager(
@@ -306,7 +307,7 @@ class _Training:
         self.files = hooks.MetricsFiles(run, log)
         self.callbacks = hooks.Callbacks(run)
         self.progress = hooks.ProgressLines(run, self.trainer, finite)
-        self.hooks = [
+        self.hooks: list[Any] = [
             finite, self.best, self.files, self.callbacks,
             hooks.StopCheck(run, self.trainer, finite), self.progress]
 
@@ -335,9 +336,7 @@ class _Training:
                 self._save()
                 if run.evaluates:
                     metrics = self._evaluate()
-                seconds = time.monotonic() - begin
-                for hook in self.hooks:
-                    hook.on_checkpoint(seconds)
+                self._all("on_checkpoint")(time.monotonic() - begin)
             # A signal may have come after the last batch of the evaluation.
             if run.signals.received is not None:
                 raise Stopped(run.signals.received)
@@ -362,37 +361,27 @@ class _Training:
         while (step := self.run.current_step) < target:
             end = min(_next_multiple(step, interval), target)
             metrics = self.trainer.train(tf.constant(end - step))
-            for hook in self.hooks:
-                hook.on_loop(step, metrics)
+            self._all("on_loop")(step, metrics)
         self.progress.report(self.trainer.current_metrics())
 
-    def _on_step(self) -> None:
-        for hook in self.hooks:
-            hook.on_step()
+    def _all(self, method: str) -> Callable[..., None]:
+        """Returns a function that calls a method of all hooks that have it."""
+        def call(*arguments):
+            for hook in self.hooks:
+                if function := getattr(hook, method, None):
+                    function(*arguments)
 
-    def _on_parts(self, done: int, parts: int) -> None:
-        for hook in self.hooks:
-            hook.on_parts(done, parts)
-
-    def _on_compile(self, shape: int, passes: Optional[int]) -> None:
-        for hook in self.hooks:
-            hook.on_compile(shape, passes)
-
-    def _on_batch(self) -> None:
-        for hook in self.hooks:
-            hook.on_batch()
+        return call
 
     def _evaluate(self) -> dict[str, float]:
         begin = time.monotonic()
         evaluator = self.run.evaluator
-        evaluator.on_batch = self._on_batch
+        evaluator.on_batch = self._all("on_batch")
         try:
             metrics = evaluator.evaluate()
         finally:
             evaluator.on_batch = lambda: None
-        seconds = time.monotonic() - begin
-        for hook in self.hooks:
-            hook.on_evaluation(metrics, seconds)
+        self._all("on_evaluation")(metrics, time.monotonic() - begin)
         return metrics
 
     def _save(self) -> None:

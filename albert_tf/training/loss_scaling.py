@@ -12,6 +12,8 @@ of the replicas, would depend on it.
 
 import tensorflow as tf
 
+from albert_tf.training.devices import replica_variable
+
 INITIAL_SCALE = 2.0 ** 15
 SMALLEST_SCALE = 1.0
 # A loss times this is still finite in float32.
@@ -34,9 +36,9 @@ class LossScaling(tf.Module):
 
     def __init__(self):
         super().__init__(name="loss_scaling")
-        self.scale = _variable("scale", INITIAL_SCALE, tf.float32)
-        self.good_steps = _variable("good_steps", 0, tf.int64)
-        self.skipped_steps = _variable("skipped_steps", 0, tf.int64)
+        self.scale = replica_variable(INITIAL_SCALE, tf.float32, "scale")
+        self.good_steps = replica_variable(0, tf.int64, "good_steps")
+        self.skipped_steps = replica_variable(0, tf.int64, "skipped_steps")
 
     @property
     def at_smallest(self) -> tf.Tensor:
@@ -68,11 +70,3 @@ class LossScaling(tf.Module):
         """Returns the metrics `loss_scale` and `skipped_steps`."""
         return {"loss_scale": float(self.scale.numpy()),
                 "skipped_steps": float(self.skipped_steps.numpy())}
-
-
-def _variable(name, value, dtype):
-    return tf.Variable(
-        value, dtype=dtype, trainable=False, name=name,
-        # Every replica computes the same value and keeps its own copy.
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterable, Optional, Sequence
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
+from albert_tf.training.devices import replica_variable
 
 # Steps of several parts with more operations than this on each replica run in slices:
 # about 10 s on two slow cores.
@@ -85,11 +86,8 @@ class StopVotes:
 
     def __init__(self):
         self._strategy = tf.distribute.get_strategy()
-        self.own, self.mean = (
-            tf.Variable(0.0, trainable=False, name=name,
-                        synchronization=tf.VariableSynchronization.ON_READ,
-                        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-            for name in ("stop_vote", "mean_stop_vote"))
+        self.own = replica_variable(0.0, name="stop_vote")
+        self.mean = replica_variable(0.0, name="mean_stop_vote")
 
     def cast(self) -> None:
         """Votes to stop, on behalf of this worker."""
@@ -123,10 +121,7 @@ class PartSums:
 
     def __init__(self, variables: Iterable[tf.Variable], names: Iterable[str]):
         def zeros(shape):
-            return tf.Variable(
-                tf.zeros(shape), trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+            return replica_variable(tf.zeros(shape))
 
         self._sums = [zeros([]), [zeros(each.shape) for each in variables],
                       {name: zeros([2]) for name in names}]

@@ -20,6 +20,7 @@ import tf_keras
 from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
 from albert_tf.training import optimization, slices
+from albert_tf.training.devices import replica_variable
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task, WeightedValues
 from albert_tf.training.options import StepOptions
@@ -151,11 +152,7 @@ class Trainer(orbit.StandardTrainer):
         self._begin = (0.0, 0)
         # First step since the start whose loss or gradient is not finite, with float16
         # even at the smallest loss scale; -1 for none.
-        self.first_bad_step = tf.Variable(
-            -1, dtype=tf.int64, trainable=False, name="first_bad_step",
-            # Every replica computes the same value and keeps its own copy.
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        self.first_bad_step = replica_variable(-1, tf.int64, "first_bad_step")
         self.stop_votes = None
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):

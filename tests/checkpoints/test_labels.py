@@ -23,7 +23,7 @@ from albert_tf.errors import InputError
     (["b", "B", "o"], ["B", "o", "b"], [1, 2, 0])])
 def test_labels_are_matched_by_name(theirs, ours, expected, caplog):
     with caplog.at_level("INFO"):
-        assert labels.order(theirs, ours, "the-model") == expected
+        assert labels.order(tuple(theirs), tuple(ours), "the-model") == expected
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
     if expected:
         [line] = caplog.messages
@@ -33,7 +33,7 @@ def test_labels_are_matched_by_name(theirs, ours, expected, caplog):
 
 @pytest.mark.parametrize("theirs", [["LABEL_0", "LABEL_1"], []])
 def test_unnamed_labels_are_assumed_to_be_in_order(theirs, caplog):
-    assert labels.order(theirs, ["no", "yes"], "the-model") is None
+    assert labels.order(tuple(theirs), ("no", "yes"), "the-model") is None
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert record.message == (
@@ -42,8 +42,8 @@ def test_unnamed_labels_are_assumed_to_be_in_order(theirs, caplog):
 
 
 def test_other_labels_are_warned_of(caplog):
-    assert labels.order(["NEGATIVE", "POSITIVE"], ["0", "1"], "the-model") is None
-    assert labels.order(["a", "b", "c"], ["c", "d", "a"], "the-model") == [2, 1, 0]
+    assert labels.order(("NEGATIVE", "POSITIVE"), ("0", "1"), "the-model") is None
+    assert labels.order(("a", "b", "c"), ("c", "d", "a"), "the-model") == [2, 1, 0]
     first, second = (each.message for each in caplog.records
                      if each.levelname == "WARNING")
     assert first == (

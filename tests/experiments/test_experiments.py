@@ -51,7 +51,7 @@ def ran(workplace, name):
     folder, scripts = workplace
     before = len(scripts.ran)
     FLAGS.finetune, FLAGS.num_seeds = TASKS.get(name, []), SEEDS.get(name, 1)
-    importlib.import_module(f"experiments.{name}").main(["test"])
+    importlib.import_module(f"experiments.{name}").EXPERIMENT.run()
     found = json.loads((folder / "results" / f"{name}_tiny.json").read_text())
     return found, scripts.ran[before:]
 
@@ -156,7 +156,7 @@ def test_rows_of_a_table_run_apart(workplace, tmp_path):
     with flagsaver.flagsaver(results_dir=str(tmp_path), keep_results=True):
         for names in (["SOP"], ["none", "NSP"]):
             FLAGS.row = names
-            importlib.import_module("experiments.sentence_objectives").main(["test"])
+            importlib.import_module("experiments.sentence_objectives").EXPERIMENT.run()
     found = json.loads((tmp_path / "sentence_objectives_tiny.json").read_text())
     assert [each["row"] for each in found["rows"]] == ["none", "NSP", "SOP"]
     assert [each["scores"] for each in found["rows"]] == [

@@ -200,7 +200,7 @@ def test_wrong_inputs_are_refused_before_anything_runs(
     FLAGS(["test", f"--text={text}", f"--heldout_text={text}",
            f"--work_dir={tmp_path}/work", f"--results_dir={tmp_path}/results", *given])
     with pytest.raises(InputError, match=message):
-        sentence_objectives.main(["test"])
+        sentence_objectives.EXPERIMENT.run()
 
 
 def test_the_page_is_made_of_the_results_there_are():

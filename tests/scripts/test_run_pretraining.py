@@ -565,45 +565,45 @@ def test_a_mistake_gives_no_traceback():
 # ---- masks drawn while training, the sentence objective of the records -------
 
 
-@pytest.mark.slow
-def test_killed_run_with_masks_of_its_own_ends_as_the_unbroken_one(data, tmp_path):
-    """SIGKILL at a random moment, twice; depth grows meanwhile."""
+def assert_killed_ends_as_unbroken(data, tmp_path, kills, seconds, **flags):
+    """SIGKILL at a random moment, up to `seconds` behind a checkpoint, `kills` times.
+    Returns the exit statuses of these starts."""
+    statuses = []
     for name in ("unbroken", "killed"):
         folder = tmp_path / name
-        args = arguments(data, **DYNAMIC, output_dir=folder,
-                         config_overrides="num_hidden_layers=3",
-                         depth_schedule="1:0.4,2:0.3,3:0.3")
-        for _ in range(2 * (name == "killed")):
+        args = arguments(data, output_dir=folder, **flags)
+        for _ in range(kills * (name == "killed")):
             process = start(args)
-            stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))
+            stop(process, folder, signal.SIGKILL, random.uniform(0, seconds))
             process.communicate()
+            statuses.append(process.returncode)
         output = finish(start(args))
     assert "Resuming at step" in output
     assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
+    return statuses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drawn", [DYNAMIC, PERMUTATION], ids=["masks", "orders"])
+def test_killed_run_of_masks_or_orders_of_its_own_ends_as_the_unbroken_one(
+        data, tmp_path, drawn):
+    """Depth grows meanwhile."""
+    assert_killed_ends_as_unbroken(
+        data, tmp_path, 2, 0.3, config_overrides="num_hidden_layers=3",
+        depth_schedule="1:0.4,2:0.3,3:0.3", **drawn)
 
 
 @pytest.mark.slow
 def test_run_of_all_schedules_killed_in_each_phase_ends_as_the_unbroken_one(
         data, tmp_path):
-    """SIGKILL at a random moment behind each checkpoint, of which each phase has
-    one."""
-    for name in ("unbroken", "killed"):
-        folder = tmp_path / name
-        args = arguments(
-            data, output_dir=folder, save_checkpoints_steps=10,
-            config_overrides="num_hidden_layers=2", depth_schedule="1:0.3,2:0.7",
-            length_schedule="5:0.5,8:0.5",
-            max_predictions_by_length="5:2",
-            input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
-            eval_input_file="{data}/dev.tfrecord")
-        for _ in range(3 * (name == "killed")):
-            process = start(args)
-            stop(process, folder, signal.SIGKILL, random.uniform(0, 0.1))
-            process.communicate()
-            assert process.returncode == -signal.SIGKILL
-        output = finish(start(args))
-    assert "Resuming at step" in output
-    assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
+    """Each phase has a checkpoint."""
+    statuses = assert_killed_ends_as_unbroken(
+        data, tmp_path, 3, 0.1, save_checkpoints_steps=10,
+        config_overrides="num_hidden_layers=2", depth_schedule="1:0.3,2:0.7",
+        length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
+        input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
+        eval_input_file="{data}/dev.tfrecord")
+    assert statuses == [-signal.SIGKILL] * 3
 
 
 def test_evaluation_keeps_the_masks_that_its_records_have(results, data):
@@ -679,23 +679,6 @@ def test_either_objective_starts_from_the_other(results):
     assert "new, start from random values: permutation/query_vector" in log
     log = results.ok("masks from orders")["log"]
     assert "dropped, not used by this model: permutation/query_vector" in log
-
-
-@pytest.mark.slow
-def test_killed_run_of_orders_ends_as_the_unbroken_one(data, tmp_path):
-    """SIGKILL at a random moment, twice; depth grows meanwhile."""
-    for name in ("unbroken", "killed"):
-        folder = tmp_path / name
-        args = arguments(data, **PERMUTATION, output_dir=folder,
-                         config_overrides="num_hidden_layers=3",
-                         depth_schedule="1:0.4,2:0.3,3:0.3")
-        for _ in range(2 * (name == "killed")):
-            process = start(args)
-            stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))
-            process.communicate()
-        output = finish(start(args))
-    assert "Resuming at step" in output
-    assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
 
 
 # ---- several workers -------------------------------------------------------

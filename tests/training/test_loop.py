@@ -955,8 +955,10 @@ def test_signal_between_two_parts_gives_the_step_up(tmp_path, data, monkeypatch)
 
     def train(name, stop_at=None):
         run = make_run(tmp_path / name, (data[0], None), **options)
-        monkeypatch.setattr(hooks.FiniteCheck, "on_parts", lambda self, done, parts: (
-            done, run.current_step) == stop_at and setattr(run.signals, "received", 15))
+        monkeypatch.setattr(
+            hooks.FiniteCheck, "on_parts", lambda self, done, parts: (
+                done, run.current_step) == stop_at and setattr(
+                    run.signals, "received", 15), raising=False)
         run.train()
 
     train("whole")
@@ -980,7 +982,7 @@ def test_signal_in_an_evaluation_stops_between_two_batches(
         if early or len(batches) == run.evaluator.num_steps:
             run.signals.received = 15
 
-    monkeypatch.setattr(hooks.FiniteCheck, "on_batch", on_batch)
+    monkeypatch.setattr(hooks.FiniteCheck, "on_batch", on_batch, raising=False)
     with pytest.raises(Stopped):
         run.train()
     assert len(batches) == (1 if early else run.evaluator.num_steps)
