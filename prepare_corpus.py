@@ -142,7 +142,7 @@ def preparation_options() -> prepare.Options:
             checks.say_unused(names, FLAGS.input_format in formats,
                               f"with --input_format={FLAGS.input_format}")
     language = sentences.check_language(FLAGS.language)
-    if language.split("-")[0] not in _WITHOUT_MARKS:
+    if language not in _WITHOUT_MARKS:
         logging.warning(
             "--language=%s: tokenizers strip accents and other combining marks by "
             "default, which changes words (German schön becomes schon, Japanese ガ "

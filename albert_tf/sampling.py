@@ -1,4 +1,5 @@
-"""Mixes sources of text, such as languages, in more even shares than those they have.
+"""Mixes sources of text, such as languages, in more even shares than those they have;
+draws random samples.
 
     times = times_of({"en/*": 9000, "fi/*": 1000}, 0.7)   # {"en/*": 0.915, "fi/*": 1.768}
     copies = Copies(times, seed=1)
@@ -14,9 +15,24 @@ large ones left out.
 import collections
 import math
 import random
-from typing import Mapping, Optional, Sequence
+from typing import Iterable, Mapping, Optional, Sequence, TypeVar
 
 from albert_tf.errors import InputError
+
+T = TypeVar("T")
+
+
+def sample(items: Iterable[T], size: int, seed: int) -> list[T]:
+    """Returns all items, or a uniform random sample of `size` of them if there are more
+    (Vitter 1985, "Random sampling with a reservoir", algorithm R)."""
+    draw = random.Random(seed)
+    chosen: list[T] = []
+    for number, item in enumerate(items):
+        if number < size:
+            chosen.append(item)
+        elif (place := draw.randrange(number + 1)) < size:
+            chosen[place] = item
+    return chosen
 
 
 def is_wanted(exponent: Optional[float], sources: Mapping[str, Sequence[str]]) -> bool:

@@ -118,9 +118,6 @@ class Job:
         """Writes the part of a unit, and its counts."""
         self.folder.keep(name, self.format, part, counts)
 
-    def part_of(self, name: str) -> str:
-        return f"{name}{self.format}"
-
 
 def _name(task: int, unit: int) -> str:
     return f"unit-{task:06d}-{unit:06d}"
@@ -147,10 +144,9 @@ def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
            on_load: Callable[[], None] = lambda: None) -> Iterator[Row]:
     """Yields the rows of texts while they are read, at most `held` texts at a time;
     `on_load` is called before the model is loaded."""
-    job = _job(model, options, WorkFolder(""), ".jsonl",
-               formats.read(model, vocabulary=vocabulary))
-    job = dataclasses.replace(
-        job, unit_texts=held, vocabulary=vocabulary, read=read)
+    job = _job(formats.read(model, vocabulary=vocabulary), model, options,
+               folder=WorkFolder(""), format=".jsonl", vocabulary=vocabulary,
+               unit_texts=held, read=read)
     extractor, total, all_cut = None, 0, 0
     for unit in job.units((0, tuple(paths))):
         if extractor is None:
@@ -171,17 +167,16 @@ def _report_cut(job: Job, cut: int, total: int) -> None:
             "" if PIECES in job.options.pooling else "; --windows reads all of a text")
 
 
-def _job(model: str, options: Options, folder: WorkFolder, format: str,
-         checkpoint: Checkpoint) -> Job:
-    """Returns the job for a model, with the options' defaults filled in."""
+def _job(checkpoint: Checkpoint, model: str, options: Options, **fields: Any) -> Job:
+    """Returns the job for a model, with the options' defaults filled in; `fields` are
+    the other fields of Job."""
     if checkpoint.vocabulary is None:
         raise InputError(f"--model={model}: its folder holds no vocabulary; "
                          "give --spm_model_file or --vocab_file.")
     options = options.of(checkpoint)
     vectors = 1 if PIECES in options.pooling else len(options.pooling)
-    return Job(model, options, folder, format, unit_texts=Job.unit_texts,
-               text_bytes=4 * checkpoint.config.hidden_size * len(options.layers)
-               * vectors)
+    return Job(model, options, **fields, text_bytes=(
+        4 * checkpoint.config.hidden_size * len(options.layers) * vectors))
 
 
 def _extractor(job: Job):
@@ -233,9 +228,8 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
         files.make_directory(os.path.dirname(output_file) or ".", "--output_file")
     # 2. Read the model's config, and check all inputs.
     checkpoint = formats.read(model, vocabulary=vocabulary)
-    job = _job(model, options, folder, kind.end, checkpoint)
-    job = dataclasses.replace(
-        job, unit_texts=unit_texts, vocabulary=vocabulary, read=read)
+    job = _job(checkpoint, model, options, folder=folder, format=kind.end,
+               vocabulary=vocabulary, unit_texts=unit_texts, read=read)
     tasks = tasks_of(input_files)
     if runner:
         from albert_tf.features import beam
@@ -305,7 +299,7 @@ def _compute(job: Job, tasks: Iterable[Task], texts: Optional[int]) -> list[str]
 
 def _join(job: Job, names: Sequence[str], output_file: str) -> None:
     """Joins all parts to the output."""
-    paths = [job.folder.file(job.part_of(name)) for name in names]
+    paths = [job.folder.file(f"{name}{job.format}") for name in names]
     missing = [path for path in paths if not os.path.exists(path)]
     if missing:
         raise RuntimeError(f"{len(missing)} parts are missing, such as {missing[0]}.")

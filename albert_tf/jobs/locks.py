@@ -45,10 +45,10 @@ def hold(folder: str, flag: str = "", name: str = LOCK_FILE, beat: float = BEAT,
     Raises InputError if a different run holds it. `flag` is the flag that names the
     folder, if there is one. `beat` and `patience`, in seconds, are for object stores.
     """
-    path = os.path.join(folder, name)
+    path, named = os.path.join(folder, name), f"{flag}={folder}" if flag else folder
     if files.is_remote(folder):
-        return _remote(path, folder, flag, beat, patience)
-    return _local(path, folder, flag)
+        return _remote(path, named, beat, patience)
+    return _local(path, named)
 
 
 def _owner() -> dict[str, object]:
@@ -56,23 +56,19 @@ def _owner() -> dict[str, object]:
             "since": time.strftime("%Y-%m-%d %H:%M:%S")}
 
 
-def _named(flag: str, folder: str) -> str:
-    return f"{flag}={folder}" if flag else folder
-
-
-def _refusal(folder: str, flag: str, owner: dict) -> InputError:
+def _refusal(named: str, owner: dict) -> InputError:
     known = all(key in owner for key in ("host", "process", "since"))
     return InputError(
-        f"{_named(flag, folder)}: another run is using this folder"
+        f"{named}: another run is using this folder"
         + (f" (process {owner['process']} on {owner['host']}, since {owner['since']})"
            if known else "") + "; wait for it, stop it, or give a different folder.")
 
 
-def _check_ours(content: bytes, path: str, flag: str, folder: str) -> None:
+def _check_ours(content: bytes, path: str, named: str) -> None:
     """Raises InputError if a different program wrote the lock file."""
     if content and not {"host", "process"} <= _parsed(content).keys():
         raise InputError(
-            f"{_named(flag, folder)}: {path} is not the lock of a run, which would "
+            f"{named}: {path} is not the lock of a run, which would "
             "replace it; move that file away, or give a different folder.")
 
 
@@ -85,23 +81,24 @@ def _parsed(content: bytes) -> dict:
 
 
 @contextlib.contextmanager
-def _local(path: str, folder: str, flag: str) -> Iterator[None]:
-    with _opened(path, _named(flag, folder)) as stream:
+def _local(path: str, named: str) -> Iterator[None]:
+    """Holds the lock file at `path`. `named` is the folder with its flag, for errors."""
+    with _opened(path, named) as stream:
         try:
             _lock(stream)
         except BlockingIOError as error:
             stream.seek(0)
-            raise _refusal(folder, flag, _parsed(stream.read())) from error
+            raise _refusal(named, _parsed(stream.read())) from error
         except OSError as error:
             # Some network file systems do not support locks.
             logging.warning("%s cannot be locked (%s). Make sure that no other run "
-                            "writes to %s.", path, error.strerror, folder)
+                            "writes to %s.", path, error.strerror, os.path.dirname(path))
         if not os.path.exists(path) or not os.path.samestat(
                 os.fstat(stream.fileno()), os.stat(path)):
             # It was opened just before the run that held it ended and removed it.
-            raise _refusal(folder, flag, {})
+            raise _refusal(named, {})
         stream.seek(0)
-        _check_ours(stream.read(), path, flag, folder)
+        _check_ours(stream.read(), path, named)
         stream.truncate(0)
         stream.write(json.dumps(_owner()).encode() + b"\n")
         stream.flush()
@@ -141,8 +138,7 @@ def _opened(path: str, named: str) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _remote(path: str, folder: str, flag: str, beat: float, patience: float
-            ) -> Iterator[None]:
+def _remote(path: str, named: str, beat: float, patience: float) -> Iterator[None]:
     mine = {**_owner(), "id": os.urandom(8).hex()}
 
     def read() -> bytes:
@@ -158,7 +154,7 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
         files.write(path, json.dumps({**mine, "beat": count}).encode())
 
     content = read()
-    _check_ours(content, path, flag, folder)
+    _check_ours(content, path, named)
     if content:
         logging.info("%s exists. Waiting %.0f s to see whether another run is still "
                      "using this folder.", path, patience)
@@ -169,12 +165,12 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
             if not now:
                 break  # That run has ended.
             if now != content:
-                raise _refusal(folder, flag, _parsed(now))
+                raise _refusal(named, _parsed(now))
     write(0)
     time.sleep(min(beat / 5, 2.0))
     # If two runs found no lock, the last one that writes it holds it.
     if not is_mine():
-        raise _refusal(folder, flag, _parsed(read()))
+        raise _refusal(named, _parsed(read()))
     ended = threading.Event()
 
     def beats():
@@ -186,7 +182,7 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
                     logging.error(
                         "%s: another run has taken this folder over, because the lock "
                         "of this one was not renewed for %.0f s. Stop one of them.",
-                        _named(flag, folder), patience)
+                        named, patience)
                     return
                 write(count)
             except Exception as error:  # The store may be unavailable for a while.

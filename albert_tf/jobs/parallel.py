@@ -272,24 +272,13 @@ def _start_helpers() -> None:
     try:
         # It ends by unblocking Ctrl-C, and the fork server would start it.
         resource_tracker.ensure_running()
-        with _signals_wait(signal.SIGINT):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
             forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
         sys.warnoptions.remove(quiet)
-
-
-@contextlib.contextmanager
-def _signals_wait(*numbers: int) -> Iterator[None]:
-    """Delays signals, by default SIGINT and SIGTERM, until the end of the block."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, numbers or (signal.SIGINT, signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # ---- in a worker -------------------------------------------------------------

@@ -27,7 +27,7 @@ from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, report, summary_files, summary_of)
+    CorpusCounts, publish, report, summary_files, summary_of)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
@@ -156,12 +156,7 @@ def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer,
     instance_counts.merge(result["made"])
     check_number(instance_counts.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, instance_counts)
-    moves = {result["shards"][str(shard)]: path
-             for shard, path in enumerate(options.output_files)}
-    for number, (path, content) in enumerate(
-            summary_files(summary, options, picture).items()):
-        moves[job.file(f"summary-{number}")] = path
-        files.write(job.file(f"summary-{number}"), content)
-    for whole, path in moves.items():
-        files.move(whole, path)
+    publish({result["shards"][str(shard)]: path
+             for shard, path in enumerate(options.output_files)},
+            summary_files(summary, options, picture), job.file)
     return summary

@@ -17,7 +17,7 @@ from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount
 from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
 from albert_tf.pretraining_data.options import DataOptions, SHARD
-from albert_tf.pretraining_data.plans import SlicePosition, finish, plan_chunks
+from albert_tf.pretraining_data.plans import PLAN, SlicePosition, finish, plan_chunks
 from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, long_lines, summary_paths)
@@ -135,7 +135,6 @@ def check_number(made: dict[str, Any], options: DataOptions) -> None:
 _FILES, _BLOCK_BYTES = 4, 1 << 16  # the files in the sample, and the bytes of each
 _COPIES = 8  # the most walks over each document of the sample
 _FRAME_BYTES = 16  # the length and the checksums of a record
-_PLAN_BYTES = 50  # the size of an instance in unfinished work
 _MEMORY_OF_PIECE = 9  # bytes for a token if all documents are held as lists
 
 
@@ -143,7 +142,6 @@ _MEMORY_OF_PIECE = 9  # bytes for a token if all documents are held as lists
 class Estimate:
     """The expected size of a data set, accurate to about 20 %."""
 
-    text_bytes: int
     pieces: float
     instances: float
     record_bytes: float  # of all instances together
@@ -162,8 +160,8 @@ def estimate(options: DataOptions, encoder: PieceEncoder,
     pieces = int(sample.sentence_lengths.sum())
     instances = made["instances"] * scale * options.dupe_factor / copies
     return Estimate(
-        text_bytes, pieces * scale, instances, instances * _record_bytes(options, ids),
-        pieces * scale * ids.itemsize + instances * _PLAN_BYTES,
+        pieces * scale, instances, instances * _record_bytes(options, ids),
+        pieces * scale * ids.itemsize + instances * PLAN.itemsize,
         long_lines(pieces, len(sample.sentence_lengths), made, options))
 
 

@@ -81,10 +81,7 @@ class PieceEncoder:
         if self.tokenizer.uses_sentencepiece:
             codes, lengths = self._encode_sentencepiece(lines)
         else:
-            code_of = self._code_of
-            codes, lengths = _flat(
-                [[code_of[piece] for piece in pieces]
-                 for pieces in self.tokenizer.tokenize_batch(lines)], self.dtype)
+            codes, lengths = _flat(self._codes_of_tokens(lines), self.dtype)
         unknown = int(np.count_nonzero(codes >> 1 == self.tokenizer.unk_id))
         return EncodedLines(codes, lengths, unknown)
 
@@ -97,8 +94,10 @@ class PieceEncoder:
             return codes, lengths
         bounds = sums_before(lengths)
         rows = np.searchsorted(bounds, open_at, side="right") - 1
-        again = self._encode_as_strings(
-            lines, np.unique(rows[ids[open_at] == self.tokenizer.unk_id]).tolist())
+        # The codes of lines in which the text of tokens matters, by line number.
+        unknown = np.unique(rows[ids[open_at] == self.tokenizer.unk_id]).tolist()
+        again = dict(zip(
+            unknown, self._codes_of_tokens([lines[row] for row in unknown])))
         # `counts` is the number of codes that replace each id; `others` are the codes
         # for the ids at `open_at`.
         counts = np.ones(len(ids), np.int64)
@@ -121,13 +120,11 @@ class PieceEncoder:
         codes[np.repeat(is_other, counts)] = others
         return codes, np.diff(sums_before(counts)[bounds]).astype(np.uint32)
 
-    def _encode_as_strings(
-            self, lines: list[str], rows: list[int]) -> dict[int, list[int]]:
-        """Returns line number → codes for lines in which the text of tokens matters."""
+    def _codes_of_tokens(self, lines: list[str]) -> list[list[int]]:
+        """Returns the codes of each line, by the text of its tokens."""
         code_of = self._code_of
-        return {row: [code_of[piece] for piece in pieces]
-                for row, pieces in zip(rows, self.tokenizer.tokenize_batch(
-                    [lines[row] for row in rows]))}
+        return [[code_of[piece] for piece in pieces]
+                for pieces in self.tokenizer.tokenize_batch(lines)]
 
 
 class _Codes(dict):

@@ -23,7 +23,6 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.errors import InputError, Interruption
 from albert_tf.masking.batched import mask_batch
@@ -38,7 +37,7 @@ from albert_tf.pretraining_data.shuffle import (
     Shards, Unit, fragment_name, shard_name, unit_name)
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, report, summary_files, summary_of,
+    CorpusCounts, InstanceCounts, publish, report, summary_files, summary_of,
     summary_paths)
 from albert_tf.pretraining_data.token_store import TokenStore, write_part
 from albert_tf.jobs.progress import Progress
@@ -206,7 +205,10 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
                      or isinstance(error, Interruption)):
         with parallel.WorkerPool(worker, workers) as pool:
             summary = _make(worker, pool, spans, sizes)
-        _publish(options, folder, summary_files(summary, options, picture))
+        # A shard that is not there was moved before the run was stopped.
+        publish({whole: path for shard, path in enumerate(options.output_files)
+                 if os.path.exists(whole := folder.file(shard_name(shard)))},
+                summary_files(summary, options, picture), folder.file)
     report(options, summary, time.monotonic() - started)
     return summary
 
@@ -262,19 +264,6 @@ def _write(units: Sequence[Unit], num_instances: int, outputs: Sequence[str],
         done += unit.end_rank - unit.first_rank
         progress.update(done)
     shards.finish()
-
-
-def _publish(options: DataOptions, folder: WorkFolder,
-             summary: dict[str, bytes]) -> None:
-    """Gives files their final names once all are complete."""
-    moves = {folder.file(shard_name(shard)): path
-             for shard, path in enumerate(options.output_files)}
-    for number, (path, content) in enumerate(summary.items()):
-        moves[folder.file(f"summary-{number}")] = path
-        files.write(folder.file(f"summary-{number}"), content)
-    for finished, path in moves.items():
-        if os.path.exists(finished):  # Else it was moved before the run was stopped.
-            files.move(finished, path)
 
 
 def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:

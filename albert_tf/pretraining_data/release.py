@@ -24,7 +24,7 @@ from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, report, summary_files, summary_of)
 from albert_tf.jobs.progress import Progress, duration
-from albert_tf.records.spec import FeatureSpec, pretraining_spec
+from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -99,7 +99,7 @@ def make_records(
     """
     rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
     pieces = Pieces.of(tokenizer.vocab, rule)
-    spec: FeatureSpec = pretraining_spec(
+    spec = pretraining_spec(
         options.instances.max_seq_length,
         options.instances.masking.num_prediction_slots)
     counts = InstanceCounts(options.instances.max_seq_length)

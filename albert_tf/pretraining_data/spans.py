@@ -191,9 +191,9 @@ def _text_blocks(path: str, start: int, limit: float,
                  prepare: Callable[[list[str]], list[str]], block_bytes: int,
                  max_line_bytes: int) -> Iterator[tuple[list[str], np.ndarray]]:
     """Yields the prepared lines of a text file, and the bytes at which they begin."""
-    for block in _blocks(path, start, limit, block_bytes, max_line_bytes):
-        ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 10)
-        yield prepare(_decoded(path, block)), block.offset + np.concatenate(
+    for offset, data in _blocks(path, start, limit, block_bytes, max_line_bytes):
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+        yield prepare(_decoded(path, offset, data)), offset + np.concatenate(
             [[0], ends + 1])
 
 
@@ -238,17 +238,10 @@ def _with_blanks(lines: list[str], rows: list[int], before: int
         yield [line for line, _ in kept], np.array([row for _, row in kept], np.int64)
 
 
-class _Block(NamedTuple):
-    """Complete lines of a file, and the byte at which they begin."""
-
-    offset: int
-    data: bytes
-
-
 def _blocks(path: str, start: int, limit: float, block_bytes: int,
-            max_line_bytes: int) -> Iterator[_Block]:
-    """Yields blocks of the lines of a file that begin at byte `start` or later; none if
-    there is no such line before byte `limit`."""
+            max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yields blocks of complete lines, and the byte at which each begins, for the lines
+    of a file that begin at byte `start` or later; none if none is before `limit`."""
     with files.open_binary(path) as raw:
         stream = text_files.decompressed(path, raw)
         offset = 0
@@ -277,7 +270,7 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
             end = data.rfind(b"\n") + 1
             if end:
                 content = b"".join((*parts, data[:end]))
-                yield _Block(offset, content)
+                yield offset, content
                 offset += len(content)
                 parts, length = [], 0
             if end < len(data):
@@ -285,7 +278,7 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
                 length += len(data) - end
             if not data:
                 if parts:
-                    yield _Block(offset, b"".join(parts))
+                    yield offset, b"".join(parts)
                 return
 
 
@@ -303,14 +296,13 @@ def _read(path: str, stream: BinaryIO, offset: int, size: int) -> bytes:
         raise text_files.damaged(path, _line_number(path, offset) - 1, error) from error
 
 
-def _decoded(path: str, block: _Block) -> list[str]:
+def _decoded(path: str, offset: int, data: bytes) -> list[str]:
     """Returns the lines of a block without the "\\n" at their ends."""
-    data = block.data
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _not_text(path, block, error) from error
-    if not block.offset:
+        raise _not_text(path, offset, error) from error
+    if not offset:
         text = text.removeprefix("\ufeff")
     lines = text.split("\n")
     if data.endswith(b"\n"):
@@ -318,14 +310,14 @@ def _decoded(path: str, block: _Block) -> list[str]:
     if "\0" in text:
         for index, line in enumerate(lines):
             if text_files.is_binary(line):
-                raise text_files.binary(path, _line_number(path, block.offset) + index)
+                raise text_files.binary(path, _line_number(path, offset) + index)
     return lines
 
 
-def _not_text(path: str, block: _Block, error: UnicodeDecodeError) -> InputError:
-    data = block.data
+def _not_text(path: str, offset: int, error: UnicodeDecodeError) -> InputError:
+    data = error.object
     start = data.rfind(b"\n", 0, error.start) + 1
-    number = _line_number(path, block.offset + start)
+    number = _line_number(path, offset + start)
     if _CONTROL.search(data, max(0, error.start - 2048), error.start + 2048):
         return text_files.binary(path, number)
     return text_files.not_utf8(path, number, error.start - start + 1, error.reason)

@@ -8,12 +8,12 @@ import collections
 import dataclasses
 import json
 import os
-from typing import Any, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 import numpy as np
 from absl import logging
 
-from albert_tf import pictures
+from albert_tf import files, pictures
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
 from albert_tf.pretraining_data.instances import DocumentInstances
@@ -332,6 +332,18 @@ def summary_files(summary: dict[str, Any], options: DataOptions,
 
         contents[as_picture] = draw_summary(summary, figures(text, summary))
     return contents
+
+
+def publish(outputs: Mapping[str, str], contents: Mapping[str, bytes],
+            file: Callable[[str], str]) -> None:
+    """Gives outputs (path → final path) and the summary's files (summary_files) their
+    final names once all are complete; `file` returns where unfinished files are."""
+    moves = dict(outputs)
+    for number, (path, content) in enumerate(contents.items()):
+        moves[file(f"summary-{number}")] = path
+        files.write(file(f"summary-{number}"), content)
+    for whole, path in moves.items():
+        files.move(whole, path)
 
 
 def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> None:

@@ -49,7 +49,7 @@ _SUSPICIOUS_BYTES = 300
 _CLAUSE_END = re.compile(r"[，、；：,;:…。！？]")
 
 
-def check_language(code: str, flag: str = "--language") -> str:
+def check_language(code: str) -> str:
     """Returns the language in a code such as "en", "pt-BR" or "zh_Hans".
 
     Raises InputError for an unknown code.
@@ -57,8 +57,8 @@ def check_language(code: str, flag: str = "--language") -> str:
     language = re.split("[-_]", code.strip().lower())[0]
     if language not in LANGUAGES:
         raise InputError(
-            f"{flag}={code} is not a known language code; give an ISO 639 code such as "
-            "en, de, zh or ja.")
+            f"--language={code} is not a known language code; give an ISO 639 code such "
+            "as en, de, zh or ja.")
     return language
 
 

@@ -186,18 +186,11 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True,
     """
     if not texts:
         return []
-    lines = [_quoted(" ".join(text.split()), rules) for text in texts]
-    whole = "\n".join(lines)
+    whole = "\n".join([_quoted(" ".join(text.split()), rules) for text in texts])
     if strip_accents and not whole.isascii():
-        changed = [i for i, line in enumerate(lines) if not line.isascii()]
-        plain = _without_combining(unicodedata.normalize(
-            "NFKD", "\n".join([lines[i] for i in changed])), rules.all_marks)
-        for i, line in zip(changed, plain.split("\n")):
-            lines[i] = line
-        if not lower:
-            return lines
-        whole = "\n".join(lines)
-    return rules.lowered(whole).split("\n") if lower else lines
+        whole = _without_combining(
+            unicodedata.normalize("NFKD", whole), rules.all_marks)
+    return (rules.lowered(whole) if lower else whole).split("\n")
 
 
 @functools.lru_cache(maxsize=None)

@@ -12,12 +12,12 @@ therefore tokenized as before, and the model's embeddings still belong to their 
 
 import collections
 import itertools
-import random
 import re
 from typing import Iterable, NamedTuple
 
 import sentencepiece
 
+from albert_tf import sampling
 from albert_tf.errors import InputError
 from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.cleaning import preprocess_batch
@@ -79,7 +79,9 @@ def extend(model_file: str, lines: Iterable[str], options: Options = Options()
             "log probabilities; give a released model or one from "
             "train_sentencepiece.py.")
     strip_accents = not keeps_accents(model)
-    lines = _sample(lines, options.input_sentence_size)
+    # A sample of the lines that are not blank, in their order.
+    lines = [line for _, line in sorted(sampling.sample(
+        enumerate(filter(str.strip, lines)), options.input_sentence_size, seed=0))]
     domain = sentencepiece.SentencePieceProcessor(
         model_proto=train_sentencepiece.train(lines, train_sentencepiece.Options(
             len(proto.pieces) + options.num_pieces, options.do_lower_case,
@@ -129,16 +131,3 @@ def _gains(proto, old, own, texts: Iterable[str]) -> list[tuple[int, str, tuple]
             if len(parts) > 1 and old.unk_id() not in parts:
                 gains.append((count * (len(parts) - 1), piece, tuple(parts)))
     return gains
-
-
-def _sample(lines: Iterable[str], size: int) -> list[str]:
-    """Returns a uniform random sample of up to `size` lines that are not blank, in
-    their order (Vitter's algorithm R)."""
-    generator = random.Random(0)
-    sample: list[tuple[int, str]] = []
-    for number, line in enumerate(filter(str.strip, lines)):
-        if number < size:
-            sample.append((number, line))
-        elif (place := generator.randrange(number + 1)) < size:
-            sample[place] = (number, line)
-    return [line for _, line in sorted(sample)]

@@ -326,9 +326,7 @@ def _join_quotes(chars: Flat, starts: tf.Tensor, ends: tf.Tensor, code: int
     return chars.where(~second), starts[~second], ends[~second]
 
 
-@functools.lru_cache(maxsize=None)
-def _cleaning(lower: bool, strip_accents: bool, rules: Rules = ORIGINAL) -> Cleaning:
-    return Cleaning(lower, strip_accents, rules)
+_cleaning = functools.cache(Cleaning)
 
 
 class TokenizerOps(tf.Module):
@@ -376,8 +374,9 @@ class SentencePieceOps(TokenizerOps):
         self._cleaning = _cleaning(
             tokenizer.do_lower_case, tokenizer.strip_accents, tokenizer.rules)
         self.prepare = traced(self._cleaning)
-        self.pieces, self.ids = traced(self._pieces), traced(
-            lambda texts: self._tokens(texts)[0])
+        # The model's own tokens, strings [N, (tokens)], for prepared texts.
+        self.pieces = traced(lambda texts: self._model.tokenize(texts))
+        self.ids = traced(lambda texts: self._tokens(texts)[0])
         self.tokens = traced(self._tokens)
         self._vocab = list(tokenizer.vocab)
         self._is_bytes = np.array(
@@ -396,10 +395,6 @@ class SentencePieceOps(TokenizerOps):
         digits = "".join(f"\\x{{{code:x}}}" for code in range(_CODES)
                          if chr(code).isdigit())
         self._digit_comma = f"(?s).*[{digits}],"
-
-    def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the model's own tokens, strings [N, (tokens)], for prepared texts."""
-        return self._model.tokenize(texts)
 
     def comparable(self, codes: tf.Tensor) -> tf.Tensor:
         """Returns each character after cleaning; -2 if it becomes none or several."""
@@ -634,9 +629,7 @@ def _joined(starts, ends, is_mark, rows):
         (tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None])))[1]
 
 
-@functools.lru_cache(maxsize=None)
-def _splitting(lower: bool, strip_accents: bool, rules: Rules = ORIGINAL) -> Splitting:
-    return Splitting(lower, strip_accents, rules)
+_splitting = functools.cache(Splitting)
 
 
 class WordPieceOps(TokenizerOps):

@@ -12,7 +12,8 @@ from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
     Located, PreparedText, Rules, SourcedChar, preprocess_batch, preprocess_text,
     preprocess_with_sources)
-from albert_tf.tokenization.tokenizer_json import UNDERLINE, model_proto
+from albert_tf.tokenization.tokenizer_json import (
+    UNDERLINE, ends_in_digit_comma, model_proto)
 
 _SPACE = UNDERLINE + " "
 
@@ -53,7 +54,7 @@ class SentencePieceMixin:
         # If a row has one of these ids, its final ids may differ. An unknown token can
         # end in a digit and a comma too, or be "[CLS]".
         self._unsafe_ids = frozenset(
-            i for piece, i in vocab.items() if _ends_in_digit_comma(piece)) | {unk_id}
+            i for piece, i in vocab.items() if ends_in_digit_comma(piece)) | {unk_id}
         # A model trained without padding lacks this token; its name is then "<pad>".
         return vocab, pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
 
@@ -149,7 +150,7 @@ class SentencePieceMixin:
     def _split_digit_commas(self, pieces: list[str]) -> list[str]:
         result: list[str] = []
         for piece in pieces:
-            if not _ends_in_digit_comma(piece):
+            if not ends_in_digit_comma(piece):
                 result.append(piece)
                 continue
             parts = self._encode(piece[:-1].replace(UNDERLINE, ""), str)
@@ -231,10 +232,6 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
     raise InputError(
         f"{model_file}: not a SentencePiece model ({problem}); give a released .model "
         "file or one from train_sentencepiece.py.")
-
-
-def _ends_in_digit_comma(piece: str) -> bool:
-    return piece[-1] == "," and len(piece) > 1 and piece[-2].isdigit()
 
 
 def _without_space(text: str) -> str:

@@ -12,8 +12,7 @@ import base64
 import functools
 import math
 import sys
-import unicodedata
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
@@ -62,7 +61,8 @@ def is_file(path: str) -> bool:
         return is_json(stream.read(256))
 
 
-def _is_split(piece: str) -> bool:
+def ends_in_digit_comma(piece: str) -> bool:
+    """Returns whether the digit-comma rule splits a token."""
     return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
@@ -75,9 +75,8 @@ def read(path: str) -> dict[str, Any]:
     Raises InputError for a different model or a damaged file.
     """
     value = text_files.read_object(path)
-    model = value.get("model")
-    kind = model.get("type") if isinstance(model, dict) else None
-    vocab = model.get("vocab") if isinstance(model, dict) else None
+    model = value["model"] if isinstance(value.get("model"), dict) else {}
+    kind, vocab = model.get("type"), model.get("vocab")
     if kind not in ("Unigram", "WordPiece"):
         raise InputError(
             f"{path}: its model is {kind or 'not named'}, but only the types Unigram "
@@ -178,8 +177,8 @@ def to_sentencepiece(path: str) -> bytes:
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: its added_tokens or precompiled_charsmap are "
                          "damaged; copy or download it again.") from error
-    lowered = [score for piece, score in vocab if _is_split(piece)]
-    ordinary = [score for piece, score in vocab if not _is_split(piece)]
+    lowered = [score for piece, score in vocab if ends_in_digit_comma(piece)]
+    ordinary = [score for piece, score in vocab if not ends_in_digit_comma(piece)]
     # The program that wrote the file may or may not have subtracted the penalty.
     penalty = _PENALTY if lowered and max(lowered) < min(ordinary) - 50 else 0.0
     for i, (piece, score) in enumerate(vocab):
@@ -193,8 +192,8 @@ def to_sentencepiece(path: str) -> bytes:
             kind = kinds.USER_DEFINED
         else:
             kind = kinds.NORMAL
-        proto.pieces.add(piece=piece, type=kind,
-                        score=score + penalty if _is_split(piece) else score)
+        proto.pieces.add(piece=piece, type=kind, score=(
+            score + penalty if ends_in_digit_comma(piece) else score))
     names = [piece for piece, _ in vocab]
     proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
     proto.trainer_spec.unk_id = unk_id
@@ -239,10 +238,6 @@ def _class_of(test) -> str:
         for first, last in ranges) + "]"
 
 
-def _is_combining(char: str) -> bool:
-    return unicodedata.combining(char) != 0
-
-
 def from_sentencepiece(model_file: str, do_lower_case: bool = True,
                        strip_accents: bool = True, rules: Rules = ORIGINAL
                        ) -> dict[str, Any]:
@@ -265,7 +260,7 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
         steps += [replaced(f"{space}+", " "), replaced("^ | $", "")]
     if strip_accents:
         steps += [{"type": "NFKD"}, {"type": "StripAccents"} if rules.all_marks else
-                  replaced(_class_of(_is_combining), "")]
+                  replaced(_class_of(ORIGINAL.is_combining), "")]
     if do_lower_case:
         steps.append({"type": "Lowercase"})
     table = model.normalizer_spec.precompiled_charsmap
@@ -277,20 +272,13 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
               else replaced("^ | $", "")]
     spaces = {"type": "Metaspace", "replacement": UNDERLINE, "prepend_scheme": "always",
               "split": True}
-    return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [
-            {"id": ids[piece], "content": piece, "single_word": False, "lstrip": False,
-             "rstrip": False, "normalized": False, "special": True}
-            for piece in SPECIAL if piece in ids],
-        "normalizer": {"type": "Sequence", "normalizers": steps},
-        "pre_tokenizer": spaces, "decoder": spaces,
-        "post_processor": _pairs(ids["[CLS]"], ids["[SEP]"]),
-        "model": {"type": "Unigram", "unk_id": model.trainer_spec.unk_id,
-                  "vocab": [[piece.piece, piece.score - _PENALTY
-                             if _is_split(piece.piece) else piece.score]
-                            for piece in model.pieces],
-                  "byte_fallback": model.trainer_spec.byte_fallback}}
+    return _content(
+        ids, SPECIAL, {"type": "Sequence", "normalizers": steps}, spaces, spaces,
+        {"type": "Unigram", "unk_id": model.trainer_spec.unk_id,
+         "vocab": [[piece.piece, piece.score - _PENALTY
+                    if ends_in_digit_comma(piece.piece) else piece.score]
+                   for piece in model.pieces],
+         "byte_fallback": model.trainer_spec.byte_fallback})
 
 
 def from_word_pieces(vocab: Mapping[str, int], do_lower_case: bool, strip_accents: bool,
@@ -298,29 +286,23 @@ def from_word_pieces(vocab: Mapping[str, int], do_lower_case: bool, strip_accent
     """Returns the content of a tokenizer.json that tokenizes as FullTokenizer does with
     a WordPiece vocabulary."""
     lower = [{"type": "Lowercase"}] if do_lower_case else []
-    return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [
-            {"id": vocab[piece], "content": piece, "single_word": False,
-             "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-            for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-            if piece in vocab],
-        "normalizer": {"type": "Sequence", "normalizers": [
-            {"type": "NFD"}, *lower, {"type": "StripAccents"}]} if rules.all_marks else {
-                "type": "BertNormalizer", "clean_text": rules.clean,
-                "handle_chinese_chars": rules.split_chinese,
-                "strip_accents": strip_accents, "lowercase": do_lower_case},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "post_processor": _pairs(vocab["[CLS]"], vocab["[SEP]"]),
-        "model": {"type": "WordPiece", "unk_token": "[UNK]",
-                  "continuing_subword_prefix": "##",
-                  "max_input_chars_per_word": rules.max_word_chars,
-                  "vocab": dict(vocab)}}
+    normalizer = {"type": "Sequence", "normalizers": [
+        {"type": "NFD"}, *lower, {"type": "StripAccents"}]} if rules.all_marks else {
+            "type": "BertNormalizer", "clean_text": rules.clean,
+            "handle_chinese_chars": rules.split_chinese,
+            "strip_accents": strip_accents, "lowercase": do_lower_case}
+    return _content(
+        vocab, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), normalizer,
+        {"type": "BertPreTokenizer"},
+        {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+         "max_input_chars_per_word": rules.max_word_chars, "vocab": dict(vocab)})
 
 
-def _pairs(cls_id: int, sep_id: int) -> dict[str, Any]:
-    """Returns the templates [CLS] A [SEP] and [CLS] A [SEP] B [SEP] with types 0, 1."""
+def _content(ids: Mapping[str, int], names: Sequence[str], normalizer: Any,
+             pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
+    """Returns the content of a file with these steps, those special tokens of `names`
+    that have an id, and the templates [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
     def special(piece, kind):
         return {"SpecialToken": {"id": piece, "type_id": kind}}
 
@@ -328,8 +310,17 @@ def _pairs(cls_id: int, sep_id: int) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": kind}}
 
     single = [special("[CLS]", 0), text("A", 0), special("[SEP]", 0)]
-    return {"type": "TemplateProcessing", "single": single,
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [
+            {"id": ids[piece], "content": piece, "single_word": False, "lstrip": False,
+             "rstrip": False, "normalized": False, "special": True}
+            for piece in names if piece in ids],
+        "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder,
+        "post_processor": {
+            "type": "TemplateProcessing", "single": single,
             "pair": [*single, text("B", 1), special("[SEP]", 1)],
             "special_tokens": {
-                piece: {"id": piece, "ids": [i], "tokens": [piece]}
-                for piece, i in (("[CLS]", cls_id), ("[SEP]", sep_id))}}
+                piece: {"id": piece, "ids": [ids[piece]], "tokens": [piece]}
+                for piece in ("[CLS]", "[SEP]")}},
+        "model": model}

@@ -9,7 +9,6 @@ import ctypes
 import io
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 import sentencepiece
 
+from albert_tf import sampling
 from albert_tf.errors import InputError, Interruption
 from albert_tf.tokenization.cleaning import preprocess_text
 from albert_tf.tokenization.sentencepiece_tokenizer import marked
@@ -141,7 +141,9 @@ def serve() -> None:
     arguments = json.loads(stream.readline())
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_drawn(stream, arguments["input_sentence_size"]),
+            # The trainer's own sample would differ in each process.
+            sentence_iterator=_freed(sampling.sample(
+                stream, arguments["input_sentence_size"], _SEED)),
             model_writer=model, **arguments)
         sys.stdout.buffer.write(b"m" + model.getvalue())
     except Exception as error:
@@ -154,35 +156,22 @@ def check(options: Options) -> None:
         raise InputError(
             f"--vocab_size={options.vocab_size} leaves no room besides the "
             f"{len(FIRST_PIECES)} fixed pieces; give at least a few hundred.")
-    if not 0.98 <= options.character_coverage <= 1:
-        raise InputError(
-            f"--character_coverage={options.character_coverage} is not between 0.98 "
-            "and 1; give a number in this range.")
-    if not 1 <= options.num_threads <= 1024:
-        raise InputError(
-            f"--num_threads={options.num_threads} is not between 1 and 1024; give a "
-            "number in this range.")
+    for name, least, most in (("character_coverage", 0.98, 1), ("num_threads", 1, 1024)):
+        value = getattr(options, name)
+        if not least <= value <= most:
+            raise InputError(f"--{name}={value} is not between {least} and {most}; give "
+                             "a number in this range.")
     if options.input_sentence_size <= 100:
         raise InputError(
             f"--input_sentence_size={options.input_sentence_size} is too small; more "
             "than 100 sentences are needed.")
 
 
-def _drawn(lines: Iterable[bytes], size: int) -> Iterator[str]:
-    """Yields the lines, or a random sample of `size` of them if there are more.
-
-    The trainer's own sample would differ in each process.
-    """
-    sample: list[bytes] = []
-    draw = random.Random(_SEED)
-    for number, line in enumerate(lines):
-        if number < size:
-            sample.append(line)
-        elif (place := draw.randrange(number + 1)) < size:
-            sample[place] = line
-    sample.reverse()
-    while sample:  # Lines are freed while the trainer reads them.
-        yield sample.pop()[:-1].decode("utf-8", "surrogatepass")
+def _freed(lines: list[bytes]) -> Iterator[str]:
+    """Yields the lines, each of which is freed when the trainer has read it."""
+    lines.reverse()
+    while lines:
+        yield lines.pop()[:-1].decode("utf-8", "surrogatepass")
 
 
 def memory_of_sentence(sample: Sequence[str]) -> float:

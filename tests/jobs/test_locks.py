@@ -123,7 +123,7 @@ def test_a_file_of_the_name_that_is_no_lock_stays(tmp_path):
 
 def test_a_lock_that_another_run_took_over_is_left_to_it(tmp_path, caplog):
     path = tmp_path / locks.LOCK_FILE
-    with locks._remote(str(path), str(tmp_path), "--output_dir", 0.01, 0.02):
+    with locks._remote(str(path), f"--output_dir={tmp_path}", 0.01, 0.02):
         assert json.loads(path.read_text())["process"] == os.getpid()
         while "another run has taken this folder over" not in caplog.text:
             # Again and again, as the other run renews it: this run may have looked
@@ -132,7 +132,7 @@ def test_a_lock_that_another_run_took_over_is_left_to_it(tmp_path, caplog):
             time.sleep(0.005)
     assert path.read_text() == '{"id": "other"}'
     path.unlink()
-    with locks._remote(str(path), str(tmp_path), "--output_dir", 0.01, 0.02):
+    with locks._remote(str(path), f"--output_dir={tmp_path}", 0.01, 0.02):
         pass
     assert not path.exists()
 
