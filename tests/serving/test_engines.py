@@ -93,6 +93,15 @@ def test_small_batches_are_the_engines_and_large_ones_tensorflows(folder, monkey
     assert len(computed) == 10 and all(rows * length <= 40 for rows, length in computed)
 
 
+def test_batches_with_much_padding_are_tensorflows():
+    def suits(padding):
+        mask = np.ones([2, 10], np.int32)
+        mask[1, 10 - padding:] = 0
+        return engines._suits({"input_ids": mask, "input_mask": mask})
+
+    assert suits(0) and suits(2) and not suits(3)
+
+
 def test_an_export_is_made_once_and_for_one_model(folder, monkeypatch):
     made = []
     graph = portable.graph
