@@ -152,10 +152,9 @@ def _load():
         unless = "--exit_threshold stops early, which exports for engines do not."
     elif FLAGS.input_file not in (None, inputs.STANDARD_INPUT):
         unless = "it is faster for the batches of a file."
-    logging.info("%s", engines.use(
-        model, FLAGS.engine, FLAGS.model, FLAGS.task, unless,
-        # An export takes longer than the answer to one input.
-        export=FLAGS.input_file is not None))
+    engines.use(model, FLAGS.engine, FLAGS.model, FLAGS.task, unless,
+                # An export takes longer than the answer to one input.
+                export=FLAGS.input_file is not None)
     return model, functools.partial(
         custom.inputs, **model_flags.columns(model.settings))
 

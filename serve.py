@@ -90,10 +90,9 @@ def main(argv):
         model.check_exits(FLAGS.exit_threshold, FLAGS.task)
     model.check(FLAGS.task, label_threshold=FLAGS.label_threshold)
     # Before the first request, so that all of them are answered in the same way.
-    logging.info("%s", engines.use(
-        model, FLAGS.engine, FLAGS.model, task,
-        unless="--exit_threshold stops early, which exports for engines do not."
-        if exits else ""))
+    engines.use(model, FLAGS.engine, FLAGS.model, task,
+                unless="--exit_threshold stops early, which exports for engines do not."
+                if exits else "")
     # Traces the graph now: otherwise the first request takes as long as hundreds.
     model.head(task, exits).warm_up()
 

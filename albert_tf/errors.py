@@ -54,7 +54,8 @@ class Stopped(KeyboardInterrupt):
 def reason_of(error: Exception) -> str:
     """Returns the first line of an error from TensorFlow or a different library, without
     the names of TensorFlow's operations and of temporary files."""
-    text = (str(getattr(error, "message", error)).strip() or "unknown").splitlines()[0]
+    text = (str(getattr(error, "message", error)).strip()
+            or type(error).__name__).splitlines()[0]
     text = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", text)
     return re.sub(r"_temp\d*(_temp)?(/part[^;:\s]*|\.\w+[^;:\s]*)?|\.incomplete-\d+"
                   r"(/variables/variables_temp/[^;:\s]*)?", "", text)

@@ -49,13 +49,20 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
         raise InputError(f"{path} {_PIPE}")
     if is_remote(path):
         return stores.of(path).open(path, mode)
-    try:
+    if os.path.isdir(path):
+        raise InputError(f"{path} is a folder; give a file.")
+    with _errors(path, "opened"):
         return open(path, mode)
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder; give a file.") from error
+
+
+@contextlib.contextmanager
+def _errors(path: str, done: str = "read") -> Iterator[None]:
+    """Turns an OSError into an InputError that names `path`."""
+    try:
+        yield
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be opened: {error.strerror or error}; check the path and "
+            f"{path}: cannot be {done}: {error.strerror or error}; check the path and "
             "its permissions.") from error
 
 
@@ -77,20 +84,18 @@ def names_in(folder: str) -> list[str]:
     """Returns the sorted names of entries in a folder; none if it does not exist."""
     if not is_folder(folder):
         return []
-    return sorted(stores.of(folder).names_in(folder) if is_remote(folder) else
-                  os.listdir(folder))
+    if is_remote(folder):
+        return sorted(stores.of(folder).names_in(folder))
+    with _errors(folder):
+        return sorted(os.listdir(folder))
 
 
 def size(path: str) -> int:
     """Returns the size of a file in bytes."""
     if is_remote(path):
         return stores.of(path).size(path)
-    try:
+    with _errors(path):
         return os.path.getsize(path)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read: {error.strerror or error}; check the path and "
-            "its permissions.") from error
 
 
 def check_size(path: str) -> None:
@@ -396,7 +401,8 @@ def remove_leftovers(folder: str, of: Optional[Iterable[str]] = None) -> None:
         if mark and (names is None or name[:mark.start()] in names) and not _is_alive(
                 mark, path):
             logging.info("Removing %s, which a killed run left.", path)
-            (remove_folder if is_folder(path) else remove)(path)
+            with contextlib.suppress(OSError):  # It is a different user's.
+                (remove_folder if is_folder(path) else remove)(path)
 
 
 def _is_alive(mark: re.Match, path: str) -> bool:
@@ -593,11 +599,9 @@ def make_directory(path: str, what: str) -> None:
     """
     if is_remote(path):
         return stores.of(path).make_folder(path, f"{what}: the folder {path}")
-    try:
+    with _writable(path, what):
         os.makedirs(path, exist_ok=True)
         _try_to_write(path)
-    except OSError as error:
-        raise _not_writable(path, what, error) from error
 
 
 def check_folder(path: str, what: str) -> None:
@@ -616,13 +620,11 @@ def check_folder(path: str, what: str) -> None:
         except InputError as error:
             raise InputError(f"{what}: {error}".replace(probe, place)) from error
         return
-    try:
+    with _writable(path, what):
         place = os.path.abspath(path)
         while not os.path.lexists(place):
             place = os.path.dirname(place)
         _try_to_write(place)
-    except OSError as error:
-        raise _not_writable(path, what, error) from error
 
 
 def check_in_tensorflow(path: str, flag: str = "") -> None:
@@ -654,7 +656,12 @@ def _try_to_write(folder: str) -> None:
     os.remove(probe)
 
 
-def _not_writable(path: str, what: str, error: OSError) -> InputError:
-    return InputError(
-        f"{what}: the folder {path} cannot be written: {error.strerror or error}; "
-        "choose a different folder or change its permissions.")
+@contextlib.contextmanager
+def _writable(path: str, what: str) -> Iterator[None]:
+    """Turns an OSError into the InputError of make_directory."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{what}: the folder {path} cannot be written: {error.strerror or error}; "
+            "choose a different folder or change its permissions.") from error

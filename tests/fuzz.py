@@ -241,17 +241,18 @@ def sentences(number):
             for _ in range(8)]
 
 
-def write_material(folder):
-    """Inputs in the current format of each script, made by the scripts themselves."""
+def make(folder, script, **flags):
+    subprocess.run([sys.executable, ROOT / f"{script}.py", *map(
+        "--{0[0]}={0[1]}".format, flags.items())], cwd=folder, check=True,
+        stdout=subprocess.DEVNULL, env=environment())
+
+
+def write_inputs(folder):
+    """Texts and data in the current format of each script, a vocabulary and records."""
     def write(name, content):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content if isinstance(content, str) else json.dumps(content))
-
-    def run(script, **flags):
-        subprocess.run([sys.executable, ROOT / f"{script}.py", *map(
-            "--{0[0]}={0[1]}".format, flags.items())], cwd=folder, check=True,
-            stdout=subprocess.DEVNULL, env=environment())
 
     documents = [sentences(n) for n in range(30)]
     write("text.txt", "\n\n".join("\n".join(lines) for lines in documents) + "\n")
@@ -302,10 +303,16 @@ def write_material(folder):
 
         with gzip.GzipFile(folder / "wiki.txt.gz", "wb", mtime=0) as stream:
             stream.write(source.read())
-    run("train_sentencepiece", input_file="text.txt", output_prefix="spm", vocab_size=150,
-        num_threads=1)
-    run("create_pretraining_data", **{
+    make(folder, "train_sentencepiece", input_file="text.txt", output_prefix="spm",
+         vocab_size=150, num_threads=1)
+    make(folder, "create_pretraining_data", **{
         **COMMANDS["create_pretraining_data"]["plain"][0], "output_file": "t.tfrecord"})
+
+
+def write_material(folder):
+    """Inputs of each script, models too, made by the scripts themselves."""
+    run = functools.partial(make, folder)
+    write_inputs(folder)
     run("run_pretraining", **{
         **COMMANDS["run_pretraining"]["train"][0], "output_dir": "model"})
     shutil.copytree(folder / "model", folder / "trained")

@@ -398,3 +398,18 @@ def test_text_in_utf_16_is_not_read(tmp_path):
     path.write_bytes(b"fine \0 line\n" + ("a sentence of UTF-16 " * 3).encode("utf-16-le"))
     with pytest.raises(InputError, match="a.txt, line 2: looks binary, .*UTF-16"):
         list(text_files.read_lines(str(path)))
+
+
+def test_folders_of_a_different_user(tmp_path, monkeypatch):
+    def denied(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    left = tmp_path / "a.txt.incomplete-1"
+    left.write_text("")
+    os.utime(left, (1, 1))
+    monkeypatch.setattr(files.os, "remove", denied)
+    files.remove_leftovers(str(tmp_path))
+    assert left.exists()
+    monkeypatch.setattr(files.os, "listdir", denied)
+    with pytest.raises(InputError, match=f"^{tmp_path}: cannot be read: Permission denied; c"):
+        files.names_in(str(tmp_path))

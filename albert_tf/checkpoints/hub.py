@@ -84,7 +84,8 @@ def _hugging_face(path: str) -> str:
             patterns.remove("pytorch_model*.bin")
         if "model.weights.h5" not in files:
             patterns.remove("*.h5")
-        if not any(re.search(r"(\.safetensors|model.*\.bin|\.h5)$", file)
+        # Those in other folders are of sentence-transformers' dense layers.
+        if not any(re.match(r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.bin|\.h5)$", file)
                    for file in files):
             patterns += _graphs(files)
         return package.snapshot_download(

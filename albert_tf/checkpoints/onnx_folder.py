@@ -62,9 +62,12 @@ def graphs_in(folder: str) -> list[str]:
 
 def files_of(folder: str, graph: str) -> list[str]:
     """Returns the files of an export on which its answers depend."""
+    graphs = [graph] if graph else graphs_in(folder)
+    # Large graphs have their weights in model.onnx_data.
     return [*(os.path.join(folder, name) for name in files.names_in(folder)
-              if name.endswith((".json", ".tflite"))),
-            *([graph] if graph else graphs_in(folder))]
+              if name.endswith((".json", ".model", ".tflite", ".txt"))),
+            *(os.path.join(place, name) for place, begin in map(os.path.split, graphs)
+              for name in files.names_in(place or ".") if name.startswith(begin))]
 
 
 def graph_of(folder: str) -> str:

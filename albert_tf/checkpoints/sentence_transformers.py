@@ -298,10 +298,16 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     """Writes Hugging Face's files and those of the modules, in the form that all
     versions of sentence-transformers read."""
     huggingface.write(checkpoint, folder)
-    sentence: Sentence = checkpoint.facts["sentence"]
+    write_modules(checkpoint.facts["sentence"], checkpoint.config.hidden_size,
+                  checkpoint.facts["task"]["flags"]["max_seq_length"], folder)
+
+
+def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: str
+                  ) -> None:
+    """Writes what `described` reads, except the vocabulary, into the folder of an
+    encoder, whose token vectors have `width` numbers."""
     names = ["", "1_Pooling"]
-    _write(folder, names[1], _pooling_config(
-        sentence.pooling, checkpoint.config.hidden_size))
+    _write(folder, names[1], _pooling_config(sentence.pooling, width))
     for layer in sentence.layers:
         names.append(f"{len(names)}_{type(layer).__name__}")
         _write(folder, names[-1], {})
@@ -312,8 +318,8 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
         "type": f"sentence_transformers.models.{name.partition('_')[2] or 'Transformer'}"}
         for i, name in enumerate(names)], MODULES)
     _write(folder, "", {
-        "max_seq_length": checkpoint.facts["task"]["flags"]["max_seq_length"],
-        "do_lower_case": False}, "sentence_bert_config.json")
+        "max_seq_length": max_seq_length, "do_lower_case": False},
+        "sentence_bert_config.json")
     _write(folder, "", {"prompts": {}, "default_prompt_name": None,
                         "similarity_fn_name": "cosine"}, _PROMPTS)
 

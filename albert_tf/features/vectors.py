@@ -22,6 +22,7 @@ from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text.inputs import Input
 
 _PIECE_VECTORS = "piece_vectors"
+_SENTENCE = "sentence_embedding"  # sentence-transformers' name of its vector
 # transformers' names of hidden states → ours.
 _EXCHANGED = {"last_hidden_state": "sequence_output", "pooler_output": "pooled_output"}
 _ACTIVATIONS = {
@@ -34,11 +35,12 @@ class Vectors(Answering):
     for a folder of sentence-transformers, the vector that the folder defines. The
     vectors of windows are averaged."""
 
-    averages = True
-
     def __init__(self, model, head=None):
         super().__init__(model, head)
         self.sentence = model.sentence
+        # The graph may divide its vectors by their length, without a folder that says so.
+        self.averages = bool(self.sentence) or not {EMBEDDING, _SENTENCE} & set(
+            self._engine.outputs if self._engine else ())
 
     def outputs(self, features):
         return of(
@@ -53,13 +55,13 @@ class Vectors(Answering):
             features, computation=self.computation, padding_is_read=False)
         states = {theirs: tf.cast(found[ours], tf.float32)
                   for theirs, ours in _EXCHANGED.items() if ours in found}
-        return states | ({"sentence_embedding": embedding(
+        return states | ({_SENTENCE: embedding(
             states["last_hidden_state"], features["input_mask"], self.sentence)}
                          if self.sentence else {})
 
     def of_exchanged(self, exchanged, batch):
-        if "sentence_embedding" in exchanged:
-            return {"embedding": exchanged["sentence_embedding"]}
+        if _SENTENCE in exchanged:
+            return {EMBEDDING: exchanged[_SENTENCE]}
         return of({ours: exchanged[theirs] for theirs, ours in _EXCHANGED.items()
                    if theirs in exchanged}, batch["input_mask"], self.sentence)
 

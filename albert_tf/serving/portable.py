@@ -14,7 +14,7 @@ scores from ids. It also reads folders of ONNX files that others made.
 
 import abc
 import contextlib
-import importlib
+import importlib.util
 import os
 import threading
 import time
@@ -33,9 +33,10 @@ from albert_tf.checkpoints.checkpoint import (
 from albert_tf.checkpoints.labels import check_lines
 from albert_tf.checkpoints.vocabulary import VOCABULARY_FILE, check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reason_of
 from albert_tf.finetuning.answer import Answering
 from albert_tf.finetuning.text import ORDER_LABELS
+from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights
@@ -64,6 +65,7 @@ FORMS = {
 PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 _TFLITE = "model.tflite"
 _OPSET = 18
+_MEMORY = 60  # bytes that tf2onnx takes for each byte of the weights, at most
 # transformers' names of a model's inputs → ours.
 _INPUTS = {"input_ids": "input_ids", "attention_mask": "input_mask",
            "token_type_ids": "segment_ids"}
@@ -114,6 +116,9 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
         for name, content in graphs.items():
             files.write(os.path.join(staged, name), content)
         _write_model(loaded, answering, staged, form)
+        if not answering.head and loaded.sentence:
+            sentence_transformers.write_modules(
+                loaded.sentence, loaded.config.hidden_size, answering.max_length, staged)
         if loaded.labels:
             files.write(os.path.join(staged, LABELS_FILE), "".join(
                 f"{label}\n" for label in loaded.labels).encode())
@@ -177,7 +182,16 @@ def _fixed(loaded: Any, task: str) -> Answering:
 def _graphs(answering: Answering, form: str, precisions: Sequence[str]
             ) -> dict[str, bytes]:
     """Returns name → content of the graphs, one for each precision."""
-    return (_tflite if form == "tflite" else _onnx)(answering, precisions)
+    try:
+        with _quiet():
+            return (_tflite if form == "tflite" else _onnx)(answering, precisions)
+    except InputError:
+        raise
+    except Exception as error:  # Each converter has its own errors.
+        task = answering.head.task if answering.head else "embed"
+        raise InputError(
+            f"the task {task} cannot be exported for {form} ({reason_of(error)}); "
+            "install the versions that requirements.txt names.") from error
 
 
 def check(form: str, *precisions: str) -> None:
@@ -215,14 +229,21 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
     """Returns name → content of the graphs, which compute Answering.exchanged."""
     import tf2onnx
 
+    needs, free = _MEMORY * sum(
+        weight.dtype.size * weight.shape.num_elements()
+        for weight in answering.model.weights), parallel.available_memory()
+    if needs > free:
+        raise InputError(
+            f"the export needs up to {amount(needs)} of memory ({_MEMORY} times the size "
+            f"of the weights), but {amount(free)} are free; end other programs, or use a "
+            "machine with more memory.")
     rank = answering.head.rank if answering.head else 2
     function = tf.function(lambda batch: answering.exchanged({
         ours: tf.cast(batch[theirs], tf.int32) for theirs, ours in _INPUTS.items()}),
         autograph=False, input_signature=[{
             name: tf.TensorSpec([None] * rank, tf.int64, name) for name in _INPUTS}])
-    with _quiet():
-        model, _ = tf2onnx.convert.from_function(
-            function, function.input_signature, opset=_OPSET)
+    model, _ = tf2onnx.convert.from_function(
+        function, function.input_signature, opset=_OPSET)
     content = model.SerializeToString()
     return {graph_name("onnx", precision): onnx_weights.stored_as(
         model.FromString(content), precision).SerializeToString()
@@ -235,13 +256,12 @@ def _tflite(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]
     function = answering.function.get_concrete_function()
     module = tf.Module()
     module.weights = list(function.graph.variables)
-    with _quiet():
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([function], module)
-        if precision != "float32":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if precision == "float16":
-            converter.target_spec.supported_types = [tf.float16]
-        content = converter.convert()
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], module)
+    if precision != "float32":
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if precision == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    content = converter.convert()
     return {graph_name("tflite", precision):
             tables_once(content) if precision == "int8" else content}
 
@@ -353,9 +373,11 @@ def _own(folder: str, graph: str) -> dict[str, Any]:
 
     # Earlier exports have config and graph under our own names.
     places = graph_name(form, settings["precision"]), onnx_folder.NAMES["float32"]
+    config = AlbertConfig.from_json_file(first(huggingface.CONFIG, CONFIG_FILE))
     return {
-        "format": form,
-        "config": AlbertConfig.from_json_file(first(huggingface.CONFIG, CONFIG_FILE)),
+        "format": form, "config": config,
+        "sentence": sentence_transformers.described(folder, config)[0] if files.exists(
+            os.path.join(folder, sentence_transformers.MODULES)) else None,
         "labels": tuple(line for _, line in text_files.read_lines(labels)) if (
             files.exists(labels)) else (),
         "heads": settings["heads"], "settings": settings["settings"],
@@ -396,7 +418,7 @@ class Engine(abc.ABC):
       exchanges: whether the graph has transformers' names and returns what
         Answering.exchanged does, instead of Answering.outputs.
       outputs: the names of the graph's outputs → their shapes, with text for an axis of
-        any size; not for TFLite.
+        any size; for ONNX Runtime only, else ().
     """
 
     exchanges = False
@@ -411,17 +433,19 @@ class Engine(abc.ABC):
             with _quiet():
                 self._load(path)
         except Exception as error:  # Each engine has its own errors.
-            raise InputError(f"{path} cannot be loaded ({_first_line(error)}); export "
+            raise InputError(f"{path} cannot be loaded ({reason_of(error)}); export "
                              "the model again.") from error
 
     def __call__(self, batch: _Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs for a padded batch."""
         try:
             return self._run(batch)
+        except InputError:
+            raise
         except Exception as error:
             raise InputError(
                 f"{self.path} does not accept these inputs; check for an id that is "
-                f"not in the vocabulary ({_first_line(error)}).") from error
+                f"not in the vocabulary ({reason_of(error)}).") from error
 
     @abc.abstractmethod
     def _load(self, path: str) -> None:
@@ -444,11 +468,17 @@ class _Graph(Engine):
         if unknown:
             raise ValueError(f"it has the input {unknown[0]}, but only "
                              f"{', '.join(_INPUTS)} are supported")
+        for name in ("input_ids", "attention_mask"):
+            if self.exchanges and name not in ranks:
+                raise ValueError(f"it has no input {name}")
 
     def _given(self, batch: _Arrays) -> dict[str, np.ndarray]:
         """Returns the graph's inputs for a batch."""
         if not self.exchanges:
             return {name: batch[name] for name in self._ranks}
+        if "token_type_ids" not in self._ranks and batch["segment_ids"].any():
+            raise InputError(f"{self.path} has no input token_type_ids, and cannot "
+                             "compute pairs of texts; export the model with it.")
         given = {name: batch[_INPUTS[name]].astype(self._types[name])
                  for name in self._ranks}
         # Each option is a question of its own.
@@ -465,6 +495,10 @@ class _Onnx(_Graph):
         self._session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"])
         inputs = self._session.get_inputs()
+        for each in inputs:
+            if any(isinstance(size, int) for size in (each.shape[0], each.shape[-1])):
+                raise ValueError(f"its input {each.name} has the fixed shape {each.shape}, "
+                                 "but batches have any number of texts and tokens")
         self._set({each.name: len(each.shape) for each in inputs}, {
             each.name: np.int32 if "int32" in each.type else np.int64 for each in inputs})
         self.outputs = {each.name: each.shape for each in self._session.get_outputs()}
@@ -501,6 +535,7 @@ class _TfLite(Engine):
         self._interpreter = tf.lite.Interpreter(path, num_threads=os.cpu_count())
         self._signature = self._interpreter.get_signature_runner()
         self._inputs = list(self._signature.get_input_details())
+        self.outputs = dict.fromkeys(self._signature.get_output_details(), ())
         self._lock = threading.Lock()  # An interpreter holds only one batch.
 
     def _run(self, batch):
@@ -512,16 +547,20 @@ class _TfLite(Engine):
 ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
 
 
+def is_installed(form: str) -> bool:
+    """Returns whether the packages that run a format are installed."""
+    return all(map(importlib.util.find_spec, FORMS[form].readers))
+
+
 def needed(form: str, packages: Sequence[str]) -> None:
-    """Raises InputError if a package that a format needs is missing."""
+    """Raises InputError if a package that a format needs is missing or broken."""
     for name in packages:
         try:
             importlib.import_module(name)
-        except ImportError as error:
-            raise InputError(f"the package {name}, which {form} needs, is not "
-                             f"installed; run pip install 'albert_tf[{form}]'."
-                             ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        except Exception as error:  # A broken package may raise anything.
+            is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+            raise InputError(
+                f"the package {name}, which {form} needs, " + (
+                    "is not installed" if is_missing else
+                    f"cannot be imported ({reason_of(error)})")
+                + f"; run pip install 'albert_tf[{form}]'.") from error

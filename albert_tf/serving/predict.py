@@ -318,7 +318,7 @@ def load(path: str, config: formats.Config = None, head: str = "",
                          for field in dataclasses.fields(loading.Loaded)},
                       threshold=_threshold(formats.folder_of_model(path)))
     if engine != engines.TENSORFLOW:
-        logging.info("%s", engines.use(model, engine, given))
+        engines.use(model, engine, given)
     return model
 
 

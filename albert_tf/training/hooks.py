@@ -16,6 +16,7 @@ FiniteCheck is the first hook, so that weights with NaN or infinity are never sa
 `run` is a loop.Run, `trainer` a steps.Trainer.
 """
 
+import importlib.util
 import math
 import os
 import signal
@@ -141,16 +142,20 @@ class MetricsFiles:
 class Callbacks:
     """Calls TensorBoard and the run's callbacks with events; only the chief does.
 
-    If one raises an exception, the run stops as after SIGTERM: it saves a checkpoint of
-    the last whole step, and no metrics are lost. The others still get the event.
+    If one raises an exception, also by sys.exit(), the run stops as after SIGTERM: it
+    saves a checkpoint of the last whole step, and no metrics are lost. The others still
+    get the event.
     """
 
     def __init__(self, run):
         self._run = run
-        self._functions = [
-            callbacks.TensorBoard(run.path("tensorboard")), *run.callbacks
-            ] if run.chief else []
-        self._failure: Optional[tuple[str, int, Exception]] = None
+        self._functions = [*run.callbacks] if run.chief else []
+        self._failure: Optional[tuple[str, int, BaseException]] = None
+        if run.chief and importlib.util.find_spec("tensorboard"):
+            self._functions.insert(0, callbacks.TensorBoard(run.path("tensorboard")))
+        elif run.chief:
+            logging.warning("No files for TensorBoard are written, because the package "
+                            "tensorboard is not installed; metrics.jsonl has the values.")
 
     def on_loop(self, first, metrics):
         self._call("train", metrics)
@@ -172,16 +177,20 @@ class Callbacks:
                 run.options.output_dir)
             try:
                 function(event)
-            except Exception as error:
+            except BaseException as error:
                 self._failure = self._failure or (
                     callbacks.name_of(function), step, error)
                 run.signals.stop()
 
     def raise_failure(self) -> None:
-        """Raises InputError if a function failed; call it when the run is saved."""
+        """Raises InputError if a function failed, or what ended the program (SystemExit,
+        KeyboardInterrupt); call it when the run is saved."""
         if self._failure:
             name, step, error = self._failure
             run = self._run
+            if not isinstance(error, Exception):
+                logging.info("Stopped by the callback %s at step %d.", name, step)
+                raise error
             raise InputError(
                 f"the callback {name} failed at step {step} ({type(error).__name__}: "
                 f"{reason_of(error).rstrip('.')}). {run.options.output_dir} has a "

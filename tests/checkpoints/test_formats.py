@@ -485,6 +485,8 @@ def test_a_hub_that_does_not_answer_is_said_without_the_errors_of_packages(monke
 @pytest.mark.parametrize("names,graphs", [
     (["config.json", "onnx/model_quantized.onnx", "onnx/model.onnx"], ["onnx/model.onnx*"]),
     (["config.json", "onnx/model_q4.onnx"], ["onnx/model_q4.onnx*"]),
+    (["config.json", "onnx/model.onnx", "2_Dense/model.safetensors"], ["onnx/model.onnx*"]),
+    (["onnx/model.onnx", "0_Transformer/model.safetensors"], []),
     (["config.json", "onnx/model.onnx", "model.safetensors"], [])])
 def test_of_a_repository_without_weights_one_graph_is_fetched(monkeypatch, names, graphs):
     asked = []

@@ -17,7 +17,7 @@ BUCKET = f"gs://{cloud_storage.BUCKET}"
 @pytest.fixture(scope="module", name="material")
 def _material(tmp_path_factory):
     folder = tmp_path_factory.mktemp("material")
-    fuzz.write_material(folder)
+    fuzz.write_inputs(folder)
     return folder
 
 
@@ -72,7 +72,7 @@ def test_pretraining_begins_resumes_and_evaluates(material, storage, tmp_path):
 
 
 def test_fine_tuning_reads_and_writes_there(material, storage):
-    values, _ = fuzz.COMMANDS["run_classifier"]["cola"]
+    values, _ = fuzz.COMMANDS["run_classifier"]["train"]
     there = remote(values, "data_dir", "output_dir", "spm_model_file",
                    "albert_config_file")
     run("run_classifier", storage, material, there)

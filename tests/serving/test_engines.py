@@ -4,14 +4,16 @@
 """
 
 import pathlib
+import re
 import shutil
 
 import numpy as np
 import pytest
 
 import albert_tf
+from albert_tf import files
 from albert_tf.checkpoints import restore
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, Interruption
 from albert_tf.jobs import parallel
 from albert_tf.serving import engines, portable
 from tests.commands import run_commands
@@ -91,6 +93,15 @@ def test_small_batches_are_the_engines_and_large_ones_tensorflows(folder, monkey
     assert len(computed) == 10 and all(rows * length <= 40 for rows, length in computed)
 
 
+def test_batches_with_much_padding_are_tensorflows():
+    def suits(padding):
+        mask = np.ones([2, 10], np.int32)
+        mask[1, 10 - padding:] = 0
+        return engines._suits({"input_ids": mask, "input_mask": mask})
+
+    assert suits(0) and suits(2) and not suits(3)
+
+
 def test_an_export_is_made_once_and_for_one_model(folder, monkeypatch):
     made = []
     graph = portable.graph
@@ -145,18 +156,125 @@ def test_what_stays_with_tensorflow(folder, tmp_path, monkeypatch):
             f"Engine: TensorFlow, {'because ' * ('auto' in options.values())}{said}")
     monkeypatch.setattr(parallel, "available_memory", lambda: 1 << 20)
     said = engines.use(model, "auto", str(folder))
-    assert said.startswith("Engine: TensorFlow, because its export would need about ")
-    monkeypatch.setattr(portable, "needed", lambda form, packages: (_ for _ in ()).throw(
-        InputError(f"{packages[0]} is not installed")))
+    assert said.startswith("Engine: TensorFlow, because the export needs up to ")
+    monkeypatch.setattr(portable, "is_installed", lambda form: False)
     assert engines.use(model, "auto", str(folder)) == (
         "Engine: TensorFlow, because neither OpenVINO nor ONNX Runtime is installed.")
-    with pytest.raises(InputError, match="openvino is not installed"):
-        engines.use(model, "openvino", str(folder))
     with pytest.raises(InputError, match="engine 'fast' is not known; give one of auto"):
         albert_tf.load(folder, engine="fast")
     monkeypatch.setattr(parallel, "has_accelerator", lambda: True)
     assert "has an accelerator" in engines.use(model, "auto", str(folder))
     assert not (folder / "engines").exists()
+
+
+def failing(message):
+    def fail(*args, **options):
+        raise RuntimeError(message)
+
+    return fail
+
+
+@pytest.mark.parametrize("method,says", [
+    ("_load", r"/classify-\S*\.onnx cannot be loaded \(no plugin\)"),
+    ("_run", r"/classify-\S*\.onnx does not accept these inputs.*\(no plugin\)")])
+def test_an_engine_that_fails_is_said(method, says, folder, monkeypatch, caplog):
+    monkeypatch.setattr(portable.ENGINES["openvino"], method, failing("no plugin\nat all"))
+    model = albert_tf.load(folder)
+    said = engines.use(model, "auto", str(folder))
+    assert re.search(f"^Engine: ONNX Runtime for .*; OpenVINO: {folder}.*{says}", said)
+    assert isinstance(model.head("classify")._engine, portable.ENGINES["onnx"])
+    monkeypatch.setattr(portable.ENGINES["onnx"], method, failing("nor memory"))
+    model = albert_tf.load(folder)
+    said = engines.use(model, "auto", str(folder))
+    assert re.search(f"^Engine: TensorFlow, because OpenVINO: .*{says}.* ONNX Runtime: .*"
+                     r"\(nor memory\)", said)
+    assert model.predict("It is.") == albert_tf.load(folder).predict("It is.")
+    assert [each.levelname for each in caplog.records] == ["WARNING"] * 2
+    with pytest.raises(InputError, match=says):
+        engines.use(model, "openvino", str(folder))
+
+
+def test_a_broken_package_is_not_said_to_be_missing(folder, monkeypatch):
+    load = portable.importlib.import_module
+
+    def broken(name):
+        if name == "openvino":
+            raise ImportError("libopenvino.so: no such file")
+        return load(name)
+
+    monkeypatch.setattr(portable.importlib, "import_module", broken)
+    model = albert_tf.load(folder)
+    says = r"the package openvino, .*, cannot be imported \(libopenvino.so: no such file\)"
+    assert re.search(f"^Engine: ONNX Runtime.*; {says}", engines.use(
+        model, "auto", str(folder)))
+    with pytest.raises(InputError, match=says):
+        engines.use(model, "openvino", str(folder))
+
+
+def test_an_export_that_fails_is_said(folder, tmp_path, monkeypatch):
+    import tf2onnx
+
+    shutil.rmtree(folder / "engines")
+    model = albert_tf.load(folder)
+    monkeypatch.setattr(tf2onnx.convert, "from_function", failing("opset\n..."))
+    says = "the task classify cannot be exported for {} (opset); install the versions"
+    assert f"Engine: TensorFlow, because {says.format('openvino')}" in engines.use(
+        model, "auto", str(folder))
+    with pytest.raises(InputError, match=re.escape(says.format("onnx"))):
+        albert_tf.load(folder, engine="onnxruntime")
+    with pytest.raises(InputError, match=re.escape(says.format("onnx"))):
+        portable.export(model, "classify", str(tmp_path / "out"), "onnx", "float32")
+    # Before the converter starts.
+    monkeypatch.setattr(parallel, "available_memory", lambda: 1 << 20)
+    with pytest.raises(InputError, match="^the export needs up to .* but 1.05 MB are free"):
+        portable.export(model, "classify", str(tmp_path / "out"), "onnx", "float32")
+    assert not (tmp_path / "out").exists() and not (folder / "engines").exists()
+
+
+def test_a_full_disk_and_a_user_without_a_home(folder, tmp_path, monkeypatch):
+    name, = exports(folder)
+    content = (folder / "engines" / name).read_bytes()
+    shutil.rmtree(folder / "engines")
+    write, full = files.write, [str(folder)]
+    monkeypatch.setattr(portable, "graph", lambda *args: content)
+
+    def fails(path, content):
+        if path.startswith(tuple(full)):
+            raise Interruption(f"{path}: cannot be written: No space left on device.")
+        write(path, content)
+
+    monkeypatch.setattr(files, "write", fails)
+    model = albert_tf.load(folder)
+    said = engines.use(model, "auto", str(folder))
+    assert f" to {tmp_path}/cache/albert_tf/engines/" in said
+    shutil.rmtree(tmp_path / "cache")
+    full.append(str(tmp_path / "cache"))
+    assert re.search("^Engine: TensorFlow, because .*cache.*: No space left on device.$",
+                     engines.use(model, "auto", str(folder)))
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(engines.os.path, "expanduser", lambda path: path)
+    assert [*engines._places(str(folder))] == [f"{folder}/engines"]
+    assert [*engines._places("hf://me/model")] == []
+    with pytest.raises(InputError, match="there is no folder .*; set XDG_CACHE_HOME"):
+        engines._keep([], "name", b"")
+
+
+def test_a_damaged_export_is_said_also_if_none_is_made(folder, caplog):
+    name, = exports(folder)
+    (folder / "engines" / name).write_bytes(b"half")
+    said = engines.use(albert_tf.load(folder), "auto", str(folder), export=False)
+    assert said.startswith("Engine: TensorFlow, because no export for a faster engine is")
+    assert f"{name} is damaged, and is not used." in caplog.text
+
+
+def test_a_digest_has_no_address_of_an_object(folder, tmp_path):
+    """Otherwise each start would export again."""
+    for path in (folder, *(tiny_models.write(tmp_path / kind, kind) for kind in (
+            "spans2", "choices", "tags", "pretrained"))):
+        one, other = albert_tf.load(path), albert_tf.load(path)
+        digests = [engines.digest_of(one, task) for task in one.tasks()]
+        assert digests == [engines.digest_of(other, task) for task in other.tasks()]
+        assert len({*digests}) == len(digests)
 
 
 @pytest.fixture(scope="module", name="commands")

@@ -16,11 +16,14 @@ import pytest
 from tensorflow.lite.tools import flatbuffer_utils
 
 import albert_tf
+from albert_tf.checkpoints import onnx_folder
+from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights, portable, pretrained
 from tests.commands import run_commands
+from tests.helpers import FIXTURES
 from tests.serving import tiny_models
 
 def needs(form):
@@ -214,6 +217,100 @@ def test_what_a_foreign_folder_lacks_is_said(exported, tmp_path):
     onnx.save(graph, file)
     with pytest.raises(InputError, match="the input position_ids, but only input_ids"):
         albert_tf.load(file)
+
+
+@needs_onnx
+def test_graphs_that_others_made_otherwise(exported, model, tmp_path):
+    import onnx
+    from onnx import numpy_helper
+
+    folder, text = tmp_path / "theirs", "It is."
+    shutil.copytree(exported("classes", "classify", "onnx"), folder)
+    (folder / "portable.json").unlink()
+    file = folder / "onnx" / "model.onnx"
+    content = file.read_bytes()
+    expected = model("classes").predict(text)
+
+    def without(name):
+        """Saves the graph with zeros in place of an input."""
+        graph = onnx.load_from_string(content)
+        [each] = [each for each in graph.graph.input if each.name == name]
+        graph.graph.input.remove(each)
+        graph.graph.initializer.append(
+            numpy_helper.from_array(np.zeros([1, 4], np.int64), name))
+        onnx.save(graph, file)
+
+    # Weights in a file of their own, as those of graphs above 2 GB.
+    onnx.save(onnx.load_from_string(content), file, save_as_external_data=True,
+              location="model.onnx_data", size_threshold=256)
+    np.testing.assert_allclose(numbers(albert_tf.load(folder).predict(text))[0],
+                               numbers(expected)[0], atol=1e-5)
+    assert {*map(os.path.basename, onnx_folder.files_of(str(folder), ""))} == {
+        "config.json", "labels.txt", "spiece.model", "tokenizer.json",
+        "tokenizer_config.json", "vocabulary.json", "model.onnx", "model.onnx_data"}
+    (folder / "onnx" / "model.onnx_data").unlink()
+    with pytest.raises(InputError, match=r"model.onnx cannot be loaded \(.*onnx_data"):
+        albert_tf.load(folder)
+    without("attention_mask")
+    with pytest.raises(InputError, match="model.onnx cannot be loaded .it has no input att"):
+        albert_tf.load(folder)
+    without("token_type_ids")
+    asked = albert_tf.load(folder)
+    with pytest.raises(InputError, match="model.onnx has no input token_type_ids, and can"):
+        asked.predict([("It", "is")])
+    graph = onnx.load_from_string(content)
+    for each in graph.graph.input:
+        each.type.tensor_type.shape.dim[1].dim_value = 4
+    onnx.save(graph, file)
+    with pytest.raises(InputError, match=r"its input \w+ has the fixed shape \['batch_size', 4\]"):
+        albert_tf.load(folder)
+    file.write_bytes(content[:-999])
+    with pytest.raises(InputError, match="model.onnx cannot be loaded"):
+        albert_tf.load(folder)
+    # Only 8 bits; then no vocabulary.
+    file.unlink()
+    (folder / "onnx" / "model_quantized.onnx").write_bytes(content)
+    (folder / "onnx" / "a.onnx").write_bytes(b"of another kind")
+    np.testing.assert_allclose(numbers(albert_tf.load(folder).predict(text))[0],
+                               numbers(expected)[0], atol=1e-5)
+    for name in ("tokenizer.json", "spiece.model"):
+        (folder / name).unlink()
+    with pytest.raises(InputError, match="holds no vocabulary; copy it there"):
+        albert_tf.load(folder).predict(text)
+
+
+@needs_onnx
+def test_vectors_of_sentence_transformers(tmp_path):
+    theirs = tmp_path / "theirs"
+    convert(tiny_models.write(tmp_path / "tf1", "encoder"), str(theirs), "hf")
+    shutil.copytree(FIXTURES / "sentence_transformers", theirs, dirs_exist_ok=True)
+    model, texts = albert_tf.load(theirs), ["It is.", PASSAGE * 9]
+    expected = [model.predict(texts), model.predict(texts, windows=True)]
+    folder = tmp_path / "export"
+    portable.export(model, "embed", str(folder), "onnx", "float32")
+    # As SentenceTransformer(folder, backend="onnx") reads it.
+    for name in ("modules.json", "1_Pooling/config.json", "2_Dense/config.json",
+                 "2_Dense/model.safetensors", "sentence_bert_config.json"):
+        assert (folder / name).exists(), name
+    assert json.loads((folder / "sentence_bert_config.json").read_text()) == {
+        "max_seq_length": 20, "do_lower_case": False}
+    for name in ("", "portable.json", "vocabulary.json"):
+        (folder / name).unlink() if name else None
+        asked = albert_tf.load(folder)
+        for options, answers in zip(({}, {"windows": True}), expected, strict=True):
+            np.testing.assert_allclose(numbers(asked.predict(texts, **options))[0],
+                                       numbers(answers)[0], atol=1e-5)
+    file = str(folder / "onnx" / "model.onnx")
+    if portable.is_installed("openvino"):
+        model.head("embed").use(portable.ENGINES["openvino"](file, "embed", "float32"))
+        np.testing.assert_allclose(numbers(model.predict(texts, windows=True))[0],
+                                   numbers(expected[1])[0], atol=1e-5)
+    (folder / "modules.json").unlink()
+    asked = albert_tf.load(folder)
+    np.testing.assert_allclose(numbers(asked.predict("It is."))[0], numbers(expected[0][0])[0],
+                               atol=1e-5)
+    with pytest.raises(InputError, match="embed cannot average the answers of windows"):
+        asked.predict(texts, windows=True)
 
 
 @needs_onnx
@@ -456,7 +553,7 @@ def test_a_folder_without_vocabulary_asks_for_one(exported, tmp_path):
 
 def test_a_missing_package_is_named(monkeypatch):
     def missing(name):
-        raise ImportError(name)
+        raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(portable.importlib, "import_module", missing)
     with pytest.raises(InputError, match=r"tf2onnx.* is not installed.*albert_tf\[onnx\]"):

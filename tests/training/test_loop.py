@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import re
 import signal
+import sys
 import types
 
 import numpy as np
@@ -342,6 +343,30 @@ def test_a_failing_callback_ends_the_run_after_saving(
         stored(tmp_path, "model.ckpt-12", STATE),
         stored(finished, "model.ckpt-12", STATE))
     assert rows_of(tmp_path, "eval") == rows_of(finished, "eval")
+
+
+def test_a_callback_may_end_the_run(data, tmp_path):
+    def enough(event):
+        if event.step == 4:
+            sys.exit("enough")
+
+    events = Events()
+    with pytest.raises(SystemExit, match="enough"):
+        make_run(tmp_path, data, callbacks=[enough, events]).train()
+    assert checkpoints(tmp_path) == [3, 4]
+    make_run(tmp_path, data, callbacks=[events], num_train_steps=6).train()
+    assert events.places() == [(2, "train"), (3, "train"), (3, "eval"), (4, "train"),
+                               (6, "train"), (6, "eval")]
+
+
+def test_without_tensorboard_the_run_goes_on(data, tmp_path, monkeypatch, caplog):
+    find = hooks.importlib.util.find_spec
+    monkeypatch.setattr(hooks.importlib.util, "find_spec", lambda name, *words: (
+        None if name == "tensorboard" else find(name, *words)))
+    make_run(tmp_path, data, num_train_steps=3).train()
+    assert caplog.text.count("the package tensorboard is not installed") == 1
+    assert checkpoints(tmp_path) == [3] and not (tmp_path / "tensorboard").exists()
+    assert len(rows_of(tmp_path, "train")) == 2
 
 
 def test_tensorboard_is_a_callback_like_others(data, tmp_path):
