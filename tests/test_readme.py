@@ -14,6 +14,7 @@ import pytest
 
 import albert_tf
 from albert_tf.cli.commands import COMMANDS, find
+from tests import peers
 from tests.helpers import ROOT, run_python
 
 README = ROOT / "README.md"
@@ -255,6 +256,17 @@ def with_tree(text):
 def test_tree_names_the_files_there_are():
     text = CHANGING.read_text(encoding="utf-8")
     assert text == with_tree(text), "run python -m tests.test_readme to update it"
+
+
+def test_peers_of_formats_are_those_of_their_environments():
+    """Versions in the table are the pinned ones, and -k takes each name."""
+    rows = re.findall(r"^\| (\S+) (\d[\d.]+)[^|]* \| `(\w+)` \|",
+                      (ROOT / "docs/FORMATS.md").read_text(encoding="utf-8"), re.M)
+    pins = "".join(path.read_text(encoding="utf-8") for path in peers.HERE.iterdir()
+                   if path.suffix in (".txt", ".json", ".py"))
+    assert sorted(name for _, _, name in rows) == sorted([*peers.PEERS, "transformers_js"])
+    for library, version, _ in rows:
+        assert f"{library}=={version}" in pins or f'"{library}": "{version}"' in pins
 
 
 if __name__ == "__main__":
