@@ -218,8 +218,8 @@ def _check_memory(config, options, stages: Sequence[Stage],
     } if FLAGS.do_eval or FLAGS.eval_input_file else {})
     for stage in stages if FLAGS.do_train else []:
         parts = parts_of(stage.length, max(predictions),
-                         options.step.gradient_accumulation_steps,
-                         options.train_batch_size)
+                         options.step.gradient_accumulation_steps
+                         or options.train_batch_size, options.train_batch_size)
         cli_flags.check_memory(
             config, options, rows=options.train_batch_size // parts,
             train_batch_size=of_length(stage.length))

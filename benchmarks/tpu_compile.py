@@ -18,7 +18,8 @@ has AdamW and no sentence loss. The table shows
 
 A second table is arithmetic from the first: a batch of 4,096 sequences on many cores, each
 of which computes its share in parts of the size of a setting. Gradients go around a ring,
-after all else. cost_model.py has the speed of the network.
+after all else. cost_model.py has the speed of the network, and the list prices on demand
+from which the column of dollars is made.
 
 These are the compiler's estimates: no TPU computed anything. Each setting runs in its own
 process; those that the output file already has are skipped, and those of a peer that is
@@ -47,8 +48,8 @@ FLAGS = flags.FLAGS
 SETTINGS = [
     "ours:base:32x512:v3", "keras-hub:base:32x512:v3", "ours:base:32x512:v3:recompute",
     "ours:base:8x512:v3", "ours:base:128x128:v3", "ours:large:8x512:v3",
-    "ours:xlarge:8x512:v3", "ours:xxlarge:8x512:v3", "ours:bert-large:8x512:v3",
-    "ours:base:32x512:v5e", "ours:base:128x128:v5e",
+    "ours:large:8x512:v3:recompute", "ours:xlarge:8x512:v3", "ours:xxlarge:8x512:v3",
+    "ours:bert-large:8x512:v3", "ours:base:32x512:v5e", "ours:base:128x128:v5e",
     # What --recipe=fast computes, with 40 % predictions.
     "ours:base:32x512:v3:passes=3:predictions=205",
     "ours:base:32x512:v3:predictions=205"]
@@ -154,21 +155,25 @@ def print_results(rows: list[dict]) -> None:
 
 def print_pods(results: dict[str, dict]) -> None:
     print(f"\nA batch of {_BATCH} sequences of 512 tokens, {_STEPS} steps:\n\n"
-          "| slice | model | parts on each core | step, seconds | exchange | hours |\n"
-          + "| --- " * 6 + "|")
+          "| slice | model | parts on each core | step, seconds | exchange | hours "
+          "| chip-hours | dollars |\n" + "| --- " * 8 + "|")
     for name, (kind, cores) in PODS.items():
         for row in results.values():
             parts, rest = divmod(_BATCH // cores, row["size"])
             if (row["chip"] != kind or row["contestant"] != "ours" or rest or not parts
                     or row["length"] != 512 or row["passes"] or row["predictions"]):
                 continue
-            network = cost_model.NETWORKS[kind] / tpu_compiler.CHIPS[kind].cores
+            per_chip = tpu_compiler.CHIPS[kind].cores
+            network = cost_model.NETWORKS[kind] / per_chip
             exchange = cost_model.exchange_bytes(
                 AlbertConfig.named(row["model"]), cores) / network
             step = parts * (row["seconds"] + row["random_seconds"]) + exchange
+            hours = _STEPS * step / 3600
+            chip_hours = hours * cores / per_chip
             print(f"| {name} | {row['model']}{', recomputing' * row['recompute']} "
                   f"| {parts} of {row['size']} | {step:.2f} | {1e3 * exchange:.0f} ms "
-                  f"| {_STEPS * step / 3600:.1f} |")
+                  f"| {hours:.1f} | {chip_hours:,.0f} "
+                  f"| {chip_hours * cost_model.PRICES[kind]:,.0f} |")
 
 
 def own_process(setting: str) -> dict:

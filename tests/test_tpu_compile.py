@@ -106,4 +106,5 @@ def test_tables(capsys):
     # 64 sequences on each of 64 cores; 8 on each of 512 are no part of 32.
     [pod] = [line for line in lines if line.startswith("| v3-")]
     assert pod.startswith("| v3-64 | base | 2 of 32 | 0.60 | ")
-    assert pod.endswith(" | 20.9 |")
+    # 32 chips for two dollars an hour each.
+    assert pod.endswith(" | 20.9 | 668 | 1,336 |")

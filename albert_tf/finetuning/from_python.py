@@ -183,7 +183,7 @@ def _memory_check(config: Any, options: RunOptions) -> Any:
     """Returns the function that raises InputError if a batch does not fit into the
     memory of this machine."""
     def check(**batches: memory.Sequences) -> None:
-        parts = options.step.gradient_accumulation_steps
+        parts = options.step.gradient_accumulation_steps or options.train_batch_size
         planned = {}
         for name, sequences in batches.items():
             size = getattr(options, name)

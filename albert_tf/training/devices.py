@@ -107,12 +107,8 @@ def hardware(strategy: Optional["tf.distribute.Strategy"] = None) -> str:
     'the CPU (2 threads)', '8 GPUs (NVIDIA A100)', '16 GPUs of 2 hosts'."""
     import tensorflow as tf
 
-    gpus = tf.config.list_logical_devices("GPU")
-    kind, count, hosts = ("GPU" if gpus else "CPU"), 1, 1
+    kind, count, hosts = kind_of(strategy), 1, 1
     if strategy is not None:
-        with contextlib.suppress(RuntimeError):  # TensorFlow's default strategy
-            kind = tf.DeviceSpec.from_string(
-                strategy.extended.worker_devices[0]).device_type
         count, hosts = strategy.num_replicas_in_sync, num_processes(strategy)
     more = ""
     if kind == "CPU":
@@ -127,6 +123,32 @@ def hardware(strategy: Optional["tf.distribute.Strategy"] = None) -> str:
         return f"{count} {kind}s of {hosts} hosts{more}"
     return (f"the {kind}{more}" if count == 1
             else f"{count} {'virtual ' * (kind == 'CPU')}{kind}s{more}")
+
+
+def kind_of(strategy: Optional["tf.distribute.Strategy"] = None) -> str:
+    """Returns the kind of a strategy's devices, or of that on which models run without
+    a strategy: CPU, GPU or TPU."""
+    import tensorflow as tf
+
+    if strategy is not None:
+        with contextlib.suppress(RuntimeError):  # TensorFlow's default strategy
+            return tf.DeviceSpec.from_string(
+                strategy.extended.worker_devices[0]).device_type
+    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+
+
+def memory_of_replica(strategy: "tf.distribute.Strategy") -> float:
+    """Returns the bytes of memory that a replica may take: of a CPU what is free now, of
+    a GPU all that TensorFlow takes, of a TPU's core 16 GiB."""
+    from tensorflow.python.client import device_lib
+
+    kind = kind_of(strategy)
+    if kind == "TPU":  # TensorFlow does not know. v2 has 8, later ones have more.
+        return 16 * 2 ** 30
+    if kind == "GPU":
+        return min(device.memory_limit for device in device_lib.list_local_devices()
+                   if device.device_type == "GPU")
+    return parallel.available_memory() / strategy.num_replicas_in_sync
 
 
 def _connect(name: str, tpu: Optional[str], num_gpus: int) -> "tf.distribute.Strategy":

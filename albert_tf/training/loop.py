@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import dataclasses
 import functools
 import os
 import tempfile
@@ -15,19 +16,21 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints.folders import BEST_CHECKPOINT, CHECKPOINT_NAME
+from albert_tf.checkpoints.folders import (
+    BEST_CHECKPOINT, CHECKPOINT_NAME, holds_checkpoint)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, Stopped, reason_of
+from albert_tf.jobs.progress import amount
 from albert_tf.modeling.encoder import Computation
-from albert_tf.training import devices, hooks, run_folder
+from albert_tf.training import devices, hooks, memory, run_folder
 from albert_tf.training.batches import Batches
 from albert_tf.training.callbacks import Callback, checked_callbacks
 from albert_tf.training.log import METRICS_FILE, MetricsLog, read_metrics
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task
-from albert_tf.training.options import RunOptions, check_batch_sizes
+from albert_tf.training.options import AUTO, RunOptions, check_batch_sizes
 from albert_tf.training.schedules import Schedule
-from albert_tf.training.steps import Evaluator, Trainer
+from albert_tf.training.steps import Evaluator, Trainer, replica_spec
 
 
 class Run:
@@ -71,7 +74,7 @@ class Run:
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=self.evaluates)
-        self._log_devices()
+        self._log_devices(self._choose_parts() if optimizer is not None else "")
         files.make_directory(options.output_dir, "output_dir")
         # XLA needs static shapes, therefore it cannot leave padding out.
         compiled = options.step.jit_compile or isinstance(
@@ -80,7 +83,7 @@ class Run:
             options.step.dtype, options.step.recompute, skip_padding=not compiled)
         # The options for options.json.
         self._all_options = {
-            **options.kept(), "num_replicas": replicas, **(task_options or {})}
+            **self.options.kept(), "num_replicas": replicas, **(task_options or {})}
         # Checkpoints hold the model, the step and, in training, the optimizer.
         self.step = optimizer.iterations if optimizer is not None else tf.Variable(
             0, dtype=tf.int64, trainable=False, name="global_step")
@@ -96,13 +99,42 @@ class Run:
         # Step and metrics of the evaluation that computed `evaluator.predictions`.
         self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
 
-    def _log_devices(self) -> None:
+    def _choose_parts(self) -> str:
+        """Chooses the number of parts if it is AUTO; returns why it is that."""
+        options, replicas = self.options, self.strategy.num_replicas_in_sync
+        if options.step.gradient_accumulation_steps != AUTO:
+            return ""
+        rows, kind = options.train_batch_size // replicas, devices.kind_of(self.strategy)
+        kept = (run_folder.kept_options(options.output_dir)
+                if holds_checkpoint(options.output_dir) else {})
+        parts, why = kept.get("gradient_accumulation_steps"), " as before"
+        # Parts round differently, and on TPUs they draw other dropout masks.
+        if type(parts) is not int or parts < 1 or rows % parts or (
+                kept.get("num_replicas") != replicas):
+            specs = [replica_spec(dataset.element_spec)
+                     for dataset in self.batches.train(0)]
+
+            def needed(parts):
+                return max(memory.most_memory(
+                    kind, self.config, options.step,
+                    rows // self.batches.parts(shape, parts, replicas),
+                    memory.Sequences.of_spec(spec)) for shape, spec in enumerate(specs))
+
+            free = devices.memory_of_replica(self.strategy)
+            parts = memory.fitting_parts(rows, needed, free)
+            why = (f" for at most {amount(needed(parts))} of {amount(free)} of memory, an "
+                   "estimate")
+        self.options = dataclasses.replace(options, step=dataclasses.replace(
+            options.step, gradient_accumulation_steps=parts))
+        return why
+
+    def _log_devices(self, why: str) -> None:
         options, step = self.options, self.options.step
         replicas, parts = (self.strategy.num_replicas_in_sync,
                            step.gradient_accumulation_steps)
         batch = (f", and each replica computes {options.train_batch_size // replicas} "
                  f"of {options.train_batch_size} sequences in a step, in {parts} "
-                 f"part{'s' * (parts > 1)}") if self.optimizer is not None else ""
+                 f"part{'s' * (parts > 1)}{why}") if self.optimizer is not None else ""
         logging.info(
             "Running on %s in %s: %s with %d replica%s%s.",
             devices.hardware(self.strategy), step.dtype, type(self.strategy).__name__,

@@ -264,6 +264,16 @@ EARLY = {
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
         "--sparse_gradient_norm cannot be combined with"),
+    "auto and a teacher": (
+        dict(gradient_accumulation_steps="auto", teacher="no"),
+        "=auto cannot be combined with --teacher; give a number of parts"),
+    "auto and permutation": (
+        dict(PERMUTATION, gradient_accumulation_steps="auto"),
+        "=auto cannot be combined with --objective=permutation; give a number"),
+    "auto and hosts": (
+        dict(gradient_accumulation_steps="auto",
+             distribution_strategy="multi_worker_mirrored"),
+        "=auto cannot be combined with --distribution_strategy=multi_worker_mirrored; "),
     "float16 on a TPU": (dict(tpu="local", dtype="float16"),
                          "--dtype=float16 is for GPUs; give --dtype=bfloat16 on TPUs"),
     "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
@@ -435,7 +445,9 @@ WORKING = {
         config_overrides="num_hidden_layers=2"),
     "with its vocabulary": dict(
         input_file="{data}/described/train.tfrecord", num_train_steps=1),
-    "with a given vocabulary": dict(num_train_steps=1, vocab_file="{data}/words.txt"),
+    "with a given vocabulary": dict(
+        num_train_steps=1, vocab_file="{data}/words.txt",
+        gradient_accumulation_steps="auto"),
     "other objective": dict(DYNAMIC, output_dir="{data}/pieces alone"),
     # In turn: trained in orders, evaluated, and gone on with masks, which is refused.
     "orders": dict(PERMUTATION, masked_lm_prob=None, num_train_steps=4,

@@ -55,10 +55,18 @@ STEPS = {
     "depth schedule, recompute": dict(
         depth_schedule="3:0.5,4:0.5", recompute="true", dtype="bfloat16"),
     "random depth": dict(random_depth="2-4", dtype="bfloat16"),
+    "two lengths in parts": dict(
+        length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
+        input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
+        gradient_accumulation_steps=2, dtype="bfloat16"),
     "BERT": dict(albert_config_file="{data}/bert.json", dtype="bfloat16"),
     "groups": dict(albert_config_file="{data}/groups.json", recompute="true"),
     "inner groups": dict(albert_config_file="{data}/inner.json", recompute="true"),
     "wide embeddings, relu": dict(albert_config_file="{data}/wide.json"),
+    "attention shared, tanh, sparse norm": dict(
+        albert_config_file="{data}/attention.json", sparse_gradient_norm="true"),
+    "feed-forward shared, erf": dict(
+        albert_config_file="{data}/ffn.json", dtype="bfloat16"),
     "distillation": dict(teacher="{data}/teacher", albert_config_file="{data}/one.json"),
 }
 CONFIGS = {
@@ -66,6 +74,9 @@ CONFIGS = {
     "bert": dict(num_hidden_layers=2, parameter_sharing="none", embedding_size=8),
     "groups": dict(num_hidden_layers=4, num_hidden_groups=2),
     "inner": dict(num_hidden_layers=3, inner_group_num=2),
+    "attention": dict(
+        num_hidden_layers=2, parameter_sharing="attention", hidden_act="tanh"),
+    "ffn": dict(num_hidden_layers=2, parameter_sharing="ffn", hidden_act="gelu_erf"),
     "wide": dict(num_hidden_layers=2, embedding_size=8, hidden_act="relu")}
 
 
@@ -91,6 +102,7 @@ def _records(tmp_path_factory):
             "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, **changes})
         (folder / f"{name}.json").write_text(config.to_json())
     pretraining.write(folder / "train.tfrecord", tiny_run.examples(30, 1))
+    tiny_run.write_short_records(folder / "short.tfrecord", 30, 3)
     pretraining.write(folder / "dev.tfrecord", tiny_run.examples(9, 2))
     pretraining.write(folder / "unmasked.tfrecord", pretraining.rows_with_words(30, 1))
     classifier.write_models(folder)

@@ -21,10 +21,13 @@ from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
-    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder, slices)
+    devices, hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder,
+    slices)
 from albert_tf.training.batches import Pipeline
 from albert_tf.training.data import PretrainingData
-from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
+from albert_tf.training.memory import Sequences, most_memory
+from albert_tf.training.options import (
+    AUTO, RunOptions, StepOptions, check_batch_sizes)
 from albert_tf.training.schedules import Phases, Stage
 from tests import models, tiny_run
 from tests.helpers import ROOT
@@ -859,7 +862,7 @@ def test_folder_of_another_config(copy, data):
      r"\(2\) times --gradient_accumulation_steps \(4\); give"),
     (dict(eval_batch_size=3), 2, "--eval_batch_size 3 must be"),
     (dict(train_batch_size=0), 1, "--train_batch_size 0 must be a positive"),
-    (dict(parts=0), 1, "--gradient_accumulation_steps is 0; it must be 1 or more"),
+    (dict(parts=-1), 1, "--gradient_accumulation_steps is -1; it must be 1 or more, or "),
 ])
 def test_batch_sizes(sizes, replicas, message):
     sizes = {"train_batch_size": 8, "eval_batch_size": 8, **sizes}
@@ -890,6 +893,30 @@ def test_log_says_what_a_run_runs_on(tmp_path, data, caplog):
         r"Running on the CPU \(\d+ threads?\) in bfloat16: \w*Strategy\w* with 1 "
         r"replica, and each replica computes (\d+) of \1 sequences in a step, in 2 "
         r"parts\.", line)
+
+
+def test_parts_by_memory(tmp_path, data, monkeypatch, caplog):
+    """As few as fit, and as before in a run that goes on."""
+    auto = dict(step=StepOptions(gradient_accumulation_steps=AUTO))
+    config = tiny_run.config(**CONFIG)
+    two = most_memory("CPU", config, StepOptions(), 2, Sequences(
+        tiny_run.LENGTH, 1, tiny_run.PREDICTIONS))
+
+    def line(memory):
+        caplog.clear()
+        monkeypatch.setattr(devices, "memory_of_replica", lambda strategy: memory)
+        run = make_run(tmp_path, data, num_train_steps=3, **auto)
+        return run, next(line for line in caplog.messages if line[:7] == "Running")
+
+    assert " in 1 part for at most 700 MB of 10 GB of memory, an es" in line(1e10)[1]
+    assert " in 8 parts for at most 700 MB of 1 MB of memory" in line(1e6)[1]
+    run, said = line(two / 0.9 + 1)
+    assert said.endswith(
+        " in 4 parts for at most 700 MB of 778 MB of memory, an estimate.")
+    run.train()
+    assert run_folder.kept_options(str(tmp_path))["gradient_accumulation_steps"] == 4
+    assert line(1e10)[1].endswith(" in 4 parts as before.")
+    assert not run_folder.changed_options(str(tmp_path), line(1e10)[0]._all_options)
 
 
 def test_bucket_out_of_reach(monkeypatch):
