@@ -300,7 +300,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     for note in tables.line_note(file.path, [number for number, _ in empty],
                                  "have an empty text"):
         raise InputError(f"{note.removesuffix('.')}; fill them in, or remove the "
-                         f"{tables.unit(file.path)}s.")
+                         f"{row_files.unit(file.path)}s.")
     if not examples:
         raise InputError(f"{file.path}: there is no example in this file; check the "
                          "path and the format.")
@@ -370,7 +370,7 @@ def _label_of(parts: Sequence[str] | None, file: DataFile, labels: Sequence[str]
 def _no_label(file: DataFile, where: str) -> InputError:
     columns = ", ".join(file.label_columns)
     return InputError(f"{where}: there is no label in column '{columns}'; fill it in, "
-                      f"or remove the {tables.unit(file.path)}.")
+                      f"or remove the {row_files.unit(file.path)}.")
 
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
@@ -533,7 +533,7 @@ def _with_text(row: tables.Row, file: DataFile, *values: Any) -> _Values:
         if column is not None and not text.strip():
             raise _EmptyText(f"{row.where}: the text of column '{column}' is "
                              "empty; fill it in, or remove the "
-                             f"{tables.unit(file.path)}.")
+                             f"{row_files.unit(file.path)}.")
     return values
 
 
@@ -596,7 +596,7 @@ def _field(row: tables.Row, name: str, what: str, needed: bool, noun: str = "fie
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{row.where}: the {noun} '{name}' holds {value}, which "
                              "is not a label; fill it in, or remove the "
-                             f"{tables.unit(row.where.rpartition(', ')[0])}.")
+                             f"{row_files.unit(row.where.rpartition(', ')[0])}.")
         return json.dumps(value)  # 1, 0.5, true
     if "\0" in value:
         raise InputError(f"{row.where}: character {value.index(chr(0)) + 1} of the "
