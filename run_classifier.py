@@ -270,11 +270,11 @@ def main(argv):
         _KEPT, task=task.name, labels=task.labels, problem_type=task.problem_type,
         known_tokenizer=tokenizer, own_data=is_own,
         data=dict.fromkeys(_USE_OF_SPLIT, FLAGS.data_dir),
-        options=finetuning_flags.values(
+        options={**finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
             "dropout_prob", "num_length_buckets",
-            *["early_exit", "exit_weight"] * FLAGS.early_exit,
-            *["class_weights"] * bool(FLAGS.class_weights)))
+            *["early_exit", "exit_weight"] * FLAGS.early_exit),
+            **({"class_weights": task.class_weights} if task.class_weights else {})})
     fine_tune(task, settings, functools.partial(_export, task, settings))
 
 

@@ -17,11 +17,11 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files, sampling, text_files
+from albert_tf import files, row_files, sampling, text_files
 from albert_tf.jobs import parallel
 from albert_tf.cli import checks
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
+from albert_tf.pretraining_data.spans import MAX_LINE_BYTES, parts_of
 from albert_tf.jobs.progress import Progress, amount
 from albert_tf.tokenization import train_sentencepiece
 
@@ -31,8 +31,12 @@ _DEFAULTS = train_sentencepiece.Options()
 _MOST = 2 ** 31 - 1  # The trainer's integers have 32 bits.
 flags.DEFINE_string(
     "input_file", None,
-    "Text files with one sentence per line: paths or globs, separated by commas.",
+    "Files with one sentence per line, text, Parquet or Arrow: paths or globs, separated "
+    "by commas.",
     required=True)
+flags.DEFINE_string(
+    "text_column", "text",
+    "Column with the text of Parquet and Arrow files, one sentence per line.")
 flags.DEFINE_string(
     "output_prefix", None,
     "Path of the outputs without their suffix; <output_prefix>.model and "
@@ -80,20 +84,19 @@ def input_sentence_size(paths):
 
     Raises InputError if the flag was given and that many do not fit.
     """
-    wanted, size = FLAGS.input_sentence_size, files.total_size(paths)
-    if size is None:  # The size of remote files is unknown.
+    wanted = FLAGS.input_sentence_size
+    if any(map(files.is_remote, paths)):  # Asking for their sizes would be slow.
         return wanted
+    size = sum(length for path in paths for _, length in parts_of(path, FLAGS.text_column))
     # Estimate the number of sentences and their memory from the beginning of the text.
     text, read_bytes = [], 0
-    for _, line in text_files.read_lines(paths[0]):
+    for _, line in lines_of(paths[0]):
         text += [line] * bool(line.strip())
         read_bytes += len(line.encode())
         if read_bytes > 1 << 18:
             break
     if not text:
         return wanted
-    if any(path.endswith(text_files.COMPRESSED) for path in paths):
-        size *= 4  # Text shrinks to about a quarter when compressed.
     sentences = min(wanted, size / read_bytes * len(text))
     memory = train_sentencepiece.memory_of_sentence(text)
     free = parallel.available_memory()
@@ -111,6 +114,16 @@ def input_sentence_size(paths):
     return maximum
 
 
+def lines_of(path, on_bytes=lambda count: None):
+    """Yields (number of the line or row, line) of a file."""
+    if not row_files.is_row_file(path):
+        yield from text_files.read_lines(path, on_bytes)
+        return
+    for number, text in row_files.read_texts(path, FLAGS.text_column, on_bytes=on_bytes):
+        for line in text.split("\n"):
+            yield number, line
+
+
 def read(sources, doing="reading"):
     """Yields (source, line) of the files of all sources.
 
@@ -119,13 +132,13 @@ def read(sources, doing="reading"):
     on_bytes = Progress.of_bytes(doing, files.total_size(
         itertools.chain(*sources.values())))
     for source, path in ((s, path) for s, paths in sources.items() for path in paths):
-        for number, line in text_files.read_lines(path, on_bytes):
+        for number, line in lines_of(path, on_bytes):
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
-                    f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} "
-                    "million characters, but the input must have one sentence per "
-                    "line; split the text into sentences, for example with "
-                    "prepare_corpus.py.")
+                    f"{path}, {row_files.unit(path)} {number}: longer than "
+                    f"{MAX_LINE_BYTES >> 20} million characters, but the input must have "
+                    "one sentence per line; split the text into sentences, for example "
+                    "with prepare_corpus.py.")
             yield source, line
 
 
@@ -156,6 +169,11 @@ def main(argv):
     train_sentencepiece.check(options)
     sources = files.expand_each(FLAGS.input_file, "--input_file")
     paths = list(itertools.chain(*sources.values()))
+    of_rows = list(filter(row_files.is_row_file, paths))
+    checks.say_unused("text_column", of_rows,
+                      "without Parquet or Arrow files in --input_file")
+    for path in of_rows:  # Raises InputError if one lacks the column.
+        parts_of(path, FLAGS.text_column)
     if sampling.is_wanted(FLAGS.sampling_exponent, sources):
         lines = sampled(sources, FLAGS.sampling_exponent)
     else:

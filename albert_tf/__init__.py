@@ -67,7 +67,7 @@ def lazily(package: str, public: Mapping[str, str], modules: str = ""
 
 __getattr__, __dir__ = lazily(__name__, {
     "serving.predict": "load",
-    "finetuning.from_python": "finetune",
+    "from_python.finetune": "finetune",
     "config": "AlbertConfig",
     "errors": "InputError",
     "modeling.albert": "AlbertModel",
@@ -84,7 +84,7 @@ if TYPE_CHECKING:  # The same names for type checkers, which run no code.
         tokenization as tokenization, training as training)
     from albert_tf.config import AlbertConfig as AlbertConfig
     from albert_tf.errors import InputError as InputError
-    from albert_tf.finetuning.from_python import finetune as finetune
+    from albert_tf.from_python.finetune import finetune as finetune
     from albert_tf.modeling.albert import AlbertModel as AlbertModel
     from albert_tf.modeling.pretraining import AlbertForPreTraining as AlbertForPreTraining
     from albert_tf.serving.predict import load as load

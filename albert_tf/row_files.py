@@ -49,6 +49,11 @@ def is_row_file(path: str) -> bool:
     return name.endswith(ENDS)
 
 
+def unit(path: str) -> str:
+    """Returns the word for what has a row of a file: "line" or, for Parquet, "row"."""
+    return "row" if is_row_file(path) else "line"
+
+
 def pyarrow(what: str = "Parquet and Arrow files") -> Any:
     """Imports and returns pyarrow with its parts for files. Raises InputError, which
     says that `what` needs it, if it is not installed."""
@@ -331,8 +336,8 @@ def _features(path: str, metadata: Any) -> dict[str, Any]:
     if text is None:
         return {}
     value = text_files.parse_json(
-        text.decode(errors="replace"), path, "its schema's key huggingface is damaged",
-        cleaned=True)
+        text.decode(errors="replace"), path, "its schema's key huggingface is damaged; "
+        "write the file again", cleaned=True)
     for key in ("info", "features"):
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}

@@ -216,7 +216,7 @@ WAY = ("jobs", "text", "tokenization", "records", "masking", "pretraining_data",
        "modeling", "modeling/kernels", "training", "checkpoints", "finetuning",
        *(f"finetuning/{path.parent.name}" for path in sorted(
            (ROOT / "albert_tf" / "finetuning").glob("*/head.py"))),
-       "features", "serving", "cli")
+       "features", "serving", "from_python", "cli")
 
 
 def _wrapped(words, indent=" " * 6):

@@ -205,13 +205,8 @@ def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
     if not numbers:
         return ()
     listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
-    line = unit(path)
+    line = row_files.unit(path)
     return (f"{path}: {len(numbers)} {line}(s) {what} ({line} {listed}).",)
-
-
-def unit(path: str) -> str:
-    """Returns the word for what has a row of a file: "line" or, for Parquet, "row"."""
-    return "row" if row_files.is_row_file(path) else "line"
 
 
 def column_index(path: str, name: str, header: list[str]) -> int:

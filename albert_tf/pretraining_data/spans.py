@@ -80,7 +80,7 @@ def plan_spans(paths: Sequence[str], size: int = 0, column: str = "text"
         raise InputError(
             f"--input_file matches {len(paths):,} files, but at most {MAX_FILES:,} are "
             "supported; join some of them.")
-    parts = [_parts(path, column) for path in paths]
+    parts = [parts_of(path, column) for path in paths]
     size = size or span_bytes(sum(length for each in parts for _, length in each))
     # `borders` are the file and byte, or row, at which each span ends, and its size.
     borders, held = [], 0
@@ -103,7 +103,7 @@ def plan_spans(paths: Sequence[str], size: int = 0, column: str = "text"
             for number, (begin, border) in enumerate(zip(begins, borders))]
 
 
-def _parts(path: str, column: str) -> list[tuple[int, int]]:
+def parts_of(path: str, column: str) -> list[tuple[int, int]]:
     """Returns where each part of a file that can be read for itself begins, and its
     size in bytes."""
     if row_files.is_row_file(path):

@@ -1,9 +1,14 @@
 """Settings for a user's own data: by their number, their length and the model."""
 
+import dataclasses
+
 import pytest
 
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
 from albert_tf.finetuning.recipes import recipe_for_data
+from albert_tf.finetuning.task import Settings
+from albert_tf.training.options import RunOptions
 
 BASE = AlbertConfig.named("base")
 
@@ -36,3 +41,17 @@ def test_the_length_holds_nearly_all_texts_and_fits_the_model():
     (BASE.replace(hidden_size=128, num_attention_heads=2), 5e-4)])
 def test_the_rate_follows_the_model(config, rate):
     assert recipe_for_data(5000, [9], config).learning_rate == rate
+
+
+def test_epochs_and_shares_become_steps():
+    required = {field.name: None for field in dataclasses.fields(Settings) if
+                field.default is field.default_factory is dataclasses.MISSING}
+    settings = Settings(**{
+        **required, "run": RunOptions("runs/x", 0, 8), "num_train_epochs": 3.0,
+        "num_warmup_steps": -1, "warmup_proportion": 0.2, "num_evaluations": 10})
+    found = settings.scheduled(100)
+    assert (found.run.num_train_steps, found.num_warmup_steps) == (37, 7)
+    assert found.run.save_checkpoints_steps == 4
+    with pytest.raises(InputError, match="2 training examples, --num_train_epochs=3 and "
+                       "--train_batch_size=8 give no training step"):
+        settings.scheduled(2)

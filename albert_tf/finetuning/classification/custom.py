@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import re
 from types import NoneType
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -127,15 +128,17 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
         raise InputError("--regression predicts one number for each text, and "
                          "--multi_label any number of labels; leave one of the two "
                          "out.")
+    source = "--labels" if labels is not None or "train" not in data else (
+        data["train"].path)
     if regression:
         labels, names = (), ("pearson", "spearman", "mse")
     elif several:
         labels = _checked_labels(_in_columns(data, labels) or tuple(
-            labels if labels is not None else _collected(data.get("train"))), 1)
+            labels if labels is not None else _collected(data.get("train"))), source, 1)
         names = ("micro_f1", "macro_f1", "exact_match")
     else:
         labels = _checked_labels(tuple(
-            labels if labels is not None else _collected(data.get("train"))))
+            labels if labels is not None else _collected(data.get("train"))), source)
         names = ("accuracy", "macro_f1", *["f1"] * (len(labels) == 2), "matthews")
     return ClassificationTask(
         name="custom", labels=labels, metric_names=names, main_metric=names[0],
@@ -208,7 +211,7 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
             "give --labels in the order of the model's outputs.")
     shards = [dataclasses.replace(file, path=path)
               for path in files.shards(file.path, "--train_file")]
-    if names := _named_classes(shards[0]):
+    if names := next(filter(None, map(_named_classes, shards)), ()):
         label_names.check_apart(names, file.path)
         return names
     found = [example.label for shard in shards for example in read(shard).examples]
@@ -220,6 +223,11 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
             "with --multi_label the names of labels. Leave --multi_label out, or name "
             "the columns of all labels, separated by commas.")
     label_names.check_apart(labels, file.path)
+    for label in labels:
+        if (number := re.sub(r"^(-?\d+)\.0+$", r"\1", label)) != label and number in labels:
+            raise InputError(
+                f"{file.path}: column '{file.label}' holds the label {number} also as "
+                f"{label}; write both in the same way.")
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return tuple(sorted(
         labels, key=lambda label: (int(label), label) if numbers else label))
@@ -237,18 +245,18 @@ def _kind(file: DataFile) -> str:
     return file.file_format or tables.format_of(file.path)
 
 
-def _checked_labels(labels: tuple[str, ...], least: int = 2) -> tuple[str, ...]:
+def _checked_labels(labels: tuple[str, ...], source: str, least: int = 2
+                    ) -> tuple[str, ...]:
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if repeated:
-        raise InputError(f"--labels has '{repeated[0]}' more than once; give each "
+        raise InputError(f"{source} has '{repeated[0]}' more than once; give each "
                          "label once.")
     if len(labels) < least:
         raise InputError(
-            f"there are {len(labels)} labels ({', '.join(labels) or 'none'}), but "
-            "a task needs at least one." if least == 1 else
-            f"there are {len(labels)} labels ({', '.join(labels) or 'none'}), but "
-            "classification needs at least two; to predict numbers, give "
-            "--regression.")
+            f"{source}: there are {len(labels)} labels ({', '.join(labels) or 'none'}), "
+            "but " + (
+                "a task needs at least one." if least == 1 else "classification needs at "
+                "least two; to predict numbers, give --regression."))
     return labels
 
 
@@ -300,7 +308,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     for note in tables.line_note(file.path, [number for number, _ in empty],
                                  "have an empty text"):
         raise InputError(f"{note.removesuffix('.')}; fill them in, or remove the "
-                         f"{tables.unit(file.path)}s.")
+                         f"{row_files.unit(file.path)}s.")
     if not examples:
         raise InputError(f"{file.path}: there is no example in this file; check the "
                          "path and the format.")
@@ -370,7 +378,7 @@ def _label_of(parts: Sequence[str] | None, file: DataFile, labels: Sequence[str]
 def _no_label(file: DataFile, where: str) -> InputError:
     columns = ", ".join(file.label_columns)
     return InputError(f"{where}: there is no label in column '{columns}'; fill it in, "
-                      f"or remove the {tables.unit(file.path)}.")
+                      f"or remove the {row_files.unit(file.path)}.")
 
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
@@ -533,7 +541,7 @@ def _with_text(row: tables.Row, file: DataFile, *values: Any) -> _Values:
         if column is not None and not text.strip():
             raise _EmptyText(f"{row.where}: the text of column '{column}' is "
                              "empty; fill it in, or remove the "
-                             f"{tables.unit(file.path)}.")
+                             f"{row_files.unit(file.path)}.")
     return values
 
 
@@ -596,7 +604,7 @@ def _field(row: tables.Row, name: str, what: str, needed: bool, noun: str = "fie
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{row.where}: the {noun} '{name}' holds {value}, which "
                              "is not a label; fill it in, or remove the "
-                             f"{tables.unit(row.where.rpartition(', ')[0])}.")
+                             f"{row_files.unit(row.where.rpartition(', ')[0])}.")
         return json.dumps(value)  # 1, 0.5, true
     if "\0" in value:
         raise InputError(f"{row.where}: character {value.index(chr(0)) + 1} of the "

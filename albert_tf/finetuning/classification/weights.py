@@ -59,12 +59,17 @@ def check(given: str | Mapping[str, float], labels: Sequence[str]) -> None:
             raise InputError(f"--class_weights={given}: give {BALANCED}, or a weight "
                              "for each label.")
         return
+    if not isinstance(given, Mapping):
+        raise InputError(f"--class_weights={given!r:.40}: give {BALANCED}, or label → "
+                         "weight.")
     for label, weight in given.items():
         if label not in labels:
             raise InputError(f"--class_weights: '{label}' is not one of the labels "
                              f"{', '.join(labels)}; correct it.")
-        if not 0 < weight <= _MOST:
-            raise InputError(f"--class_weights: the weight of '{label}' is {weight:g}; "
+        number = weight if isinstance(weight, (int, float)) else math.nan
+        if not 0 < number <= _MOST:
+            shown = weight if math.isnan(number) else f"{weight:g}"
+            raise InputError(f"--class_weights: the weight of '{label}' is {shown}; "
                              f"give a number above 0, up to {_MOST:g}.")
 
 

@@ -7,7 +7,7 @@ column.
 import re
 from typing import Any, Iterable, NamedTuple, Optional, Sequence, Union
 
-from albert_tf.finetuning import tables
+from albert_tf import row_files
 from albert_tf.finetuning.tagging.scoring import entities
 
 # The beginning of CoNLL-U Plus, and the columns of CoNLL-U.
@@ -52,7 +52,7 @@ class Sentence(NamedTuple):
 
     def where(self, word: int = 0) -> str:
         """Returns file and line or row of a word, for messages."""
-        return f"{self.path}, {tables.unit(self.path)} {self.numbers[word]}"
+        return f"{self.path}, {row_files.unit(self.path)} {self.numbers[word]}"
 
 
 def joined(words: Iterable[str], between: str

@@ -271,7 +271,7 @@ class Reading:
                 words, spans = of_text(text, self.split)
             if not words:
                 raise InputError(f"{row.where}: there is no word in the text; remove "
-                                 f"the {tables.unit(path)}.")
+                                 f"the {row_files.unit(path)}.")
             if tagged is False:
                 tags = None
             elif objects is not None:

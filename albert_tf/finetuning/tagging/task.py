@@ -430,7 +430,7 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                              "that names them; give --labels in the order of the "
                              "model's outputs.")
         labels = (known_labels if tags <= set(known_labels) else
-                  paths and reading.named_tags(paths[0]) or
+                  next(filter(None, map(reading.named_tags, paths)), None) or
                   sorted(tags, key=lambda tag: (tag.upper() != OUTSIDE, tag)))
         label_names.check_apart(sorted(tags), train_file)
     elif tags and not tags & set(labels):

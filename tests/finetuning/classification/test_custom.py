@@ -247,7 +247,8 @@ def test_files_are_looked_for_in_the_data_folder(tmp_path):
     (TRAIN, {"labels": ["no"]}, "there are 1 labels"),
     (TRAIN, {"labels": ["no", "yes"], "regression": True},
      "which --regression does not have"),
-    ("text\tlabel\na\tno\n", {}, r"there are 1 labels \(no\)"),
+    ("text\tlabel\na\tno\n", {}, r"train.tsv: there are 1 labels \(no\)"),
+    ("text\tlabel\na\t1\nb\t1.0\n", {}, "'label' holds the label 1 also as 1.0; write"),
     (None, {"test": "text\na\n"}, "without a training file or a model that .* give --labels"),
 ])
 def test_labels_that_cannot_be_are_refused(tmp_path, train, options, message):
@@ -638,6 +639,25 @@ def test_the_schema_names_the_labels_in_its_order(tmp_path):
     texts = rows_of(tmp_path, {"text": ["a", "b"], "label": ["so", "no"]}, "t.parquet")
     assert custom.build_task({"train": DataFile(texts, "text", label="label")}
                              ).labels == ("no", "so")
+
+
+def test_one_of_several_files_may_name_the_labels(tmp_path):
+    """Numbers of a file that names none are then no labels of their own."""
+    named = rows_of(tmp_path, name="named.parquet", label=STARS)
+    texts = rows_of(tmp_path, {"text": ["a"], "label": ["none"]}, "texts.parquet")
+    numbers = rows_of(tmp_path, {"text": ["a"], "label": [2]}, "numbers.parquet")
+
+    def read(first):
+        task = custom.build_task(
+            {"train": DataFile(f"{first},{named}", "text", label="label")})
+        return task.labels, [e.label for e in task.read("", "train").examples]
+
+    assert read(texts) == (("bad", "good", "none"), ["none", "good", "bad", "good"])
+    with pytest.raises(InputError, match="numbers.parquet, row 1: the label '2' is not one"):
+        read(numbers)
+    twice = rows_of(tmp_path, name="twice.parquet", label=row_tables.class_label("a", "a"))
+    with pytest.raises(InputError, match="twice.parquet has 'a' more than once"):
+        custom.build_task({"train": DataFile(twice, "text", label="label")})
 
 
 def test_a_label_of_minus_one_is_missing(tmp_path):

@@ -685,6 +685,14 @@ def test_tokens_and_tags_of_datasets(rows, name):
     assert data.examples[1].where() == f"{path}, row 2"
 
 
+def test_one_of_several_files_may_name_the_tags(rows, write):
+    path = rows({"tokens": WORDS, "ner_tags": NUMBERS}, ner_tags={
+        "feature": NER, "_type": "List"})
+    task, data = read(f"{write('a O')},{path}")
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER")
+    assert [s.tags[0] for s in data.examples] == ["O", "B-LOC", "B-PER"]
+
+
 def test_tags_as_text_and_from_another_column(rows):
     path = rows({"words": WORDS, "tags": [["B-LOC", "I-LOC", "O"], ["B-PER", "O"]],
                  "pos": [["N", "N", "V"], ["N", "V"]]})

@@ -1,0 +1,1 @@
+"""Fine-tuning from Python on rows in memory; stands on all other folders but `cli`."""

@@ -1,0 +1,167 @@
+"""Rows from Python, written to a file that a task's reader takes.
+
+    [("A fine film.", "good")]  ─►  {"text": "A fine film.", "label": "good"}
+
+They become a file, so that they are read, checked, compared with those of a run that is
+resumed, and named in errors as a user's files are.
+"""
+
+import contextlib
+import json
+import os
+import re
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
+
+from albert_tf import files
+from albert_tf.checkpoints.run_files import PYTHON_DATA
+from albert_tf.errors import InputError
+
+
+class Columns(NamedTuple):
+    """The columns of a task's rows.
+
+    Attributes:
+      names: those of a tuple, in its order.
+      labels: those whose numbers may have names.
+      optional: those that a row may lack, also besides `names`.
+      id: that of the examples' ids, which are texts; default: the number of the row.
+      advice: how to name them.
+    """
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    id: str = ""
+    advice: str = ""
+
+
+class Rows:
+    """The examples of a split and the file that they are written to.
+
+    Attributes:
+      path: the path of the file: the user's, or that of the rows.
+      classes: the names of the labels, if the data name them; else ().
+    """
+
+    def __init__(self, split: str, data: Any, columns: Columns, output_dir: str):
+        self._split, self._data, self._columns = split, data, columns
+        self._is_file = isinstance(data, (str, os.PathLike))
+        self.path = os.fspath(data) if self._is_file else os.path.join(
+            output_dir, PYTHON_DATA, f"{split}.jsonl")
+        features = getattr(data, "features", None)
+        feature = next((features[name] for name in columns.labels if name in features),
+                       None) if isinstance(features, Mapping) else None
+        # A list of labels has the names in its elements.
+        named = getattr(feature, "feature", feature)
+        self.classes = tuple(getattr(named, "names", None) or ())
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Names the rows in errors as the caller knows them: "train, row 3"."""
+        try:
+            yield
+        except InputError as error:
+            text = str(error)
+            if self._is_file or self.path not in text:
+                raise
+            path = re.escape(self.path)
+            text = re.sub(rf"{path}, line (\d+)", rf"{self._split}, row \1", text)
+            text = text.replace(self.path, self._split).replace("the line", "the row")
+            raise type(error)(text) from error
+
+    def write(self) -> None:
+        """Writes the rows as JSON lines; a user's file stays as it is."""
+        if self._is_file:
+            return
+        files.make_directory(os.path.dirname(self.path), "--output_dir")
+        with files.atomic_write(self.path) as stream:
+            number = 0
+            for number, row in enumerate(self._rows(), 1):
+                values = {str(name): self._named(plain(value)) if name in
+                          self._columns.labels else plain(value)
+                          for name, value in row.items()}
+                if self._columns.id:
+                    values[self._columns.id] = str(row.get(self._columns.id, number))
+                try:
+                    line = json.dumps(values, ensure_ascii=False).encode()
+                except TypeError as error:
+                    raise InputError(f"{self._split}, row {number}: a value is neither "
+                                     f"text nor a number ({error}).") from error
+                except UnicodeEncodeError as error:
+                    raise InputError(f"{self._split}, row {number}: a text holds half of "
+                                     "a surrogate pair; remove it.") from error
+                stream.write(line + b"\n")
+            if not number:
+                raise InputError(f"{self._split} has no examples; give some"
+                                 + ", or leave it out" * (self._split == "dev") + ".")
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        data, columns = self._data, self._columns.names
+        # A DataFrame, or a dict of columns. A Dataset yields its rows.
+        if isinstance(data, Mapping) or hasattr(data, "iloc"):
+            known = self._known(data.keys())
+            for name in known:
+                if isinstance(data[name], str) or not isinstance(data[name], Iterable):
+                    raise InputError(
+                        f"{self._split}: the column {name!r} is {data[name]!r:.40}, not "
+                        "a list of values; a single example is a list of one dict.")
+            rows = zip(*(data[name] for name in known), strict=True)
+            try:
+                yield from (dict(zip(known, row)) for row in rows)
+            except ValueError as error:  # Others are those of who takes the rows.
+                raise InputError(
+                    f"{self._split}: the columns {', '.join(map(repr, known))} have "
+                    "different lengths; give a value of each for every row.") from error
+            return
+        if isinstance(data, (bytes, type)) or not isinstance(data, Iterable):
+            raise InputError(f"{self._split} is a {type(data).__name__}; give a list of "
+                             "tuples or dicts, a DataFrame, a Dataset or a file.")
+        for number, row in enumerate(data, 1):
+            if isinstance(row, Mapping):
+                yield {name: row[name]
+                       for name in self._known(row.keys(), f", row {number}")}
+            elif isinstance(row, (tuple, list)) and len(row) == len(columns):
+                yield dict(zip(columns, row))
+            else:
+                raise InputError(
+                    f"{self._split}, row {number} is {row!r:.60}; each example must be a "
+                    f"tuple ({', '.join(map(str, columns))}), or a dict with these keys.")
+
+    def _known(self, there: Iterable[Any], where: str = "") -> Sequence[str]:
+        """Returns the columns that are read. Raises InputError if one is missing."""
+        names, columns = list(there), self._columns
+        for name in columns.names:
+            if name not in names and name not in columns.optional:
+                raise InputError(
+                    f"{self._split}{where}: there is no column '{name}'; the columns are "
+                    f"{', '.join(map(repr, names[:20]))}{', ...' * (len(names) > 20)}."
+                    f"{columns.advice}")
+            if names.count(name) > 1:
+                raise InputError(f"{self._split}: {names.count(name)} columns are named "
+                                 f"'{name}'; rename all but one.")
+        return [name for name in dict.fromkeys((*columns.names, *columns.optional))
+                if name in names]
+
+    def _named(self, label: Any) -> Any:
+        """Returns the names of a label that is a number in the data's list of names."""
+        if isinstance(label, list):
+            return [self._named(each) for each in label]
+        if not self.classes or not isinstance(label, int) or isinstance(label, bool):
+            return label
+        return self.classes[label] if 0 <= label < len(self.classes) else None
+
+
+def plain(value: Any) -> Any:
+    """Returns a value of NumPy or pandas as one of Python; what stands for a missing one,
+    such as NaN, as None."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return [plain(each) for each in (
+            sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
+    try:
+        return value if value == value else None
+    except TypeError:  # pandas.NA, which is neither true nor false
+        return None
