@@ -19,6 +19,7 @@ import os
 import threading
 import time
 import warnings
+from logging import root
 from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -554,6 +555,7 @@ def is_installed(form: str) -> bool:
 
 def needed(form: str, packages: Sequence[str]) -> None:
     """Raises InputError if a package that a format needs is missing or broken."""
+    handlers = root.handlers[:]
     for name in packages:
         try:
             importlib.import_module(name)
@@ -564,3 +566,5 @@ def needed(form: str, packages: Sequence[str]) -> None:
                     "is not installed" if is_missing else
                     f"cannot be imported ({reason_of(error)})")
                 + f"; run pip install 'albert_tf[{form}]'.") from error
+    # OpenVINO takes away absl's handler, with the format of the scripts' lines.
+    root.handlers[:] = handlers

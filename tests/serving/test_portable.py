@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -611,3 +612,14 @@ def test_wrong_flags_get_a_sentence(name, says, commands):
     results, root = commands
     results.refused(name, says, loaded=True)
     assert not (root / "other").exists()
+
+
+def test_a_package_does_not_change_who_writes_the_log(tmp_path, monkeypatch):
+    """openvino removes absl's handler when it is imported."""
+    (tmp_path / "removes_handlers.py").write_text(
+        "import logging\nlogging.root.handlers.clear()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    handler = logging.NullHandler()
+    monkeypatch.setattr(logging.root, "handlers", [handler])
+    portable.needed("onnx", ["removes_handlers"])
+    assert logging.root.handlers == [handler]
