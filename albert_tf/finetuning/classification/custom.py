@@ -253,8 +253,7 @@ def _checked_labels(labels: tuple[str, ...], source: str, least: int = 2
                          "label once.")
     if len(labels) < least:
         raise InputError(
-            f"{source}: there are {len(labels)} labels ({', '.join(labels) or 'none'}), "
-            "but " + (
+            f"{source}: the labels are: {', '.join(labels) or 'none'}; " + (
                 "a task needs at least one." if least == 1 else "classification needs at "
                 "least two; to predict numbers, give --regression."))
     return labels

@@ -292,8 +292,9 @@ class Reading:
                 tags = _strings(self._named(tags, tag_field, row.where), tag_field,
                                 row.where)
                 if len(tags) != len(words):
-                    raise InputError(f"{row.where}: there are {len(words)} words but "
-                                     f"{len(tags)} tags; each word needs one.")
+                    raise InputError(f"{row.where}: words and tags differ in number "
+                                     f"({len(words)} and {len(tags)}); each word needs "
+                                     "a tag.")
             elif tagged:
                 raise InputError(f"{row.where}: there are neither 'entities' nor "
                                  f"'{tag_field}'; {_advice(path)}.")

@@ -81,9 +81,8 @@ class TaggingTask(FineTuningTask):
                              "tag once.")
         if len(self.labels) < 2:
             raise InputError(
-                f"there are {len(self.labels)} tags ({', '.join(self.labels) or 'none'}"
-                "), but a model needs at least two; check --labels or the training "
-                "file.")
+                f"the tags are: {', '.join(self.labels) or 'none'}; a model needs at "
+                "least two. Check --labels or the training file.")
         for label in self.labels:
             scoring.check_tag(label, self.scheme, "--labels", self.labels)
         if self.strict and self.scheme == "none":

@@ -244,10 +244,10 @@ def test_files_are_looked_for_in_the_data_folder(tmp_path):
 
 @pytest.mark.parametrize("train, options, message", [
     (TRAIN, {"labels": ["no", "yes", "no"]}, "--labels has 'no' more than once"),
-    (TRAIN, {"labels": ["no"]}, "there are 1 labels"),
+    (TRAIN, {"labels": ["no"]}, "the labels are: no; classification needs at least two"),
     (TRAIN, {"labels": ["no", "yes"], "regression": True},
      "which --regression does not have"),
-    ("text\tlabel\na\tno\n", {}, r"train.tsv: there are 1 labels \(no\)"),
+    ("text\tlabel\na\tno\n", {}, "train.tsv: the labels are: no; classification needs"),
     ("text\tlabel\na\t1\nb\t1.0\n", {}, "'label' holds the label 1 also as 1.0; write"),
     (None, {"test": "text\na\n"}, "without a training file or a model that .* give --labels"),
 ])

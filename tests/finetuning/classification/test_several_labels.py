@@ -77,7 +77,7 @@ def test_without_a_header_labels_name_the_columns(tmp_path):
      "x.jsonl, line 1: there is no label in column 'a, b'; fill it in, or remove"),
     ('{"text": "one", "topics": null}\n', "topics", {"labels": NAMES},
      "x.jsonl, line 1: there is no label in column 'topics'"),
-    ("text,topics\none,\n", "topics", {}, r"there are 0 labels \(none\), but a task "
+    ("text,topics\none,\n", "topics", {}, "the labels are: none; a task "
      "needs at least one"),
 ])
 def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):

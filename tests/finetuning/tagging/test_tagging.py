@@ -304,7 +304,7 @@ WRONG = {
     "no word": ("a\tB-X\n\tO\n", {}, r"line 2: the word \(column 0\) is missing"),
     "no tag": ("a\tB-X\nb\t\n", {}, r"line 2: the tag \(column -1\) is missing"),
     "empty": ("\n\n", {}, "there is no word in this file"),
-    "one tag": ("a O\n", {}, r"there are 1 tags \(O\)"),
+    "one tag": ("a O\n", {}, "the tags are: O; a model needs at least two"),
     "no tag of entities": ("a B-X\nb B:X\n", {}, "line 2: the tag 'B:X' is neither O "
                            "nor one of B-TYPE, I-TYPE; correct it.$"),
     "mostly no entities": ("a B-X\nb NN\nc DT\n", {}, "line 2: the tag 'NN' is .*; "
@@ -347,7 +347,7 @@ WRONG_JSON = {
     "overlap": ({"text": "a b", "entities": [[0, 3, "X"], [2, 3, "Y"]]},
                 "two entities share the word 'b'"),
     "blank": ({"text": " ", "entities": []}, "there is no word"),
-    "tags": ({"words": ["a"], "tags": []}, "there are 1 words but 0 tags"),
+    "tags": ({"words": ["a"], "tags": []}, r"words and tags differ in number \(1 and 0\)"),
     "words": ({"words": [1], "tags": ["X"]}, "'words' is not a list of texts"),
     "line end": ({"words": ["a\nb"], "tags": ["X"]}, "neither tab nor line end"),
     "type": ({"text": "ab", "entities": [[0, 1, "X\tY"]]}, "lacks start and end"),
@@ -747,7 +747,7 @@ def test_parquet_to_predict_needs_no_tags(rows):
      "'entities'; the file has 'tokens', 'labels'. Name the column of the tags with "
      "--tag_column."),
     ({"tokens": [["a", "b"]], "tags": [["N"]]},
-     "row 1: there are 2 words but 1 tags; each word needs one."),
+     "row 1: words and tags differ in number (2 and 1); each word needs a tag."),
     ({"tokens": [["a", None]], "tags": [["N", "N"]]},
      "row 1: 'tokens' is not a list of texts"),
     ({"tokens": [["a"], ["b"]], "ner_tags": [["N"], None]},
