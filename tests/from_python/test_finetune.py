@@ -193,9 +193,11 @@ class Tags(list):
 SLOW = {"learning_rate": 0.001}
 RUNS = {
     "classify": (
-        "run_classifier", TEXTS, {"metric": "macro_f1", "class_weights": "balanced"}, {
+        "run_classifier", TEXTS, {"metric": "macro_f1", "class_weights": "balanced",
+                                   **SLOW}, {
             "task_name": "custom", "text_column": "text", "label_column": "label",
-            "max_seq_length": 8, "metric": "macro_f1", "class_weights": "balanced"},
+            "max_seq_length": 8, "metric": "macro_f1", "class_weights": "balanced",
+            **SLOW},
         ("the film is good.",)),
     "tag": ("run_tagger", Tags(TAGGED), {"doc_stride": 2, "max_seq_length": 8, **SLOW}, {
         "doc_stride": 2, "max_seq_length": 8, **SLOW, "labels": "O,B-X,I-X"},

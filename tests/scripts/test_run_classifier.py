@@ -559,8 +559,8 @@ def test_best_checkpoint_by_another_metric_and_its_report(results, data):
     assert best == pytest.approx(max(row["macro_f1"] for row in rows))
     assert "is the best so far (macro_f1 " in log
     assert "Weights of the labels in the training loss: '好评' 1, '差评' 1." in log
-    assert json.loads((folder / "options.json").read_text())["class_weights"] == [
-        "balanced"]
+    assert json.loads((folder / "options.json").read_text())["class_weights"] == (
+        "balanced")
     # It is the model's, so that a later evaluation is of the same kind.
     assert "different set" not in results.ok("own, recipe, used")["log"]
     assert json.loads((folder / "evaluation_set.json").read_text())["set"][
