@@ -63,9 +63,11 @@ def graphs_in(folder: str) -> list[str]:
 def files_of(folder: str, graph: str) -> list[str]:
     """Returns the files of an export on which its answers depend."""
     graphs = [graph] if graph else graphs_in(folder)
-    # Large graphs have their weights in model.onnx_data.
+    # A user's texts may be there, too. Large graphs have their weights in
+    # model.onnx_data.
     return [*(os.path.join(folder, name) for name in files.names_in(folder)
-              if name.endswith((".json", ".model", ".tflite", ".txt"))),
+              if name.endswith((".json", ".model", ".tflite"))
+              or name in ("labels.txt", "vocab.txt")),
             *(os.path.join(place, name) for place, begin in map(os.path.split, graphs)
               for name in files.names_in(place or ".") if name.startswith(begin))]
 

@@ -555,8 +555,8 @@ def is_installed(form: str) -> bool:
 
 def needed(form: str, packages: Sequence[str]) -> None:
     """Raises InputError if a package that a format needs is missing or broken."""
-    handlers = root.handlers[:]
     for name in packages:
+        handlers = root.handlers[:]
         try:
             importlib.import_module(name)
         except Exception as error:  # A broken package may raise anything.
@@ -566,5 +566,6 @@ def needed(form: str, packages: Sequence[str]) -> None:
                     "is not installed" if is_missing else
                     f"cannot be imported ({reason_of(error)})")
                 + f"; run pip install 'albert_tf[{form}]'.") from error
-    # OpenVINO takes away absl's handler, with the format of the scripts' lines.
-    root.handlers[:] = handlers
+        finally:
+            # OpenVINO takes away absl's handler, with the format of the scripts' lines.
+            root.handlers[:] = handlers

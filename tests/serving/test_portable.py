@@ -3,6 +3,7 @@
     python -m pytest tests/serving/test_portable.py
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -614,12 +615,26 @@ def test_wrong_flags_get_a_sentence(name, says, commands):
     assert not (root / "other").exists()
 
 
-def test_a_package_does_not_change_who_writes_the_log(tmp_path, monkeypatch):
+@pytest.mark.parametrize("fails", (False, True))
+def test_a_package_does_not_change_who_writes_the_log(fails, tmp_path, monkeypatch):
     """openvino removes absl's handler when it is imported."""
-    (tmp_path / "removes_handlers.py").write_text(
-        "import logging\nlogging.root.handlers.clear()\n")
+    name = f"removes_handlers_{fails}"
+    (tmp_path / f"{name}.py").write_text(
+        "import logging\nlogging.root.handlers.clear()\n" + "1 / 0\n" * fails)
     monkeypatch.syspath_prepend(tmp_path)
     handler = logging.NullHandler()
     monkeypatch.setattr(logging.root, "handlers", [handler])
-    portable.needed("onnx", ["removes_handlers"])
+    with pytest.raises(InputError, match=f"{name}, which onnx needs, cannot be imported"
+                       ) if fails else contextlib.nullcontext():
+        portable.needed("onnx", [name])
     assert logging.root.handlers == [handler]
+
+
+def test_answers_depend_on_the_files_of_the_export_only(tmp_path):
+    names = ["config.json", "labels.txt", "onnx/model.onnx", "onnx/model.onnx_data",
+             "own.model", "vocab.txt"]
+    (tmp_path / "onnx").mkdir()
+    for name in (*names, "answers.txt", "texts.csv"):
+        (tmp_path / name).write_text("")
+    assert sorted(os.path.relpath(path, tmp_path) for path in onnx_folder.files_of(
+        str(tmp_path), "")) == names
