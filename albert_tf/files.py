@@ -400,9 +400,12 @@ def remove_leftovers(folder: str, of: Optional[Iterable[str]] = None) -> None:
         path = os.path.join(folder, name)
         if mark and (names is None or name[:mark.start()] in names) and not _is_alive(
                 mark, path):
-            logging.info("Removing %s, which a killed run left.", path)
-            with contextlib.suppress(OSError):  # It is a different user's.
+            try:
                 (remove_folder if is_folder(path) else remove)(path)
+                logging.info("Removed %s, which a killed run left.", path)
+            except OSError as error:  # It may be a different user's.
+                logging.warning("%s, which a killed run left, cannot be removed: %s.",
+                                path, error.strerror or error)
 
 
 def _is_alive(mark: re.Match, path: str) -> bool:

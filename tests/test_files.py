@@ -400,7 +400,7 @@ def test_text_in_utf_16_is_not_read(tmp_path):
         list(text_files.read_lines(str(path)))
 
 
-def test_folders_of_a_different_user(tmp_path, monkeypatch):
+def test_folders_of_a_different_user(tmp_path, monkeypatch, caplog):
     def denied(path):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -410,6 +410,8 @@ def test_folders_of_a_different_user(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "remove", denied)
     files.remove_leftovers(str(tmp_path))
     assert left.exists()
+    assert caplog.messages == [
+        f"{left}, which a killed run left, cannot be removed: Permission denied."]
     monkeypatch.setattr(files.os, "listdir", denied)
     with pytest.raises(InputError, match=f"^{tmp_path}: cannot be read: Permission denied; c"):
         files.names_in(str(tmp_path))
