@@ -46,7 +46,12 @@ class CountOrAuto(flags.IntegerParser):
         self.syntactic_help = "a positive integer or auto"
 
     def parse(self, argument: Any) -> int:
-        return AUTO if argument == "auto" else super().parse(argument)
+        if argument == "auto":
+            return AUTO
+        try:
+            return super().parse(argument)
+        except ValueError as error:
+            raise ValueError(f"{argument} is not {self.syntactic_help}") from error
 
 
 # The beginning of an address with a slash too few, such as s3:/bucket.

@@ -105,7 +105,7 @@ def check(name: str, value: Any, values: Any) -> None:
         limits = values if isinstance(values, Limits) else Limits(int, 1)
         fits = type(value) in (int, limits.kind) and limits.least <= value <= limits.most
         what = (f"a {'whole ' * (limits.kind is int)}number from {limits.least:g} to "
-                f"{limits.most:g}")
+                f"{limits.most:.15g}")
     else:
         fits, what = value in values, f"one of {', '.join(values)}"
     if not fits:

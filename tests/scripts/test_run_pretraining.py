@@ -367,7 +367,7 @@ NUMBERS = {
     f"{name} {value}": ({**more, name: value}, f"--{name}={value}: .* is not an? ")
     for name, values, more in (
         ("train_batch_size", (0, -8, 10**20), {}), ("eval_batch_size", (0, 10**20), {}),
-        ("gradient_accumulation_steps", (0, 2**31), {}), ("num_gpus", (-1,), {}),
+        ("gradient_accumulation_steps", (0, 2**31, "Auto"), {}), ("num_gpus", (-1,), {}),
         ("num_train_steps", (0, 99999999999999999999), {}),
         ("num_warmup_steps", (-1,), {}), ("start_warmup_step", (-1, 2**31), {}),
         ("max_seq_length", (-1, 2**31), {}), ("max_predictions_per_seq", (0,), {}),
