@@ -1,7 +1,8 @@
 """Scores of guessing without a model, on the records that a model is tested on.
 
-A masked-LM accuracy says little alone, because text repeats itself: a model has to beat
-these two guesses. The module does not need TensorFlow.
+A masked-LM accuracy says little alone, because text repeats itself, and because one masked
+token in ten is not hidden: a model has to beat these two guesses. Where the input shows a
+token instead of [MASK], both of them repeat it. The module does not need TensorFlow.
 """
 
 import collections
@@ -19,10 +20,11 @@ class Baselines(NamedTuple):
     """Scores of guessing, each in [0, 1].
 
     Attributes:
-      most_frequent_piece: masked-LM accuracy of always guessing the most frequent
-        token. most_frequent_follower: masked-LM accuracy of guessing the maskable token
-        that most often follows the left neighbour in the input; if the neighbour is
-        [MASK] or was never seen, the most frequent token.
+      most_frequent_piece: masked-LM accuracy of guessing the most frequent token for
+        each [MASK].
+      most_frequent_follower: masked-LM accuracy of guessing for each [MASK] the maskable
+        token that most often follows the left neighbour in the input; if the neighbour
+        is [MASK], too, or was never seen, the most frequent token.
       larger_class: share of the larger sentence-order class.
       predictions: number of masked positions that were counted.
       examples: number of records that were counted.
@@ -79,12 +81,14 @@ def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
     for record in _parsed(test_paths, spec):
         masked = record["masked_lm_weights"] > 0
         labels = record["masked_lm_ids"][masked]
-        left = record["input_ids"][record["masked_lm_positions"][masked] - 1]
+        places = record["masked_lm_positions"][masked]
+        shown, left = record["input_ids"][places], record["input_ids"][places - 1]
+        hidden = shown == mask_id
         guesses = [top if i == mask_id else followers.get(i, top)
                    for i in left.tolist()]
         predictions += len(labels)
-        top_hits += int((labels == top).sum())
-        follower_hits += int((labels == guesses).sum())
+        top_hits += int((labels == np.where(hidden, top, shown)).sum())
+        follower_hits += int((labels == np.where(hidden, guesses, shown)).sum())
         examples += 1
         swapped += int(record["next_sentence_labels"][0])
     return Baselines(

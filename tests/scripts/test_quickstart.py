@@ -30,8 +30,8 @@ def test_quickstart_on_one_file_of_text(tmp_path):
                "--num_train_steps=16"]
     run = run_python(*command)
     assert run.returncode == 0, run.stderr[-2000:]
-    for row in ("masked-LM accuracy", "always the most frequent token",
-                "most frequent follower", "sentence-order accuracy", "larger class",
+    for row in ("masked-LM accuracy", "guessing the most frequent token",
+                "follows the left neighbour", "sentence-order accuracy", "larger class",
                 "steps/s", "parameters", "Next steps"):
         assert row in run.stdout
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -42,21 +42,27 @@ def _train(tmp_path):
 
 def test_against_a_count_by_hand(train, tmp_path):
     test = write(tmp_path / "test", [
-        # 11 after 10: right. 10 after 11: right, for [SEP] is never guessed.
+        # 11 after 10: right. The 10 is shown: right for both.
         ([CLS, 10, 11, 10, SEP], {2: MASK, 3: 10}, 1),
         # After [MASK] and after 25, which was never seen: the most frequent, 10.
         ([CLS, 10, 11, 25, 10, SEP], {1: MASK, 2: MASK, 4: MASK}, 1),
-        # After 20, shown in the place of another piece: the most frequent.
+        # A wrong piece is shown, 20; after it: the most frequent.
         ([CLS, 10, 12, SEP], {1: 20, 2: MASK}, 0)])
-    # The left neighbour of the second masked 10 is [MASK] in the first row.
     guess = baselines.count_baselines([train], [test], SPEC, MASK)
     assert guess.predictions == 7 and guess.examples == 3
     # Labels: 11, 10 | 10, 11, 10 | 10, 12.
-    assert guess.most_frequent_piece == pytest.approx(4 / 7)
-    # 11 yes; 10 after [MASK] yes | 10 after [CLS] yes; 11 after [MASK] no; 10 after
-    # 25 yes | 10 after [CLS] yes; 12 after 20 no.
-    assert guess.most_frequent_follower == pytest.approx(5 / 7)
+    # No, shown | yes, no, yes | wrong piece shown, no.
+    assert guess.most_frequent_piece == pytest.approx(3 / 7)
+    # 11 yes; 10 shown | 10 after [CLS] yes; 11 after [MASK] no; 10 after 25 yes |
+    # wrong piece shown; 12 after 20 no.
+    assert guess.most_frequent_follower == pytest.approx(4 / 7)
     assert guess.larger_class == pytest.approx(2 / 3)
+
+
+def test_a_shown_token_is_repeated(train, tmp_path):
+    test = write(tmp_path / "test", [([CLS, 11, 12, 25, SEP], {1: 11, 2: 12, 3: 25}, 0)])
+    guess = baselines.count_baselines([train], [test], SPEC, MASK)
+    assert (guess.most_frequent_piece, guess.most_frequent_follower) == (1.0, 1.0)
 
 
 def test_pieces_that_are_never_masked_are_never_guessed(train, tmp_path):
