@@ -258,7 +258,7 @@ def _costs(text: str) -> tuple[dict[str, int], int]:
             estimate = re.search(r'"estimated_cycles":"(\d+)"', line)
             if estimate:
                 cycles[_kind_of(line, kind, computations)] += times * int(estimate[1])
-            if kind == "rng-bit-generator":
+            if kind in ("rng-bit-generator", "rng"):
                 random_bytes += times * _size(shape)
             if kind == "while":
                 parts = dict(re.findall(r"(condition|body)=%?([\w.\-]+)", line))

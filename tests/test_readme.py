@@ -14,6 +14,7 @@ import pytest
 
 import albert_tf
 from albert_tf.cli.commands import COMMANDS, find
+from albert_tf.tokenization import train_sentencepiece
 from tests import peers
 from tests.helpers import ROOT, run_python
 
@@ -119,17 +120,11 @@ def test_every_flag_that_is_named_exists(parsed):
 @pytest.fixture(scope="module", name="albert_base")
 def _albert_base(tmp_path_factory):
     """A tiny model under the released files' names."""
-    import sentencepiece
-
     folder = tmp_path_factory.mktemp("albert_base")
-    text = folder / "text.txt"
     words = "all some many few".split() * 9
-    text.write_text("\n".join(f"albert shares its {word} layers in step {i}."
-                              for i, word in enumerate(words)))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(folder / "30k-clean"), vocab_size=40,
-        pad_id=0, unk_id=1, eos_id=-1, bos_id=-1, minloglevel=2,
-        control_symbols="[CLS],[SEP],[MASK]")
+    text = [f"albert shares its {word} layers in step {i}." for i, word in enumerate(words)]
+    (folder / "30k-clean.model").write_bytes(train_sentencepiece.train(
+        text, train_sentencepiece.Options(vocab_size=40)).model)
     config = albert_tf.AlbertConfig(
         vocab_size=40, embedding_size=4, hidden_size=8, num_hidden_layers=2,
         num_attention_heads=2, intermediate_size=8, max_position_embeddings=64)

@@ -41,6 +41,7 @@ HloModule step
 }
 
 ENTRY %main (a: bf16[8,8]) -> bf16[8,8] {
+  %v = f32[8,2]{1,0} rng(%a, %a), distribution=rng_uniform
   %copy.1 = bf16[8,8]{0,1} copy(%a), b={"estimated_cycles":"7"}
   %w1 = (s32[], bf16[8]{0:T(8,128)}, /*index=5*/f32[2]) while(%a), condition=%less_11, body=%forward
   %w2 = (s32[], bf16[8,8]{1,0}) while(%w1), condition=%less_count, body=%backward
@@ -54,7 +55,7 @@ def test_a_loop_counts_as_often_as_it_runs():
     groups, random_bytes = tpu_compiler._costs(TEXT)
     assert groups == {"products": 1100, "sums and maxima": 110, "copies": 7,
                       "other element-wise": 3}
-    assert random_bytes == 11 * 16 * 4 * 4
+    assert random_bytes == 11 * 16 * 4 * 4 + 8 * 2 * 4
 
 
 @pytest.mark.parametrize("setting", [

@@ -21,6 +21,7 @@ import pytest
 
 import albert_tf
 from albert_tf.checkpoints import convert
+from albert_tf.tokenization import train_sentencepiece
 from tests.helpers import ROOT
 
 pytestmark = pytest.mark.long
@@ -131,15 +132,10 @@ def _place(tmp_path_factory):
 
 def _write_model(place):
     """A tiny model in Hugging Face's format, with a vocabulary of the text."""
-    import sentencepiece
-
     release = place / "release"
     release.mkdir()
-    (release / "text.txt").write_text("\n".join(sentences(64)))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(release / "text.txt"), model_prefix=str(release / "30k-clean"),
-        vocab_size=60, pad_id=0, unk_id=1, eos_id=-1, bos_id=-1, minloglevel=2,
-        hard_vocab_limit=False, control_symbols="[CLS],[SEP],[MASK]")
+    (release / "30k-clean.model").write_bytes(train_sentencepiece.train(
+        sentences(64), train_sentencepiece.Options(vocab_size=60), exactly=False).model)
     config = albert_tf.AlbertConfig(**TINY)
     (release / "albert_config.json").write_text(config.to_json())
     albert_tf.checkpoints.export_tf1(

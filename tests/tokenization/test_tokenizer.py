@@ -15,7 +15,6 @@ import unicodedata
 
 import hypothesis
 import pytest
-import sentencepiece
 from hypothesis import strategies as st
 
 from albert_tf.errors import InputError
@@ -23,7 +22,7 @@ from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.cleaning import PreparedText, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.wordpiece_tokenizer import basic_tokenize, load_vocab
-from tests.helpers import FIXTURES, SHARED
+from tests.helpers import FIXTURES, SHARED, run_python
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")
 WP_VOCAB = str(FIXTURES / "tokenization" / "wp_vocab.txt")
@@ -56,9 +55,15 @@ ALBERT_SYMBOLS = dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
 
 def trained(directory, **options):
     """A small SentencePiece model of a and b."""
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["ab ba aab bba abab"] * 20), minloglevel=2,
-        model_prefix=str(directory / "ab"), hard_vocab_limit=False, **options)
+    # In a process of its own: some releases of the trainer cannot share one with
+    # TensorFlow.
+    done = run_python("-c", """
+import json, sys, sentencepiece
+sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(["ab ba aab bba abab"] * 20), minloglevel=2,
+    hard_vocab_limit=False, **json.loads(sys.argv[1]))""", json.dumps(
+        {"model_prefix": str(directory / "ab"), **options}))
+    assert done.returncode == 0, done.stderr
     return str(directory / "ab.model")
 
 

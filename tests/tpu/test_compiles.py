@@ -151,6 +151,25 @@ def test_classes_with_exits_lengths_and_several_labels(tmp_path):
     assert {row["step"] for row in topics} == {"train", "evaluate"}
 
 
+def test_a_teacher_of_classes(tmp_path):
+    """The teacher's layers are computed inside the student's step."""
+    data = classifier_data(tmp_path)
+    own = dict(
+        task_name="custom", train_file="{data}/own/train.csv",
+        dev_file="{data}/own/dev.tsv", text_column="review", label_column="stars",
+        vocab_file="{data}/vocab.txt", albert_config_file="{data}/config.json",
+        max_seq_length=16, train_batch_size=4, eval_batch_size=3, train_step=2,
+        save_checkpoints_steps=2, num_length_buckets=1, from_scratch="true",
+        do_train="true")
+    teacher = run_python("run_classifier.py", f"--output_dir={data}/teacher", *(
+        f"--{name}={value}".replace("{data}", str(data)) for name, value in own.items()))
+    assert teacher.returncode == 0, teacher.stderr[-3000:]
+    rows = compiled("run_classifier", data, dict(
+        own, teacher="{data}/teacher", config_overrides="num_hidden_layers=1",
+        dtype="bfloat16"))
+    assert {row["step"] for row in rows} == {"train"}
+
+
 def classifier_data(folder):
     classifier.write_own(folder / "own")
     classifier.write_glue(folder / "glue")
