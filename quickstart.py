@@ -151,7 +151,7 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
     lines = [
         ("masked-LM accuracy", f"{result['masked_lm_accuracy']:.1%}"),
         ("  guessing the most frequent token *", f"{guess.most_frequent_piece:.1%}"),
-        ("  guessing what follows the left neighbour most *",
+        ("  guessing by the left neighbour *",
          f"{guess.most_frequent_follower:.1%}"),
         ("sentence-order accuracy", f"{order:.1%} (95 %: {low:.1%} to {high:.1%})"),
         ("  share of the larger class", f"{guess.larger_class:.1%}"),
@@ -168,7 +168,7 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
         print(f"  {name:<48} {value}")
     print(f"""
   * One masked token in ten is not hidden; the guesses repeat it. A model passes the
-    second one when it uses the tokens around a mask, which takes many times these steps.
+    second one when it uses the tokens around a mask; the default steps are too few.
 
 == Files
 

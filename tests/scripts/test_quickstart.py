@@ -31,7 +31,7 @@ def test_quickstart_on_one_file_of_text(tmp_path):
     run = run_python(*command)
     assert run.returncode == 0, run.stderr[-2000:]
     for row in ("masked-LM accuracy", "guessing the most frequent token",
-                "follows the left neighbour", "sentence-order accuracy", "larger class",
+                "guessing by the left neighbour", "sentence-order accuracy", "larger class",
                 "steps/s", "parameters", "Next steps"):
         assert row in run.stdout
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -55,8 +55,8 @@ ALBERT_SYMBOLS = dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
 
 def trained(directory, **options):
     """A small SentencePiece model of a and b."""
-    # In a process of its own: some releases of the trainer cannot share one with
-    # TensorFlow.
+    # This trains in a process of its own, because some releases of the trainer crash in
+    # one with TensorFlow.
     done = run_python("-c", """
 import json, sys, sentencepiece
 sentencepiece.SentencePieceTrainer.train(

@@ -129,23 +129,25 @@ def test_pretraining(name, records, tmp_path):
     assert {row["parts"] for row in rows if row["step"] == "train"} == {parts}
 
 
+# Flags for a user's own classes.
+OWN = dict(
+    task_name="custom", train_file="{data}/own/train.csv", dev_file="{data}/own/dev.tsv",
+    text_column="review", label_column="stars", vocab_file="{data}/vocab.txt",
+    albert_config_file="{data}/config.json", max_seq_length=16, train_batch_size=4,
+    eval_batch_size=3, train_step=4, save_checkpoints_steps=2, num_length_buckets=2,
+    from_scratch="true", do_train="true", do_eval="true", dtype="bfloat16")
+
+
 def test_classes_with_exits_lengths_and_several_labels(tmp_path):
     data = classifier_data(tmp_path)
-    own = dict(
-        task_name="custom", train_file="{data}/own/train.csv",
-        dev_file="{data}/own/dev.tsv", text_column="review", label_column="stars",
-        vocab_file="{data}/vocab.txt", albert_config_file="{data}/config.json",
-        max_seq_length=16, train_batch_size=4, eval_batch_size=3, train_step=4,
-        save_checkpoints_steps=2, num_length_buckets=2, from_scratch="true",
-        do_train="true", do_eval="true", dtype="bfloat16")
-    rows = compiled("run_classifier", data, own)
+    rows = compiled("run_classifier", data, OWN)
     lengths = {tuple(row["input_ids"]) for row in rows}
     assert len(lengths) >= 2  # Training and evaluation, each length.
     exits = compiled("run_classifier", data, dict(
-        own, early_exit="true", output_dir=tmp_path / "exits"))
+        OWN, early_exit="true", output_dir=tmp_path / "exits"))
     assert {row["step"] for row in exits} == {"train", "evaluate"}
     topics = compiled("run_classifier", data, dict(
-        own, train_file="{data}/own/topics.jsonl", dev_file="{data}/own/topics.jsonl",
+        OWN, train_file="{data}/own/topics.jsonl", dev_file="{data}/own/topics.jsonl",
         text_column="text", label_column="topics", multi_label="true",
         output_dir=tmp_path / "topics"))
     assert {row["step"] for row in topics} == {"train", "evaluate"}
@@ -154,20 +156,12 @@ def test_classes_with_exits_lengths_and_several_labels(tmp_path):
 def test_a_teacher_of_classes(tmp_path):
     """The teacher's layers are computed inside the student's step."""
     data = classifier_data(tmp_path)
-    own = dict(
-        task_name="custom", train_file="{data}/own/train.csv",
-        dev_file="{data}/own/dev.tsv", text_column="review", label_column="stars",
-        vocab_file="{data}/vocab.txt", albert_config_file="{data}/config.json",
-        max_seq_length=16, train_batch_size=4, eval_batch_size=3, train_step=2,
-        save_checkpoints_steps=2, num_length_buckets=1, from_scratch="true",
-        do_train="true")
     teacher = run_python("run_classifier.py", f"--output_dir={data}/teacher", *(
-        f"--{name}={value}".replace("{data}", str(data)) for name, value in own.items()))
+        f"--{name}={value}".replace("{data}", str(data)) for name, value in OWN.items()))
     assert teacher.returncode == 0, teacher.stderr[-3000:]
     rows = compiled("run_classifier", data, dict(
-        own, teacher="{data}/teacher", config_overrides="num_hidden_layers=1",
-        dtype="bfloat16"))
-    assert {row["step"] for row in rows} == {"train"}
+        OWN, teacher="{data}/teacher", config_overrides="num_hidden_layers=1"))
+    assert {row["step"] for row in rows} == {"train", "evaluate"}
 
 
 def classifier_data(folder):
