@@ -1,5 +1,5 @@
 """Paths with a scheme: TensorFlow's file systems and those of fsspec, which stand for
-stores that only a network reaches. Whole commands on S3: tests/scripts/test_s3.py."""
+stores that only a network reaches. Whole commands: tests/scripts/test_store_drivers.py."""
 
 import os
 import pathlib
