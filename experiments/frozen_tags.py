@@ -5,11 +5,14 @@ r"""Scores tags of words that a linear model predicts from a frozen encoder's ve
         --dev_file=ud_partut/dev.conllu --output_dir=quality_runs/release_1/partut
 
 The vector of a word is that of its first token after the last layer. Logistic regression
-learns the tags from these vectors, standardized; the encoder does not change. The scores
-are those of run_tagger.py: accuracy, and F1 if tags mark entities. Used by
+learns the tags from these vectors, standardized; the encoder does not change. If tags mark
+entities, which are rare, each tag counts with the inverse root of its frequency: without
+such weights no entity at all is found from vectors of small models. The scores are those
+of run_tagger.py: accuracy, and F1 if tags mark entities. Used by
 time_to_quality.py: unlike fine-tuning, it shows what pretraining has left in the vectors.
 """
 
+import collections
 import os
 from typing import Sequence
 
@@ -68,9 +71,15 @@ def scores(model: str, vocabulary: str, train_file: str, dev_file: str,
     task = tagging.build_task(train_file, max_seq_length=max_seq_length)
     train, dev = (task.read(path, split).examples
                   for path, split in ((train_file, "train"), (dev_file, "dev")))
-    learner = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
-    learner.fit(word_vectors(encoder, tokenizer, task, train),
-                [tag for sentence in train for tag in sentence.tags])
+    tags = [tag for sentence in train for tag in sentence.tags]
+    weights = None
+    if task.scheme != "none":
+        counts = collections.Counter(tags)
+        weights = {tag: (len(tags) / len(counts) / count) ** 0.5
+                   for tag, count in counts.items()}
+    learner = make_pipeline(
+        StandardScaler(), LogisticRegression(max_iter=300, class_weight=weights))
+    learner.fit(word_vectors(encoder, tokenizer, task, train), tags)
     found = iter(learner.predict(word_vectors(encoder, tokenizer, task, dev)).tolist())
     tagged = [tagging.Tagged([next(found) for _ in sentence.words],
                              [1.0] * len(sentence.words)) for sentence in dev]
