@@ -516,9 +516,11 @@ def draw(results: list[dict[str, Any]], path: str) -> None:
         axis.set_title(f"held-out {metric.replace('_', ' ')}")
         axis.set_xlabel(AXES[cost][1])
         axis.grid(alpha=0.3)
-    # The legend is long and stands beside the panels.
-    figure.axes[-1].legend(*figure.axes[0].get_legend_handles_labels(), fontsize=7,
-                           loc="upper left", bbox_to_anchor=(1.01, 1))
+    # The legend is long and stands beside the panels; not every run is in each of them.
+    lines = {label: line for axis in figure.axes
+             for line, label in zip(*axis.get_legend_handles_labels())}
+    figure.axes[-1].legend(lines.values(), lines, fontsize=7, loc="upper left",
+                           bbox_to_anchor=(1.01, 1))
     pictures.save(figure, path)
 
 
