@@ -59,14 +59,13 @@ class Chip(NamedTuple):
 
 
 # Bytes per second that a TPU chip sends while it receives as many, from Google's pages on
-# TPU v3 (all-reduce of a pod, 340 TB/s over 1,024 chips), v5e (1,600 Gbit/s), and v6e
-# (800 GB/s in both directions).
-NETWORKS = {"v3": 340e12 / 1024 / 2, "v5e": 1600e9 / 8 / 2, "v6e": 800e9 / 2}
-# Dollars an hour for a chip on demand, in us-east1 (v3) and us-central1 (v5e, v6e):
-# Google's list as SkyPilot fetches it (skypilot-org/skypilot-catalog on GitHub, commit
-# 017e250, catalogs/v7/gcp/vms.csv: 512.0 for tpu-v3-512, 76.8 for tpu-v5litepod-64, 43.2
-# for tpu-v6e-16). Other regions cost up to 30 % more.
-PRICES = {"v3": 2.00, "v5e": 1.20, "v6e": 2.70}
+# TPU v3 (all-reduce of a pod, 340 TB/s over 1,024 chips) and v5e (1,600 Gbit/s).
+NETWORKS = {"v3": 340e12 / 1024 / 2, "v5e": 1600e9 / 8 / 2}
+# Dollars an hour for a chip on demand, in us-east1 (v3) and us-central1 (v5e): Google's
+# list as SkyPilot fetches it (skypilot-org/skypilot-catalog on GitHub, commit 017e250,
+# catalogs/v7/gcp/vms.csv: 512.0 for tpu-v3-512, 76.8 for tpu-v5litepod-64). Other regions
+# cost up to 30 % more.
+PRICES = {"v3": 2.00, "v5e": 1.20}
 CHIPS = (
     Chip("TPU v3", 123e12, 900e9, NETWORKS["v3"]),
     # NVIDIA H100 data sheet, SXM; NVLink's 900 GB/s count both directions.

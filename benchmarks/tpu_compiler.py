@@ -53,10 +53,6 @@ CHIPS = {
     "v4": Chip({1: "v4:2x2x1"}, 1.05e9, 137.5e12, 16 * 2 ** 30, 614e9, 2),
     "v5e": Chip({1: "v5e:2x2", 4: "v5e:2x2", 16: "v5e:4x4"}, 1.5e9, 197e12,
                 16 * 2 ** 30, 819e9, 1),
-    # Its compiler takes both cores of a chip as one.
-    "v5p": Chip({1: "v5p:2x2x1"}, 1.75e9, 459e12, 95e9, 2765e9, 1),
-    # No page gives the clock: four units of 256 x 256 reach the data sheet's speed at it.
-    "v6e": Chip({1: "v6e:2x2"}, 1.75e9, 918e12, 32 * 2 ** 30, 1638e9, 1),
 }
 
 
