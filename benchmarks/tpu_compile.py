@@ -49,7 +49,8 @@ SETTINGS = [
     "ours:base:32x512:v3", "keras-hub:base:32x512:v3", "tf-models:base:32x512:v3",
     "ours:base:32x512:v3:recompute", "ours:base:8x512:v3", "ours:base:128x128:v3",
     "ours:large:8x512:v3", "ours:large:8x512:v3:recompute", "ours:xlarge:8x512:v3",
-    "ours:xxlarge:8x512:v3", "ours:bert-base:32x512:v3", "ours:bert-large:8x512:v3",
+    "ours:xxlarge:8x512:v3", "ours:xxlarge:8x512:v3:recompute",
+    "ours:bert-base:32x512:v3", "ours:bert-large:8x512:v3",
     "ours:base:32x512:v4", "ours:base:32x512:v5e", "ours:base:128x128:v5e",
     # What --recipe=fast computes, with 40 % predictions.
     "ours:base:32x512:v3:passes=3:predictions=205",

@@ -115,20 +115,20 @@ def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,
 
 
 class _Most(NamedTuple):
-    """The most that a step takes: multiples of its `training_memory` without and with
-    recomputation, bytes for each parameter, and bytes for the rest."""
+    """The most that a step takes: multiples of its `training_memory` and bytes for each
+    parameter, both without and with recomputation, and bytes for the rest."""
 
-    activations: float
-    recomputing: float
-    parameter: int
+    activations: tuple[float, float]
+    parameter: tuple[int, int]
     rest: float
 
 
 # CPU: beyond what the process held before its first step, as measured. TPU: as compiled.
 # GPU: its operations kept 1.1 (float32) and 2.0 (bfloat16) times `training_memory` on a
 # CPU; with weights and moments. No GPU was tried. tests/training/test_memory.py compares.
-_MOST = {"CPU": _Most(1.5, 1.5, 20, 0.7e9), "GPU": _Most(2.5, 2.5, 32, 1e9),
-         "TPU": _Most(0.75, 2.0, 16, 0.3e9)}
+_MOST = {"CPU": _Most((1.5, 1.5), (20, 20), 0.7e9),
+         "GPU": _Most((2.5, 2.5), (32, 32), 1e9),
+         "TPU": _Most((0.75, 1.85), (16, 32), 0.3e9)}
 # Share of a device's memory that a step may take.
 _USABLE = 0.9
 
@@ -138,9 +138,10 @@ def most_memory(kind: str, config: AlbertConfig, step: StepOptions, examples: in
     """Returns the bytes that a training step takes at most on a CPU, GPU or TPU, if it
     computes `examples` at once."""
     most = _MOST[kind]
-    times = most.recomputing if step.recompute else most.activations
-    return (times * training_memory(config, step, examples, sequences)
-            + most.parameter * count_parameters(config).with_heads + most.rest)
+    activations, parameter = (
+        each[step.recompute] for each in (most.activations, most.parameter))
+    return (activations * training_memory(config, step, examples, sequences)
+            + parameter * count_parameters(config).with_heads + most.rest)
 
 
 def fitting_parts(rows: int, needed: Callable[[int], float], free: float) -> int:
