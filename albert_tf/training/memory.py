@@ -125,7 +125,9 @@ class _Most(NamedTuple):
 
 # CPU: beyond what the process held before its first step, as measured. TPU: as compiled.
 # GPU: its operations kept 1.1 (float32) and 2.0 (bfloat16) times `training_memory` on a
-# CPU; with weights and moments. No GPU was tried. tests/training/test_memory.py compares.
+# CPU; with weights and moments. No GPU was tried. Recomputation on a TPU needs more for
+# each parameter, as the compiled step of xxlarge shows. tests/training/test_memory.py
+# compares.
 _MOST = {"CPU": _Most((1.5, 1.5), (20, 20), 0.7e9),
          "GPU": _Most((2.5, 2.5), (32, 32), 1e9),
          "TPU": _Most((0.75, 1.85), (16, 32), 0.3e9)}

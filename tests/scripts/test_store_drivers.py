@@ -38,9 +38,11 @@ def _moto(port):
     server = pytest.importorskip("moto.server").ThreadedMotoServer(
         ip_address="127.0.0.1", port=port)
     server.start()
-    yield {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "me",
-           "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
-    server.stop()
+    try:
+        yield {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "me",
+               "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+    finally:
+        server.stop()
 
 
 def _gcp_storage_emulator(port):
@@ -61,10 +63,13 @@ def _gcp_storage_emulator(port):
             *emulator.HANDLERS))
         server = emulator.create_server("127.0.0.1", port, in_memory=True)
         server.start()
-        # This server has no gRPC, with which gcsfs would ask for the kind of each bucket.
-        yield {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
-               "FSSPEC_GCS_TOKEN": "anon", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
-        server.stop()
+        try:
+            # It has no gRPC, with which gcsfs would ask for the kind of each bucket.
+            yield {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
+                   "FSSPEC_GCS_TOKEN": "anon",
+                   "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
+        finally:
+            server.stop()
 
 
 def _azurite(port):
@@ -72,11 +77,13 @@ def _azurite(port):
     server = subprocess.Popen(
         [program, "--inMemoryPersistence", "--blobHost=127.0.0.1", f"--blobPort={port}",
          "--skipApiVersionCheck", "--disableTelemetry"], stdout=subprocess.DEVNULL)
-    yield {"AZURE_STORAGE_CONNECTION_STRING":
-           f"DefaultEndpointsProtocol=http;{_ACCOUNT};"
-           f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1;"}
-    server.terminate()
-    server.wait()
+    try:
+        yield {"AZURE_STORAGE_CONNECTION_STRING":
+               f"DefaultEndpointsProtocol=http;{_ACCOUNT};"
+               f"BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1;"}
+    finally:
+        server.terminate()
+        server.wait()
 
 
 # Scheme → its driver and its server on a port, which gives the environment.
@@ -95,10 +102,12 @@ def _scheme(request):
             pytest.MonkeyPatch.context()) as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
+        deadline = time.monotonic() + 60
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
+            assert time.monotonic() < deadline, f"The server of {request.param} is not up."
             time.sleep(0.1)
         fsspec.config.set_conf_env(fsspec.config.conf)
         yield request.param
