@@ -2,7 +2,7 @@
 
     python -m pytest tests/experiments/time_to_quality_cases.py
 
-Run by test_time_to_quality.py.
+Run by test_own_processes.py.
 """
 
 import json

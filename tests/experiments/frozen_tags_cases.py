@@ -1,4 +1,9 @@
-"""Tags learned from frozen vectors: experiments/frozen_tags.py."""
+"""Tags learned from frozen vectors: experiments/frozen_tags.py.
+
+    python -m pytest tests/experiments/frozen_tags_cases.py
+
+Run by test_own_processes.py.
+"""
 
 import types
 
