@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 
 from benchmarks import peers
 
@@ -24,7 +24,10 @@ from benchmarks import peers
 _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v3-8", "TPU_WORKER_HOSTNAMES": "localhost",
-    "JAX_PLATFORMS": "cpu"}
+    "JAX_PLATFORMS": "cpu",
+    # For v6e, libtpu 0.0.52 gives the lookup of embeddings to the chip's SparseCore, in
+    # an asynchronous form that jaxlib 0.10.2 cannot read.
+    "LIBTPU_INIT_ARGS": "--xla_tpu_offload_gather_to_sparsecore=false"}
 
 
 class Chip(NamedTuple):
@@ -37,6 +40,8 @@ class Chip(NamedTuple):
       memory: bytes of memory of a core.
       bandwidth: bytes per second from and to this memory, of a core.
       cores: per chip.
+      product_cycles: for which an instruction for bfloat16 rows occupies a matrix unit,
+        found from a large product: what reaches the data sheet's speed.
     """
 
     topologies: dict[int, str]
@@ -45,14 +50,18 @@ class Chip(NamedTuple):
     memory: float
     bandwidth: float
     cores: int
+    product_cycles: int
 
 
 CHIPS = {
     "v3": Chip({1: "v3:2x2", 8: "v3:2x2", 512: "v3:16x16"}, 0.94e9, 61.5e12,
-               16 * 2 ** 30, 450e9, 2),
-    "v4": Chip({1: "v4:2x2x1"}, 1.05e9, 137.5e12, 16 * 2 ** 30, 614e9, 2),
+               16 * 2 ** 30, 450e9, 2, 8),
+    "v4": Chip({1: "v4:2x2x1"}, 1.05e9, 137.5e12, 16 * 2 ** 30, 614e9, 2, 16),
     "v5e": Chip({1: "v5e:2x2", 4: "v5e:2x2", 16: "v5e:4x4"}, 1.5e9, 197e12,
-                16 * 2 ** 30, 819e9, 1),
+                16 * 2 ** 30, 819e9, 1, 16),
+    # Both cores of a chip of v5p work as one.
+    "v5p": Chip({1: "v5p:2x2x1"}, 1.75e9, 459e12, 95e9, 2765e9, 1, 16),
+    "v6e": Chip({1: "v6e:2x2"}, 1.75e9, 918e12, 32 * 2 ** 30, 1638e9, 1, 8),
 }
 
 
@@ -82,10 +91,12 @@ class Program:
         return self.temporary + self.arguments + self.code
 
 
-def prepare() -> None:
-    """Imports jax and finds libtpu; raises peers.NotInstalled."""
+def prepare(arguments: str = "") -> None:
+    """Imports jax and finds libtpu, which gets more arguments; raises
+    peers.NotInstalled."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    os.environ["LIBTPU_INIT_ARGS"] += " " + arguments
     peers.imported("libtpu", "libtpu, the TPU's compiler,")
     peers.imported("jax", "jax")
 
@@ -217,7 +228,8 @@ def program_of(executable: Any) -> Program:
 # ---- reading the compiled text ---------------------------------------------
 
 _START = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_OPERATION = re.compile(r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z][a-z\-]*)\(")
+_OPERATION = re.compile(
+    r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((.*?)\)(?:, |$)")
 _BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "u16": 2, "f32": 4, "u32": 4, "s32": 4,
           "u64": 8, "s64": 8, "f64": 8}
 # The first kind whose operation occurs in a fusion is its kind.
@@ -226,63 +238,91 @@ _KINDS = (("products", ("convolution", "dot")),
           ("exchange", ("all-reduce",)))
 
 
-def _computations(text: str) -> tuple[dict[str, list[str]], str]:
-    """Splits the text into the lines of each computation; also returns the entry's
-    name."""
-    lines: dict[str, list[str]] = collections.defaultdict(list)
+class Operation(NamedTuple):
+    """A line of a compiled program, such as
+
+        %y = f32[8]{0} fusion(%x, %z), calls=%f, backend_config={...}
+
+    Attributes:
+      name, kind, shape: here y, fusion, and f32[8]{0}.
+      operands: their names, here x and z.
+      line: all of it.
+    """
+
+    name: str
+    kind: str
+    shape: str
+    operands: list[str]
+    line: str
+
+    @property
+    def called(self) -> str:
+        """Returns the name of a fusion's computation, or nothing."""
+        called = re.search(r"\bcalls=%?([\w.\-]+)", self.line)
+        return called[1] if called else ""
+
+
+def computations_of(text: str) -> tuple[dict[str, list[Operation]], str]:
+    """Splits the text into the operations of each computation; also returns the
+    entry's name."""
+    found: dict[str, list[Operation]] = collections.defaultdict(list)
     name = entry = ""
     for line in text.splitlines():
-        start = _START.match(line)
+        start, operation = _START.match(line), _OPERATION.match(line)
         if start:
             name = start[2]
             entry = name if start[1] else entry
-        elif name and line.startswith(" "):
-            lines[name].append(line)
-    return lines, entry
+        elif name and operation:
+            result, shape, kind, operands = operation.groups()
+            found[name].append(Operation(
+                result, kind, shape, re.findall(r"%([\w.\-]+)", operands), line))
+    return found, entry
+
+
+def executed(text: str) -> Iterator[tuple[int, Operation]]:
+    """Yields the operations of the program, and how often each runs; a loop's body runs
+    as often as the loop."""
+    computations, entry = computations_of(text)
+    trips = 1
+
+    def walk(name: str, times: int) -> Iterator[tuple[int, Operation]]:
+        nonlocal trips
+        for operation in computations[name]:
+            yield times, operation
+            if operation.kind == "while":
+                parts = dict(re.findall(
+                    r"(condition|body)=%?([\w.\-]+)", operation.line))
+                # The loop of a gradient has no constant: it counts as its forward
+                # loop, the one before it.
+                trips = _trips(parts["condition"], computations) or trips
+                yield from walk(parts["body"], times * trips)
+            elif operation.kind in ("call", "conditional"):
+                for called in re.findall(
+                        r"(?:to_apply=|computation=|branch_computations=\{)%?([\w.\-]+)",
+                        operation.line):
+                    yield from walk(called, times)
+
+    yield from walk(entry, 1)
 
 
 def _costs(text: str) -> tuple[dict[str, int], int]:
     """Returns the estimated cycles of each kind of operation and the bytes of random
-    numbers; a loop's body counts as often as it runs."""
-    computations, entry = _computations(text)
+    numbers."""
+    computations, _ = computations_of(text)
     cycles: dict[str, int] = collections.Counter()
     random_bytes = 0
-    trips = 1
-
-    def add(name: str, times: int) -> None:
-        nonlocal random_bytes, trips
-        for line in computations[name]:
-            operation = _OPERATION.match(line)
-            if not operation:
-                continue
-            shape, kind = operation.groups()
-            estimate = re.search(r'"estimated_cycles":"(\d+)"', line)
-            if estimate:
-                cycles[_kind_of(line, kind, computations)] += times * int(estimate[1])
-            if kind in ("rng-bit-generator", "rng"):
-                random_bytes += times * _size(shape)
-            if kind == "while":
-                parts = dict(re.findall(r"(condition|body)=%?([\w.\-]+)", line))
-                # The loop of a gradient has no constant: it counts as its forward
-                # loop, the one before it.
-                trips = _trips(parts["condition"], computations) or trips
-                add(parts["body"], times * trips)
-            elif kind in ("call", "conditional"):
-                for called in re.findall(
-                        r"(?:to_apply=|computation=|branch_computations=\{)%?([\w.\-]+)",
-                        line):
-                    add(called, times)
-
-    add(entry, 1)
+    for times, operation in executed(text):
+        estimate = re.search(r'"estimated_cycles":"(\d+)"', operation.line)
+        if estimate:
+            cycles[_kind_of(operation, computations)] += times * int(estimate[1])
+        if operation.kind in ("rng-bit-generator", "rng"):
+            random_bytes += times * bytes_of(operation.shape)
     return dict(cycles), random_bytes
 
 
-def _kind_of(line: str, kind: str, computations) -> str:
-    called = re.search(r"calls=%?([\w.\-]+)", line)
-    kinds = {kind}
-    if called:
-        kinds |= {operation[2] for operation in map(
-            _OPERATION.match, computations[called[1]]) if operation}
+def _kind_of(operation: Operation, computations: dict[str, list[Operation]]) -> str:
+    kinds = {operation.kind} | {
+        inner.kind for inner in computations.get(operation.called, [])}
     for name, operations in _KINDS:
         if kinds & set(operations):
             return name
@@ -292,19 +332,18 @@ def _kind_of(line: str, kind: str, computations) -> str:
     return "copies" if kinds <= moves else "other element-wise"
 
 
-def _trips(condition: str, computations) -> int:
+def _trips(condition: str, computations: dict[str, list[Operation]]) -> int:
     """Returns how often a loop runs that counts from 0: the largest constant in its
     condition, or 0 if there is none."""
-    lines = list(computations[condition])
-    for line in computations[condition]:
-        called = re.search(r"calls=%?([\w.\-]+)", line)
-        lines += computations[called[1]] if called else []
-    numbers = [int(number) for line in lines for number in re.findall(
-        r"s32\[\][^ ]* constant\((\d+)\)", line)]
+    operations = list(computations[condition])
+    for operation in computations[condition]:
+        operations += computations.get(operation.called, [])
+    numbers = [int(number) for operation in operations for number in re.findall(
+        r"s32\[\][^ ]* constant\((\d+)\)", operation.line)]
     return max(numbers, default=0)
 
 
-def _size(shape: str) -> int:
+def bytes_of(shape: str) -> int:
     """Returns the bytes of a shape such as (u64[2], u32[8,128])."""
     total = 0
     for kind, sizes in re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape):

@@ -122,8 +122,11 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 def hits(scores: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns 1.0 where the label has the highest score: [..., N], [...] → [...]."""
-    predictions = tf.argmax(scores, axis=-1, output_type=tf.int32)
-    return floats(predictions == tf.cast(labels, tf.int32))
+    labels = tf.cast(labels, tf.int32)
+    # Rows, as a product leaves them: a TPU would copy [B, P, V] to another layout first.
+    rows = tf.reshape(scores, [-1, tf.shape(scores)[-1]])
+    predictions = tf.argmax(rows, axis=-1, output_type=tf.int32)
+    return floats(tf.reshape(predictions, tf.shape(labels)) == labels)
 
 
 # ---- pretraining -----------------------------------------------------------

@@ -9,6 +9,8 @@ the fastest (benchmarks/tpu_compile.py; NOTES.md there has the others):
     one einsum, so that XLA chooses their order in memory.
   Scores stand the other way around, [B, A, T, S] with T keys: XLA sums a query's keys
     faster along the last axis but one.
+  Scores are computed twice, first only for their largest numbers: that costs less
+    than to write them to memory and to read them again.
   Probabilities are normalized after the product with the values, which is smaller.
   Gradients are handwritten and keep one tensor for all of attention's probabilities.
   A 32-bit random number decides on dropout for two units: fewer numbers to write, and
@@ -80,8 +82,9 @@ def _attend(query, key, value, mask, dropped):
     of [B, A, T, S].
 
     With scores Z, their largest number m, E = exp(Z - m) and its sum l, the
-    probabilities are P = E / l, and after dropout U. What is kept is E, negative where
-    it is dropped: its absolute value is E, and its positive part U · l · (1 - rate).
+    probabilities are P = E / l, and after dropout U. P does not depend on m, which is
+    rounded to the dtype here. What is kept is E, negative where it is dropped: its
+    absolute value is E, and its positive part U · l · (1 - rate).
     The rest is as in kernels.fast: dV = Uᵀ · dC, dU = dC · Vᵀ, and
     dZ = U ∘ dU - P · rowsum(C ∘ dC).
     """
@@ -91,9 +94,13 @@ def _attend(query, key, value, mask, dropped):
 
     @tf.custom_gradient
     def attend(query, key, value):
+        # Largest scores, from a product that XLA must not take for the next one.
+        largest = factor * wide(tf.reduce_max(
+            tf.einsum("btad,bsad->bats", key, query) + tf.cast(mask / factor, dtype),
+            axis=-2, keepdims=True))
         scaled = tf.cast(wide(query) * factor, dtype)
         scores = wide(tf.einsum("btad,bsad->bats", key, scaled)) + mask
-        exps = tf.exp(scores - tf.reduce_max(scores, axis=-2, keepdims=True))
+        exps = tf.exp(scores - largest)
         sums = tf.reduce_sum(exps, axis=-2, keepdims=True)  # [B, A, 1, S]
         signed = tf.cast(exps if keep is None else tf.where(keep, exps, -exps), dtype)
         inverse = tf.transpose(1.0 / (sums * (1.0 - rate)), [0, 3, 1, 2])  # [B, S, A, 1]

@@ -26,11 +26,11 @@ def on_tpu(monkeypatch):
     monkeypatch.setattr(fast, "device_kind", lambda: "TPU")
 
 
-def attention(parts, tensors, keep, of_rows=False):
+def attention(parts, tensors, keep, of_rows=False, visible=3):
     """Attention of [B, S, A, D]; `keep` is of [B, A, T, S] or None. The mask is one for
-    all rows of a sequence, or one for each."""
+    all rows of a sequence, whose last has `visible` + 1 keys, or one for each."""
     query, key, value = tensors
-    hidden = (np.arange(KEYS) > 3) * np.array([[0], [1]])
+    hidden = (np.arange(KEYS) > visible) * np.array([[0], [1]])
     mask = tf.constant(-1e4 * hidden[:, None, None])
     if of_rows:
         mask = tf.constant(-1e4 * (numbers(5, BATCH, 1, LENGTH, KEYS) > 0.5))
@@ -59,6 +59,12 @@ PARTS = {
          for i, rows in enumerate((LENGTH, KEYS, KEYS))],
         lambda parts, x: attention(
             parts, x, units(BATCH, HEADS, KEYS, LENGTH), of_rows=True)),
+    # Largest scores are known to the dtype's precision only, which must not show.
+    "attend with large scores and a sequence without any key": (
+        [scale * numbers(i, BATCH, rows, HEADS, DEPTH)
+         for i, (rows, scale) in enumerate([(LENGTH, 4), (KEYS, 4), (KEYS, 1)])],
+        lambda parts, x: attention(
+            parts, x, units(BATCH, HEADS, KEYS, LENGTH), visible=-1)),
     **{f"add_activation {name}": (
         [numbers(0, BATCH, LENGTH, WIDTH), numbers(1, WIDTH)],
         lambda parts, x, name=name: parts.add_activation(*x, name))
