@@ -24,6 +24,8 @@ from benchmarks.tpu_compiler import Operation
 
 _WORD = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+([A-Z ]*): *(>*)", re.ASCII)  # > a loop
 _TURNS = re.compile(r", (\d+) /\* loop exit test")
+# Any work on vectors; loops without only order transfers, which count by their bytes.
+_VECTORS = re.compile(r"(?<!%)\bv(?!mem\b|nop|delay|sync|trace)[a-z]{2,}")
 _PRODUCT = re.compile(r"\bvmatmul\.([a-z0-9.]*)\.(mxu\d)\b")
 _ARRAY = re.compile(r"\w+\[[\d,]*\](?:\{[^}]*\})?")
 _OF_A_PART = ("dynamic-slice", "slice", "gather")
@@ -78,25 +80,29 @@ def least_cycles(words: str, product_cycles: int) -> int:
 
 
 class _Loop:
-    """Words that run equally often, and loops among them. Loops that wait for memory do
-    not say how often they turn: once, at least."""
+    """Words that run equally often, and loops among them. A loop that does not say how
+    often it turns, or that only orders transfers, which other words may skip, counts
+    as once."""
 
     def __init__(self):
         self.turns = 1
         self.inner: list["_Loop"] = []
         self._words = 0
+        self._has_vectors = False
         self._products: dict[str, int] = collections.Counter()
 
     def add(self, word: str, product_cycles: int) -> None:
         self._words += 1
+        self._has_vectors = self._has_vectors or bool(_VECTORS.search(word))
         for form, unit in _PRODUCT.findall(word):
             # A product of eight rows of float32 takes eight cycles.
             self._products[unit] += product_cycles if "bf16" in form else 8
 
     @property
     def cycles(self) -> int:
-        return self.turns * (max(self._words, *self._products.values(), 0)
-                             + sum(loop.cycles for loop in self.inner))
+        turns = self.turns if self._has_vectors else 1
+        return turns * (max(self._words, *self._products.values(), 0)
+                        + sum(loop.cycles for loop in self.inner))
 
 
 def _instructions(folder: str) -> dict[str, str]:
