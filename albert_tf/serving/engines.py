@@ -94,7 +94,8 @@ def _choose(model: Any, name: str, path: str, task: str, unless: str, export: bo
             return f"Engine: TensorFlow, because {unless}", False
     task = task or next(iter(model.tasks()))
     try:
-        title, engine, note = _loaded(model, names, os.fspath(path), task, export)
+        title, engine, note = _loaded(
+            model, names, os.fspath(path), task, export or name != AUTO)
     except InputError as error:
         if name != AUTO:
             raise

@@ -282,14 +282,15 @@ def test_a_digest_has_no_address_of_an_object(folder, tmp_path):
 def _commands(tmp_path_factory, kept):
     root = tmp_path_factory.mktemp("commands")
     shutil.copytree(kept, root / "kept")
-    for kind in ("classes", "exits"):
-        tiny_models.write(root / kind, kind)
+    for name, kind in (("classes", "classes"), ("asked", "classes"), ("exits", "exits")):
+        tiny_models.write(root / name, kind)
     portable.export(albert_tf.load(kept), "classify", str(root / "export"), "onnx",
                     "float32")
     (root / "texts.txt").write_text("It is.\nIt was.\n")
     file = [f"--input_file={root}/texts.txt", f"--output_file={root}/answers.jsonl"]
     with run_commands("predict", {
         "one": [f"--model={root}/classes", "It is."],
+        "one, asked for": [f"--model={root}/asked", "--engine=openvino", "It is."],
         "one, kept": [f"--model={root}/kept", "It is."],
         "file": [f"--model={root}/kept", *file],
         "export": [f"--model={root}/export", "It is."],
@@ -303,6 +304,7 @@ def _commands(tmp_path_factory, kept):
 @pytest.mark.parametrize("name,says", [
     ("one", "Engine: TensorFlow, because no export for a faster engine is kept, and making "
      "one takes longer than this answer; --engine=openvino makes it."),
+    ("one, asked for", "Engine: OpenVINO for the task classify, as asked for; exported in"),
     ("one, kept", "Engine: OpenVINO for the task classify, up to "),
     ("file", "Engine: TensorFlow, because it is faster for the batches of a file."),
     ("export", "Engine: that of the export (onnx).")])
