@@ -8,8 +8,8 @@ operation before it wrote its instructions. Here each operation takes the longes
   its matrix instructions, times the cycles for which each occupies a matrix unit;
   the bytes that it reads from and writes to the chip's memory, at the data sheet's speed.
 
-No operation is faster. What a step really takes is more: operations begin and end, and
-fetching does not always hide behind computing.
+What a step really takes is more: operations begin and end, and fetching does not always
+hide behind computing.
 
 libtpu writes the instructions as text into a folder if it is started with `dump_flags`.
 """

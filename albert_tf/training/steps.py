@@ -423,7 +423,7 @@ class Trainer(orbit.StandardTrainer):
         whole batch, so that the losses of replicas and parts add up to its loss."""
         context = tf.distribute.get_replica_context()
         denominators = self._objective.denominators(features)
-        if (context.num_replicas_in_sync > 1
+        if (denominators and context.num_replicas_in_sync > 1
                 and self.options.replica_gradients == "mean"):
             denominators = context.all_reduce(
                 tf.distribute.ReduceOp.MEAN, denominators)

@@ -50,7 +50,7 @@ ASKED = {
     ("pretrained", "embed"): ["plain", PASSAGE],
     ("pretrained", "fill-mask"): ["The [MASK] of[MASK].", "A [MASK]"],
 }
-LIKE_OTHERS = {("number", "classify"), ("spans", "answer"), ("pretrained", "order")}
+LIKE_OTHERS = {("number", "classify"), ("pretrained", "order")}
 
 
 @pytest.fixture(scope="module", name="model")

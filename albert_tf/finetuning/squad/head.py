@@ -57,7 +57,8 @@ class Spans(Head):
 
         logits = of_positions(layers["output_layer"], encoded["sequence_output"])
         if self.mask_padding and features.get("input_mask") is not None:
-            there = tf.cast(features["input_mask"], tf.bool)[:, :, tf.newaxis]
+            # LiteRT has no [..., newaxis] of bools.
+            there = tf.expand_dims(tf.cast(features["input_mask"], tf.bool), -1)
             logits = tf.where(there, logits, -IMPOSSIBLE_SCORE)
         start, end = tf.unstack(logits, axis=-1)
         return self.with_log_probs({"start_logits": start, "end_logits": end})
