@@ -25,7 +25,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.checkpoints import formats, vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkpoint
-from albert_tf.checkpoints.run_files import claim_run_folder
+from albert_tf.checkpoints.run_files import check_run_folder, claim_run_folder
 from albert_tf.cli import checks, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, PREDICTED_SHARE
@@ -426,11 +426,13 @@ def main(argv):
     vocabulary, vocabulary_file = (
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
     files.make_directory(options.output_dir, "--output_dir")
-    claim_run_folder(options.output_dir)
+    check_run_folder(options.output_dir)
 
     strategy = cli_flags.make_strategy()
     from albert_tf.training import devices, loop, optimization, run_folder
 
+    if devices.is_chief(strategy):
+        claim_run_folder(options.output_dir)
     streams = data.streams(
         options, devices.num_processes(strategy)) if FLAGS.do_train else None
     task_options = _task_options(data, streams) | (teaching.settings if teaching else {})

@@ -19,12 +19,13 @@ import time
 from typing import Any, Callable, Mapping, Sequence
 
 from albert_tf import quiet
-from albert_tf.errors import ONE_CTRL_C, InputError, Stopped
+from albert_tf.errors import ONE_CTRL_C, InputError, Stopped, WorkerEnded
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _watching = False  # whether the thread of _watch runs
 _working = False  # whether main runs, so that there may be something to clean up
 _received: int | None = None
+_worker_ended = False  # another one, of a cluster
 _since = 0.0
 
 
@@ -132,8 +133,8 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     _watch()
 
     def guarded(argv):
-        global _working, _received
-        _working, _received = True, None
+        global _working, _received, _worker_ended
+        _working, _received, _worker_ended = True, None, False
         try:
             if len(argv) > 1 and not takes_words:
                 raise InputError(
@@ -160,6 +161,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                 error = _not_installed(error.name or "", error) or error
             if not isinstance(error, InputError):
                 raise error
+            _worker_ended = isinstance(error, WorkerEnded)
             print(f"{argv[0]}: {error}", file=sys.stderr)
             sys.exit(error.exit_status)
         finally:
@@ -179,7 +181,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
             raise
     except SystemExit as end:
         if (main.__module__ == "__main__" and "tensorflow" in sys.modules
-                and "TF_CONFIG" not in os.environ):
+                and ("TF_CONFIG" not in os.environ or _worker_ended)):
             _end_now(end.code)
         raise
     except OSError as error:  # of --help, which is printed before main
@@ -253,8 +255,9 @@ def _end_now(code: Any) -> None:
     """Ends the process after the functions of `atexit`, with all output written.
 
     Python would destroy TensorFlow's objects one by one and wait for the threads of its
-    pipelines, for seconds, or up to a minute on a busy machine. Workers of a cluster do
-    not use this: they end in order, so that no worker believes another to be lost.
+    pipelines, for seconds, or up to a minute on a busy machine. Workers of a cluster
+    use this only after one is lost: otherwise they end in order, so that no worker
+    believes another to be lost.
     """
     if isinstance(code, str):
         print(code, file=sys.stderr)

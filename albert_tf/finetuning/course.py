@@ -77,19 +77,18 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     # 4. Set up the devices. TensorFlow does not allow this after its first operation,
     # and reading features runs some.
     strategy = settings.make_strategy()
-    claim_run_folder(folder, _name_of(task))
+    from albert_tf.training import devices
+
+    if devices.is_chief(strategy):
+        claim_run_folder(folder, _name_of(task))
     with contextlib.ExitStack() as stack:
         if settings.do_train:
             from albert_tf.training import run_folder
 
             stack.enter_context(run_folder.held(folder, strategy))
             model_folder.keep(folder, settings.kept, settings.vocabulary)
-        if settings.export_dir:
-            from albert_tf.training import devices
-
-            if devices.is_chief(strategy):
-                stack.enter_context(files.new_folder(
-                    settings.export_dir, "--export_dir"))
+        if settings.export_dir and devices.is_chief(strategy):
+            stack.enter_context(files.new_folder(settings.export_dir, "--export_dir"))
         # 5. Load or compute the features, and check that a batch fits into memory.
         tables = {split: _features(task, settings, split, data, paths[split])
                   for split, data in sets.items()}

@@ -168,6 +168,7 @@ def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("graphs")
 def test_two_replicas_train_evaluate_and_predict_as_one(trained, tmp_path):
     with tiny_run.strategy(2).scope():
         run = make(tmp_path)
