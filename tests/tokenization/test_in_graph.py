@@ -122,6 +122,10 @@ def test_every_line_and_every_code_point(name):
             check(name, texts[first:first + 50_000])
     for path in sorted((SHARED / "data").rglob("*")):
         if path.is_file() and path.suffix not in (".model", ".vocab"):
-            lines = path.read_text(encoding="utf-8").splitlines()
+            # SentencePiece adds scores in float32, which does not suffice for the
+            # megabytes of SQuAD's one line.
+            lines = [line[first:first + 100_000]
+                     for line in path.read_text(encoding="utf-8").splitlines()
+                     for first in range(0, max(len(line), 1), 100_000)]
             for first in range(0, len(lines), 5_000):
                 check(name, lines[first:first + 5_000])
