@@ -158,13 +158,15 @@ def print_results(rows: list[dict]) -> None:
         groups = ", ".join(
             f"{name} {100 * cycles / row['cycles']:.0f}" for name, cycles in sorted(
                 row["groups"].items(), key=lambda item: -item[1]))
+        least = (f"{row['least_seconds']:.3f}, {100 * row['most_of_peak']:.0f} %"
+                 if row["least_seconds"] else "–")  # An older version did not count.
         print(f"| {row['chip']} | {row['model']} | {row['size']} x {row['length']} "
               f"| {label(row)} "
               f"| {row['memory'] / 1e9:.1f}{'' if row['fits'] else ', no'} "
               f"| {row['seconds']:.3f} | {100 * row['share_of_peak']:.0f} % "
               f"| {row['sequences_per_second_and_chip']:.0f} "
-              f"| {1e3 * row['random_seconds']:.0f} ms | {row['least_seconds']:.3f}, "
-              f"{100 * row['most_of_peak']:.0f} % | {row['compile_seconds']:.0f} s, "
+              f"| {1e3 * row['random_seconds']:.0f} ms | {least} "
+              f"| {row['compile_seconds']:.0f} s, "
               f"{row['program'] / 1e6:.0f} MB | {groups} |")
 
 
