@@ -201,7 +201,8 @@ def own_process(setting: str) -> dict:
     lines = [line for line in process.stdout.splitlines() if line.startswith('{"')]
     if not lines:
         errors = [line for line in process.stderr.splitlines() if "rror" in line]
-        return {**parsed(setting), "failed": (errors or ["it ended"])[-1]}
+        return {**parsed(setting), "failed": (
+            errors or process.stderr.splitlines() or ["it ended"])[-1]}
     return json.loads(lines[-1])
 
 

@@ -19,6 +19,7 @@ import glob
 import os
 import re
 
+from albert_tf.errors import InputError
 from benchmarks import tpu_compiler
 from benchmarks.tpu_compiler import Operation
 
@@ -40,8 +41,11 @@ def dump_flags(folder: str) -> str:
 
 def least_seconds(text: str, folder: str, chip: tpu_compiler.Chip) -> float:
     """Returns the seconds that a compiled program takes at least on a chip, from its
-    text and the folder of its instructions."""
+    text and the folder of its instructions. Raises InputError if the folder has none."""
     instructions = _instructions(folder)
+    if not instructions:
+        raise InputError(f"libtpu has written no instructions to {folder}; install the "
+                         "version of benchmarks/requirements-tpu.txt.")
     memory = _Memory(text)
     cycles: dict[str, int] = {}
     total = 0.0

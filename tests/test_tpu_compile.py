@@ -123,6 +123,8 @@ def test_the_longest_of_words_and_memory_counts(tmp_path):
         return tpu_schedule.least_seconds(
             MOVES, str(tmp_path), chip._replace(bandwidth=bandwidth))
 
+    with pytest.raises(InputError, match="libtpu has written no instructions to "):
+        tpu_schedule.least_seconds(MOVES, str(tmp_path / "empty"), chip)
     assert seconds(1e9) == 2 * 137 + 1
     rows = 64 * 8 * 4
     assert seconds(1.0) == 2 * 2 * rows + 8 * 4

@@ -16,7 +16,8 @@ the fastest (benchmarks/tpu_compile.py; NOTES.md there has the others):
   A 32-bit random number decides on dropout for two units: fewer numbers to write, and
     XLA does not pack the decisions into bits, which would take a pass of its own.
 
-They compute in every dtype of plain, and the same up to rounding.
+They compute the same as plain up to rounding, in every dtype but float16, which TPUs
+lack.
 """
 
 import tensorflow as tf
