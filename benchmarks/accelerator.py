@@ -143,11 +143,6 @@ def main(argv):
     if unknown:
         raise InputError(f"--dtypes: {unknown.pop()} is not one of "
                          f"{', '.join(step_check.BOUNDS)}.")
-    for length in FLAGS.lengths:
-        if not length.isdecimal() or not 8 <= int(length) <= 512:
-            raise InputError(f"--lengths: '{length}' is not a number from 8 to 512.")
-    for model in FLAGS.models:
-        AlbertConfig.named(model)
     benchmark_flags.make_output_folder()
     gpus = [] if FLAGS.tpu else tf.config.list_physical_devices("GPU")
     on_cpu = not gpus and not FLAGS.tpu

@@ -6,18 +6,15 @@
 The model folder itself (TensorFlow) and ONNX Runtime, OpenVINO and TFLite in each precision
 answer through albert_tf.load(...).predict. SavedModels answer through their signature for
 text. The forms take turns with requests of one text, so that all run under the same
-conditions. Load time and first answer are those of a new process, imports excluded. The
-machine should be idle. Forms whose packages are missing are left out.
+conditions. Load time and first answer exclude imports. The machine should be idle. Forms
+whose packages are missing are left out.
 """
 
 import copy
 import dataclasses
 import itertools
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from typing import Any, Callable
@@ -37,25 +34,9 @@ flags.DEFINE_string("data_dir", benchmark_flags.DATA,
 flags.DEFINE_integer("num_examples", 2000, "Number of development examples, at equal "
                      "distances, for the score.", lower_bound=1)
 flags.DEFINE_integer("num_requests", 64, "Number of examples to time one by one.",
-                     lower_bound=0)
-flags.DEFINE_integer("num_rounds", 3, "Number of processes for each form's first answer, "
-                     "and rounds of requests.", lower_bound=0)
+                     lower_bound=1)
+flags.DEFINE_integer("num_rounds", 3, "Number of rounds of requests.", lower_bound=1)
 benchmark_flags.define_output_flag()
-_FIRST = """
-import json, sys, time
-import albert_tf, tensorflow
-from benchmarks import exported_forms
-if sys.argv[1] in ("onnx", "openvino"):
-    __import__({"onnx": "onnxruntime"}.get(sys.argv[1], sys.argv[1]))
-if sys.argv[1] == "saved_model":
-    import tensorflow_text
-given = json.loads(sys.argv[3])
-start = time.perf_counter()
-model = exported_forms.loaded(*sys.argv[1:3])
-done = time.perf_counter()
-model.predict([given])
-print(done - start, time.perf_counter() - done)
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,19 +141,14 @@ def _export(model, folder):
     return found
 
 
-def _first_answer(form, folder, given):
-    """Returns the seconds to load, and to the first answer after it, in a new process."""
-    done = subprocess.run(
-        [sys.executable, "-c", _FIRST, form, folder, json.dumps(given)], check=True,
-        capture_output=True, text=True, cwd=benchmark_flags.ROOT)
-    return tuple(map(float, done.stdout.split()[-2:]))
-
-
 def _numbers(answers):
-    """Returns the probabilities of classes, or the scores of answers."""
-    return [value for answer in answers
-            for value in answer.get(
-                "probabilities", {"": answer.get("score", 0.0)}).values()]
+    """Returns the probabilities of classes, or the scores of answers. A SavedModel gives
+    the probabilities in the order of the labels."""
+    found = []
+    for answer in answers:
+        values = answer.get("probabilities", [answer.get("score", 0.0)])
+        found += values.values() if isinstance(values, dict) else values
+    return found
 
 
 def _said(answers):
@@ -187,11 +163,13 @@ def main(argv):
     data = _read()
     with tempfile.TemporaryDirectory() as folder:
         forms = _export(albert_tf.load(FLAGS.model), folder)
-        first = {name: [] for name in forms}
-        for _ in range(FLAGS.num_rounds):
-            for name, (form, where, _) in forms.items():
-                first[name].append(_first_answer(form, where, data.inputs[0]))
-        models = {name: loaded(form, where) for name, (form, where, _) in forms.items()}
+        models, first = {}, {}
+        for name, (form, where, _) in forms.items():
+            start = time.perf_counter()
+            models[name] = loaded(form, where)
+            done = time.perf_counter()
+            models[name].predict(data.inputs[:1])
+            first[name] = done - start, time.perf_counter() - done
         answers = {name: model.predict(data.inputs) for name, model in models.items()}
         times = {name: [] for name in forms}
         for _ in range(FLAGS.num_rounds):
@@ -202,14 +180,10 @@ def main(argv):
                     model.predict([given])
                     times[name].append(time.perf_counter() - start)
 
-    def median(values):
-        return statistics.median(values) if values else float("nan")
-
     found = {name: {
         "megabytes": size / 1e6,
-        "load_seconds": median([each[0] for each in first[name]]),
-        "first_answer_seconds": median([each[1] for each in first[name]]),
-        "request_milliseconds": 1e3 * median(times[name]),
+        "load_seconds": first[name][0], "first_answer_seconds": first[name][1],
+        "request_milliseconds": 1e3 * statistics.median(times[name]),
         "score": data.score(answers[name]),
         "others_said": sum(one != other for one, other in zip(
             _said(answers[name]), _said(answers["model"]))),

@@ -18,15 +18,9 @@ has AdamW and no sentence loss. The table shows
   compiling  seconds on this machine, and megabytes of the program
   and the largest kinds of operations, in percent of the cycles.
 
-A second table is arithmetic from the first: a batch of 4,096 sequences on many cores, each
-of which computes its share in parts of the size of a setting. Gradients go around a ring,
-after all else. cost_model.py has the speed of the network, and the list prices on demand
-from which the column of dollars is made.
-
 These are the compiler's estimates: no TPU computed anything. Each setting runs in its own
 process; those that the output file already has are skipped, and those of a peer that is
-not installed are left out. The exit status is 1 if a setting does not compile. --dump
-writes the text of each compiled program.
+not installed are left out. The exit status is 1 if a setting does not compile.
 """
 
 import json
@@ -39,12 +33,11 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files, text_files
+from albert_tf import text_files
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from benchmarks import (
-    benchmark_flags, contestants, cost_model, tpu_compiler, tpu_schedule)
+from benchmarks import benchmark_flags, contestants, tpu_compiler, tpu_schedule
 from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
@@ -62,9 +55,6 @@ SETTINGS = [
     # What --recipe=fast computes, with 40 % predictions.
     "ours:base:32x512:v3:passes=3:predictions=205",
     "ours:base:32x512:v3:predictions=205"]
-# Name of a slice → chip and number of cores.
-PODS = {"v3-64": ("v3", 64), "v3-512": ("v3", 512), "v5e-16": ("v5e", 16)}
-_BATCH, _STEPS = 4096, 125_000
 CONTESTANTS = ("ours", "tf-models", "keras-hub")
 
 flags.DEFINE_list("settings", SETTINGS,
@@ -72,7 +62,6 @@ flags.DEFINE_list("settings", SETTINGS,
                   "[:passes=N][:predictions=N].")
 flags.DEFINE_enum("dtype", "bfloat16", ["float32", "bfloat16"],
                   "Number type of the layers.")
-flags.DEFINE_string("dump", "", "Folder for the text of the compiled programs.")
 flags.DEFINE_string("one_setting", "", "Internal: used by the benchmark itself.")
 benchmark_flags.define_output_flag()
 
@@ -80,26 +69,15 @@ benchmark_flags.define_output_flag()
 def parsed(setting: str) -> dict:
     """Parses a setting into its parts."""
     name, model, shape, chip, *more = (*setting.split(":"), "", "", "")
-    options = {key: value or "1" for key, _, value in (
-        option.partition("=") for option in filter(None, more))}
-    known = {"recompute", "passes", "predictions"} if name == "ours" else set()
-    if name not in CONTESTANTS or chip not in tpu_compiler.CHIPS or not all(
-            key in known and value.isdigit() for key, value in options.items()):
+    options = dict(option.partition("=")[::2] for option in filter(None, more))
+    if name not in CONTESTANTS or chip not in tpu_compiler.CHIPS or (
+            options.keys() - {"recompute", "passes", "predictions"}):
         raise InputError(
             f"--settings: '{setting}' is not contestant:model:shape:chip, with a "
             f"contestant of {', '.join(CONTESTANTS)} and a chip of "
             f"{', '.join(tpu_compiler.CHIPS)}; ours may have :recompute, :passes=N and "
             ":predictions=N after it.")
-    config = AlbertConfig.named(model)
     size, length = contestants.parsed_shape(shape)
-    passes = int(options.get("passes", config.num_hidden_layers))
-    masked = int(options.get("predictions", 1))
-    if not (size and 2 <= length <= config.max_position_embeddings
-            and 1 <= passes <= config.num_hidden_layers and 1 <= masked <= length):
-        raise InputError(
-            f"--settings: '{setting}': {model} has {config.num_hidden_layers} layers and "
-            f"reads 2 to {config.max_position_embeddings} tokens, of which at most all "
-            "are predicted.")
     return {"contestant": name, "model": model, "size": size, "length": length,
             "chip": chip, "recompute": "recompute" in options,
             "passes": int(options.get("passes", 0)) or None,
@@ -131,9 +109,6 @@ def measure(setting: str, instructions: str) -> dict:
     least = tpu_schedule.least_seconds(program.text, instructions, chip)
     ideal = contestants.step_flops(
         config, size, length, row["predictions"]) / chip.flops
-    if FLAGS.dump:
-        files.write(os.path.join(FLAGS.dump, f"{setting.replace(':', '_')}.txt"),
-                    program.text.encode())
     return {**row, "dtype": FLAGS.dtype, "cycles": program.cycles, "seconds": seconds,
             "share_of_peak": ideal / seconds, "least_seconds": least,
             "most_of_peak": ideal / least,
@@ -170,33 +145,10 @@ def print_results(rows: list[dict]) -> None:
               f"{row['program'] / 1e6:.0f} MB | {groups} |")
 
 
-def print_pods(results: dict[str, dict]) -> None:
-    print(f"\nA batch of {_BATCH} sequences of 512 tokens, {_STEPS} steps:\n\n"
-          "| slice | model | parts on each core | step, seconds | exchange | hours "
-          "| chip-hours | dollars |\n" + "| --- " * 8 + "|")
-    for name, (kind, cores) in PODS.items():
-        for row in results.values():
-            parts, rest = divmod(_BATCH // cores, row["size"])
-            if (row["chip"] != kind or row["contestant"] != "ours" or rest or not parts
-                    or row["length"] != 512 or row["passes"] or row["predictions"]):
-                continue
-            per_chip = tpu_compiler.CHIPS[kind].cores
-            network = cost_model.NETWORKS[kind] / per_chip
-            exchange = cost_model.exchange_bytes(
-                AlbertConfig.named(row["model"]), cores) / network
-            step = parts * (row["seconds"] + row["random_seconds"]) + exchange
-            hours = _STEPS * step / 3600
-            chip_hours = hours * cores / per_chip
-            print(f"| {name} | {row['model']}{', recomputing' * row['recompute']} "
-                  f"| {parts} of {row['size']} | {step:.2f} | {1e3 * exchange:.0f} ms "
-                  f"| {hours:.1f} | {chip_hours:,.0f} "
-                  f"| {chip_hours * cost_model.PRICES[kind]:,.0f} |")
-
-
 def own_process(setting: str) -> dict:
     process = subprocess.run(
         [sys.executable, "-m", "benchmarks.tpu_compile", f"--one_setting={setting}",
-         f"--dtype={FLAGS.dtype}", f"--dump={FLAGS.dump}"],
+         f"--dtype={FLAGS.dtype}"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     lines = [line for line in process.stdout.splitlines() if line.startswith('{"')]
     if not lines:
@@ -226,8 +178,6 @@ def main(_):
         print(json.dumps(row), flush=True)
         os._exit(0)  # libtpu ends in an error when Python has ended.
     benchmark_flags.make_output_folder()
-    if FLAGS.dump:
-        files.make_directory(FLAGS.dump, "--dump")
     results = {}
     if FLAGS.output and os.path.exists(FLAGS.output):
         results = text_files.read_object(FLAGS.output).get("results", {})
@@ -245,7 +195,6 @@ def main(_):
         results[setting] = row
         benchmark_flags.write_output({**benchmark_flags.machine(), "results": results})
     print_results([results[s] for s in FLAGS.settings if s in results])
-    print_pods({s: results[s] for s in FLAGS.settings if s in results})
     if failed:
         raise InputError(f"{len(failed)} of {len(FLAGS.settings)} settings did not compile: "
                          + ", ".join(failed))

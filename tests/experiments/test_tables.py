@@ -10,9 +10,8 @@ from absl.testing import flagsaver
 from albert_tf import text_files
 from albert_tf.errors import InputError
 from benchmarks import runs
-from experiments import (
-    dropout, embedding_size, model_sizes, page, parameter_counts, parameter_sharing, rows,
-    sentence_objectives, tables)
+from experiments import rows, tables
+from experiments.paper import EXPERIMENTS
 from experiments.scales import PAPER, SMALL, Row, config_of, run_name
 from experiments.tables import Experiment
 from tests.helpers import ROOT
@@ -36,7 +35,7 @@ def results(**scores):
         for row, values in scores.items() for seed, value in enumerate(values, 1)]}
 
 
-TABLE = Experiment("x", "X", [Row("a", paper={"average": 79.0}),
+TABLE = Experiment("x", [Row("a", paper={"average": 79.0}),
                               Row("b", paper={"average": 80.1}), Row("c")],
                    {"b is better": lambda means: (
                        means["b"]["average"] > means["a"]["average"]),
@@ -79,9 +78,9 @@ def test_a_seed_of_one_row_leaves_other_rows_and_seeds_in_the_results(monkeypatc
         return found["command"], [(each["row"], each["seed"]) for each in found["rows"]]
 
     monkeypatch.setattr(tables, "check", lambda experiment: None)
-    table = Experiment("x", "X", [Row("a"), Row("b", size="large")], seeds=2, draw=None,
+    table = Experiment("x", [Row("a"), Row("b", size="large")], seeds=2, draw=None,
                        measure=measure)
-    plain = "python -m experiments.x --scale=small --finetune=mrpc"
+    plain = "python -m experiments.paper x --scale=small --finetune=mrpc"
     assert ran("--row=a", "--num_seeds=1") == (f"{plain} --num_seeds=1", [("a", 1)])
     assert ran("--row=a") == (plain, [("a", 1), ("a", 2)])
     assert ran("--row=b", "--num_seeds=1") == (plain, [("a", 1), ("b", 1), ("a", 2)])
@@ -92,7 +91,7 @@ def test_a_seed_of_one_row_leaves_other_rows_and_seeds_in_the_results(monkeypatc
 def test_a_trial_of_another_length_leaves_the_table_as_it_is(tmp_path, monkeypatch):
     """And its command gives what it has."""
     monkeypatch.setattr(tables, "check", lambda experiment: None)
-    table = Experiment("x", "X", [Row("a")], draw=None, measure=lambda row, seed, *_: {
+    table = Experiment("x", [Row("a")], draw=None, measure=lambda row, seed, *_: {
         "steps": rows.steps_of(row, seed), "scores": {}})
     table.run()
     path = tmp_path / "results" / "x.json"
@@ -103,13 +102,13 @@ def test_a_trial_of_another_length_leaves_the_table_as_it_is(tmp_path, monkeypat
     assert path.read_bytes() == before
     trial = text_files.read_object(str(tmp_path / "results" / "x_7steps.json"))
     assert trial["command"] == (
-        "python -m experiments.x --scale=small --num_train_steps=7 --finetune= "
+        "python -m experiments.paper x --scale=small --num_train_steps=7 --finetune= "
         "--run_flags=dtype=float32,seed=2")
     assert trial["rows"][0]["steps"] == 7
 
 
 def test_the_paper_scale_has_the_papers_models_and_settings():
-    for row in sentence_objectives.EXPERIMENT.rows:
+    for row in EXPERIMENTS["sentence_objectives"].rows:
         assert config_of(row, PAPER).hidden_size == 768
     assert (PAPER.batches["train_batch_size"], PAPER.batches["learning_rate"],
             PAPER.steps, round(PAPER.warmup * PAPER.steps)) == (
@@ -117,7 +116,7 @@ def test_the_paper_scale_has_the_papers_models_and_settings():
 
 
 def test_the_small_scale_has_the_papers_proportions():
-    rows_of = embedding_size.EXPERIMENT.rows
+    rows_of = EXPERIMENTS["embedding_size"].rows
     assert [config_of(row, SMALL).embedding_size for row in rows_of] == 2 * [
         16, 32, 64, 128]
     bert = config_of(Row("", "bert-xlarge"), SMALL)
@@ -129,12 +128,12 @@ def test_the_same_row_has_the_same_run_whatever_a_table_calls_it():
     def names(experiment):
         return {rows.named(row, 1)["run"] for row in experiment.rows}
 
-    sizes = names(embedding_size.EXPERIMENT)
+    sizes = names(EXPERIMENTS["embedding_size"])
     assert len(sizes) == 8
-    assert len(sizes & names(model_sizes.EXPERIMENT)) == 2  # ALBERT-base, BERT-base.
-    assert names(dropout.EXPERIMENT) & names(model_sizes.EXPERIMENT)
+    assert len(sizes & names(EXPERIMENTS["model_sizes"])) == 2  # ALBERT-base, BERT-base.
+    assert names(EXPERIMENTS["dropout"]) & names(EXPERIMENTS["model_sizes"])
     # Of a scale of its own.
-    sharing = names(parameter_sharing.EXPERIMENT)
+    sharing = names(EXPERIMENTS["parameter_sharing"])
     assert len(sharing) == 8 and not sharing & sizes
     kinds = [Row(""), Row("", sentence_objective="next"), Row("", text=0.25),
              Row("", config={"hidden_dropout_prob": 0.1})]
@@ -178,7 +177,7 @@ def test_a_quarter_of_the_text_is_every_fourth_article(tmp_path):
 
 
 def test_counts_are_the_papers():
-    parameter_counts.EXPERIMENT.run()
+    EXPERIMENTS["parameter_counts"].run()
     with open(tables.results_path("parameter_counts", "small")) as stream:
         found = stream.read()
     assert '"with pooler": 11.683584' in found
@@ -200,13 +199,15 @@ def test_wrong_inputs_are_refused_before_anything_runs(
     FLAGS(["test", f"--text={text}", f"--heldout_text={text}",
            f"--work_dir={tmp_path}/work", f"--results_dir={tmp_path}/results", *given])
     with pytest.raises(InputError, match=message):
-        sentence_objectives.EXPERIMENT.run()
+        EXPERIMENTS["sentence_objectives"].run()
 
 
-def test_the_page_is_made_of_the_results_there_are():
-    FLAGS.results_dir = FLAGS["results_dir"].default
+def test_the_tables_of_the_results_stand_on_the_page():
     text = (ROOT / "docs" / "PAPER.md").read_text(encoding="utf-8")
-    assert text == page.page(), "python -m experiments.page mends it"
-    assert set(page.NAMES) >= {
-        path.stem for path in (ROOT / "experiments").glob("*.py")
-        if "EXPERIMENT" in path.read_text(encoding="utf-8")} - {"page"}
+    for name, experiment in EXPERIMENTS.items():
+        results_dir = FLAGS["results_dir"].default
+        found = text_files.read_object(f"{results_dir}/{name}.json")
+        with open(f"{results_dir}/{name}.md", encoding="utf-8") as table:
+            assert experiment.markdown(found) == table.read()
+            table.seek(0)
+            assert table.read() in text, name

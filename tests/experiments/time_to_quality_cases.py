@@ -33,20 +33,16 @@ def operations(name):
     return sum(map(of_step, range(100)))
 
 
-def test_operations_of_a_recipe_are_those_of_its_depths_batches_and_lengths():
+def test_operations_of_a_recipe_are_those_of_its_depths_and_batches():
     release = operations("release")
     assert release == 100 * step_flops(time_to_quality.model_config(), 32, 64, 10)
-    assert operations("half_batch") == release / 2
+    assert 0.5 < operations("half_batch_masked40") / release < 0.7
     # Passes cost most of a step.
     assert 0.5 < operations("growing") / release < 0.55
     assert operations("roberta") == release
     assert 0.28 < operations("fast") / release < 0.32
-    # Half of the tokens in 0.8 of the steps, those of most depths.
-    assert 0.65 < operations("fast_lengths") / operations("fast") < 0.75
     # Two streams, in fewer steps.
     assert operations("permutation") > 1.1 * release
-    # All pieces go through transformers' head.
-    assert operations("transformers") > 1.1 * release
 
 
 @pytest.mark.parametrize("layers", (3, 12))
@@ -83,49 +79,29 @@ def test_the_ratio_is_of_the_operations_to_the_loss_of_the_release():
 
 
 def test_what_recipes_with_and_without_masks_have_in_common_is_in_the_table(capsys):
-    FLAGS.finetune = ["masked", "partut", "wnut"]
-    common = {"masked": {"masked_lm_accuracy": 0.125}, "partut": {"accuracy": 0.5},
-              "wnut": {"accuracy": 0.9, "f1": 0.25}}
+    FLAGS.finetune = ["masked", "mrpc"]
+    common = {"masked": {"masked_lm_accuracy": 0.125}, "mrpc": {"accuracy": 0.5}}
     in_order = result("permutation", None, permutation_loss=[7.0, 6.5], finetuned=common)
     del in_order["masked_lm_loss"]
     rows = time_to_quality.summary([
         result("release", [7.0, 6.0], finetuned=common), in_order])
     assert rows[1]["permutation_loss"] == 6.5 and "compute_ratio" not in rows[1]
-    for row in rows:
-        assert (row["masked"], row["partut"], row["wnut"]) == (0.125, 0.5, 0.25)
     time_to_quality.print_table(rows)
-    assert "12.5 | 50.0 | 25.0 |" in capsys.readouterr().out.splitlines()[-1]
+    assert "12.5 | 50.0 |" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_finished_run_of_the_results_is_not_made_again(monkeypatch, tmp_path):
+def test_other_runs_of_the_results_stay(monkeypatch, tmp_path):
     for name in ("text", "heldout"):
         (tmp_path / f"{name}.txt").write_text("A sentence.\n")
     FLAGS.text, FLAGS.heldout_text = f"{tmp_path}/text.txt", f"{tmp_path}/heldout.txt"
-    FLAGS.runs = ["release:1", "fast:2"]
-    trained = []
-    config = time_to_quality.model_config()
-    monkeypatch.setattr(time_to_quality, "train", lambda *run: trained.append(run[:2]))
-    monkeypatch.setattr(
-        time_to_quality, "result_of", lambda name, seed, config: result(
-            name, [6.0, 5.0], seed, settings=time_to_quality.settings(name, config)))
-    time_to_quality.main(["test"])
-    assert trained == [("release", 1), ("fast", 2)]
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert [(run["recipe"], run["seed"]) for run in found["runs"]] == trained
-    assert set(found["compute_ratio"]) == {"release", "fast"}
-    time_to_quality.main(["test"])
-    assert len(trained) == 2
-    # What another task was asked of, or made otherwise, is made.
-    with flagsaver.flagsaver(learning_rate=0.001):
-        assert time_to_quality.kept("release", 1, config) is None
-    with flagsaver.flagsaver(finetune=["mrpc"]):
-        assert time_to_quality.kept("release", 1, config) is None
-    assert time_to_quality.kept("release", 2, config) is None
-    # Others that stand in the file stay.
-    FLAGS.runs = ["growing:1"]
-    time_to_quality.main(["test"])
+    monkeypatch.setattr(time_to_quality, "train", lambda *run: None)
+    monkeypatch.setattr(time_to_quality, "result_of", lambda name, seed, config: result(
+        name, [6.0, 5.0], seed))
+    for FLAGS.runs in (["release:1", "fast:2"], ["growing:1"]):
+        time_to_quality.main(["test"])
     found = json.loads((tmp_path / "found.json").read_text())
     assert [run["recipe"] for run in found["runs"]] == ["release", "growing", "fast"]
+    assert set(found["compute_ratio"]) == {"release", "growing", "fast"}
 
 
 @pytest.mark.parametrize("run", ["release", "released:1", "release:x"])
@@ -133,19 +109,3 @@ def test_a_run_that_is_none_is_refused(run):
     FLAGS.runs = [run]
     with pytest.raises(InputError, match=f"--runs: '{run}' is not of the form"):
         time_to_quality.main(["test"])
-
-
-def test_shares_of_time_go_by_the_median_rate_of_steps_of_a_kind(tmp_path):
-    rates = [(10, 4.0), (20, 4.0), (30, 0.1), (40, 1.0), (50, 1.0)]  # Slowed at 30.
-    (tmp_path / "metrics.jsonl").write_text("".join(
-        json.dumps({"step": step, "split": "train", "steps_per_second": rate}) + "\n"
-        for step, rate in rates))
-
-    def kind(step):
-        return 1.0 if step < 30 else 2.0
-
-    # 30 steps of a quarter of a second, 20 of a second.
-    assert time_to_quality.shares_of_time(str(tmp_path), [20, 50], kind) == [
-        pytest.approx(5 / 27.5), 1.0]
-    (tmp_path / "metrics.jsonl").write_text("")
-    assert time_to_quality.shares_of_time(str(tmp_path), [20, 50], kind) == [0.4, 1.0]

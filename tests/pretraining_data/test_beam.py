@@ -6,7 +6,6 @@ are skipped where Beam is not installed (requirements-beam.txt).
 """
 
 import json
-import pathlib
 import pickle
 import random
 import subprocess
@@ -25,9 +24,8 @@ from tests.helpers import ROOT
 from tests.pretraining_data.data_creation import CORPUS, TEXT, options_of, row_options
 
 TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
-NEEDS_BEAM, NEEDS_DASK = (pytest.mark.skipif(
-    find_spec(package) is None, reason=f"needs {package} (requirements-beam.txt)")
-    for package in ("apache_beam", "distributed"))
+NEEDS_BEAM = pytest.mark.skipif(
+    find_spec("apache_beam") is None, reason="needs apache_beam (requirements-beam.txt)")
 
 # ---- a stand-in for a runner -------------------------------------------------
 
@@ -321,26 +319,3 @@ def test_wrong_input_in_a_worker_process(tmp_path, tokenizer):
     with pytest.raises(InputError, match="line 3: byte 5 is not UTF-8.*iconv.$"):
         beam.run(options, tokenizer, "DirectRunner", TWO_PROCESSES)
     assert not contents(tmp_path)
-
-
-@pytest.fixture
-def engine():
-    """Flags that name a cluster of two worker processes, of which one ends it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.start_beam_engine", "--num_workers=2",
-         "--seconds_to_start=120"],
-        cwd=pathlib.Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
-    try:
-        ready = process.stdout.readline()
-        assert ready.startswith("Ready"), ready
-        yield ready.split("--runner=DaskRunner")[1].split()
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@NEEDS_BEAM
-@NEEDS_DASK
-@pytest.mark.slow
-def test_dask_cluster_of_several_processes(tmp_path, tokenizer, engine):
-    assert_same(*run_both(tmp_path, tokenizer, "DaskRunner", engine, **settings()))
