@@ -40,7 +40,6 @@ from albert_tf.text import inputs
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
-model_flags.define_exit_flags()
 model_flags.define_label_threshold()
 flags.DEFINE_bool("probability_list", False, "Give `probabilities` as a list in the "
                   "order of the labels, not as label: probability.")
@@ -148,9 +147,7 @@ def _load():
     from albert_tf.serving import engines
 
     unless = ""
-    if FLAGS.exit_threshold is not None:
-        unless = "--exit_threshold stops early, which exports for engines do not."
-    elif FLAGS.input_file not in (None, inputs.STANDARD_INPUT):
+    if FLAGS.input_file not in (None, inputs.STANDARD_INPUT):
         unless = "it is faster for the batches of a file."
     engines.use(model, FLAGS.engine, FLAGS.model, FLAGS.task, unless,
                 # An export takes longer than the answer to one input.
@@ -161,8 +158,8 @@ def _load():
 
 def _options() -> dict[str, Any]:
     return {name: FLAGS[name].value for name in (
-        "task", "top_k", "batch_size", "exit_threshold", "windows", "truncated",
-        "label_threshold", "probability_list")}
+        "task", "top_k", "batch_size", "windows", "truncated", "label_threshold",
+        "probability_list")}
 
 
 def _answer_file(path: str) -> None:

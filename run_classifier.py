@@ -106,7 +106,7 @@ _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
          "dropout_prob", "text_column", "text_b_column", "label_column", "header",
          "labels", "regression", "multi_label", "label_separator", "label_threshold",
-         "delimiter", "early_exit", "metric")
+         "delimiter", "metric")
 
 
 # What outputs are for, and the advice for a model of this kind.
@@ -132,17 +132,13 @@ def _export(task, settings, model, metrics, step):
 
 
 def _check_flags() -> None:
-    finetuning_flags.check_work(exits=True)
+    finetuning_flags.check_work()
     finetuning_flags.clean_labels()
     if not FLAGS.multi_label:
         for flag in ("label_separator", "label_threshold"):
             if FLAGS[flag].present:
                 raise InputError(f"--{flag} applies to --multi_label; add that flag, or "
                                  "leave this one out.")
-    elif FLAGS.early_exit:
-        raise InputError("--early_exit compares the probability of the one label of a "
-                         "text, but with --multi_label a text has any number; leave "
-                         "one of the two out.")
     elif not FLAGS.label_separator:
         raise InputError("--label_separator is empty; give what separates the labels "
                          "in a column.")
@@ -254,7 +250,7 @@ def main(argv):
         reading=finetuning_flags.values(
             "text_column", "text_b_column", "label_column", "header", "delimiter",
             *["label_separator"] * FLAGS.multi_label),
-        **finetuning_flags.values("early_exit", "exit_weight", "label_threshold"))
+        label_threshold=FLAGS.label_threshold)
     task = dataclasses.replace(finetuning_flags.chosen(task), class_weights=(
         weights.parse(FLAGS.class_weights or ()) or ""))
     _check_problem(task.problem_type)
@@ -272,8 +268,7 @@ def main(argv):
         data=dict.fromkeys(_USE_OF_SPLIT, FLAGS.data_dir),
         options={**finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "dropout_prob", "num_length_buckets",
-            *["early_exit", "exit_weight"] * FLAGS.early_exit),
+            "dropout_prob", "num_length_buckets"),
             **({"class_weights": task.class_weights} if task.class_weights else {})})
     fine_tune(task, settings, functools.partial(_export, task, settings))
 

@@ -23,7 +23,6 @@ from albert_tf.errors import InputError
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
-model_flags.define_exit_flags()
 model_flags.define_label_threshold()
 model_flags.define_batch_size(upper_bound=4096)
 model_flags.define_engine()
@@ -85,24 +84,19 @@ def main(argv):
     model = model_flags.load()
     model_flags.check_batch_size(model.config, model.settings, FLAGS.batch_size)
     task = FLAGS.task or next(iter(model.tasks()))
-    exits = FLAGS.exit_threshold is not None
-    if exits:
-        model.check_exits(FLAGS.exit_threshold, FLAGS.task)
     model.check(FLAGS.task, label_threshold=FLAGS.label_threshold)
     # Before the first request, so that all of them are answered in the same way.
-    engines.use(model, FLAGS.engine, FLAGS.model, task,
-                unless="--exit_threshold stops early, which exports for engines do not."
-                if exits else "")
+    engines.use(model, FLAGS.engine, FLAGS.model, task)
     # Traces the graph now: otherwise the first request takes as long as hundreds.
-    model.head(task, exits).warm_up()
+    model.head(task).warm_up()
 
     def ready(address):
         logging.info("Serving at %s/v1/models/%s:predict.", address, name)
 
     async def run():
         await http.serve(http.Service(
-            model, name, limits, FLAGS.task, FLAGS.exit_threshold,
-            FLAGS.label_threshold), FLAGS.host, FLAGS.port, ready)
+            model, name, limits, FLAGS.task, FLAGS.label_threshold),
+                         FLAGS.host, FLAGS.port, ready)
 
     asyncio.run(run())
     logging.info("Stopped.")

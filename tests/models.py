@@ -13,9 +13,8 @@ CLASSIFICATION, REGRESSION, CHOICE, TAGGING, SPANS, CONDITIONAL_SPANS = (
         Spans(), ConditionalSpans()))
 
 
-def classifier(config, num_labels, dropout_prob=0.1, exit_weight=None, problem_type=""):
-    return AlbertForTask(config, Classification(
-        num_labels, dropout_prob, exit_weight, problem_type))
+def classifier(config, num_labels, dropout_prob=0.1, problem_type=""):
+    return AlbertForTask(config, Classification(num_labels, dropout_prob, problem_type))
 
 
 def multiple_choice(config, dropout_prob=0.1):

@@ -31,7 +31,6 @@ HEADS = {
     "multiple_choice": ("albert_tf.finetuning.race.head", "output_weights"),
     "token_classification": ("albert_tf.finetuning.tagging.head", "output_weights"),
     "spans": ("albert_tf.finetuning.squad.head", "cls/squad/output_weights"),
-    "early_exit": ("albert_tf.finetuning.classification.head", "exit/output_weights"),
     "conditional_spans": ("albert_tf.finetuning.squad.head", "start_logits/dense/kernel")}
 
 # Heads whose output layer has no scope in the original. The names of the tensors do not
@@ -179,7 +178,7 @@ def head_of(name: str, width: int = 1, **options: Any) -> Head:
 
 def tasks() -> list[str]:
     """Lists the tasks of all known heads, and "embed", which needs no head."""
-    return [*filter(None, dict.fromkeys(head_of(name).task for name in HEADS)), "embed"]
+    return [*dict.fromkeys(head_of(name).task for name in HEADS), "embed"]
 
 
 def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:

@@ -78,9 +78,6 @@ def _convert(input: str, output: str, format: str, config: formats.Config, head:
         checkpoint = dataclasses.replace(
             checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
     target = FORMATS[format]
-    if "early_exit" in checkpoint.heads and target is not release:
-        checkpoint = without_heads(
-            checkpoint, {"early_exit": f"{format} has no early exits"})
     try:
         if target is sentence_transformers:
             checkpoint = target.with_modules(checkpoint, pooling, max_seq_length)

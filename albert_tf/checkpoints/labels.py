@@ -25,8 +25,6 @@ _TELLING = re.compile("[\u200c\u200d\U000e0020-\U000e007f\u0600-\u0605\u06dd\u07
                       "\u0890\u0891\u08e2\U000110bd\U000110cd]")
 # Letters of tags that begin, go on and end, for those of BIOES.
 _LETTERS = {"m": "i", "l": "e", "u": "s", "w": "s"}
-# The layers with an output for each label: the head's, and a classifier's exits'.
-_OUTPUTS = re.compile(r"(exit/)?output_(weights|bias)")
 _SHOWN, _COUNTED = 8, 50  # labels in a message, and in a list with counts
 
 
@@ -98,10 +96,10 @@ def named(labels: Sequence[str]) -> list[str]:
 
 def ordered(labels: Sequence[str], theirs: Sequence[str],
             tensors: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
-    """Returns the tensors of a model with the outputs of its head, and of its exits, in
-    the order of `labels`, if it has one for each (`order`); `theirs` are its labels."""
-    outputs = {name: tensor for name, tensor in tensors.items()
-               if _OUTPUTS.fullmatch(name) and tensor.shape[0] == len(labels)}
+    """Returns the tensors of a model with the outputs of its head in the order of
+    `labels`, if it has one for each (`order`); `theirs` are its labels."""
+    outputs = {name: tensors[name] for name in ("output_weights", "output_bias")
+               if name in tensors and tensors[name].shape[0] == len(labels)}
     rows = None
     if labels and "output_weights" in outputs:
         rows = order(tuple(theirs) if len(theirs) == len(labels) else (),

@@ -28,8 +28,7 @@ _FOLDERS = (r"tensorboard", r"eval_predictions", PYTHON_DATA, r"seed-\d+(-retry-
 _TASKS = {
     "classification": (
         r"(test_results|submit_results|predictions|[A-Z][\w-]*)\.tsv",
-        r"eval_report\.(txt|png)", r"predict_report\.txt", r"predict_results\.json",
-        r"early_exit\.(json|png)"),
+        r"eval_report\.(txt|png)", r"predict_report\.txt", r"predict_results\.json"),
     "race": (r"predictions\.(tsv|json)", r"predict_results\.json"),
     "squad": (
         r"(predictions|nbest_predictions|null_odds|predict_results|null_threshold)"

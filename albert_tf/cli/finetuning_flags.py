@@ -98,15 +98,6 @@ def define_flags(train_step: int = 1000, warmup_step: int = 0,
     cli_flags.define_teacher_flags("A model that was fine-tuned on the task", "labels")
     # Scripts that adopt this module's flags for --help adopt those of cli.flags, too.
     flags.adopt_module_key_flags(cli_flags)
-    flags.DEFINE_bool(
-        "early_exit", False, "run_classifier.py: train a second head, which answers "
-        "after any pass through the shared layer but the last (docs/EARLY_EXIT.md). A "
-        "sequence can therefore stop as soon as its answer is certain. Tasks that "
-        "answer for each token, or compare sequences, are not supported.")
-    flags.DEFINE(
-        checks.Number(upper_bound=1), "exit_weight", 1.0,
-        "Weight of the exits' loss in the encoder's gradient, relative to 1 for the "
-        "last pass; with 0 the encoder is trained as without --early_exit.")
     flags.DEFINE(
         checks.Number(below=1), "albert_dropout_prob", None,
         "Both dropout rates inside ALBERT; default: those of the config.")
@@ -345,10 +336,8 @@ def values(*names: str) -> dict[str, Any]:
     return {name: FLAGS[name].value for name in names}
 
 
-def check_work(exits: bool = False) -> None:
-    """Raises InputError if no work is asked for, or --early_exit is not supported;
-    `exits` is true if the task's head supports it."""
-    _check_early_exit(exits)
+def check_work() -> None:
+    """Raises InputError if no work is asked for."""
     can_export = "export_dir" in FLAGS
     if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict
             or can_export and FLAGS.export_dir):
@@ -379,34 +368,13 @@ def _check_combinations() -> None:
     checks.say_unused(
         "train_step warmup_step num_train_steps num_warmup_steps num_train_epochs "
         "warmup_proportion albert_dropout_prob dropout_prob early_stopping recipe "
-        "from_scratch unlabeled_file exit_weight metric class_weights",
+        "from_scratch unlabeled_file metric class_weights",
         FLAGS.do_train, "without --do_train")
     checks.say_unused("eval_batch_size", FLAGS.do_eval, "without --do_eval")
     checks.say_unused("predict_batch_size all_probabilities", FLAGS.do_predict,
                       "without --do_predict")
     checks.say_unused("export_text", "export_dir" in FLAGS and FLAGS.export_dir,
                       "without --export_dir")
-
-
-def _check_early_exit(exits: bool) -> None:
-    if FLAGS.early_exit and not exits:
-        raise InputError(
-            "--early_exit is supported by run_classifier.py only, which gives one "
-            "answer per sequence. This task answers for each token or compares "
-            "sequences, so that none can stop by itself; leave the flag out.")
-    if FLAGS["exit_weight"].present and not FLAGS.early_exit:
-        raise InputError("--exit_weight needs --early_exit; add that flag, or leave "
-                         "this one out.")
-    folder = FLAGS.output_dir or ""
-    task = model_folder.read(folder) if holds_checkpoint(folder) else None
-    if task is None or (
-            FLAGS.early_exit == task.get("flags", {}).get("early_exit", False)):
-        return
-    raise InputError(
-        f"--early_exit: the model in {folder} has no exit head; train one in a "
-        "different --output_dir." if FLAGS.early_exit else
-        f"--noearly_exit: the model in {folder} has an exit head. It can answer "
-        "without exits all the same; leave the flag out.")
 
 
 def _check_export_dir() -> None:
@@ -478,9 +446,6 @@ def settings(kept: Sequence[str], *,
     if not FLAGS.do_train:
         check_start()  # A model is missing, not a config.
     config = model_config()
-    if FLAGS.early_exit and config.num_hidden_layers < 2:
-        raise InputError("--early_exit needs at least two layers, but the config has "
-                         "num_hidden_layers=1; leave the flag out.")
     # The shortest possible sequence: the real lengths are checked once they are known.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if FLAGS.do_train else {}
     cli_flags.check_memory(config, run, **shortest)

@@ -39,13 +39,6 @@ def define_flags() -> None:
                       "--vocab_file or --spm_model_file expects.")
 
 
-def define_exit_flags() -> None:
-    flags.DEFINE(
-        checks.Number(upper_bound=1), "exit_threshold", None, "For a model trained with "
-        "--early_exit: stop after the first pass that gives one label a probability "
-        "above this threshold (docs/EARLY_EXIT.md); default: compute all passes.")
-
-
 def define_label_threshold() -> None:
     flags.DEFINE(
         checks.Number(upper_bound=1), "label_threshold", None, "For a model of texts with any "
@@ -67,9 +60,6 @@ def check_engine() -> None:
     if FLAGS.engine in ("auto", "tensorflow"):
         return
     script.check_packages(FLAGS.engine)
-    if FLAGS.exit_threshold is not None:
-        raise InputError(f"--engine={FLAGS.engine} always computes all passes, but "
-                         "--exit_threshold stops early; leave one of them out.")
 
 
 def define_length_flags() -> None:

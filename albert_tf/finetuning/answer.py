@@ -46,8 +46,8 @@ class Answering:
 
     Attributes:
       names: the names of the texts of an input, the `optional` ones last.
-      inputs: the model's inputs; `types` lists those that are not int32, `padding`
-        those that are not padded with 0.
+      inputs: the model's inputs, int32; `padding` lists those that are not padded
+        with 0.
       head: the head, or None for the model's hidden states.
       max_length: the maximum number of tokens of a sequence.
       in_windows: whether longer texts are always read in windows, not cut.
@@ -58,8 +58,6 @@ class Answering:
     names: tuple[str, ...] = ("text", "text_pair")
     optional: tuple[str, ...] = ("text_pair",)
     padding: Mapping[str, int] = {}
-    types: Mapping[str, type] = {}
-    inputs: tuple[str, ...] = ()
     in_windows = averages = False
 
     def __init__(self, model: Any, head: Optional[Head]):
@@ -73,7 +71,7 @@ class Answering:
         self.labels, self._settings = model.labels, model.settings
         self.use(getattr(model, "engine", None))
         self.computation = Computation(skip_padding=True)
-        self.inputs = self.inputs or (head.inputs if head else INPUTS)
+        self.inputs = head.inputs if head else INPUTS
         self.max_length = min(self.setting("max_seq_length", 512),
                               model.config.max_position_embeddings)
 
@@ -137,8 +135,7 @@ class Answering:
         # With unknown sizes, no length needs a trace of its own.
         return tf.function(self.outputs, autograph=False, reduce_retracing=True,
                            input_signature=[{
-                               name: tf.TensorSpec(
-                                   [None, None], self.types.get(name, np.int32), name)
+                               name: tf.TensorSpec([None, None], tf.int32, name)
                                for name in self.inputs}])
 
     def use(self, engine: Any, suits: Optional[Callable[..., bool]] = None) -> None:
@@ -179,8 +176,8 @@ class Answering:
         batch = {}
         for name in self.inputs:
             longest = max(len(row[name]) for row in rows)
-            values = np.full([len(rows), longest], self.padding.get(name, 0),
-                             self.types.get(name, np.int32))
+            values = np.full(
+                [len(rows), longest], self.padding.get(name, 0), np.int32)
             if name == "input_ids":
                 values[:] = self.tokenizer.pad_id
             for padded, row in zip(values, rows):

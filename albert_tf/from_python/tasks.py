@@ -175,8 +175,7 @@ def _classes(paths: Mapping[str, str], names: Sequence[str], given: Arguments) -
         {"task_name": task.name, **columns, "header": True,
          "labels": list(task.labels) or None, "regression": given.regression,
          "multi_label": given.multi_label, "label_separator": separator or ",",
-         "label_threshold": given.label_threshold, "delimiter": None,
-         "early_exit": False},
+         "label_threshold": given.label_threshold, "delimiter": None},
         {"task_name": task.name, "warmup_step": 0,
          **({"class_weights": given.class_weights} if given.class_weights else {})},
         keeps_flags=False)

@@ -345,21 +345,6 @@ class Encoder(NamedLayer):
         hidden = layout.unpad(embedding_output)
         return hidden if self.projection is None else self.projection(hidden)
 
-    def one_pass(self, layer: int, hidden, attention_bias, computation: Computation,
-                 layout: Padded = PADDED, positions=None):
-        """Runs a single layer without dropout, with weights computed in advance
-        (computation.constants): [..., H] → [..., H], or [B, Q, H] with positions."""
-        pairs = self._blocks_of(layer)
-        for number, (attention, ffn) in enumerate(pairs, start=1):
-            weights = [weight for block in (attention, ffn) for weight in _weights(
-                block, computation.constants, hidden.dtype, 1)[0]]
-            # Only the last pair of blocks may leave positions out: the others are read
-            # everywhere.
-            read_positions = positions if number == len(pairs) else None
-            hidden = _Layer(attention, ffn, attention_bias, DropoutSeeds(None), layout,
-                            read_positions)(hidden, 0, *weights)
-        return hidden
-
     def _blocks_of(self, layer: int) -> list[tuple[AttentionBlock, FeedForwardBlock]]:
         """Returns the pairs of blocks of a layer, usually one; layers that share have
         the same."""

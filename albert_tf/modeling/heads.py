@@ -99,11 +99,6 @@ class Head:
         """True if outputs at padding matter."""
         return False
 
-    @property
-    def reads_layers(self) -> bool:
-        """True if it reads the outputs of layers before the last."""
-        return False
-
     def shapes(self, config: AlbertConfig) -> Shapes:
         """Returns the names and shapes of its variables in a checkpoint."""
         return output_shapes(self.scope, self.width, config.hidden_size)

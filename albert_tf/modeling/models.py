@@ -120,7 +120,7 @@ class AlbertWithHeads(ConfiguredModel):
                 features["input_ids"])[:, :0]}
         encoded, dropout = self._encode(
             features, training, seed, computation, padding_is_read=head.reads_padding,
-            layers_are_read=head.reads_layers, **positions)
+            layers_are_read=False, **positions)
         outputs = dict(head.outputs(
             self.head_layers[head.name], encoded, features, dropout, training))
         if training:

@@ -2,7 +2,7 @@
 
     task of a model ─► exported once, in float32, and kept by its digest
     small batches   ─► OpenVINO or ONNX Runtime
-    large batches, other tasks, early exit ─► TensorFlow
+    large batches, other tasks ─► TensorFlow
 
 Exports are kept in the folder `engines` beside the model, or in the user's cache if the
 model's folder cannot be written. A file's name holds the digest of the model and that of

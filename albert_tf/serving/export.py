@@ -5,8 +5,7 @@ with query, key and value side by side) are computed once, here.
 
 If the export takes text (finetuning.text), its signature `serving_default` takes
 strings, `tokenize` returns the ids that they become, and `ids` takes ids. Otherwise
-`serving_default` takes ids. For a classifier with exits, `early_exit` and
-`early_exit_ids` also take a threshold.
+`serving_default` takes ids.
 """
 
 import dataclasses
@@ -29,12 +28,10 @@ from albert_tf.errors import InputError, reason_of
 from albert_tf.features import vectors
 from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
 from albert_tf.jobs.progress import duration
-from albert_tf.modeling import early_exit
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import INPUTS, Head
 from albert_tf.serving.saved_model import (
-    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE,
-    RENAME, SIGNATURE, TOKENIZE_SIGNATURE)
+    IDS_SIGNATURE, LABELS_FILE, RENAME, SIGNATURE, TOKENIZE_SIGNATURE)
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"
 Outputs = Mapping[str, tf.Tensor]
@@ -79,13 +76,9 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
         def outputs(features, computation):
             return dict(head.served(model.run(head, features, computation=computation)))
 
-    def exits(features, computation, exit_threshold):
-        return early_exit.answers(model, features, exit_threshold, computation)
-
     _export(model, outputs, head, export_dir, dtype, {
         LABELS_FILE: labels,
-        THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}, text,
-        exits if labels and _has_exits(model, head) else None)
+        THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}, text)
 
 
 def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options: Any
@@ -107,15 +100,9 @@ def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options
         if name in fields and value is not None})
 
 
-def _has_exits(model: tf_keras.Model, head: Optional[Head]) -> bool:
-    return head is not None and head.name == "classification" and (
-        "early_exit" in model.heads or head.exit_weight is not None)
-
-
 def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             head: Optional[Head], export_dir: str, dtype: str,
-            assets: Mapping[str, Sequence[str]], text: Optional[TextTask],
-            exits: Optional[Callable[..., Outputs]]) -> None:
+            assets: Mapping[str, Sequence[str]], text: Optional[TextTask]) -> None:
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} exists already; choose a new "
                          "folder.")
@@ -126,32 +113,20 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     module = tf.Module()
     rank, inputs = (head.rank, head.inputs) if head else (2, INPUTS)
     specs = {name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}
-    functions, read = {}, set()
 
-    def add(outputs, signature, of_ids, **more):
-        """Adds the signatures of a function that also takes `more`. The names of the
-        specs become the names of the signature's inputs."""
-        def compute(features, given):
-            return outputs(
-                features, computation, **{name: given[name] for name in more})
+    # The names of the specs become the names of the signature's inputs.
+    @tf.function(autograph=False, input_signature=[specs])
+    def serve(given):
+        return outputs(given, computation)
 
-        @tf.function(autograph=False, input_signature=[{**specs, **more}])
-        def serve(given):
-            return compute({name: given[name] for name in specs}, given)
-
-        functions[signature if text is None else of_ids] = serve
-        if text is not None:
-            functions[signature] = _answer_function(text, compute, more)
-        read.update(map(id, serve.get_concrete_function().graph.variables))
-
-    add(outputs, SIGNATURE, IDS_SIGNATURE)
-    if exits:
-        add(exits, EXIT_SIGNATURE, EXIT_IDS_SIGNATURE, **{
-            EXIT_INPUT: tf.TensorSpec([], tf.float32, name=EXIT_INPUT)})
+    functions = {SIGNATURE if text is None else IDS_SIGNATURE: serve}
     if text is not None:
         module.ops = text.ops
+        functions[SIGNATURE] = _answer_function(
+            text, lambda features: outputs(features, computation))
         functions[TOKENIZE_SIGNATURE] = _tokenize_function(text)
     module.functions = functions
+    read = {*map(id, serve.get_concrete_function().graph.variables)}
     # Stores variables instead of the model: Keras would store a function for each
     # layer, which takes many times as long to write and to load. Only variables that
     # the functions read are stored; a kernel with a copy for serving is not.
@@ -203,20 +178,16 @@ def _tokenize_function(text: TextTask) -> tf.types.experimental.GenericFunction:
     return tokenize
 
 
-def _answer_function(text: TextTask, outputs: Callable[[Outputs, Outputs], Outputs],
-                     more: Mapping[str, tf.TensorSpec]
+def _answer_function(text: TextTask, outputs: Callable[[Outputs], Outputs]
                      ) -> tf.types.experimental.GenericFunction:
-    """Returns a function from strings and `more` to answers; `outputs` takes features
-    and inputs."""
-    @tf.function(autograph=False, input_signature=[{**_strings(text), **more}])
-    def answer(inputs):
-        texts = {name: inputs[name] for name in text.inputs}
+    """Returns a function from strings to answers; `outputs` takes features."""
+    @tf.function(autograph=False, input_signature=[_strings(text)])
+    def answer(texts):
         with tf.device("CPU:0"):
             features, context = text.prepared(texts)
-        results = outputs(features, inputs)
+        results = outputs(features)
         with tf.device("CPU:0"):
-            return {**text.answers(texts, context, results),
-                    **{name: results[name] for name in ("passes",) if name in results}}
+            return text.answers(texts, context, results)
 
     return answer
 

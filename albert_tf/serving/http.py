@@ -28,8 +28,7 @@ from albert_tf.serving.predict import Answer, Model, Request, answers
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _VERSION = "1"
 _LEFT = 499  # status in the metrics, as in nginx, if the client left without a reply
-_OPTIONS = ("top_k", "exit_threshold", "label_threshold", "windows", "truncated",
-            "probability_list")
+_OPTIONS = ("top_k", "label_threshold", "windows", "truncated", "probability_list")
 _ZLIB_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # by Content-Encoding
 _GOODBYE = 0.3  # seconds in which a stopping server still replies, with status 503
 
@@ -160,14 +159,13 @@ class Service:
     """The HTTP handlers of one model; `app` is the aiohttp application with them."""
 
     def __init__(self, model: Model, name: str, limits: Limits = Limits(),
-                 task: str = "", exit_threshold: Optional[float] = None,
-                 label_threshold: Optional[float] = None):
+                 task: str = "", label_threshold: Optional[float] = None):
         import prometheus_client as prometheus
 
         if task:
             model.head(task)
         self.model, self.name, self.limits, self.task = model, name, limits, task
-        self.exit_threshold, self.label_threshold = exit_threshold, label_threshold
+        self.label_threshold = label_threshold
         self.batcher = Batcher(answers, limits.batch_size, limits.queue_size)
         self.stopping, self.open = False, 0
         prometheus.disable_created_metrics()  # They would give each counter's age.
@@ -371,18 +369,14 @@ class Service:
             if value not in ("true", "false"):
                 raise Refused(400, f"{name} is {value!r:.40}; give true or false.")
             options[name] = value == "true"
-        # The server's own thresholds are for the requests that can have one.
-        classes = task in ("", "classify")
-        own = {"exit_threshold": self.exit_threshold if not options["windows"] else None,
-               "label_threshold": self.label_threshold}
-        for name, value in own.items():
-            given = query.get(name)
-            try:
-                options[name] = float(given) if given is not None else (
-                    value if classes else None)
-            except ValueError:
-                raise Refused(400, f"{name} is {given!r:.40}; give a probability from "
-                              "0 to 1.") from None
+        given = query.get("label_threshold")
+        try:
+            # The server's own threshold is for the requests that can have one.
+            options["label_threshold"] = float(given) if given is not None else (
+                self.label_threshold if task in ("", "classify") else None)
+        except ValueError:
+            raise Refused(400, f"label_threshold is {given!r:.40}; give a probability "
+                          "from 0 to 1.") from None
         return options
 
     def _inputs(self, body: dict[str, Any], key: str) -> list[Any]:

@@ -22,7 +22,6 @@ from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
-from albert_tf.finetuning.classification.head import EXIT_INPUT, ExitClasses
 from albert_tf.modeling.heads import Head
 from albert_tf.serving import engines, portable
 from albert_tf.serving.pretrained import MASK, Masks, Order
@@ -58,13 +57,12 @@ class Model(loading.Loaded):
                     else checkpoint.head_of(
                         name, width, problem_type=self.problem_type))
             heads.setdefault(head.task, head)
-        trained = [task for task in heads if task and task not in _LAST]
+        trained = [task for task in heads if task not in _LAST]
         return {task: heads[task] for task in (*trained, *_LAST) if task in heads
                 and (self.engine is None or task == self.engine.task)}
 
     def predict(self, texts: Any, text_pairs: Any = None, *, task: str = "",
-                top_k: int = 5, batch_size: int = 32,
-                exit_threshold: Optional[float] = None, windows: bool = False,
+                top_k: int = 5, batch_size: int = 32, windows: bool = False,
                 truncated: bool = False, label_threshold: Optional[float] = None,
                 probability_list: bool = False) -> Any:
         """Returns answers in the order of the texts, or one answer for a single text: a
@@ -78,8 +76,6 @@ class Model(loading.Loaded):
             other texts.
           top_k: number of tokens to return for a [MASK].
           batch_size: maximum number of sequences that are computed together.
-          exit_threshold: for a model with exits, from 0 to 1: stop after the first pass
-            that gives one label a higher probability; `passes` is the number of passes.
           windows: for classes, numbers and vectors: read texts that are too long in
             overlapping windows, whose logits or vectors are averaged.
           truncated: add `truncated` to each answer, whether a text of it was cut.
@@ -105,8 +101,8 @@ class Model(loading.Loaded):
                              "give one of these.")
         results = list(self.stream(
             inputs, task=task, top_k=top_k, batch_size=batch_size,
-            exit_threshold=exit_threshold, windows=windows, truncated=truncated,
-            label_threshold=label_threshold, probability_list=probability_list))
+            windows=windows, truncated=truncated, label_threshold=label_threshold,
+            probability_list=probability_list))
         return results[0] if isinstance(texts, (str, Mapping)) else results
 
     def stream(self, inputs: Iterable[Any], *, batch_size: int = 32,
@@ -156,20 +152,16 @@ class Model(loading.Loaded):
         """Returns a sentence for each task on the number of inputs that are cut."""
         return [self.head(task).cut_note(count, total) for task, count in cut.items()]
 
-    def request(self, given: Any, task: str = "", top_k: int = 5,
-                exit_threshold: Optional[float] = None, windows: bool = False,
+    def request(self, given: Any, task: str = "", top_k: int = 5, windows: bool = False,
                 truncated: bool = False, label_threshold: Optional[float] = None,
                 probability_list: bool = False) -> Request:
         """Checks and tokenizes an input; arguments as for `predict`."""
-        task, exits = task or self._task_of(given), exit_threshold is not None
-        self.check(task, top_k, exit_threshold, windows, truncated, label_threshold)
-        head = self.head(task, exits)
+        task = task or self._task_of(given)
+        self.check(task, top_k, windows, truncated, label_threshold)
+        head = self.head(task)
         request = head.request(
             text_inputs.named(given, head.names, head.optional), top_k,
             **({"windows": True} if windows else {}))
-        if exits:
-            request = dataclasses.replace(request, sequences=[
-                {**row, EXIT_INPUT: [exit_threshold]} for row in request.sequences])
         if not truncated and label_threshold is None and not probability_list:
             return request
 
@@ -186,19 +178,16 @@ class Model(loading.Loaded):
 
         return dataclasses.replace(request, answer=answer)
 
-    def check(self, task: str = "", top_k: int = 5,
-              exit_threshold: Optional[float] = None, windows: bool = False,
+    def check(self, task: str = "", top_k: int = 5, windows: bool = False,
               truncated: bool = False, label_threshold: Optional[float] = None,
               probability_list: bool = False) -> None:
         """Raises InputError if the model cannot do what is asked for; arguments as for
         `predict`."""
         del truncated, probability_list
         self._check_top_k(top_k)
-        if exit_threshold is not None:
-            self.check_exits(exit_threshold, task)
         self.head(task or next(iter(self.tasks())))
         if windows:
-            self.check_windows(task, exit_threshold)
+            self.check_windows(task)
         if label_threshold is None:
             return
         check_probability(label_threshold, "label_threshold")
@@ -210,28 +199,8 @@ class Model(loading.Loaded):
         if not isinstance(top_k, int) or not 1 <= top_k <= self.config.vocab_size:
             raise InputError(f"top_k is {top_k!r}; give 1 to {self.config.vocab_size}.")
 
-    def check_exits(self, threshold: Any, task: str = "") -> None:
-        """Raises InputError if the model cannot answer with exits."""
-        check_probability(threshold, EXIT_INPUT)
-        if self.engine is not None:
-            raise InputError(f"{EXIT_INPUT}: an export for {self.format} always "
-                             "computes all passes; leave it out, or use the model "
-                             "itself.")
-        if "early_exit" not in self.heads:
-            raise InputError(f"{EXIT_INPUT}: the model has no exit head; leave it "
-                             "out, or train with --early_exit.")
-        if task not in ("", "classify"):
-            raise InputError(f"{EXIT_INPUT} is for classify, not for {task}; leave "
-                             "it out.")
-        if self.heads["early_exit"] == 1:
-            raise InputError(f"{EXIT_INPUT}: the model predicts a number, which has no "
-                             "probability to compare with the threshold; leave it out.")
-
-    def check_windows(self, task: str, exit_threshold: Optional[float] = None) -> None:
+    def check_windows(self, task: str) -> None:
         """Raises InputError if the task cannot average the answers of windows."""
-        if exit_threshold is not None:
-            raise InputError(f"windows and {EXIT_INPUT} cannot be combined, because "
-                             "windows may stop after different passes; leave one out.")
         task = task or self._task_of("")
         answering = self.head(task)
         if answering.averages:
@@ -257,7 +226,7 @@ class Model(loading.Loaded):
             return "fill-mask"
         return "order" if "order" in tasks and len(values) == 2 else "embed"
 
-    def head(self, task: str, exits: bool = False) -> Answering:
+    def head(self, task: str) -> Answering:
         """Returns the object that answers a task, which is made once."""
         tasks = self.tasks()
         if task not in tasks:
@@ -273,12 +242,12 @@ class Model(loading.Loaded):
                 "--spm_model_file or --vocab_file to predict.py, serve.py or "
                 "export_model.py.")
         answering = self.__dict__.setdefault("_answering", {})
-        if (task, exits) not in answering:
+        if task not in answering:
             head = tasks[task]
-            kind = ExitClasses if exits else Vectors if head is None else (
+            kind = Vectors if head is None else (
                 _PRETRAINED.get(head.name) or head.answering())
-            answering[task, exits] = kind(self, head)
-        return answering[task, exits]
+            answering[task] = kind(self, head)
+        return answering[task]
 
 
 def load(path: str, config: formats.Config = None, head: str = "",

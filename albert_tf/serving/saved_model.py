@@ -7,7 +7,7 @@ nor its checkpoint, nor Keras.
 import contextlib
 import numbers
 import os
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,6 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
-from albert_tf.finetuning.classification.head import EXIT_INPUT
 
 LABELS_FILE = "labels.txt"
 # Advice for a label that this file cannot hold.
@@ -23,9 +22,6 @@ RENAME = "rename it in the config.json or task.json of the model"
 SIGNATURE = "serving_default"
 # Signatures of an export that takes text: one takes ids, one converts text to ids.
 IDS_SIGNATURE, TOKENIZE_SIGNATURE = "ids", "tokenize"
-# Signatures of a model with exits, which also take a threshold: EXIT_SIGNATURE takes
-# text, or ids if the export does not take text; EXIT_IDS_SIGNATURE takes ids.
-EXIT_SIGNATURE, EXIT_IDS_SIGNATURE = "early_exit", "early_exit_ids"
 
 # Values at positions of padding; all other inputs have 0.
 _PADDING = {"p_mask": 1}
@@ -60,19 +56,15 @@ class Server:
             raise InputError(f"{export_dir} has no signature {SIGNATURE}; give a "
                              "folder that export_model.py wrote.")
         signatures = self._loaded.signatures
-        takes_text = IDS_SIGNATURE in signatures
-        self._serve = signatures[IDS_SIGNATURE if takes_text else SIGNATURE]
-        name = EXIT_IDS_SIGNATURE if takes_text else EXIT_SIGNATURE
-        self._exits = signatures[name] if name in signatures else None
-        self._export_dir = export_dir
+        self._serve = signatures[
+            IDS_SIGNATURE if IDS_SIGNATURE in signatures else SIGNATURE]
         self._inputs = tuple(self._serve.structured_input_signature[1])
         path = os.path.join(export_dir, "assets", LABELS_FILE)
         self.labels = tuple(line for _, line in text_files.read_lines(path)) if (
             files.exists(path)) else ()
 
     def predict(self, features: Sequence[Mapping[str, Sequence[int]]],
-                batch_size: int = 32, exit_threshold: Optional[float] = None
-                ) -> dict[str, list[np.ndarray]]:
+                batch_size: int = 32) -> dict[str, list[np.ndarray]]:
         """Returns the model's outputs for sequences, in their order: name → arrays.
 
         Sequences of similar length share a batch of up to `batch_size`, padded to the
@@ -84,32 +76,22 @@ class Server:
             `featurize` makes them: `input_ids`, `input_mask`, `segment_ids` and, for
             models of SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
           batch_size: maximum number of sequences that are computed together.
-          exit_threshold: from 0 to 1: stop a sequence after the first pass that gives
-            one label a higher probability; `passes` is the number of passes computed.
 
         Raises:
           InputError: the model does not accept the inputs.
         """
-        serve, threshold = self._serve, {}
-        if exit_threshold is not None:
-            if self._exits is None:
-                raise InputError(f"{self._export_dir} has no exits; export a model "
-                                 "that was trained with --early_exit.")
-            check_probability(exit_threshold, EXIT_INPUT)
-            serve, threshold = self._exits, {
-                EXIT_INPUT: tf.constant(exit_threshold, tf.float32)}
         if not (isinstance(batch_size, numbers.Integral) and batch_size > 0):
             raise InputError(
                 f"batch_size is {batch_size!r}; give a whole number of 1 or more.")
         lengths = [self._length(i, row) for i, row in enumerate(features)]
         order = np.argsort(lengths, kind="stable")
         results: dict[str, list] = {
-            name: [None] * len(lengths) for name in serve.structured_outputs}
+            name: [None] * len(lengths) for name in self._serve.structured_outputs}
         for start in range(0, len(order), batch_size):
             chosen = order[start:start + batch_size]
             batch = self._batch(features, chosen, lengths)
             try:
-                outputs = serve(**batch, **threshold)
+                outputs = self._serve(**batch)
             except tf.errors.InvalidArgumentError as error:
                 raise InputError(
                     "the model does not accept these inputs; check for an id that is "
@@ -117,7 +99,8 @@ class Server:
                     f"({error.message.splitlines()[0]}).") from error
             for name, values in outputs.items():
                 # An axis of unknown size is that of the positions.
-                per_position = serve.structured_outputs[name].shape[1:] == [None]
+                per_position = (
+                    self._serve.structured_outputs[name].shape[1:] == [None])
                 for i, value in zip(chosen, values.numpy()):
                     results[name][i] = value[:lengths[i]] if per_position else value
         return results

@@ -638,22 +638,6 @@ def test_the_card_has_what_the_run_knows(tmp_path):
         assert word in card
 
 
-def test_exits_go_along_in_the_release_s_names_and_are_named_where_they_cannot(tmp_path):
-    heads = {"classification": 3, "early_exit": 3}
-    source, tensors = stored(tmp_path / "source", heads=heads, labels=("a", "b", "c"))
-    convert(source, str(tmp_path / "tf1"), "tf1")
-    assert_same(str(tmp_path / "tf1"), tensors)
-    loaded = load(str(tmp_path / "tf1"))
-    assert loaded.heads == heads
-    batch = {"input_ids": [[2, 5, 3]]}
-    assert loaded.model(batch)["exit_logits"].shape == (1, 3, 3)
-    report = convert(source, str(tmp_path / "hf"), "hf")
-    assert report.by_reason() == {"hf has no early exits": sorted(
-        name for name in tensors if name.startswith("exit/"))}
-    np.testing.assert_array_equal(
-        load(str(tmp_path / "hf")).model(batch)["logits"], loaded.model(batch)["logits"])
-
-
 def test_the_card_carries_over_what_the_source_s_says(with_tokenizer, tmp_path):
     source = tmp_path / "source"
     convert(with_tokenizer, str(source), "hf")

@@ -195,8 +195,8 @@ def test_head_of_another_shape_is_new(tmp_path):
 
 @pytest.mark.parametrize("may_be_new", [head_may_be_new, lambda name: False])
 def test_outputs_are_put_in_the_order_of_the_labels(may_be_new, tmp_path):
-    """For training and for use; those of the exits too."""
-    make = functools.partial(models.classifier, TINY, 3, exit_weight=1.0)
+    """For training and for use."""
+    make = functools.partial(models.classifier, TINY, 3)
     tensors, path = stored(tmp_path, make())
     (tmp_path / "task.json").write_text(json.dumps(
         {"task": "custom", "labels": ["a", "b", "c"], "vocabulary": {"file": "v"}}))
@@ -204,7 +204,7 @@ def test_outputs_are_put_in_the_order_of_the_labels(may_be_new, tmp_path):
     tf1.restore_tf1(model, path, may_be_new=may_be_new, labels=["c", "a", "b"])
     outputs = [name for name in tensors if name.endswith(
         ("output_weights", "output_bias"))]
-    assert len(outputs) == 4
+    assert len(outputs) == 2
     assert_holds(model, {
         **tensors, **{name: tensors[name][[2, 0, 1]] for name in outputs}})
 

@@ -349,8 +349,7 @@ def test_every_variable_of_a_tagger_but_the_pooler_gets_a_gradient():
 
 
 @pytest.mark.parametrize("make, layers", [
-    (lambda config: models.classifier(config, 3, exit_weight=1.0),
-     {"output_layer", "exit_head"}),
+    (lambda config: models.classifier(config, 3), {"output_layer"}),
     (lambda config: models.tagger(config, 3), {"output_layer"}),
     (models.spans, {"output_layer"}), (models.multiple_choice, {"output_layer"}),
     (models.conditional_spans, {"start_head", "end_head", "answerability_head"})])

@@ -228,14 +228,6 @@ EARLY = {
         "--teacher is used in training only: give --do_train, or"),
     "weight of a teacher": (
         dict(COLA, teacher_weight=1.5), "teacher_weight=1.5"),
-    "exits of a model without": (
-        dict(USE, do_eval="true", early_exit="true"),
-        "--early_exit: the model in {data}/used has no exit head; train one in a"),
-    "exits of one layer": (
-        dict(COLA, early_exit="true"), "--early_exit needs at least two layers, but the "
-        "config has num_hidden_layers=1"),
-    "weight of no exits": (
-        dict(COLA, exit_weight=0.5), "--exit_weight needs --early_exit; add that flag"),
     "own data for another task": (
         dict(COLA, train_file="train.csv"),
         "--train_file is for your own data, but cola reads the files of GLUE"),
@@ -269,9 +261,6 @@ EARLY = {
         dict(OWN, label_threshold=0.3), "--label_threshold applies to --multi_label; "
         "add that flag, or leave this one out"),
     "threshold of labels": (dict(TOPICS, label_threshold=1.5), "label_threshold=1.5"),
-    "exits of several labels": (
-        dict(TOPICS, early_exit="true", config_overrides="num_hidden_layers=2"),
-        "--early_exit compares the probability of the one label of a text"),
     "numbers and labels": (
         dict(TOPICS, regression="true"), "--regression predicts one number for each"),
     "several labels of GLUE": (
@@ -335,12 +324,6 @@ WORKING = {
         teacher="{data}/cola", teacher_weight=1.0, num_length_buckets=1,
         unlabeled_file="{data}/texts.txt", config_overrides="num_hidden_layers=1",
         do_eval="true"),
-    "exits": dict(
-        COLA, output_dir="{data}/exits", init_checkpoint="{data}/cola", train_step=3,
-        teacher="{data}/cola", config_overrides="num_hidden_layers=3", early_exit="true",
-        num_length_buckets=1, do_eval="true"),
-    "exits, used": dict(USE, output_dir="{data}/exits", do_eval="true", do_predict="true",
-                        num_length_buckets=1),
     "sts-b": dict(
         COLA, output_dir="{data}/sts-b", task_name="sts-b", do_eval="true",
         do_predict="true", init_checkpoint="{data}/tf1/model.ckpt", train_step=3,
@@ -455,22 +438,6 @@ def test_a_student_learns_from_its_teacher_in_fewer_passes(worked, data):
     assert (options["teacher_weight"], options["temperature"]) == (1.0, 2.0)
     assert "2 training texts have no labels; only --teacher gives targets for them." in (
         worked.ok("taught")["log"])
-
-
-def test_exits_are_trained_and_their_curve_is_written(worked, data):
-    folder, results = data / "exits", evaluation(data / "exits")
-    assert 1 <= results["exit_passes"] <= 3 and results["exit_loss"] > 0
-    rows = [json.loads(line) for line in lines(folder / "metrics.jsonl")]
-    assert all("teacher_loss_exit_logits" in row for row in rows
-               if row["split"] == "train")
-    written = json.loads((folder / "early_exit.json").read_text())
-    assert written["metric"] == "matthews"
-    whole = written["curves"]["confidence"][-1]
-    assert (whole["threshold"], whole["passes"]) == (1.0, 3.0)
-    assert whole["accuracy"] == pytest.approx(results["accuracy"])
-    assert "Early exit by patience" in (folder / "eval_report.txt").read_text()
-    assert (folder / "early_exit.png").exists()
-    assert json.loads((folder / "task.json").read_text())["flags"]["early_exit"]
 
 
 def test_training_evaluation_and_prediction_in_one_command(worked, data):

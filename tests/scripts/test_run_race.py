@@ -79,8 +79,6 @@ WRONG = {
         dict(do_train="false", do_eval="false"),
         "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
     "no data_dir": (dict(data_dir=None), "--data_dir=FOLDER is needed"),
-    "exits": (dict(early_exit="true"),
-              "--early_exit is supported by run_classifier.py only, .* leave the"),
     "wrong data_dir": (
         dict(data_dir="{data}"),
         "--data_dir={data}: there is neither a folder {data}/train nor "

@@ -12,10 +12,9 @@ PREDICT = "/v1/models/tiny:predict"
 
 
 @contextlib.asynccontextmanager
-async def running(model, exit_threshold=None, **limits):
+async def running(model, **limits):
     """A service and a session that asks it by paths."""
-    service = http.Service(
-        model, "tiny", http.Limits(**limits), exit_threshold=exit_threshold)
+    service = http.Service(model, "tiny", http.Limits(**limits))
     async with connections.listening(
             service.app, "127.0.0.1", 0, service.limits.connections,
             service.limits.receive_seconds) as opened:

@@ -17,8 +17,7 @@ from albert_tf.serving import answer_file
 from albert_tf.text import inputs
 from tests.commands import finish, start_program
 
-OPTIONS = dict(task="", top_k=5, batch_size=2, exit_threshold=None, windows=False,
-               truncated=False)
+OPTIONS = dict(task="", top_k=5, batch_size=2, windows=False, truncated=False)
 LINES = [f"text number {i} " * (1 + 7 * (i % 5)) for i in range(60)]
 LINES[3] = "one\ttwo\tthree"
 

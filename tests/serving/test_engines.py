@@ -69,12 +69,12 @@ def test_every_head_answers_as_with_tensorflow(kind, task, name, tmp_path):
 
 
 @pytest.mark.long
-def test_exits_and_windows(tmp_path):
-    folder = tiny_models.write(tmp_path / "exits", "exits", max_seq_length=16)
+def test_windows(tmp_path):
+    folder = tiny_models.write(tmp_path / "classes", "classes", max_seq_length=16)
     model, expected = albert_tf.load(folder, engine="openvino"), albert_tf.load(folder)
-    for options in ({}, {"windows": True}, {"exit_threshold": 0.3}):
-        assert_equal(model.predict([PASSAGE * 4, "It"], **options),
-                     expected.predict([PASSAGE * 4, "It"], **options))
+    for windows in (False, True):
+        assert_equal(model.predict([PASSAGE * 4, "It"], windows=windows),
+                     expected.predict([PASSAGE * 4, "It"], windows=windows))
 
 
 def test_small_batches_are_the_engines_and_large_ones_tensorflows(folder, monkeypatch):
@@ -282,8 +282,8 @@ def test_a_digest_has_no_address_of_an_object(folder, tmp_path):
 def _commands(tmp_path_factory, kept):
     root = tmp_path_factory.mktemp("commands")
     shutil.copytree(kept, root / "kept")
-    for name, kind in (("classes", "classes"), ("asked", "classes"), ("exits", "exits")):
-        tiny_models.write(root / name, kind)
+    for name in ("classes", "asked"):
+        tiny_models.write(root / name, "classes")
     portable.export(albert_tf.load(kept), "classify", str(root / "export"), "onnx",
                     "float32")
     (root / "texts.txt").write_text("It is.\nIt was.\n")
@@ -294,8 +294,6 @@ def _commands(tmp_path_factory, kept):
         "one, kept": [f"--model={root}/kept", "It is."],
         "file": [f"--model={root}/kept", *file],
         "export": [f"--model={root}/export", "It is."],
-        "exits": [f"--model={root}/exits", "--engine=openvino", "--exit_threshold=0.9",
-                  "It is."],
         "engine of an export": [f"--model={root}/export", "--engine=openvino", "It is."],
     }) as results:
         yield results, root
@@ -314,9 +312,8 @@ def test_predict_says_which_engine_it_uses(name, says, commands):
     assert not (root / "classes" / "engines").exists()
 
 
-@pytest.mark.parametrize("name,says", [
-    ("exits", "--engine=openvino always computes all passes, but --exit_threshold stops"),
-    ("engine of an export", "is an export for onnx, and cannot be computed by the engine")])
-def test_wrong_flags_get_a_sentence(name, says, commands):
+def test_an_engine_for_an_export_is_refused(commands):
     results, _ = commands
-    results.refused(name, says, loaded=True)
+    results.refused(
+        "engine of an export", "is an export for onnx, and cannot be computed by the engine",
+        loaded=True)

@@ -198,8 +198,8 @@ def test_wrong_requests_get_a_status_and_a_sentence(model):
     ("top_k=" + "9" * 5000, "top_k is '99.*; give a whole number from 1 to 4000"),
     ("top_k=0", "top_k is 0"), ("top_k=-1", "top_k"), ("top_k=%C2%B2", "top_k"),
     ("top_k=%ED%A0%80", "top_k"), ("top_k=2&top_k=3", "top_k twice"),
-    ("exit_threshold=" + "9" * 5000, "exit_threshold is"), ("windows=", "windows is ''"),
-    ("exit_threshold=nan", "exit_threshold is nan"), ("topk=3", "'topk', which is not"),
+    ("label_threshold=" + "9" * 5000, "label_threshold is"), ("windows=", "windows is ''"),
+    ("label_threshold=nan", "label_threshold is nan"), ("topk=3", "'topk', which is not"),
     ("%ED%A0%80=1", "is not known"),
 ])
 def test_wrong_options(model, caplog, query, pattern):

@@ -314,8 +314,7 @@ def test_windows_read_all_of_a_text(kind, task, model):
     ("tags", {}, "windows: the task tag reads long texts in windows in any case; leave "
      "it out, or choose the task embed."),
     ("choices", {}, "windows: the task choose cannot average"),
-    ("pretrained", {"task": "order"}, "windows: the task order cannot average"),
-    ("exits", {"exit_threshold": 0.5}, "windows and exit_threshold cannot be combined")])
+    ("pretrained", {"task": "order"}, "windows: the task order cannot average")])
 def test_windows_are_refused_where_they_mean_nothing(kind, options, error, model):
     with pytest.raises(InputError, match=error):
         model(kind).predict([("x", "x")], windows=True, **options)

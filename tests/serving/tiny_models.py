@@ -18,8 +18,6 @@ KINDS = {
     "encoder": AlbertModel,
     "pretrained": models.AlbertForPreTraining,
     "classes": functools.partial(models.classifier, num_labels=3),
-    "exits": functools.partial(models.classifier, num_labels=3,
-                               exit_weight=1.0),
     "several": functools.partial(models.classifier, num_labels=3,
                                  problem_type="multi_label_classification"),
     "number": functools.partial(models.classifier, num_labels=1),
@@ -29,7 +27,6 @@ KINDS = {
     "tags": functools.partial(models.tagger, num_labels=5),
 }
 _LABELS = {"several": ["late", "dear", "好"], "classes": ["bad", "good", "好"],
-           "exits": ["bad", "good", "好"],
            "tags": ["O", "B-X", "I-X", "B-Y", "I-Y"]}
 
 

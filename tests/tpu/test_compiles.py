@@ -138,14 +138,11 @@ OWN = dict(
     from_scratch="true", do_train="true", do_eval="true", dtype="bfloat16")
 
 
-def test_classes_with_exits_lengths_and_several_labels(tmp_path):
+def test_classes_with_lengths_and_several_labels(tmp_path):
     data = classifier_data(tmp_path)
     rows = compiled("run_classifier", data, OWN)
     lengths = {tuple(row["input_ids"]) for row in rows}
     assert len(lengths) >= 2  # Training and evaluation, each length.
-    exits = compiled("run_classifier", data, dict(
-        OWN, early_exit="true", output_dir=tmp_path / "exits"))
-    assert {row["step"] for row in exits} == {"train", "evaluate"}
     topics = compiled("run_classifier", data, dict(
         OWN, train_file="{data}/own/topics.jsonl", dev_file="{data}/own/topics.jsonl",
         text_column="text", label_column="topics", multi_label="true",

@@ -8,7 +8,6 @@ import tf_keras
 from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import fast
-from albert_tf.finetuning.classification.head import Classification
 from albert_tf.training import losses as objectives
 from tests import models
 from tests.golden.model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
@@ -212,36 +211,3 @@ def test_loss_of_the_releases_first_training_step():
         values = objectives.pretraining_losses(model(batch), batch)
         assert float(values["total_loss"]) == pytest.approx(
             runs[name]["loss_before_each_step"][0], abs=1e-5)
-
-
-# ---- exits -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("width, labels", [(3, [[0], [2]]), (1, [[0.5], [2.0]])])
-def test_exits_count_by_their_pass_and_once_together(width, labels):
-    draw = np.random.default_rng(1)
-    own, head = Classification(width).objective(), Classification(width, exit_weight=1.0)
-    logits, exits = (tf.constant(draw.standard_normal(shape), tf.float32)
-                     for shape in ((2, width), (2, 3, width)))
-    features = {"input_ids": tf.ones([2, 4], tf.int32), "label_ids": tf.constant(labels)}
-    objective = head.objective()
-
-    def loss(of, outputs):
-        return of.losses(outputs, features, of.denominators(features))
-
-    found = loss(objective, {"logits": logits, "exit_logits": exits})
-    each = [loss(own, {"logits": exits[:, i]})["total_loss"] for i in range(3)]
-    np.testing.assert_allclose(
-        found["total_loss"], loss(own, {"logits": logits})["total_loss"]
-        + (1 * each[0] + 2 * each[1] + 3 * each[2]) / 6, rtol=1e-5)
-    metrics = objective.metrics({"logits": logits}, features, found)
-    np.testing.assert_allclose(tf.reduce_mean(metrics["exit_loss"][0]),
-                               sum(w * e for w, e in zip((1, 2, 3), each)) / 6, rtol=1e-5)
-    # What a teacher says last is what all passes learn of it.
-    taught = head.targets(features)
-    assert taught["exit_logits"].of == "logits" and taught["logits"].of == ""
-    last = taught["logits"].distance
-    np.testing.assert_allclose(
-        taught["exit_logits"].distance(exits, logits, 2.0),
-        sum(w * last(exits[:, i], logits, 2.0) for i, w in enumerate(
-            (1 / 6, 2 / 6, 3 / 6))), rtol=1e-5)

@@ -82,8 +82,6 @@ class ClassificationTask(FineTuningTask):
       unlabeled_file: additional training texts without labels; paths or globs.
       unlabeled_inputs: yields the inputs in such a file; default: text.inputs.read.
       reading: the settings of reading the files, on which the features depend.
-      early_exit: whether a second head answers before the last layer.
-      exit_weight: the weight of the loss of its answers.
       class_weights: the weights of the labels in the training loss (see weights): "" for
         equal ones, "balanced", or label → weight.
     """
@@ -103,8 +101,6 @@ class ClassificationTask(FineTuningTask):
     unlabeled_file: str = ""
     unlabeled_inputs: Optional[Callable[[str], Iterator[Any]]] = None
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    early_exit: bool = False
-    exit_weight: float = 1.0
     multi_label: bool = False
     label_threshold: float = LABEL_THRESHOLD
     separator: str = ","
@@ -239,8 +235,7 @@ class ClassificationTask(FineTuningTask):
     def head(self, settings):
         return head_of("classification", self.num_outputs,
                        dropout_prob=settings.dropout_prob,
-                       problem_type=SEVERAL_LABELS if self.multi_label else "",
-                       exit_weight=self.exit_weight if self.early_exit else None)
+                       problem_type=SEVERAL_LABELS if self.multi_label else "")
 
     def objective(self, head, data):
         weights = self._weights(data)
@@ -287,21 +282,7 @@ class ClassificationTask(FineTuningTask):
 
     def score(self, data, outputs, table):
         """Computes the metrics of a set, in the order of metric_names."""
-        scores = self.metrics_of(
-            self.decisions(outputs), self.label_ids(data.examples))
-        if self.early_exit:
-            from albert_tf.finetuning import early_exit
-
-            scores["exit_passes"] = early_exit.cheapest(
-                self._curves(data.examples, outputs), self.main_metric)["passes"]
-        return scores
-
-    def _curves(self, examples: Sequence[Example], outputs: Outputs) -> Any:
-        from albert_tf.finetuning import early_exit
-
-        labels = self.label_ids(examples)
-        return early_exit.curves(
-            outputs, lambda decisions: self.metrics_of(decisions, labels))
+        return self.metrics_of(self.decisions(outputs), self.label_ids(data.examples))
 
     def failure(self, data, outputs, table):
         rows, labels = self._rows(outputs), self.label_ids(data.examples)
@@ -413,17 +394,8 @@ class ClassificationTask(FineTuningTask):
             paths = self.write_predictions(
                 os.path.join(folder, "eval_predictions"), examples, outputs,
                 all_probabilities=settings.all_probabilities)
-            report, curves_file = self.report(examples, outputs), {}
-            if self.early_exit:
-                from albert_tf.finetuning import early_exit
-
-                curves = self._curves(examples, outputs)
-                report += f"\n{early_exit.table(curves)}"
-                curves_file["early_exit.json"] = as_json(
-                    {"metric": self.main_metric, "curves": curves})
-                paths.append(os.path.join(folder, "early_exit.png"))
-                early_exit.draw({self.name: (curves, self.main_metric)}, paths[-1])
-            paths += write_files(folder, {"eval_report.txt": report, **curves_file})
+            report = self.report(examples, outputs)
+            paths += write_files(folder, {"eval_report.txt": report})
             if not self.is_regression:
                 paths.append(os.path.join(folder, "eval_report.png"))
                 self.draw_report(paths[-1], examples, outputs)

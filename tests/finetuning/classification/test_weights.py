@@ -55,11 +55,10 @@ def test_words_of_the_flag():
         weights.check("balanced", ())
 
 
-@pytest.mark.parametrize("exit_weight", [None, 1.0])
-def test_the_loss_is_weighted_and_that_of_evaluation_is_not(exit_weight):
-    head = Classification(3, exit_weight=exit_weight)
+def test_the_loss_is_weighted_and_that_of_evaluation_is_not():
+    head = Classification(3)
     logits = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
-    outputs = {"logits": tf.constant(logits), "exit_logits": tf.constant(logits[:, None])}
+    outputs = {"logits": tf.constant(logits)}
     features = {"input_ids": tf.zeros([9, 2]), "label_ids": tf.constant(IDS[:, None])}
     losses = -(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))[np.arange(9), IDS]
 
@@ -67,10 +66,10 @@ def test_the_loss_is_weighted_and_that_of_evaluation_is_not(exit_weight):
         return float(objective.losses(
             outputs, features, objective.denominators(features))["total_loss"])
 
-    factors, passes = weights.weights({"yes": 5.0}, LABELS, IDS), 1 + bool(exit_weight)
-    assert total(head.objective()) == pytest.approx(passes * losses.mean(), rel=1e-5)
+    factors = weights.weights({"yes": 5.0}, LABELS, IDS)
+    assert total(head.objective()) == pytest.approx(losses.mean(), rel=1e-5)
     assert total(head.objective(factors)) == pytest.approx(
-        passes * (losses * factors[IDS]).mean(), rel=1e-5)
+        (losses * factors[IDS]).mean(), rel=1e-5)
 
 
 def test_labels_that_a_text_has_are_weighted():

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.finetuning.classification.head import Classification
 from albert_tf.modeling import layers
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation, Encoder
@@ -155,14 +154,12 @@ def test_layers_in_a_loop_are_those_one_after_another(dtype, on_tpu, monkeypatch
     assert loops == [3]
 
 
-def test_heads_that_read_layers_get_them(on_tpu):
+def test_whoever_reads_layers_gets_them(on_tpu):
     model = test_packing.with_weights(AlbertModel, num_hidden_layers=4)
     how = {"computation": Computation(recompute=True)}
     assert len(model(test_packing.INPUTS, **how)["encoder_outputs"]) == 4
     assert len(model(test_packing.INPUTS, layers_are_read=False, **how)[
         "encoder_outputs"]) == 1
-    assert Classification(2, exit_weight=1.0).reads_layers
-    assert not Classification(2).reads_layers
 
 
 def test_a_tpu_has_its_layout(on_tpu):
