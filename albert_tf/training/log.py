@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 from absl import logging
 
@@ -77,13 +77,9 @@ def _parsed(line: str, path: str, number: int) -> dict[str, Any]:
     return row
 
 
-def draw_curves(metrics_path: str, image_path: str,
-                levels: Optional[Mapping[str, Mapping[str, float]]] = None) -> None:
+def draw_curves(metrics_path: str, image_path: str) -> None:
     """Draws every metric over the steps into a PNG, training and evaluation in one
-    panel.
-
-    `levels` holds horizontal lines, such as baselines: metric → label → value.
-    """
+    panel."""
     rows = read_metrics(metrics_path)
     names = list(dict.fromkeys(
         name for row in rows for name in row if name not in ("step", "split")))
@@ -99,10 +95,6 @@ def draw_curves(metrics_path: str, image_path: str,
                       if r["split"] == split and name in r]
             if points:
                 axis.plot(*zip(*points), style, label=split, markersize=3)
-        for label, value in (levels or {}).get(name, {}).items():
-            axis.axhline(value, linestyle="--", color="grey", linewidth=1)
-            axis.annotate(label, (0.99, value), xycoords=("axes fraction", "data"),
-                          ha="right", va="bottom", fontsize=7)
         axis.set_title(name.replace("_", " "))
         axis.set_xlabel("step")
         axis.legend(fontsize=8)
