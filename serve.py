@@ -5,13 +5,12 @@ r"""Serves a model over HTTP, in the form of TensorFlow Serving's REST interface
 
 The model is anything that `albert_tf.load` accepts; inputs and answers are those of
 predict.py. /healthz says whether the server is ready, /metrics has counters for
-Prometheus. After SIGTERM or Ctrl-C, requests already accepted are finished and new ones
-get status 503. Needs aiohttp and prometheus_client.
+Prometheus. After SIGTERM or Ctrl-C, requests already accepted are finished and no others
+are accepted. Needs aiohttp and prometheus_client.
 """
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
-import asyncio
 import importlib.util
 import os
 
@@ -49,12 +48,8 @@ flags.DEFINE_integer("max_text_length", 100_000, "Maximum length of a text, in "
 flags.DEFINE(checks.Number(upper_bound=3600), "stop_seconds", 30.0,
              "Maximum time to finish accepted requests after SIGTERM or Ctrl-C, in "
              "seconds.")
-flags.DEFINE_integer("max_connections", 1024, "Maximum number of connections. If more "
-                     "clients come, the connection that has kept the server waiting "
-                     "longest is closed. The limit of open files (ulimit -n) may lower "
-                     "this number.", lower_bound=16, upper_bound=cli_flags.MOST)
 flags.DEFINE(checks.Number(lower_bound=0.1, upper_bound=3600), "receive_seconds",
-             60.0, "Maximum time in which a request must arrive, head and body, in "
+             60.0, "Maximum time in which the body of a request must arrive, in "
              "seconds.")
 
 
@@ -68,7 +63,7 @@ def main(argv):
             raise InputError(
                 f"the package {package}, which {does}, is not installed; run pip "
                 f"install {package}.")
-    from albert_tf.serving import connections, engines, http
+    from albert_tf.serving import engines, http
 
     name = FLAGS.model_name or os.path.basename(os.path.abspath(FLAGS.model))
     if not name or set(name) & set(":/?#% "):
@@ -79,8 +74,7 @@ def main(argv):
                          "control characters.")
     limits = http.Limits(
         FLAGS.batch_size, FLAGS.queue_size, FLAGS.max_instances, FLAGS.max_body_bytes,
-        FLAGS.max_text_length, FLAGS.stop_seconds,
-        connections.affordable(FLAGS.max_connections), FLAGS.receive_seconds)
+        FLAGS.max_text_length, FLAGS.stop_seconds, FLAGS.receive_seconds)
     model = model_flags.load()
     model_flags.check_batch_size(model.config, model.settings, FLAGS.batch_size)
     task = FLAGS.task or next(iter(model.tasks()))
@@ -93,12 +87,9 @@ def main(argv):
     def ready(address):
         logging.info("Serving at %s/v1/models/%s:predict.", address, name)
 
-    async def run():
-        await http.serve(http.Service(
-            model, name, limits, FLAGS.task, FLAGS.label_threshold),
-                         FLAGS.host, FLAGS.port, ready)
-
-    asyncio.run(run())
+    http.serve(http.Service(
+        model, name, limits, FLAGS.task, FLAGS.label_threshold),
+        FLAGS.host, FLAGS.port, ready)
     logging.info("Stopped.")
 
 

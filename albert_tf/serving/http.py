@@ -10,7 +10,8 @@ Requests are never delayed to fill a batch.
 import asyncio
 import concurrent.futures
 import dataclasses
-import signal
+import json
+import re
 import time
 import zlib
 from typing import Any, Callable, Optional, Sequence
@@ -21,16 +22,17 @@ from aiohttp.http import HttpProcessingError
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
-from albert_tf.serving import connections
-from albert_tf.serving.connections import json_reply
 from albert_tf.serving.predict import Answer, Model, Request, answers
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _VERSION = "1"
+# aiohttp's settings: a request whose client leaves is dropped, nothing is logged for
+# each request, and `_decompressed` says what is wrong with a body.
+RUNNING: dict[str, Any] = {
+    "handler_cancellation": True, "access_log": None, "auto_decompress": False}
 _LEFT = 499  # status in the metrics, as in nginx, if the client left without a reply
 _OPTIONS = ("top_k", "label_threshold", "windows", "truncated", "probability_list")
 _ZLIB_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # by Content-Encoding
-_GOODBYE = 0.3  # seconds in which a stopping server still replies, with status 503
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +46,7 @@ class Limits:
       body_bytes: maximum size of a request's body, in bytes.
       text_length: maximum length of a text, in characters.
       stop_seconds: maximum time to finish accepted requests when the server is stopped.
-      connections: maximum number of connections. If there are more, one whose client
-        keeps the server waiting makes room.
-      receive_seconds: maximum time in which a request must arrive, head and body.
+      receive_seconds: maximum time in which the body of a request must arrive.
     """
 
     batch_size: int = 32
@@ -55,7 +55,6 @@ class Limits:
     body_bytes: int = 4 << 20
     text_length: int = 100_000
     stop_seconds: float = 30.0
-    connections: int = 1024
     receive_seconds: float = 60.0
 
 
@@ -167,7 +166,9 @@ class Service:
         self.model, self.name, self.limits, self.task = model, name, limits, task
         self.label_threshold = label_threshold
         self.batcher = Batcher(answers, limits.batch_size, limits.queue_size)
-        self.stopping, self.open = False, 0
+        self.open = 0
+        self._stopping = False
+        self._uploads: set[asyncio.Timeout] = set()  # deadlines of arriving bodies
         prometheus.disable_created_metrics()  # They would give each counter's age.
         self._registry = prometheus.CollectorRegistry()
         self._replies = prometheus.Counter(
@@ -188,6 +189,7 @@ class Service:
         self.app.router.add_get("/healthz", self._health)
         self.app.router.add_get("/metrics", self._metrics)
         self.app.cleanup_ctx.append(self._working)
+        self.app.on_shutdown.append(self._stop)
 
     async def _working(self, app):
         """Runs the batcher as long as the application runs."""
@@ -195,6 +197,16 @@ class Service:
         self._worker = asyncio.create_task(self.batcher.run())
         yield
         self._worker.cancel()
+
+    async def _stop(self, app):
+        """Ends uploads; the runner then waits for the requests that have arrived."""
+        del app
+        self._stopping = True
+        if self.open:
+            logging.info("Stopping: finishing %d open requests.", self.open)
+        for deadline in self._uploads:
+            if not deadline.expired():
+                deadline.reschedule(0)
 
     def _guarded(self):
         """Returns the middleware that counts requests and turns errors into JSON."""
@@ -204,11 +216,8 @@ class Service:
             begin, status = time.monotonic(), 500
             asks = request.method == "POST"
             self.open += asks
-            request.protocol.begin()
             try:
                 try:
-                    if asks:
-                        self._check_running()
                     reply = await handler(request)
                 except InputError as error:
                     raise Refused(400, str(error)) from error
@@ -232,28 +241,20 @@ class Service:
                 reply = json_reply({"error": sentence}, status)
                 if status == 503:
                     reply.headers["Retry-After"] = "1"
-                if asks and (status == 413 or self.stopping):
-                    reply.force_close()
                 return reply
             except (asyncio.CancelledError, ConnectionError):
-                # The client has left, or its request did not arrive.
-                status = request.protocol.status or _LEFT
+                status = _LEFT
                 raise
             except Exception:
                 logging.exception("A request failed.")
                 return json_reply({"error": "the server failed; see its log."}, 500)
             finally:
-                request.protocol.rest(request.content.is_eof())
                 self.open -= asks
                 if asks:
                     self._replies.labels(status).inc()
                     self._seconds.observe(time.monotonic() - begin)
 
         return guarded
-
-    def _check_running(self) -> None:
-        if self.stopping:
-            raise Refused(503, "the server is stopping; use a different one.")
 
     def _known(self, request) -> None:
         name = request.match_info["name"]
@@ -264,13 +265,12 @@ class Service:
 
     async def _health(self, request):
         del request
-        self._check_running()
         return json_reply({"status": "ok"})
 
     async def _status(self, request):
         self._known(request)
         return json_reply({"model_version_status": [{
-            "version": _VERSION, "state": "UNLOADING" if self.stopping else "AVAILABLE",
+            "version": _VERSION, "state": "AVAILABLE",
             "status": {"error_code": "OK", "error_message": ""}}]})
 
     async def _metadata(self, request):
@@ -313,10 +313,7 @@ class Service:
         if verb not in ("predict", "classify", "regress"):
             raise Refused(404, f"there is no :{verb}; use :predict, :classify or "
                           ":regress.")
-        content = await request.read()
-        self._check_running()  # A request that arrives after the signal is refused.
-        if not request.protocol.accept():
-            raise Refused(503, "there are too many open requests; try again later.")
+        content = await self._read(request)
         body = _parsed(_decompressed(
             content, request.headers.get("Content-Encoding", ""),
             self.limits.body_bytes))
@@ -340,6 +337,24 @@ class Service:
         return json_reply({"results": [
             answer["score"] if verb == "regress" else [*answer["probabilities"].items()]
             for answer in results]})
+
+    async def _read(self, request) -> bytes:
+        """Returns the body of a request. Raises Refused if it does not arrive in time,
+        or the server is stopped meanwhile."""
+        limit = self.limits.receive_seconds
+        deadline = asyncio.timeout(limit)
+        self._uploads.add(deadline)
+        try:
+            async with deadline:
+                return await request.read()
+        except TimeoutError:
+            if self._stopping:
+                raise Refused(
+                    503, "the server is stopping; use a different one.") from None
+            raise Refused(408, f"the body was not complete after {limit:g} s; send it "
+                          "faster, or fewer texts per request.") from None
+        finally:
+            self._uploads.remove(deadline)
 
     def _options(self, body: dict[str, Any], query) -> dict[str, Any]:
         """Returns the arguments of Model.request that a request names."""
@@ -474,28 +489,30 @@ def _columns(found: Sequence[Answer]) -> dict[str, list]:
     return {name: [answer.get(name) for answer in found] for name in names}
 
 
-async def serve(service: Service, host: str, port: int,
-                ready: Callable[[str], None] = lambda address: None) -> None:
-    """Serves until SIGTERM or Ctrl-C. Then accepted requests are finished, and new ones
-    get status 503. `ready` is called with the address once the server listens."""
-    limits = service.limits
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+def json_reply(value: Any, status: int = 200) -> web.Response:
+    # Half a surrogate pair, as in a wrong name, becomes its escape, which is JSON.
+    return web.Response(
+        body=json.dumps(value, ensure_ascii=False, allow_nan=False).encode(
+            errors="backslashreplace"),
+        status=status, content_type="application/json", charset="utf-8")
+
+
+def serve(service: Service, host: str, port: int,
+          ready: Callable[[str], None] = lambda address: None) -> None:
+    """Serves until SIGTERM or Ctrl-C. Then requests that have arrived are finished, and
+    no others are accepted. `ready` is called with the address once the server listens."""
+
+    def started(banner: str) -> None:
+        ready(re.findall(r"http://[^\s,]+", banner)[0])
+
     try:
-        async with connections.brief_log(), connections.listening(
-                service.app, host, port, limits.connections, limits.receive_seconds
-        ) as opened:
-            ready(opened.address)
-            await stop.wait()
-            service.stopping = True
-            logging.info("Stopping: finishing %d open requests.", opened.num_accepted)
-            begin = loop.time()
-            # Clients with open connections get status 503 at least for a moment.
-            while loop.time() < begin + _GOODBYE or opened.num_accepted and (
-                    loop.time() < begin + limits.stop_seconds):
-                await asyncio.sleep(0.02)
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        web.run_app(
+            service.app, host=host, port=port, print=started, **RUNNING,
+            # aiohttp waits twice for this time; 0 would mean forever.
+            shutdown_timeout=max(service.limits.stop_seconds / 2, 0.01),
+            # Longer than nginx keeps connections, so that nginx closes them.
+            keepalive_timeout=75)
+    except OSError as error:
+        raise InputError(f"--host={host} --port={port}: cannot listen on this address "
+                         f"({error.strerror or error}); choose a different one."
+                         ) from error

@@ -5,8 +5,9 @@ import contextlib
 import json
 
 import aiohttp
+from aiohttp import web
 
-from albert_tf.serving import connections, http
+from albert_tf.serving import http
 
 PREDICT = "/v1/models/tiny:predict"
 
@@ -14,12 +15,17 @@ PREDICT = "/v1/models/tiny:predict"
 @contextlib.asynccontextmanager
 async def running(model, **limits):
     """A service and a session that asks it by paths."""
-    service = http.Service(model, "tiny", http.Limits(**limits))
-    async with connections.listening(
-            service.app, "127.0.0.1", 0, service.limits.connections,
-            service.limits.receive_seconds) as opened:
-        async with aiohttp.ClientSession(opened.address) as session:
+    service = http.Service(
+        model, "tiny", http.Limits(**limits))
+    runner = web.AppRunner(service.app, shutdown_timeout=1.0, **http.RUNNING)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        async with aiohttp.ClientSession(site.name) as session:
             yield service, session
+    finally:
+        await runner.cleanup()
 
 
 async def ask(session, body, path=PREDICT, **options):

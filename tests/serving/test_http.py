@@ -4,23 +4,57 @@
 """
 
 import asyncio
+import concurrent.futures
 import gzip
 import json
+import os
 import re
 import signal
+import socket
+import struct
 import threading
+import time
 import zlib
 
 import aiohttp
 import pytest
 
 import albert_tf
+from albert_tf.errors import InputError
+from albert_tf.serving import http
 from albert_tf.serving.predict import answers
 from tests.commands import start_program
 from tests.serving import tiny_models
-from tests.serving.server import ask, PREDICT, running
+from tests.serving.server import (
+    answer, ask, connect, counts, PREDICT, request, running)
 
 TEXTS = [("text of them " * (n % 17) + str(n)).strip() for n in range(60)]
+# Requests whose body is not complete.
+UPLOADS = [request(b"{", 50), request(b"", 50), request().replace(
+    b"Content-Length: 23", b"Transfer-Encoding: chunked")[:-23] + b"5\r\n{\"ins"]
+
+
+@pytest.fixture(name="held")
+def _held(monkeypatch):
+    """Answers are computed once the second event is set; the first says that one is
+    asked for."""
+    begun, go = threading.Event(), threading.Event()
+
+    def compute(requests, size):
+        begun.set()
+        go.wait(60)
+        return answers(requests, size)
+
+    monkeypatch.setattr("albert_tf.serving.http.answers", compute)
+    return begun, go
+
+
+async def until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("It did not come about.")
 
 
 def close(answer, other):
@@ -173,7 +207,7 @@ WRONG = [
 def test_wrong_requests_get_a_status_and_a_sentence(model):
     async def check():
         async with running(model, instances=8, text_length=500, body_bytes=8192
-                           ) as (service, session):
+                           ) as (_, session):
             for body, status, pattern in WRONG:
                 found = await ask(session, body if isinstance(body, bytes) else
                                   json.dumps(body).encode())
@@ -187,9 +221,6 @@ def test_wrong_requests_get_a_status_and_a_sentence(model):
                                   if "regress" not in path else {"examples": ["a"]},
                                   path))[0] == status, path
             assert (await ask(session, {"instances": ["a"]}))[0] == 200
-            service.stopping = True
-            status, found = await ask(session, {"instances": ["a"]})
-            assert status == 503 and "stopping" in found["error"]
 
     asyncio.run(check())
 
@@ -299,6 +330,141 @@ def test_a_full_queue_and_a_faulty_request(model):
     asyncio.run(check())
 
 
+def test_a_body_must_arrive_in_time(model, caplog):
+    async def check():
+        async with running(model, receive_seconds=0.5) as (_, session):
+            uploads = [await connect(session, upload) for upload in UPLOADS]
+            for reader, _ in uploads:
+                came = await asyncio.wait_for(reader.readuntil(b"}"), 20)
+                assert b" 408 " in came and b"not complete after 0.5 s" in came
+            # The connection of the session rests longer than that.
+            for _ in range(2):
+                assert (await ask(session, {"instances": ["One."]}))[0] == 200
+                await asyncio.sleep(0.6)
+            assert await counts(session) == {200: 2, 408: 3}
+
+    asyncio.run(check())
+    assert "Traceback" not in caplog.text
+
+
+def test_a_request_is_answered_once(model):
+    """Also if it is answered before its end arrives."""
+    large = request(b'"' + b"a" * 300_000)
+
+    async def check():
+        async with running(model, body_bytes=8192) as (service, session):
+            for data, expected in ((large, 413), (large.replace(b"tiny", b"t"), 404)):
+                reader, writer = await connect(session, data[:200_000])
+                await asyncio.sleep(0.1)
+                writer.write(data[200_000:] + request())
+                came = await asyncio.wait_for(reader.readuntil(b"]}"), 20)
+                assert [int(head.split()[0]) for head in came.split(b"HTTP/1.1 ")[1:]
+                        ] == [expected, 200]
+                writer.close()
+            assert service.open == 0
+
+    asyncio.run(check())
+
+
+def test_clients_that_leave_are_no_fault_of_the_server(model, held, caplog):
+    begun, go = held
+
+    def reset(writer):
+        writer.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+    async def check():
+        async with running(model) as (service, session):
+            first = asyncio.create_task(ask(session, {"instances": ["One."]}))
+            await until(begun.is_set)
+            clients = [await connect(session, request()) for _ in range(4)]
+            uploads = [await connect(session, upload) for upload in UPLOADS[:2]]
+            await until(lambda: service.batcher.waiting == 4)
+            for _, writer in [*clients[:2], *uploads]:
+                reset(writer)
+            for _, writer in clients[2:]:
+                writer.close()
+            await until(lambda: service.open == 1)
+            go.set()
+            assert (await first)[0] == 200
+            assert service.batcher.sequences == 1
+            assert await counts(session) == {200: 1, 499: 6}
+
+    asyncio.run(check())
+    assert not caplog.records
+
+
+def served(model, client, **limits):
+    """Serves until `client`, a coroutine function that gets a session, stops it in
+    another thread; returns its result."""
+    async def run(address):
+        async with aiohttp.ClientSession(address) as session:
+            return await client(session)
+
+    def start(address):
+        def work():
+            try:
+                result.set_result(asyncio.run(run(address)))
+            except BaseException as error:
+                result.set_exception(error)
+                if not service._stopping:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    result = concurrent.futures.Future()
+    service = http.Service(model, "tiny", http.Limits(**limits))
+    http.serve(service, "127.0.0.1", 0, start)
+    return result.result(60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_waits_for_accepted_requests_only(model, held, number):
+    begun, go = held
+
+    async def stop(session):
+        opened = [await connect(session, data) for data in (*UPLOADS, b"", request())]
+        *uploads, resting, accepted = [reader for reader, _ in opened]
+        await until(begun.is_set)
+        os.kill(os.getpid(), number)
+        for reader in uploads:
+            status, reply = await answer(reader)
+            assert status == 503 and "is stopping" in reply["error"]
+        assert await answer(resting) == (0, None)
+        with pytest.raises(ConnectionRefusedError):
+            await connect(session)
+        await asyncio.sleep(0.3)
+        go.set()
+        return (await answer(accepted))[0]
+
+    assert served(model, stop, stop_seconds=3600) == 200
+
+
+@pytest.mark.parametrize("seconds", [0, 1.2])
+def test_a_stop_does_not_wait_longer_than_it_may(model, held, seconds):
+    begun, go = held
+
+    async def stop(session):
+        opened = [await connect(session, request()) for _ in range(2)]
+        await until(begun.is_set)
+        begin = time.monotonic()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert [await answer(reader) for reader, _ in opened] == [(0, None)] * 2
+        return time.monotonic() - begin
+
+    try:
+        assert seconds - 0.1 < served(model, stop, stop_seconds=seconds) < seconds + 1
+    finally:
+        go.set()
+
+
+def test_an_address_that_is_taken(model):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(
+            InputError, match="--port=.*: cannot listen on this address .*in use"):
+        http.serve(http.Service(model, "tiny"), "127.0.0.1", taken.getsockname()[1])
+
+
 @pytest.mark.long
 def test_the_command_stops_cleanly_under_load(folder, model):
     expected = model.predict(TEXTS)
@@ -320,11 +486,8 @@ def test_the_command_stops_cleanly_under_load(folder, model):
                 assert len(statuses) >= 60
                 return
             statuses.append(status)
-            assert status in (200, 503), found
-            if status == 200:
-                assert close(found["predictions"][0], expected[i])
-            else:
-                assert "stopping" in found["error"]
+            assert status == 200
+            assert close(found["predictions"][0], expected[i])
             if len(statuses) == 60:
                 process.send_signal(signal.SIGTERM)
 
