@@ -1,5 +1,6 @@
 """Where tests find their data; a Python process of its own."""
 
+import functools
 import importlib.util
 import os
 import pathlib
@@ -24,3 +25,27 @@ def run_python(*words, env=(), **options) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, *map(str, words)], **{
         "cwd": ROOT, "text": True, "capture_output": True, "check": False,
         "env": {**os.environ, **dict(env)}, **options})
+
+
+@functools.cache
+def load_export(folder):
+    """A SavedModel, with the operations that its tokenizer needs."""
+    import tensorflow as tf
+
+    if HAS_TENSORFLOW_TEXT:
+        import tensorflow_text  # noqa: F401
+    return tf.saved_model.load(str(folder))
+
+
+def ask_export(folder, rows):
+    """The outputs of an exported model for rows of ids, as one padded batch."""
+    import tensorflow as tf
+
+    exported = load_export(folder)
+    serve = exported.signatures.get("ids") or exported.signatures["serving_default"]
+    names = serve.structured_input_signature[1]
+    longest = max(len(row["input_ids"]) for row in rows)
+    found = serve(**{name: tf.constant([
+        [*row[name], *[int(name == "p_mask")] * (longest - len(row[name]))]
+        for row in rows], tf.int32) for name in names})
+    return {name: values.numpy() for name, values in found.items()}

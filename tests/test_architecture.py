@@ -51,9 +51,7 @@ MAY_IMPORT = {
             "tokenization", "records", "jobs"},
 }
 # Modules with a narrower rule than their folder's.
-MAY_IMPORT_ONLY = {"serving.saved_model": {
-    "errors", "files", "text_files", "finetuning.classification.head",
-    "tokenization.in_graph"},
+MAY_IMPORT_ONLY = {
     # What `python -m albert_tf` runs, which nothing imports.
     "__main__": {"cli.commands"}}
 
@@ -231,7 +229,7 @@ def test_keras_is_tf_keras():
 
 def test_the_light_folders_load_no_tensorflow():
     light = sorted(m for m in MODULES if m not in WITH_TENSORFLOW and folder_of(m) in
-                   WITHOUT_TENSORFLOW | LATE_TENSORFLOW | {"serving.saved_model"}
+                   WITHOUT_TENSORFLOW | LATE_TENSORFLOW
                    and not m.startswith("pretraining_data.beam"))
     code = "\n".join([
         "import sys", "import albert_tf", "albert_tf.AlbertConfig.named('base')",

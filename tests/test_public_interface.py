@@ -149,7 +149,6 @@ def test_paths_of_pathlib(config, tmp_path):
         "Heads: classification (2); labels LABEL_0, LABEL_1",
         loaded.report.summary(0).splitlines()[0]]
     export.export(model, model.head, tmp_path / "export", ["no", "yes"])
-    assert albert_tf.serving.Server(tmp_path / "export").labels == ("no", "yes")
 
     spec = classification_spec(2, 4000)
     with albert_tf.records.RecordWriter(tmp_path / "a.tfrecord") as writer:

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "saved_model": "Server",
     "predict": "load",
 })
 
 if TYPE_CHECKING:  # The same names for type checkers.
     from albert_tf.serving.predict import load as load
-    from albert_tf.serving.saved_model import Server as Server

@@ -1,4 +1,4 @@
-"""Exports models as SavedModels, for `Server`, TensorFlow Serving and others.
+"""Exports models as SavedModels, for TensorFlow Serving and programs with TensorFlow.
 
 Constants that are the same for every request (kernels in the type of the products,
 with query, key and value side by side) are computed once, here.

@@ -21,11 +21,10 @@ from albert_tf.finetuning.squad import text as text_spans
 from albert_tf.tokenization import in_graph
 from albert_tf.finetuning.tagging import text as text_tags
 from albert_tf.finetuning import text as text_tasks
-from albert_tf.serving.saved_model import Server
 from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests import models, tiny_run
-from tests.helpers import run_python
+from tests.helpers import ask_export, load_export, run_python
 from tests.tokenization.test_in_graph import TOKENIZERS
 from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB
 
@@ -189,7 +188,7 @@ def test_an_export_tags_in_the_words_of_the_task(tmp_path):
     folder = str(tmp_path / "model")
     export.export(model, model.head, folder, labels, text=text_tags.Tags(
         made, 16, labels, doc_stride=5))
-    signatures = Server(folder)._loaded.signatures
+    signatures = load_export(folder).signatures
     found = signatures["serving_default"](text=tf.constant(TEXTS))
     assert set(found) == {"words", "tags"}  # Parts of speech name no entities.
     asked = signatures["tokenize"](text=tf.constant(TEXTS))
@@ -217,15 +216,14 @@ def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
     export.export(model, model.head, folder, threshold=threshold, text=text_spans.Spans(
         made, threshold=threshold, **sizes))
     shutil.move(folder, tmp_path / "moved")
-    server = Server(str(tmp_path / "moved"))
+    signatures = load_export(tmp_path / "moved").signatures
     examples = [SquadExample(str(i), question, passage, None, None, False)
                 for i, (question, passage) in enumerate(zip(QUESTIONS, PASSAGES))]
     windows = list(squad.number_features([task.featurize(
         example, tokenizer=made, is_training=False) for example in examples]))
-    wanted = task.rank(examples, server.predict(windows), {
+    wanted = task.rank(examples, ask_export(tmp_path / "moved", windows), {
         name: [row[name] for row in windows] for name in windows[0]})
     inputs = {"question": tf.constant(QUESTIONS), "passage": tf.constant(PASSAGES)}
-    signatures = server._loaded.signatures
     check_rows(signatures["tokenize"](**inputs), windows)
     found = {name: value.numpy() for name, value in signatures["serving_default"](
         **inputs).items()}
@@ -267,7 +265,7 @@ def test_an_export_classifies_in_a_plain_process(tmp_path):
     task = ClassificationTask("t", ("bad", "好"), (), "", {})
     rows = [task.featurize(Example("", *pair), tokenizer=made, max_seq_length=24)[0]
             for pair in zip(texts, texts[::-1])]
-    wanted = np.stack(Server(folder).predict(rows)["probabilities"])
+    wanted = ask_export(folder, rows)["probabilities"]
     np.testing.assert_allclose(eval(lines[0]), wanted, atol=1e-5)
     assert eval(lines[1]) == [["bad", "好"][i] for i in wanted.argmax(axis=1)]
     assert "text and text_pair must have the same number" in done.stdout

@@ -20,11 +20,10 @@ from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import export_tf1, tf1_tensors
-from albert_tf.serving import saved_model
 from albert_tf.tokenization import tokenizer
 from tests import models, tiny_run
 from tests.commands import run_commands
-from tests.helpers import HAS_TENSORFLOW_TEXT, ROOT
+from tests.helpers import HAS_TENSORFLOW_TEXT, ROOT, load_export
 
 pytestmark = pytest.mark.long
 
@@ -539,7 +538,7 @@ def test_best_checkpoint_by_another_metric_and_its_report(results, data):
 
 def test_exported_model_gives_the_probabilities_of_the_model(worked, data):
     del worked
-    exported = saved_model._load(str(data / "exported"))
+    exported = load_export(data / "exported")
     assert (data / "exported" / "assets" / "labels.txt").read_text() == "好评\n差评\n"
     model = models.classifier(tiny_run.config(**CONFIG), 2)
     tf.train.Checkpoint(model=model).read(
@@ -592,7 +591,7 @@ def test_labels_in_another_order_are_matched_by_name(worked, data):
     row = {name: tf.constant([ids]) for name, ids in (
         ("input_ids", [2, 23, 24, 21, 3]), ("input_mask", [1] * 5),
         ("segment_ids", [0] * 5))}
-    here, there = (saved_model._load(str(folder)).signatures for folder in (
+    here, there = (load_export(folder).signatures for folder in (
         export, data / "exported"))
     there = there["ids" if HAS_TENSORFLOW_TEXT else "serving_default"]
     np.testing.assert_allclose(
@@ -639,7 +638,7 @@ def test_texts_with_any_number_of_labels(worked, data):
         assert [",".join(answer["labels"]) for answer in answers] == [
             row[2] for row in rows]
     if HAS_TENSORFLOW_TEXT:
-        outputs = saved_model._load(str(data / "topics_export")).signatures[
+        outputs = load_export(data / "topics_export").signatures[
             "serving_default"](text=tf.constant(texts))
         np.testing.assert_allclose(outputs["probabilities"], found, atol=1e-5)
         assert [",".join(filter(None, (label.decode() for label in row)))

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.serving import saved_model
 from tests import tiny_run
 from tests.commands import run_commands
-from tests.helpers import HAS_TENSORFLOW_TEXT, run_python
+from tests.helpers import HAS_TENSORFLOW_TEXT, ask_export, run_python
 
 pytestmark = pytest.mark.long
 
@@ -386,9 +385,9 @@ def test_exported_models_answer(results, data):
         results.ok(name)
     window = {"input_ids": [2, 6, 3, 7, 8, 9, 3], "input_mask": [1] * 7,
               "segment_ids": [0] * 3 + [1] * 4, "p_mask": [0, 1, 1, 0, 0, 0, 1]}
-    found = saved_model.Server(str(data / "exported-v1")).predict([window])
+    found = ask_export(data / "exported-v1", [window])
     for name in ("start_log_probs", "end_log_probs"):
         np.testing.assert_allclose(np.exp(found[name][0]).sum(), 1.0, rtol=1e-4)
-    found = saved_model.Server(str(data / "exported-v2")).predict([window])
+    found = ask_export(data / "exported-v2", [window])
     assert {0, 3, 4, 5}.issuperset(found["start_top_index"][0])
     assert found["end_top_log_probs"][0].shape == (3 * 2,)

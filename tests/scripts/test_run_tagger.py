@@ -15,9 +15,8 @@ from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.tagging import scoring
 from albert_tf.finetuning.tagging.readers import Reading
-from albert_tf.serving import saved_model
 from tests.commands import run_commands
-from tests.helpers import HAS_TENSORFLOW_TEXT
+from tests.helpers import HAS_TENSORFLOW_TEXT, load_export
 
 pytestmark = pytest.mark.long
 
@@ -224,7 +223,7 @@ def test_what_a_model_and_its_export_give(whole, data):
     assert logits.shape == (1, len(ids), 5)
     import tensorflow as tf
 
-    signatures = saved_model._load(str(data / "export")).signatures
+    signatures = load_export(data / "export").signatures
     served = signatures["ids" if HAS_TENSORFLOW_TEXT else "serving_default"](
         input_ids=tf.constant([ids]), input_mask=tf.ones([1, len(ids)], tf.int32),
         segment_ids=tf.zeros([1, len(ids)], tf.int32))

@@ -12,11 +12,11 @@ import albert_tf
 from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
-from albert_tf.serving import portable, saved_model
+from albert_tf.serving import portable
 from albert_tf.serving.export import export
 from tests import models, tiny_run
 from tests.commands import run_commands
-from tests.helpers import HAS_TENSORFLOW_TEXT
+from tests.helpers import HAS_TENSORFLOW_TEXT, load_export
 from tests.serving import tiny_models
 
 
@@ -148,7 +148,7 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
             results.ok(name)
             kind = "pretrained" if name == "order" else name
             [wanted] = albert_tf.load(folders[kind]).predict(given[name])
-            found = saved_model._load(str(tmp_path / folder)).signatures["serving_default"](**{
+            found = load_export(tmp_path / folder).signatures["serving_default"](**{
                 key: tf.constant([value]) for key, value in given[name][0].items()})
             assert found["label"].numpy()[0].decode() == wanted["label"]
             np.testing.assert_allclose(
