@@ -34,13 +34,12 @@ TensorFlow.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any, Callable, Mapping
-
-from albert_tf import quiet
 
 __version__ = "0.2.0"
 
-quiet.use()
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # No log lines of C++ code.
 
 
 def lazily(package: str, public: Mapping[str, str], modules: str = ""

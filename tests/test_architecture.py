@@ -15,7 +15,7 @@ from tests.helpers import ROOT, run_python
 PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
-GROUND = {"config", "errors", "files", "keyed_random", "pictures", "quiet",
+GROUND = {"config", "errors", "files", "keyed_random", "pictures",
           "row_files", "sampling", "stores", "text_files"}
 
 # The tasks' folders: each has a head.

@@ -18,7 +18,6 @@ import threading
 import time
 from typing import Any, Callable, Mapping, Sequence
 
-from albert_tf import quiet
 from albert_tf.errors import ONE_CTRL_C, InputError, Stopped, WorkerEnded
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -82,7 +81,7 @@ def _say(number: int, flush: bool = True) -> None:
     line = f"{os.path.basename(sys.argv[0])}: stopped by {_NAMES[number]}" + (
         "; what is finished is kept." if _working else ".")
     with contextlib.suppress(OSError):
-        os.write(quiet.stderr(), f"{line}\n".encode())
+        os.write(2, f"{line}\n".encode())
 
 
 def _handle(number, frame):
