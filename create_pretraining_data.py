@@ -9,7 +9,7 @@ r"""Turns text into TFRecords for pretraining: masked tokens and sentence order.
 The text is UTF-8 with one sentence per line and a blank line between documents, as
 prepare_corpus.py writes it. It may be compressed (.gz, .bz2, .xz, .zst). In Parquet and
 Arrow files (.parquet, .arrow) each row of --text_column is a document. A summary is
-written beside the first output: `summary-<name of the output>` as .json, .txt and .png.
+written beside the first output: `summary-<name of the output>` as .json and .txt.
 
 The same flags and text give the same bytes on any number of cores and on a cluster
 (--runner). If a run was stopped, run the same command again to resume it. Each process

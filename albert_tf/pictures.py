@@ -32,13 +32,9 @@ def figure(width: float, height: float):
     return new_figure
 
 
-def png(made) -> bytes:
-    stream = io.BytesIO()
-    made.savefig(stream, format="png", dpi=100, pil_kwargs={"compress_level": 1})
-    return stream.getvalue()
-
-
 def save(made, path: str) -> None:
     """Writes a figure as PNG, with panels placed so that texts do not overlap."""
     made.tight_layout()
-    files.write(path, png(made))
+    stream = io.BytesIO()
+    made.savefig(stream, format="png", dpi=100, pil_kwargs={"compress_level": 1})
+    files.write(path, stream.getvalue())

@@ -221,8 +221,8 @@ def test_data_are_the_same_from_and_to_a_store(tmp_path):
         **vars(there), "input_files": ("memory://data/text.txt",),
         "output_files": ("memory://data/out/a", "memory://data/out/b")})
     files.copy(here.input_files[0], there.input_files[0])
-    local.create(here, tokenizer, num_workers=1, picture=False)
-    local.create(there, tokenizer, num_workers=1, picture=False,
+    local.create(here, tokenizer, num_workers=1)
+    local.create(there, tokenizer, num_workers=1,
                  work_dir=str(tmp_path / "work"))
     for path, other in zip(here.output_files, there.output_files):
         with files.open_binary(other) as stream:

@@ -32,7 +32,7 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
 def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
-        runner_options: Sequence[str] = (), *, picture: bool = True,
+        runner_options: Sequence[str] = (), *,
         sizes: Sizes = Sizes()) -> dict[str, Any]:
     """Creates a pretraining data set with one of Beam's runners.
 
@@ -44,7 +44,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         run(options, tokenizer, "FlinkRunner", ["--flink_master=host:8081"])
 
     Args:
-      options, tokenizer, picture, sizes: as for local.create. The tokenizer is sent to
+      options, tokenizer, sizes: as for local.create. The tokenizer is sent to
         the workers.
       runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner, or the
         full name of another runner's class.
@@ -75,7 +75,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         with beam_runner.package_importable():
             _run_pipeline(beam, beam_runner.pipeline(
                 beam, runner, runner_options, len(spans)), spans, job)
-        summary = _publish(job, options, tokenizer, picture)
+        summary = _publish(job, options, tokenizer)
     finally:
         files.remove_folder(folder)
     report(options, summary, time.monotonic() - begin)
@@ -146,8 +146,8 @@ def _run_pipeline(beam, pipeline, spans: Sequence[Span], job: Job) -> None:
     beam_runner.finish(beam, pipeline)
 
 
-def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer,
-             picture: bool) -> dict[str, Any]:
+def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer
+             ) -> dict[str, Any]:
     """Checks the result, and gives files their final names once all are complete."""
     with files.open_binary(job.file("result.json")) as stream:
         result = json.load(stream)
@@ -158,5 +158,5 @@ def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer,
     summary = summary_of(options, tokenizer, corpus, instance_counts)
     publish({result["shards"][str(shard)]: path
              for shard, path in enumerate(options.output_files)},
-            summary_files(summary, options, picture), job.file)
+            summary_files(summary, options), job.file)
     return summary

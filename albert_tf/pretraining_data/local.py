@@ -169,7 +169,7 @@ def write(worker: Worker, name: str, task: tuple[Unit, int]):
 
 
 def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int = 0,
-           work_dir: str | None = None, picture: bool = True,
+           work_dir: str | None = None,
            sizes: Sizes = Sizes()) -> dict[str, Any]:
     """Creates a pretraining data set, or resumes one that was interrupted.
 
@@ -181,7 +181,6 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
       work_dir: folder for unfinished work, removed at the end; by default the first
         output's name and ".unfinished". It takes about half the size of the text, 50
         bytes for each instance, and the records until they are complete.
-      picture: whether to draw the summary as a picture, too.
       sizes: sizes of the units of work.
 
     Returns:
@@ -208,7 +207,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
         # A shard that is not there was moved before the run was stopped.
         publish({whole: path for shard, path in enumerate(options.output_files)
                  if os.path.exists(whole := folder.file(shard_name(shard)))},
-                summary_files(summary, options, picture), folder.file)
+                summary_files(summary, options), folder.file)
     report(options, summary, time.monotonic() - started)
     return summary
 

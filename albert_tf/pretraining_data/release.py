@@ -121,8 +121,7 @@ def make_records(
 
 
 def create(options: DataOptions, tokenizer: FullTokenizer,
-           random: Optional[RandomSource] = None, *,
-           picture: bool = True) -> dict[str, Any]:
+           random: Optional[RandomSource] = None) -> dict[str, Any]:
     """Creates a pretraining data set, as local.create does, in one process.
 
     By default both generators in `random` start from options.random_seed. Returns the
@@ -144,7 +143,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
         random or RandomSource.from_seed(options.random_seed))
     check_number(counts.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, counts)
-    contents, outputs = summary_files(summary, options, picture), options.output_files
+    contents, outputs = summary_files(summary, options), options.output_files
     # Either all files are replaced or none, even if one cannot be written.
     with files.staged(*outputs, *contents) as staged:
         with contextlib.ExitStack() as stack:

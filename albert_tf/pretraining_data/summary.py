@@ -1,4 +1,4 @@
-"""The summary of a pretraining data set: counts, shares and lengths, in three files.
+"""The summary of a pretraining data set: counts, shares and lengths, in two files.
 
 Counts are filled where data is created, on any number of workers. They are passed on as
 JSON and merged into one summary.
@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Mapping
 import numpy as np
 from absl import logging
 
-from albert_tf import files, pictures
+from albert_tf import files
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
 from albert_tf.pretraining_data.instances import DocumentInstances
@@ -196,55 +196,33 @@ def _binned(lengths: collections.Counter, longest: int) -> dict[str, Any]:
     return {"bin_width": width, "longest": longest, "instances": counts}
 
 
-def figures(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, str]:
-    """Formats the numbers of a summary: name for people → text.
-
-    The arguments are the as_dict of CorpusCounts and of InstanceCounts.
-    """
-    length, masked = made["length"], made["predicted_per_instance"]
-    return {
-        "documents": f"{corpus['documents']:,}",
-        "sentences": f"{corpus['sentences']:,}",
-        "tokens": f"{corpus['pieces']:,}",
-        "unknown tokens": f"{corpus['unknown_share']:.3%}",
-        "lines without tokens": f"{corpus['lines_without_pieces']:,}",
-        "instances": f"{made['instances']:,}",
-        "mean length": f"{length['mean']:.1f}",
-        "mean / median length": f"{length['mean']:.1f} / {length['median']}",
-        "padding": f"{made['padding_share']:.1%}",
-        "label 1": f"{made['label_1_share']:.1%}",
-        "predicted tokens": f"{made['predicted_pieces']:,}",
-        "share of all tokens": f"{made['predicted_share']:.1%}",
-        "mean per instance": f"{masked['mean']:.1f}",
-        "instances without": f"{made['instances_without_predictions']:,}",
-        "tokens cut off to fit": f"{made['pieces_cut_off']:,}",
-        "single sentences": f"{made['single_sentences_skipped']:,}",
-    }
-
-
 def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str]:
-    """Yields the summary as lines of text; the arguments are those of `figures`."""
+    """Yields the summary as lines of text; the arguments are the as_dict of CorpusCounts
+    and of InstanceCounts."""
     shown, length = made["shown_instead"], made["length"]
-    masked, n = made["predicted_per_instance"], figures(corpus, made)
-    yield (f"text: {n['documents']} documents, {n['sentences']} sentences, "
-           f"{n['tokens']} tokens, {n['unknown tokens']} unknown")
-    yield (f"instances: {n['instances']}, {n['label 1']} with label 1; second segment"
-           ": " + ", ".join(f"{name} {count:,}"
-                       for name, count in made["second_segment"].items()))
-    yield (f"length: {n['mean length']} tokens on average, {length['min']} to "
-           f"{length['max']}, median {length['median']}; {n['padding']} padding")
-    yield (f"predictions: {n['predicted tokens']} tokens, "
-           f"{n['share of all tokens']} of all; shown as [MASK] {shown['mask']:.1%}, "
+    masked = made["predicted_per_instance"]
+    yield (f"text: {corpus['documents']:,} documents, {corpus['sentences']:,} sentences, "
+           f"{corpus['pieces']:,} tokens, {corpus['unknown_share']:.3%} unknown")
+    yield (f"instances: {made['instances']:,}, {made['label_1_share']:.1%} with label 1; "
+           "second segment: " + ", ".join(
+               f"{name} {count:,}" for name, count in made["second_segment"].items()))
+    yield (f"length: {length['mean']:.1f} tokens on average, {length['min']} to "
+           f"{length['max']}, median {length['median']}; {made['padding_share']:.1%} "
+           "padding")
+    yield (f"predictions: {made['predicted_pieces']:,} tokens, "
+           f"{made['predicted_share']:.1%} of all; shown as [MASK] {shown['mask']:.1%}, "
            f"unchanged {shown['same']:.1%}, a random token {shown['other']:.1%}")
     if made["predicted_pieces"]:
-        yield (f"predictions per instance: {n['mean per instance']} on average, "
+        yield (f"predictions per instance: {masked['mean']:.1f} on average, "
                f"{masked['min']} to {masked['max']}, median {masked['median']}; "
-               f"instances without any: {n['instances without']}; n-grams of "
+               f"instances without any: {made['instances_without_predictions']:,}; "
+               "n-grams of "
                + ", ".join(f"{words} {'word' if words == '1' else 'words'} {share:.1%}"
                            for words, share in made["ngram_words"].items()))
-    yield (f"left out: {n['lines without tokens']} lines without tokens, "
-           f"{n['single sentences']} single sentences ({made['pieces_skipped']:,} "
-           f"tokens), {n['tokens cut off to fit']} tokens cut off to fit")
+    yield (f"left out: {corpus['lines_without_pieces']:,} lines without tokens, "
+           f"{made['single_sentences_skipped']:,} single sentences "
+           f"({made['pieces_skipped']:,} tokens), {made['pieces_cut_off']:,} tokens cut "
+           "off to fit")
 
 
 def long_lines(num_tokens: int, num_lines: int, made: Mapping[str, Any],
@@ -294,9 +272,9 @@ def summary_path(output_file: str) -> str:
 
 
 def summary_paths(options: DataOptions) -> tuple[str, ...]:
-    """Returns the paths of the summary as JSON, as text and as a picture."""
+    """Returns the paths of the summary as JSON and as text."""
     stem = summary_path(options.output_files[0]).removesuffix(".json")
-    return tuple(stem + suffix for suffix in (".json", ".txt", ".png"))
+    return tuple(stem + suffix for suffix in (".json", ".txt"))
 
 
 def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
@@ -318,20 +296,13 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
         **made.as_dict()}
 
 
-def summary_files(summary: dict[str, Any], options: DataOptions,
-                  picture: bool = True) -> dict[str, bytes]:
-    """Returns path → content for the summary's files, with a picture if `picture` and if
-    Matplotlib is installed."""
-    as_json, as_text, as_picture = summary_paths(options)
-    text = summary["text"]
-    contents = {
+def summary_files(summary: dict[str, Any], options: DataOptions) -> dict[str, bytes]:
+    """Returns path → content for the summary's files."""
+    as_json, as_text = summary_paths(options)
+    lines = describe(summary["text"], summary)
+    return {
         as_json: (json.dumps(summary, indent=1) + "\n").encode(),
-        as_text: "".join(f"{line}\n" for line in describe(text, summary)).encode()}
-    if picture and pictures.possible():
-        from albert_tf.pretraining_data.summary_picture import draw_summary
-
-        contents[as_picture] = draw_summary(summary, figures(text, summary))
-    return contents
+        as_text: "".join(f"{line}\n" for line in lines).encode()}
 
 
 def publish(outputs: Mapping[str, str], contents: Mapping[str, bytes],

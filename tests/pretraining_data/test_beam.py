@@ -116,7 +116,7 @@ def run_both(tmp_path, tokenizer, *runner, sizes=Sizes(span_bytes=3000),
     for name, create in (("local", local.create), ("beam", beam.run)):
         (tmp_path / name).mkdir()
         create(make(tmp_path / name, **options), tokenizer,
-               *(runner if name == "beam" else ()), picture=False, sizes=sizes)
+               *(runner if name == "beam" else ()), sizes=sizes)
         found.append(contents(tmp_path / name))
     return found
 

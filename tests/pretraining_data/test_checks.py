@@ -25,7 +25,7 @@ def options_of(tmp_path, **more):
 
 def test_the_estimate_is_near_what_is_made(tmp_path, tokenizer, caplog):
     options = options_of(tmp_path, dupe_factor=2)
-    made = local.create(options, tokenizer, num_workers=1, picture=False)["instances"]
+    made = local.create(options, tokenizer, num_workers=1)["instances"]
     size = (tmp_path / "new" / "out").stat().st_size
     encoder = local.PieceEncoder(tokenizer)
     found = checks.estimate(options, encoder, (tmp_path / "text.txt").stat().st_size)
@@ -56,7 +56,7 @@ def test_lines_longer_than_a_sequence_are_reported(tmp_path, tokenizer, caplog):
     options = options_of(tmp_path)
     line = " ".join(["the old mouse ran near a house"] * 20)
     (tmp_path / "text.txt").write_text(f"{line}\n{line}\n{line}\n\n" * 20)
-    made = local.create(options, tokenizer, num_workers=1, picture=False)
+    made = local.create(options, tokenizer, num_workers=1)
     assert made["label_1_share"] == 1  # As in the original implementation.
     warnings = [record.getMessage() for record in caplog.records
                 if record.levelname == "WARNING" and "label 1" in record.getMessage()]
@@ -84,6 +84,6 @@ def test_a_paragraph_a_line_is_reported(tmp_path, tokenizer, caplog, single, war
         SENTENCE.format("old dog").strip() + " ") * 3
     (tmp_path / "text.txt").write_text(
         "".join(f"{short}\n{short}\n\n{long}\n\n{long}\n\n" for _ in range(80)))
-    local.create(options, tokenizer, num_workers=1, picture=False)
+    local.create(options, tokenizer, num_workers=1)
     found = "In the records" in caplog.text
     assert found == bool(warned) and warned in caplog.text

@@ -39,7 +39,7 @@ MANY_UNITS = Sizes(span_bytes=20_000, few_bytes=0, unit_rows=100)
 
 def _create(options, tokenizer, num_workers=1, sizes=MANY_UNITS):
     return local.create(
-        options, tokenizer, num_workers=num_workers, picture=False, sizes=sizes)
+        options, tokenizer, num_workers=num_workers, sizes=sizes)
 
 
 def _bytes(options):
@@ -310,7 +310,7 @@ def _command(tmp_path):
         "import functools, runpy, sys; sys.path.insert(0, '.')\n"
         "from albert_tf.pretraining_data import local\n"
         "if __name__ == '__main__':\n"
-        "    local.create = functools.partial(local.create, picture=False,\n"
+        "    local.create = functools.partial(local.create,\n"
         f"        sizes=local.{MANY_UNITS!r})\n"
         "    sys.argv = sys.argv[1:]\n"
         "    runpy.run_path(sys.argv[0], run_name='__main__')\n")

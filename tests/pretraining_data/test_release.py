@@ -35,7 +35,7 @@ def _run_golden(run, tmp_path, dupe_factor):
         spm_model_file=SPM_MODEL if run["flags"]["spm_model_file"] else None)
     source = RandomSource(random.Random(run["python_seed"]),
                           np.random.RandomState(run["np_seed"]))
-    summary = release.create(options, made_by, source, picture=False)
+    summary = release.create(options, made_by, source)
     return options, summary
 
 
@@ -59,8 +59,7 @@ def test_shares_with_other_random_numbers(tmp_path):
     run = RUNS["default"]
     options = golden_options(run, tmp_path, 10)
     summary = release.create(
-        options, FullTokenizer(spm_model_file=SPM_MODEL), RandomSource.from_seed(7),
-        picture=False)
+        options, FullTokenizer(spm_model_file=SPM_MODEL), RandomSource.from_seed(7))
     shares = run["dupe10"]["shares"]
     near = dict(abs=0.015)
     count = summary["instances"]
@@ -99,7 +98,7 @@ def test_sentences_over_several_batches(tmp_path, tokenizer):
 def test_a_failure_while_writing_leaves_all_files_as_they_were(
         tmp_path, tokenizer, monkeypatch):
     options = options_of(tmp_path, outputs=("a.tfrecord", "b.tfrecord"))
-    release.create(options, tokenizer, picture=False)
+    release.create(options, tokenizer)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     write = RecordWriter.write
 
@@ -112,5 +111,5 @@ def test_a_failure_while_writing_leaves_all_files_as_they_were(
     with pytest.raises(InputError, match="No space left"):
         release.create(
             options_of(tmp_path, outputs=("a.tfrecord", "b.tfrecord"), random_seed=5),
-            tokenizer, picture=False)
+            tokenizer)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

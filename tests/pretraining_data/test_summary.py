@@ -1,6 +1,5 @@
-"""Counts over a data set: filled in two ways, merged, stored, described, drawn."""
+"""Counts over a data set: filled in two ways, merged, stored, described."""
 
-import io
 import json
 import random
 
@@ -12,8 +11,7 @@ from albert_tf.pretraining_data.options import (
     FOLLOWING, ONE_SEGMENT, ORIGINS, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.pretraining_data.instances import DocumentInstances, Instance
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, describe, figures)
-from albert_tf.pretraining_data.summary_picture import draw_summary
+    CorpusCounts, InstanceCounts, describe)
 
 S = 20
 
@@ -189,17 +187,3 @@ def test_description_without_predictions():
     lines = list(describe(CorpusCounts().as_dict(), added(of_lengths(5)).as_dict()))
     assert "predictions: 0 tokens, 0.0% of all" in "\n".join(lines)
     assert not any("n-grams" in line for line in lines)
-
-
-@pytest.mark.parametrize("counts", [
-    added(), InstanceCounts(S),
-    added([DocumentInstances([instance(5, ONE_SEGMENT)], [])]),
-], ids=["all", "none", "no predictions"])
-def test_picture(counts):
-    from matplotlib import image
-
-    made = counts.as_dict()
-    picture = draw_summary(made, figures(CorpusCounts(documents=3).as_dict(), made))
-    pixels = image.imread(io.BytesIO(picture))
-    assert pixels.shape[:2] == (800, 1200)
-    assert pixels.min() < 0.5  # something is drawn

@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import functools
 import importlib.util
 import json
 import logging
@@ -37,8 +36,7 @@ def tokenizer():
 @pytest.fixture(name="create", params=["local", "release"])
 def create_(request):
     """The script's way without and with --reproduce_release."""
-    return functools.partial(dict(local=local, release=release)[request.param].create,
-                             picture=False)
+    return dict(local=local, release=release)[request.param].create
 
 
 def test_the_seed_fixes_everything(tmp_path, tokenizer, create):
@@ -67,15 +65,6 @@ def test_outputs_are_filled_evenly_with_a_summary_beside(tmp_path, tokenizer, cr
     assert stored["settings"]["random_seed"] == 12345
     assert {k: stored[k] for k in ("instances", "label_1_share", "padding_share")} == {
         k: summary[k] for k in ("instances", "label_1_share", "padding_share")}
-
-
-def test_without_matplotlib_there_is_no_picture(
-        tmp_path, tokenizer, without_matplotlib, caplog):
-    local.create(options_of(tmp_path), tokenizer)
-    assert sorted(os.listdir(tmp_path)) == [
-        "out.tfrecord", "summary-out.tfrecord.json", "summary-out.tfrecord.txt",
-        "text.txt"]
-    assert "No pictures are drawn, because the package matplotlib is not" in caplog.text
 
 
 def test_rows_that_are_single_lines_are_warned_of(tmp_path, tokenizer, create, caplog):
@@ -152,7 +141,7 @@ def test_poor_data_warns_and_good_does_not(
 def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatch):
     monkeypatch.setattr("albert_tf.jobs.progress.SECONDS_BETWEEN_LINES", 0)
     with caplog.at_level(logging.INFO):
-        release.create(options_of(tmp_path), tokenizer, picture=False)
+        release.create(options_of(tmp_path), tokenizer)
     size = len(TEXT)
     assert f"tokenizing: {size} of {size} bytes (100.0%), 0 s left" in caplog.text
     assert "instances: 1 of 9 documents (11.1%)" in caplog.text
@@ -160,16 +149,15 @@ def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatc
     caplog.clear()
     with caplog.at_level(logging.INFO):
         made = local.create(
-            options_of(tmp_path), tokenizer, picture=False)["instances"]
+            options_of(tmp_path), tokenizer)["instances"]
     assert " MB (100.0%), 0 s left, " in caplog.text
     assert " MB/s, 3 documents" in caplog.text
     assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
     assert f"writing: {made} of {made} instances (100.0%), 0 s left, " in caplog.text
 
 
-def test_the_summary_has_a_picture_and_a_text(tmp_path, tokenizer):
+def test_the_summary_is_a_text_too(tmp_path, tokenizer):
     local.create(options_of(tmp_path), tokenizer)
-    assert (tmp_path / "summary-out.tfrecord.png").read_bytes()[1:4] == b"PNG"
     assert "3 documents, 6 sentences" in (
         tmp_path / "summary-out.tfrecord.txt").read_text()
 
