@@ -18,11 +18,10 @@ import time
 from absl import flags, logging
 
 from albert_tf import files, row_files, sampling, text_files
-from albert_tf.jobs import parallel
 from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES, parts_of
-from albert_tf.jobs.progress import Progress, amount
+from albert_tf.jobs.progress import Progress
 from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
@@ -60,8 +59,8 @@ flags.DEFINE(
 flags.DEFINE_integer(
     "input_sentence_size", _DEFAULTS.input_sentence_size,
     "Maximum number of sentences to train on. If there are more, a random sample is "
-    "drawn, which is the same in every run. The sentences are held in memory; the "
-    "default is lowered if they do not fit.",
+    "drawn, which is the same in every run. The sentences are held in memory: give "
+    "fewer if they do not fit.",
     upper_bound=_MOST)
 flags.DEFINE(
     checks.Number(**checks.ANY), "sampling_exponent", None,
@@ -77,41 +76,6 @@ flags.DEFINE_integer(
     "differently; therefore the default is the same on every machine.",
     upper_bound=_MOST)
 flags.DEFINE_bool("verbose", False, "Show the log of the SentencePiece trainer.")
-
-
-def input_sentence_size(paths):
-    """Returns --input_sentence_size, or its default lowered to what fits into memory.
-
-    Raises InputError if the flag was given and that many do not fit.
-    """
-    wanted = FLAGS.input_sentence_size
-    if any(map(files.is_remote, paths)):  # Asking for their sizes would be slow.
-        return wanted
-    size = sum(length for path in paths for _, length in parts_of(path, FLAGS.text_column))
-    # Estimate the number of sentences and their memory from the beginning of the text.
-    text, read_bytes = [], 0
-    for _, line in lines_of(paths[0]):
-        text += [line] * bool(line.strip())
-        read_bytes += len(line.encode())
-        if read_bytes > 1 << 18:
-            break
-    if not text:
-        return wanted
-    sentences = min(wanted, size / read_bytes * len(text))
-    memory = train_sentencepiece.memory_of_sentence(text)
-    free = parallel.available_memory()
-    if sentences * memory <= free:
-        return wanted
-    maximum = int(free / memory)
-    needs = (f"{sentences:,.0f} sentences would take about "
-             f"{amount(sentences * memory)} of memory, and {amount(free)} are free")
-    if FLAGS["input_sentence_size"].present or maximum <= 100:
-        raise InputError(
-            f"--input_sentence_size={wanted}: {needs}; give {maximum} at most, or "
-            "leave the flag out.")
-    logging.warning("%s: --input_sentence_size is lowered to %d, drawn at random.",
-                    needs, maximum)
-    return maximum
 
 
 def lines_of(path, on_bytes=lambda count: None):
@@ -178,7 +142,6 @@ def main(argv):
         lines = sampled(sources, FLAGS.sampling_exponent)
     else:
         lines = (line for _, line in read(sources))
-    options = options._replace(input_sentence_size=input_sentence_size(paths))
     prefix = FLAGS.output_prefix
     if os.path.basename(prefix) in ("", ".", ".."):
         raise InputError(

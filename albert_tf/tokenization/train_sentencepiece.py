@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 import sentencepiece
 
@@ -25,9 +25,6 @@ from albert_tf.tokenization.sentencepiece_tokenizer import marked
 # The first pieces in the vocabulary; data and models rely on their ids.
 CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
 USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
-# Measured memory for each byte of text, in words and in sentences without spaces, and
-# the mean length in bytes that distinguishes them.
-_BYTES_OF_WORDS, _BYTES_OF_SENTENCES, _LONGEST_MEAN_WORD = 20, 60, 30
 # Maximum numbers of characters in a word and in a line. The trainer's time grows with
 # the square of text without blanks, and of text that a line repeats.
 _LONGEST_WORD, _LONGEST_LINE = 1 << 12, 1 << 14
@@ -172,20 +169,6 @@ def _freed(lines: list[bytes]) -> Iterator[str]:
     lines.reverse()
     while lines:
         yield lines.pop()[:-1].decode("utf-8", "surrogatepass")
-
-
-def memory_of_sentence(sample: Sequence[str]) -> float:
-    """Returns the bytes of memory that the trainer needs for a sentence of such text.
-
-    Most of it is for the suffix array of text between two blanks. That is words, which
-    are repeated, or in Chinese or Thai whole sentences.
-    """
-    texts = [line for line in sample if line.strip()] or [" "]
-    num_bytes = sum(len(line.encode("utf-8", "replace")) for line in texts)
-    words = sum(len(line.split()) for line in texts)
-    factor = (_BYTES_OF_WORDS if num_bytes < _LONGEST_MEAN_WORD * max(words, 1)
-              else _BYTES_OF_SENTENCES)
-    return factor * num_bytes / len(texts)
 
 
 class _Source:

@@ -4,7 +4,6 @@ import collections
 import os
 import pathlib
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
 from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.train_sentencepiece import (
-    Options, memory_of_sentence, train, vocab_lines)
+    Options, train, vocab_lines)
 from tests import row_tables
 from tests.commands import run_commands
 from tests.helpers import ROOT, SHARED, run_python
@@ -110,30 +109,6 @@ def test_ctrl_c_ends_the_trainer(tmp_path):
 def children(pid):
     return [int(word) for word in pathlib.Path(
         f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-LITTLE = """
-import sys, train_sentencepiece as script
-from albert_tf.jobs import parallel
-parallel.available_memory = lambda: 200_000
-script.script.run(script.main)
-"""
-
-
-@pytest.mark.parametrize("flags, message", [
-    ([], "2,0.. sentences would take about 2.8. MB of memory, and 200 kB are free: "
-     "--input_sentence_size is lowered to 14."),
-    (["--input_sentence_size=1000"], "--input_sentence_size=1000: 1,000 sentences .*"
-     "200 kB are free; give 14. at most, or leave"),
-    (["--input_sentence_size=99999999999999999999"], "size=9+: 9+ is not integer <=")])
-def test_memory(tmp_path, flags, message):
-    (tmp_path / "a.txt").write_text("\n".join(lines() * 5))
-    done = run_python("-c", LITTLE, f"--input_file={tmp_path}/a.txt", *flags,
-                      "--vocab_size=90", f"--output_prefix={tmp_path}/spm")
-    assert re.search(message, done.stderr), done.stderr
-    assert done.returncode == bool(flags) == (not (tmp_path / "spm.model").exists())
-    chinese, english = ["他说我不去" * 20], ["he said that he would not go" * 10]
-    assert memory_of_sentence(chinese) > 2 * memory_of_sentence(english)
 
 
 def test_long_lines_count():
