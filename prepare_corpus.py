@@ -54,10 +54,9 @@ flags.DEFINE_enum(
     "What separates documents (plain text only). file: every file is a document, such "
     "as a book or an article; blank_line: every block of lines is a document.")
 flags.DEFINE_enum(
-    "line_breaks", "auto", readers.LINE_BREAKS,
+    "line_breaks", "keep", readers.LINE_BREAKS,
     "What a single line break means (plain text, JSON, Parquet). keep: a new "
-    "paragraph; join: nothing, because the lines are wrapped; auto: join the lines of "
-    "blocks that look wrapped to a page width.")
+    "paragraph; join: nothing, because the lines are wrapped to the width of a page.")
 flags.DEFINE_bool(
     "keep_titles", False,
     "Keep the title that is the first line of an article (wikiextractor only).")

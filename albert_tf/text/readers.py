@@ -20,7 +20,7 @@ from albert_tf.errors import InputError
 
 FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet", "squad", "race")
 DOCUMENT_SEPARATORS = ("file", "blank_line")
-LINE_BREAKS = ("auto", "join", "keep")
+LINE_BREAKS = ("keep", "join")
 # A document is held in memory; a longer one is a corpus that is read as one document.
 MAX_DOCUMENT_CHARS = 100_000_000
 # Characters read to detect the format: in RACE's files the passage may come last.
@@ -43,7 +43,7 @@ class Layout(NamedTuple):
     input_format: str = "auto"  # one of FORMATS; auto: see _recognise
     json_field: str = "text"  # the field of a JSON object, or the column, of the text
     document_separator: str = "file"  # what ends a document in plain text
-    line_breaks: str = "auto"  # the meaning of line ends: see paragraphs_of
+    line_breaks: str = "keep"  # the meaning of line ends: see paragraphs_of
     keep_titles: bool = False  # keeps an article's first line (wikiextractor)
 
 
@@ -271,8 +271,6 @@ def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
 _NO_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uff9f"
     "\U00020000-\U0003ffff]")
-# Longer lines are not wrapped to fit a page.
-_WIDEST_PAGE = 160
 
 
 def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
@@ -280,8 +278,7 @@ def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
 
     Line ends other than "\\n" (a form feed, U+2028, the "\\r" in old files) separate
     lines too. With line_breaks "keep" each line is a paragraph. With "join" lines up to
-    a blank one are one paragraph. With "auto" they are joined if they look wrapped to
-    the width of a page (`_is_wrapped`).
+    a blank one are one paragraph.
     """
     paragraphs: list[str] = []
     block: list[str] = []
@@ -290,27 +287,9 @@ def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
         if line:
             block.append(line)
         elif block:
-            if line_breaks == "join" or line_breaks == "auto" and _is_wrapped(block):
-                paragraphs.append(_joined(block))
-            else:
-                paragraphs.extend(block)
+            paragraphs += [_joined(block)] if line_breaks == "join" else block
             block = []
     return paragraphs
-
-
-def _is_wrapped(block: list[str]) -> bool:
-    """Returns whether most lines end where the next word would have crossed the margin.
-
-    The margin is the length of the longest line; lines may be a fifth shorter.
-    """
-    width = max(map(len, block))
-    if width > _WIDEST_PAGE or len(block) < 2:
-        return False
-    full = 0
-    for line, following in zip(block, block[1:]):
-        word = 1 if _NO_SPACES.match(following) else len(following.split()[0]) + 1
-        full += len(line) + word > 0.8 * width
-    return full > 0.6 * (len(block) - 1)
 
 
 def _joined(block: list[str]) -> str:

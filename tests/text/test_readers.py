@@ -135,13 +135,13 @@ ONE_A_LINE = ["The river is long.",
 
 
 @pytest.mark.parametrize("lines, line_breaks, paragraphs", [
-    (WRAPPED, "auto", [
+    (WRAPPED, "join", [
         "The river is long and it runs through a wide and green val-ley before it "
         "comes at last to the town, where a mill stands and grinds the corn of the "
         "farmers."]),
-    (ONE_A_LINE, "auto", ONE_A_LINE), (WRAPPED, "keep", WRAPPED),
+    (WRAPPED, "keep", WRAPPED),
     (ONE_A_LINE, "join", [" ".join(ONE_A_LINE)]),
-    (["春眠不觉晓，处处", "闻啼鸟。夜来风雨", "声。"], "auto", [
+    (["春眠不觉晓，处处", "闻啼鸟。夜来风雨", "声。"], "join", [
         "春眠不觉晓，处处闻啼鸟。夜来风雨声。"]),
     (["old\rMac\x0cpage"], "keep", ["old", "Mac", "page"])])
 def test_line_breaks(lines, line_breaks, paragraphs):
