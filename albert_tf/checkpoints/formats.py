@@ -22,7 +22,7 @@ Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 _FOLDERS = (
     ("sentence_transformers", r"modules\.json"),
     ("huggingface", r"config\.json", r"(model\.safetensors|pytorch_model\.bin)"
-                                     r"(\.index\.json)?|tf_model\.h5"),
+                                     r"(\.index\.json)?"),
     ("keras_hub", r"config\.json", r"model\.weights\.h5"))
 # Modules for TensorFlow's checkpoints, recognised by the names of the tensors.
 _CHECKPOINTS = ("release", "tf_models")
@@ -31,19 +31,18 @@ _CHECKPOINTS = ("release", "tf_models")
 _HALVES = (
     (r".*-\d{5}-of-\d{5}\.(safetensors|bin)", r".*\.index\.json",
      "the index of the shards (model.safetensors.index.json)"),
-    (r"(model|pytorch_model|tf_model).*\.(safetensors|bin|index\.json|h5)",
+    (r"(model|pytorch_model).*\.(safetensors|bin|index\.json|h5)",
      r"config\.json", "its config.json"),
     (r"config\.json", r"(tf_)?model.*\.h5",
-     "the weights (model.safetensors, pytorch_model.bin, tf_model.h5 or "
-     "model.weights.h5)"),
+     "the weights (model.safetensors, pytorch_model.bin or model.weights.h5)"),
     (r".*\.data-\d{5}-of-\d{5}", r".*\.index", "the checkpoint's .index file"),
     (r"saved_model\.pb", r"variables/variables\.index", "variables/variables.index"),
     (r"albert_config\.json", r".*\.index",
      "a checkpoint (model.ckpt-*.index and its data files)"))
 _KNOWN = (
     "of the original implementation or this project (albert_config.json and "
-    "model.ckpt-*), of Hugging Face (config.json and model.safetensors, "
-    "pytorch_model.bin or tf_model.h5), of keras-hub (config.json and "
+    "model.ckpt-*), of Hugging Face (config.json and model.safetensors "
+    "or pytorch_model.bin), of keras-hub (config.json and "
     "model.weights.h5), of sentence-transformers (modules.json), of tf-models "
     "(ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
 

@@ -85,7 +85,8 @@ def _hugging_face(path: str) -> str:
         if "model.weights.h5" not in files:
             patterns.remove("*.h5")
         # Those in other folders are of sentence-transformers' dense layers.
-        if not any(re.match(r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.bin|\.h5)$", file)
+        if not any(re.match(
+                r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.(bin|weights\.h5))$", file)
                    for file in files):
             patterns += _graphs(files)
         return package.snapshot_download(

@@ -1,5 +1,4 @@
-"""Hugging Face's folders: config.json and model.safetensors, pytorch_model.bin or
-TensorFlow's tf_model.h5.
+"""Hugging Face's folders: config.json and model.safetensors or pytorch_model.bin.
 
 The matrix of a dense layer is transposed there, [out, in]. Everything else is as in the
 original implementation, with different names. Weights may be split into shards, which
@@ -28,7 +27,7 @@ from albert_tf.modeling.parameter_count import POOLER, WORDS, Shape
 NAME = "hf"
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-            "pytorch_model.bin.index.json", "tf_model.h5")
+            "pytorch_model.bin.index.json")
 _OURS_OF_ACT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh",
                 "linear": "linear"}
 
@@ -131,7 +130,6 @@ _ROOT_HEADS = {_CLASSES[head]: head for head in ROOT_HEADS if head in _CLASSES}
 _TIED = {"predictions.decoder.weight": WORDS,
          "predictions.decoder.bias": "cls/predictions/output_bias"}
 _POSITIONS = "embeddings.position_ids"
-_UNADDED = "predictions.bias beside decoder.bias"
 _PREFIX = "albert."
 
 
@@ -234,8 +232,6 @@ def _why_dropped(name: str, heads: Mapping[str, int]) -> Optional[str]:
         return "a copy of the tensor that it is tied to"
     if name == _POSITIONS:
         return "the numbers of the positions, 0, 1, 2, ..."
-    if name == _UNADDED:
-        return "TensorFlow's model uses predictions/decoder/bias instead"
     if name.startswith("predictions.") and "masked_lm" not in heads:
         return "part of an incomplete masked-LM head"
     return None
@@ -345,29 +341,8 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
 
 
 def _read_file(path: str) -> dict[str, Tensor]:
-    if path.endswith(".h5"):
-        return _read_h5(path)
     return (tensor_files.read_safetensors(path) if path.endswith(".safetensors")
             else tensor_files.read_torch(path))
-
-
-def _read_h5(path: str) -> dict[str, Tensor]:
-    """Returns the tensors of a TensorFlow model of transformers, by PyTorch's names."""
-    tensors: dict[str, Tensor] = {}
-    for stored, tensor in tensor_files.read_h5(path).items():
-        # The first two parts are the top layer, which has a copy of each variable that
-        # it shares, and the model's own name.
-        parts = stored.removesuffix(":0").split("/")[2:]
-        name = ".".join(parts).replace("_._", ".")
-        if name.endswith((".kernel", ".gamma", ".embeddings")):
-            name = f"{name.rpartition('.')[0]}.weight"
-        name = re.sub(r"\.beta$", ".bias", name)
-        tensors[name] = transposed(tensor) if parts[-1:] == ["kernel"] else tensor
-    if {"predictions.bias", "predictions.decoder.bias"} <= tensors.keys():
-        # The two biases are separate there, and the decoder's is the one that is added.
-        tensors[_UNADDED] = tensors["predictions.bias"]
-        tensors["predictions.bias"] = tensors.pop("predictions.decoder.bias")
-    return tensors
 
 
 # ---- writing ---------------------------------------------------------------

@@ -431,6 +431,7 @@ def test_numbers_of_a_preset_that_are_not_in_its_file(tmp_path):
     path, _ = stored(tmp_path / "tf1", heads={})
     convert(path, str(tmp_path / "kh"), "keras_hub")
     (tmp_path / "secret").write_bytes(bytes(32))
+    weights = tmp_path / "kh" / "model.weights.h5"
     name = "layers/dense_1/vars/1"
     for words, made in (
             ("the numbers of layers/dense_1/vars/1 lie in another file", lambda file: (
@@ -438,10 +439,14 @@ def test_numbers_of_a_preset_that_are_not_in_its_file(tmp_path):
                     (str(tmp_path / "secret"), 0, 32)]))),
             (r"layers/dense_1/vars/1 is \[\], but", lambda file: (
                 file.create_dataset(name, data=h5py.Empty("f"))))):
-        with h5py.File(tmp_path / "kh" / "model.weights.h5", "a") as file:
+        with h5py.File(weights, "a") as file:
             del file[name]
             made(file)
         with pytest.raises(InputError, match=words):
+            load(str(tmp_path / "kh"))
+    for content in (weights.read_bytes()[:1000], b""):
+        weights.write_bytes(content)
+        with pytest.raises(InputError, match="model.weights.h5 is not a file of Keras"):
             load(str(tmp_path / "kh"))
 
 

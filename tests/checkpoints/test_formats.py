@@ -6,7 +6,6 @@
 import http.server
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -26,7 +25,6 @@ from albert_tf.modeling import parameter_count
 from albert_tf.modeling.albert import AlbertModel
 from tests import models
 from tests.checkpoints.test_convert import PRETRAINING, TINY, checkpoint, stored
-from tests.golden.interop import assert_gives, case
 from tests.helpers import FIXTURES, ROOT
 
 IDS = np.array([[2, 7, 9, 3, 0], [2, 11, 3, 0, 0]])
@@ -384,30 +382,11 @@ def test_albert_pytorch_is_albert_zh_under_pytorch_s_names(tmp_path):
     assert load(str(folder)).config.hidden_act == "gelu_erf"
 
 
-def test_tensorflow_s_files_of_hugging_face():
-    """TFAlbertForPreTraining with random weights, saved by transformers 4.44.2 with
-    save_pretrained(safe_serialization=False), and its outputs."""
-    path, inputs, outputs = case(FIXTURES / "tensorflow_h5")
-    loaded = load(path)
-    inputs["masked_lm_positions"] = np.tile(np.arange(9, dtype="i4"), (2, 1))
-    assert_gives(loaded.model, inputs, outputs)
-    assert loaded.format == "hf" and len(outputs) == 2
-    assert len(loaded.model.weights) == len(loaded.report.matched)
-    assert list(loaded.report.dropped) == ["predictions.bias beside decoder.bias"]
-
-
-@pytest.mark.parametrize("content, message", [
-    (b"", "not a file of Keras weights, damaged or cut short"),
-    (b"half", "not a file of Keras weights, damaged or cut short"),
-    (None, "model is incomplete: config.json is there, but not the weights .*tf_model.h5")])
-def test_damaged_files_of_tensorflow(content, message, tmp_path):
-    folder = shutil.copytree(FIXTURES / "tensorflow_h5", tmp_path / "model")
-    whole = (folder / "tf_model.h5").read_bytes()
-    (folder / "tf_model.h5").unlink()
-    if content is not None:
-        (folder / "tf_model.h5").write_bytes(content and whole[:len(whole) // 2])
-    with pytest.raises(InputError, match=message):
-        load(str(folder))
+def test_weights_of_tensorflow_from_hugging_face_are_refused_by_name(tmp_path):
+    for name in ("config.json", "tf_model.h5"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match="tf_model.h5.*pytorch_model.bin"):
+        load(str(tmp_path))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8"])
