@@ -8,18 +8,17 @@ an index lists.
 import dataclasses
 import os
 import re
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import release, tensor_files, tokenizer_files
+from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, Checkpoint, Report, check_problem, shapes_of, some, with_needed_pooler)
 from albert_tf.checkpoints.table import (
-    Row, as_format, matched, refuse_heads_but, refuse_other_epsilon, rows_of, to_theirs,
-    transposed)
+    Row, as_format, matched, refuse_heads_but, refuse_other_epsilon, rows_of, to_theirs)
 from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER, WORDS, Shape
@@ -105,18 +104,6 @@ _PARTS = (
     (r"(_embeddings)$", r"\1.weight"),
     ("/", "."),
 )
-# Likewise for albert_pytorch's names → those of albert_zh's TensorFlow code.
-_ZH_PARTS = (
-    (r"(_embeddings|embeddings_2)\.weight$", r"\1"),
-    (r"LayerNorm\.weight$", "LayerNorm/gamma"),
-    (r"LayerNorm\.bias$", "LayerNorm/beta"),
-    (r"^(cls\.)seq_relationship\.weight$", r"\1seq_relationship/output_weights"),
-    (r"^(cls\.predictions|cls\.seq_relationship)\.bias$", r"\1/output_bias"),
-    (r"^classifier\.weight$", "output_weights"),
-    (r"^classifier\.bias$", "output_bias"),
-    (r"\.weight$", "/kernel"),
-    (r"\.", "/"),
-)
 _HEADS = {"masked_lm": "predictions.bias",
           "sentence_order": "sop_classifier.classifier.weight",
           "spans": "qa_outputs.weight"}
@@ -136,14 +123,10 @@ _PREFIX = "albert."
 def name_of(ours: str, prefix: str = _PREFIX) -> str:
     """Returns Hugging Face's name for the original's name of a tensor; `prefix` stands
     before the encoder's names."""
-    return (prefix if ours.startswith("bert/") else "") + _renamed(ours, _PARTS)
-
-
-def _renamed(name: str, parts: Iterable[tuple[str, str]]) -> str:
-    """Returns a name after the replacement of all parts, in their order."""
-    for pattern, replacement in parts:
+    name = ours
+    for pattern, replacement in _PARTS:
         name = re.sub(pattern, replacement, name)
-    return name
+    return (prefix if ours.startswith("bert/") else "") + name
 
 
 def _rows(shapes: Mapping[str, Shape], prefix: str) -> list[Row]:
@@ -168,8 +151,6 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     # Very old files name the parts of a LayerNorm as the original does.
     stored = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
               for name, tensor in stored.items()}
-    if any(name.startswith("bert.encoder.layer_shared.") for name in stored):
-        return _read_albert_pytorch(source, stored, values, config)
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in stored) else ""
     if config is None:
         config = AlbertConfig.from_json_file(path)
@@ -190,22 +171,6 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                if "classification" in heads else "")
     return Checkpoint(NAME, config, tensors, heads, report,
                       labels_of(values, heads, path), problem, facts=values)
-
-
-def _read_albert_pytorch(source: str, stored: Mapping[str, Tensor],
-                         values: Mapping[str, Any], config: Optional[AlbertConfig]
-                         ) -> Checkpoint:
-    """Reads a model of albert_pytorch: albert_zh's layout with PyTorch's names and the
-    exact gelu."""
-    zh_tensors = {
-        _renamed(name, _ZH_PARTS): transposed(tensor) if re.search(
-            r"(dense|query|key|value|embeddings_2)\.weight$", name) else tensor
-        for name, tensor in stored.items()}
-    if config is None:
-        act = values.get("hidden_act")
-        config = AlbertConfig.from_dict(
-            {**values, "hidden_act": "gelu_erf" if act == "gelu" else act})
-    return release.read_zh(NAME, source, zh_tensors, values, config)
 
 
 def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],

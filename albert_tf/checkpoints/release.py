@@ -2,9 +2,9 @@
 project, TensorFlow Hub modules (`module/` before the names), and SavedModels exported
 here.
 
-albert_zh's and albert_pytorch's own layout (`layer_shared`) is read too. It projects
-the word embeddings first, and its position and type embeddings and LayerNorm have width
-H. That is a model with E = H whose word embeddings are the product of two matrices.
+albert_zh's own layout (`layer_shared`) is read too. It projects the word embeddings
+first, and its position and type embeddings and LayerNorm have width H. That is a model
+with E = H whose word embeddings are the product of two matrices.
 """
 
 import dataclasses
@@ -226,24 +226,6 @@ def _with_parts_of_constants(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
               else f"{scope}/{output}/{part}" if field != part
               else f"{scope}/intermediate/dense/{field}"] = tensor
     return variables
-
-
-def read_zh(kind: str, source: str, stored: Mapping[str, Tensor],
-            values: Mapping[str, Any], config: AlbertConfig) -> Checkpoint:
-    """Reads a model in albert_zh's own layout, given by its TensorFlow names."""
-    config, stored = _from_zh(source, stored, values, config)
-    config = dataclasses.replace(
-        config, use_pooler=f"{POOLER}/kernel" in stored)
-    report = Report(source)
-    heads = heads_in({name: tensor.shape for name, tensor in stored.items()})
-    config = with_needed_pooler(config, heads)
-    shapes = shapes_of(config, heads)
-    tensors = matched(
-        report, shapes, rows_of(shapes, lambda name: name), stored,
-        lambda name: "a copy of the word embeddings, for the output layer"
-        if name.startswith("cls/predictions/decoder") else _why_dropped(name),
-        lambda name: name.startswith("bert/"))
-    return Checkpoint(kind, config, tensors, heads, report)
 
 
 def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any],

@@ -351,37 +351,6 @@ def test_a_missing_package_is_named(monkeypatch):
         hub.local("kaggle://google/albert/tensorFlow1/base")
 
 
-def test_albert_pytorch_is_albert_zh_under_pytorch_s_names(tmp_path):
-    from safetensors.numpy import save_file
-
-    arrays = zh_model(tmp_path / "zh", hidden_act="relu")
-    folder, theirs = tmp_path / "pytorch", {}
-    for name, array in arrays.items():
-        dotted = name.replace("/", ".")
-        turned = dotted.endswith((".kernel", "embeddings_2"))
-        for end, other in ((".kernel", ".weight"), (".gamma", ".weight"),
-                           (".beta", ".bias"), ("embeddings_2", "embeddings_2.weight"),
-                           ("predictions.output_bias", "predictions.bias")):
-            if dotted.endswith(end):
-                dotted = dotted.removesuffix(end) + other
-                break
-        else:
-            dotted += ".weight" * dotted.endswith("_embeddings")
-        theirs[dotted] = np.ascontiguousarray(array.T if turned else array)
-    folder.mkdir()
-    save_file(theirs, folder / "model.safetensors")
-    (folder / "config.json").write_text(
-        (tmp_path / "zh" / "albert_config_tiny.json").read_text())
-    found, expected = load(str(folder)), load(str(tmp_path / "zh"))
-    assert found.format == "hf"
-    for name, value in expected.model(INPUTS).items():
-        np.testing.assert_array_equal(found.model(INPUTS)[name], value)
-    # Its gelu is the exact one.
-    (folder / "config.json").write_text((folder / "config.json").read_text().replace(
-        '"relu"', '"gelu"'))
-    assert load(str(folder)).config.hidden_act == "gelu_erf"
-
-
 def test_weights_of_tensorflow_from_hugging_face_are_refused_by_name(tmp_path):
     for name in ("config.json", "tf_model.h5"):
         (tmp_path / name).write_text("{}")
