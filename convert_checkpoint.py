@@ -9,9 +9,9 @@ r"""Converts an ALBERT from one format into another, with heads, labels and toke
 
 The input is anything that `albert_tf.load` accepts: a checkpoint or folder from the
 original implementation, this project, Hugging Face, keras-hub, tf-models or
-sentence-transformers, a SavedModel, or a TensorFlow Hub module. The report names every
-tensor that was dropped, and why. Numbers are not changed. A model that the output
-format cannot express is an error. TensorFlow is not loaded.
+sentence-transformers, or a TensorFlow Hub module. The report names every tensor that
+was dropped, and why. Numbers are not changed. A model that the output format cannot
+express is an error. TensorFlow is not loaded.
 """
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.

@@ -81,10 +81,7 @@ EXPORTED = {
     "onnx": ["onnx/model.onnx", "portable.json", "config.json", "spiece.model",
              "labels.txt", "vocabulary.json"],
     "tflite": ["model.tflite", "portable.json", "albert_config.json", "spm.model",
-               "labels.txt", "tokenizer_config.json"],
-    "saved": ["saved_model.pb", "variables/variables.index", "assets/spm.model",
-              "variables/variables.data-00000-of-00001", "assets/albert_config.json",
-              "assets/labels.txt", "assets/tokenizer_config.json"]}
+               "labels.txt", "tokenizer_config.json"]}
 # script → name → (flags, files that are damaged).
 COMMANDS = {
     "prepare_corpus": {
@@ -191,9 +188,7 @@ COMMANDS = {
                   [f"{name}/{file}" for file in FOREIGN[name]])
            for name, to in (("hf", "tf1"), ("keras_hub", "hf"), ("tf_models", "tf1"),
                             ("sentence", "keras_hub"))},
-        "run": (dict(input="sentiment", output="out/a", format="hf"), SENTIMENT),
-        "saved": (dict(input="saved", output="out/a", format="hf"),
-                  [f"saved/{file}" for file in EXPORTED["saved"]])},
+        "run": (dict(input="sentiment", output="out/a", format="hf"), SENTIMENT)},
     "export_model": {
         "tags": (dict(model="tagger", export_dir="out/a"),
                  ["tagger/task.json", "tagger/spm.model", "tagger/albert_config.json"]),
@@ -325,8 +320,7 @@ def write_material(folder):
         run("convert_checkpoint", **{
             "input": "sentiment", "output": name, "format": name, **more})
     for name in EXPORTED:
-        run("export_model", model="sentiment", export_dir=name,
-            format="saved_model" if name == "saved" else name)
+        run("export_model", model="sentiment", export_dir=name, format=name)
 
 
 # ---- damage ----------------------------------------------------------------

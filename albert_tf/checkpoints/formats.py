@@ -41,10 +41,10 @@ _HALVES = (
      "a checkpoint (model.ckpt-*.index and its data files)"))
 _KNOWN = (
     "of the original implementation or this project (albert_config.json and "
-    "model.ckpt-*), of Hugging Face (config.json and model.safetensors "
-    "or pytorch_model.bin), of keras-hub (config.json and "
-    "model.weights.h5), of sentence-transformers (modules.json), of tf-models "
-    "(ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
+    "model.ckpt-*), of Hugging Face (config.json and model.safetensors or "
+    "pytorch_model.bin), of keras-hub (config.json and model.weights.h5), of "
+    "sentence-transformers (modules.json), of tf-models (ckpt-* or saved_model.pb), or "
+    "a TensorFlow Hub module (saved_model.pb)")
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:

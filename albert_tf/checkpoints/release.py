@@ -1,6 +1,5 @@
 """Checkpoints with the original implementation's names: TF1 checkpoints, runs of this
-project, TensorFlow Hub modules (`module/` before the names), and SavedModels exported
-here.
+project, and TensorFlow Hub modules (`module/` before the names).
 
 albert_zh's own layout (`layer_shared`) is read too. It projects the word embeddings
 first, and its position and type embeddings and LayerNorm have width H. That is a model
@@ -61,24 +60,24 @@ def is_foreign(prefix: str) -> bool:
 
 def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
          ) -> Checkpoint:
-    """Reads the model in a checkpoint, which may be that of a SavedModel; `head` as for
-    formats.read."""
+    """Reads the model in a checkpoint, which may be that of a TensorFlow Hub module;
+    `head` as for formats.read."""
     folder = os.path.dirname(prefix)
-    exported = os.path.basename(folder) == "variables"
-    if exported:
+    is_module = os.path.basename(folder) == "variables"
+    if is_module:
         folder = os.path.dirname(folder)
     stored = bundle.by_names(prefix)
     objects = bundle.OBJECT_GRAPH not in stored and bundle.OBJECT_GRAPH in bundle.read(
         prefix)
-    kind = "tf_hub" if exported and not objects else "export" if exported else (
-        "run" if objects else NAME)
+    if is_module and objects:
+        raise InputError(f"{folder} is a SavedModel that export_model.py wrote, which "
+                         "is not read as a model; give the model that was exported.")
+    kind = "tf_hub" if is_module else "run" if objects else NAME
     names = {name: name.removeprefix(_HUB_PREFIX) for name in stored}
     theirs = {ours: name for name, ours in names.items()}
     stored = {ours: stored[name] for name, ours in names.items()}
-    task = {} if exported else vocabulary.task_settings(folder) or {}
-    values, where = _values(folder, exported)
-    if exported:
-        stored = _with_parts_of_constants(stored)
+    task = {} if is_module else vocabulary.task_settings(folder) or {}
+    values, where = _values(folder, is_module)
     report = Report(prefix)
     if any(name.startswith(_ZH_LAYER) for name in stored):
         config, stored = _from_zh(prefix, stored, values, config)
@@ -125,9 +124,9 @@ def _step(stored: Mapping[str, Tensor]) -> int:
     return 0
 
 
-def _values(folder: str, exported: bool) -> tuple[dict[str, Any], str]:
+def _values(folder: str, is_module: bool) -> tuple[dict[str, Any], str]:
     """Returns the config beside a checkpoint and its path, or {} and ""."""
-    if exported:
+    if is_module:
         folder = os.path.join(folder, "assets")
     names = files.names_in(folder)
     named = [name for name in names if re.fullmatch(r".*config.*\.json", name)
@@ -182,9 +181,6 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
     count = next((width for name, width in heads.items() if name in ROOT_HEADS
                   and not head_of(name).fixed_width), 0)
     labels = task.get("labels") or ()
-    path = os.path.join(folder, "assets", "labels.txt")
-    if not labels and files.exists(path):
-        labels = [line for _, line in text_files.read_lines(path)]
     if not isinstance(labels, (list, tuple)) or count and labels and (
             len(labels) != count):
         raise InputError(f"{folder}: the labels are {shown(labels)}, but the head has "
@@ -195,37 +191,12 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
 def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
            ) -> dict[str, Any]:
     options, flags = {}, task.get("flags", {})
-    if "spans" in heads and kind in ("run", "export"):
+    if "spans" in heads and kind == "run":
         options["mask_padding"] = True  # Models trained here mask padding.
     if "conditional_spans" in heads:
         options = {name: flags[name] for name in ("start_n_top", "end_n_top")
                    if name in flags}
     return {"task": task, "model": options}
-
-
-def _with_parts_of_constants(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the variables of an export by the original's names; an export stores
-    query, key and value side by side."""
-    variables = dict(stored)
-    for name, tensor in stored.items():
-        scope, _, field = name.rpartition("/constants/")
-        if not scope:
-            continue
-        del variables[name]
-        if field in ("qkv_kernel", "qkv_bias"):
-            for i, part in enumerate(("query", "key", "value")):
-                variables[f"{scope}/self/{part}/{field[4:]}"] = Tensor(
-                    (*tensor.shape[:-1], tensor.shape[-1] // 3),
-                    lambda tensor=tensor, i=i: np.split(tensor.read(), 3, axis=-1)[i])
-            continue
-        block, _, kind = scope.rpartition("/")
-        norm, output = (("LayerNorm", "output/dense") if kind == "attention_1" else
-                        ("LayerNorm_1", "intermediate/output/dense"))
-        part = field.removeprefix("output_")
-        variables[f"{block}/{norm}/{field}" if field in ("gamma", "beta")
-              else f"{scope}/{output}/{part}" if field != part
-              else f"{scope}/intermediate/dense/{field}"] = tensor
-    return variables
 
 
 def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any],

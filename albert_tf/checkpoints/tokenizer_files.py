@@ -70,9 +70,8 @@ def _rules(settings: Mapping[str, Any], path: str) -> Rules:
 
 def _in_files(folder: str) -> Optional[Vocabulary]:
     """Returns the vocabulary in a folder without a task.json."""
-    # An export has its config among its assets.
-    where = next(filter(files.exists, (
-        os.path.join(folder, _CONFIG), os.path.join(folder, "assets", _CONFIG))), None)
+    path = os.path.join(folder, _CONFIG)
+    where = path if files.exists(path) else None
     config = text_files.read_object(where) if where else {}
     kind = _kind(config, where)
     names = files.names_in(folder)

@@ -241,9 +241,8 @@ def define_training_flags(**defaults: Any) -> None:
         "init_checkpoint", None,
         "Model to start from if --output_dir holds no checkpoint: a checkpoint or "
         "folder of this project, of Google's TF1 code, of Hugging Face, KerasHub or TF "
-        "Model Garden, a SavedModel or TensorFlow Hub module, hf://OWNER/NAME or "
-        "kaggle://HANDLE. Its configuration and vocabulary are used unless flags give "
-        "others.")
+        "Model Garden, a TensorFlow Hub module, hf://OWNER/NAME or kaggle://HANDLE. "
+        "Its configuration and vocabulary are used unless flags give others.")
     flags.DEFINE_bool(
         "allow_partial_init", False,
         "Start even if variables of --init_checkpoint do not match the model; those "

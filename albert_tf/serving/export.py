@@ -20,7 +20,6 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.checkpoint import ROOT_HEADS
 from albert_tf.checkpoints.labels import check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
@@ -133,13 +132,7 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     copies = [copy for weights in constants.values() for copy in weights]
     module.weights = [variable for variable in (*model.weights, *copies)
                       if id(variable) in read]
-    # The config names the head of `output_weights`, for readers of the weights.
-    named = {"head": head.name} if head and not head.scope and head.name in (
-        ROOT_HEADS[1:]) else {}
-    if getattr(head, "problem_type", ""):
-        named["problem_type"] = head.problem_type
-    contents = {CONFIG_FILE: json.dumps(
-        {**model.config.to_dict(), **named}, indent=1).encode()} | {
+    contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode()} | {
         name: "".join(f"{line}\n" for line in lines).encode()
         for name, lines in assets.items() if lines} | (text.ops.assets if text else {})
     try:

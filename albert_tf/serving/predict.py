@@ -262,9 +262,9 @@ def load(path: str, config: formats.Config = None, head: str = "",
 
     Args:
       path: a folder or checkpoint of the original implementation, this project, Hugging
-        Face, keras-hub, tf-models or sentence-transformers, a SavedModel, an export for
-        other engines, or a TensorFlow Hub module; the format is recognised. Also a name
-        on a hub (hf://OWNER/NAME, kaggle://HANDLE).
+        Face, keras-hub, tf-models or sentence-transformers, an export for other
+        engines, or a TensorFlow Hub module; the format is recognised. Also a name on a
+        hub (hf://OWNER/NAME, kaggle://HANDLE).
       config: for a folder without a config: an AlbertConfig, its values, its file, or a
         published name.
       head: the head of `output_weights`, as for formats.read.
@@ -294,9 +294,6 @@ def load(path: str, config: formats.Config = None, head: str = "",
 def _threshold(folder: str) -> float:
     """Returns the null odds above which questions are left unanswered, as found by the
     evaluation; 0 if there was none."""
-    asset = os.path.join(folder, "assets", "null_score_diff_threshold.txt")
-    if files.exists(asset):
-        return float(next(text_files.read_lines(asset))[1])
     # Folders of version 0.1.0 have it in the results of the evaluation only.
     for name in (NULL_THRESHOLD_FILE, "eval_results.json"):
         path = os.path.join(folder, name)

@@ -1,6 +1,7 @@
 """SavedModels: what serves gives the numbers of the model."""
 
 import dataclasses
+import functools
 import importlib.util
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
+from albert_tf.checkpoints.restore import restore_tf1
 from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
@@ -61,6 +63,13 @@ def test_labels_stand_beside_it(exported):
     assert (folder / "assets" / "labels.txt").read_text(encoding="utf-8") == (
         "no\nmaybe\n好\n")
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_an_export_is_not_read_as_a_model(exported):
+    folder, model = exported
+    for use in (albert_tf.load, functools.partial(restore_tf1, model)):
+        with pytest.raises(InputError, match=f"{folder} is a SavedModel that export_model"):
+            use(str(folder))
 
 
 def test_regression_has_no_probabilities(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.config import AlbertConfig
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import export as model_export
 from albert_tf.serving.export import export
@@ -161,28 +160,3 @@ def test_the_signature_takes_an_empty_batch(name, served):
         for count in (1, 0))
     assert {key: [0, *value.shape[1:]] for key, value in one.items()} == {
         key: value.shape for key, value in none.items()}
-
-
-@pytest.mark.parametrize("spans", [False, True])
-def test_an_export_is_loaded_as_a_model(spans, tmp_path):
-    """Query, key and value, which lie side by side in it, are variables again."""
-    import albert_tf
-
-    config = AlbertConfig(
-        vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=3,
-        num_hidden_groups=2, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=12)
-    model = (models.spans(config) if spans
-             else models.classifier(config, 3))
-    for variable in model.weights:
-        variable.assign(tf.random.stateless_normal(variable.shape, [1, 2]))
-    path = str(tmp_path / "exported")
-    export(model, model.head, path, [] if spans else ["a", "b", "c"])
-    loaded = albert_tf.load(path)
-    assert loaded.format == "export" and not loaded.report.dropped
-    assert loaded.labels == (() if spans else ("a", "b", "c"))
-    ids = np.array([[2, 5, 7, 3, 0]])
-    inputs = {"input_ids": ids, "input_mask": (ids > 0).astype("i4")}
-    found, expected = loaded.model(inputs), model(inputs)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, atol=1e-6, rtol=1e-6)

@@ -128,14 +128,6 @@ def test_the_graph_does_the_same(tmp_path):
             [[span.id for span in row] for row in expected],
             [[span.start for span in row] for row in expected],
             [[span.end - 1 for span in row] for row in expected]]
-        # An export is read with the same settings.
-        export = tmp_path / f"export{len(list(tmp_path.iterdir()))}"
-        (export / "assets").mkdir(parents=True)
-        for name, content in ops.assets.items():
-            (export / "assets" / name).write_bytes(content)
-        again = tokenizer_files.tokenizer_of(tokenizer_files.find(str(export)))
-        assert [again.encode(text) for text in TEXTS] == [
-            tokenizer.encode(text) for text in TEXTS]
 
 
 def test_quotes_have_both_their_characters(tmp_path):
