@@ -167,43 +167,11 @@ def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
         np.testing.assert_array_equal(tf1_tensors(run.task.model)[name], value)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("graphs")
-def test_two_replicas_train_evaluate_and_predict_as_one(trained, tmp_path):
-    with tiny_run.strategy(2).scope():
-        run = make(tmp_path)
-        run.train()
-        weights = tf1_tensors(run.task.model)
-        metrics = run.evaluate(best=True)
-        predictions, predicted = run.evaluator.predictions, predict(run, DEV)
-    assert_close(weights, trained[1])
-    one = make(trained[0], train=None)
-    expected_metrics, expected = one.evaluate(best=True), one.evaluator.predictions
-    assert metrics == pytest.approx(expected_metrics, rel=1e-4)
-    for found in (predictions, predicted):
-        np.testing.assert_allclose(found["probabilities"], expected["probabilities"],
-                                   atol=1e-4)
-
-
 def train_until_stopped(run, step):
     """Trains; SIGTERM comes during this step."""
     run.signals = tiny_run.SignalAt(run, step)
     with pytest.raises(Stopped):
         run.train()
-
-
-@pytest.mark.long
-def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path):
-    whole = make(tmp_path / "whole", dropout=0.1, evaluation=None)
-    whole.train()
-    stopped = make(tmp_path / "stopped", dropout=0.1, evaluation=None)
-    train_until_stopped(stopped, 7)
-    assert (tmp_path / "stopped" / "model.ckpt-7.index").exists()
-
-    resumed = make(tmp_path / "stopped", dropout=0.1, evaluation=None)
-    resumed.train()
-    for name, value in tf1_tensors(whole.task.model).items():
-        np.testing.assert_array_equal(tf1_tensors(resumed.task.model)[name], value)
 
 
 # ---- evaluation and prediction ---------------------------------------------

@@ -1,15 +1,13 @@
 """The course of fine-tuning, with a made-up task: what it does, resumes and refuses."""
 
 import json
-import os
-import signal
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.errors import InputError, Stopped
+from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.course import _padded, fine_tune
@@ -45,7 +43,7 @@ class MadeUp(FineTuningTask):
 
     def __init__(self, folder, prediction_split="test"):
         self.folder, self.prediction_split = folder, prediction_split
-        self.written, self.exported, self.scored = {}, [], lambda: None
+        self.written, self.exported = {}, []
         self.writes = []
 
     def read(self, where, split):
@@ -68,7 +66,6 @@ class MadeUp(FineTuningTask):
         return Classification(3)
 
     def score(self, data, outputs, table):
-        self.scored()
         assert len(data.examples) == table.num_rows == len(outputs["logits"])
         return {"accuracy": 0.5}
 
@@ -226,22 +223,6 @@ def test_epochs_and_steps_give_the_same_run(whole, tmp_path):
     with pytest.raises(InputError, match="8 training examples, --num_train_epochs=0.4 "
                        "and --train_batch_size=4 give no training step"):
         MadeUp(tmp_path / "none").run("train", num_train_epochs=0.4)
-
-
-@pytest.mark.long
-def test_stopped_task_ends_as_the_unbroken_one(whole, tmp_path):
-    task = MadeUp(tmp_path / "stopped")
-    task.scored = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(Stopped):
-        task.run("train", "eval")
-    # It came in the evaluation of step 2, after which the run ends.
-    assert (task.folder / "model.ckpt-2.index").exists()
-    assert not (task.folder / "model.ckpt-3.index").exists()
-    MadeUp(task.folder).run("train", "eval")
-    found, expected = (
-        tiny_run.stored(each.folder, "model.ckpt-4", "model|optimizer|step")
-        for each in (task, whole))
-    tiny_run.assert_equal_tensors(found, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_other_training_data_in_a_finished_folder_are_warned_of(whole, caplog):
