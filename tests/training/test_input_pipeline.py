@@ -115,9 +115,9 @@ def test_the_global_seed_is_left_alone(infos):
     assert draw() == expected
 
 
-@pytest.mark.parametrize("shuffle_buffer", [
-    0, 8, pytest.param(1000, marks=pytest.mark.long)])
-@pytest.mark.parametrize("batch_size, streams", [(7, 1), (8, 2), (64, 1), (90, 3)])
+@pytest.mark.parametrize("batch_size, streams, shuffle_buffer", [
+    (7, 1, 8), (8, 2, 0), (8, 2, 8), (64, 1, 8), (90, 3, 8),
+    pytest.param(90, 3, 1000, marks=pytest.mark.long)])
 def test_resuming_gives_the_batches_of_an_unbroken_run(
         infos, batch_size, streams, shuffle_buffer):
     options = dict(streams=streams, shuffle_buffer=shuffle_buffer)
