@@ -68,29 +68,26 @@ def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
     assert (folder / "vocab.txt").read_text() == "[PAD]\nb\n"
 
 
+def kept_as(**changes):
+    return json.dumps({"vocabulary": {"file": "v"}, "flags": {}, **changes})
+
+
 @pytest.mark.parametrize("content, message", [
-    ("{", "task.json, line 1: not JSON .*restore the file, or remove it"),
-    ("[]", "task.json: not a JSON object; restore the file"),
-    *((json.dumps({"vocabulary": {"file": "v"}, **changes}), f"task.json: {message}")
-      for changes, message in (
-          ({"flags": {"max_seq_length": -1}}, "max_seq_length is -1, not a whole number of 1"),
-          ({"flags": {"max_answer_length": 1e20}}, "max_answer_length is 1e[+]20, not"),
-          ({"flags": {"doc_stride": None}}, "doc_stride is None, not a whole number of 1"),
-          ({"flags": {"split_words": 0}}, "split_words holds 0, which is not text"),
-          ({"flags": {}, "labels": ["a", float("inf")]}, "labels holds inf, which is"),
-          ({"flags": {}, "labels": {"a": 1}}, "labels holds {'a': 1}, which is no"))),
-    *((text, "task.json: does not say which flags and vocabulary .*; restore the file")
-      for text in ("{}", '{"flags": {}, "vocabulary_flag": "vocab_file"}',
-                   '{"vocabulary": {"sha256": "a"}}',
-                   '{"flags": [], "vocabulary_flag": "vocab_file", '
-                   '"vocabulary": {"file": "a"}}',
-                   '{"flags": {}, "vocabulary_flag": "x", "vocabulary": {"file": "a"}}',
-                   '{"flags": {}, "vocabulary_flag": "vocab_file", "vocabulary": "a"}'
-                   )),
-])
+    ("{", "line 1"), ("[]", "object"),
+    (kept_as(flags={"max_seq_length": -1}), "max_seq_length is -1"),
+    (kept_as(flags={"max_answer_length": 1e20}), "max_answer_length is 1e"),
+    (kept_as(flags={"doc_stride": None}), "doc_stride is None"),
+    (kept_as(flags={"split_words": 0}), "split_words holds 0"),
+    (kept_as(labels=["a", float("inf")]), "labels holds inf"),
+    (kept_as(labels={"a": 1}), "labels holds {'a': 1}"),
+    *((text, "flags and vocabulary") for text in (
+        "{}", '{"flags": {}, "vocabulary_flag": "vocab_file"}',
+        '{"vocabulary": {"sha256": "a"}}', kept_as(flags=[], vocabulary_flag="vocab_file"),
+        kept_as(vocabulary_flag="x"),
+        kept_as(vocabulary="a", vocabulary_flag="vocab_file")))])
 def test_damaged_task(content, message, tmp_path):
     (tmp_path / "task.json").write_text(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"task.json.*{message}"):
         model_folder.read(str(tmp_path))
 
 

@@ -65,9 +65,9 @@ def test_the_name_tells_the_format(tmp_path, name, content):
 def test_the_format_and_delimiter_can_be_told(tmp_path):
     assert triples(read(tmp_path, "x.txt", 'text;label\n"a;b";yes\n',
                         file_format="csv", delimiter=";")) == [("a;b", None, "yes")]
-    with pytest.raises(InputError, match="x.txt: unknown file extension"):
+    with pytest.raises(InputError, match="x.txt"):
         read(tmp_path, "x.txt", "text\tlabel\n")
-    with pytest.raises(InputError, match="--delimiter='::' is not a single"):
+    with pytest.raises(InputError, match="--delimiter='::'"):
         read(tmp_path, "x.csv", "text\n", delimiter="::")
 
 
@@ -115,70 +115,64 @@ def test_blank_lines_are_counted(tmp_path):
 
 # --- wrong inputs
 
-@pytest.mark.parametrize("name, content, message", [
-    ("x.tsv", "txt\tlabel\na\tyes\n",
-     "x.tsv: there is no column 'text'; the header has 'txt', 'label'; .*--noheader"),
-    ("x.tsv", f"{'good' * 99}\tyes\n",
-     f"the header has '{'good' * 10}\\.\\.\\.', 'yes';"),
-    ("x.csv", "text,label,text\na,yes,b\n", "2 columns are named 'text'"),
-    ("x.tsv", "text\tlabel\na\tyes\nb\n",
-     "x.tsv, line 3: the row has 1 columns, but the first line has 2"),
-    ("x.tsv", "text\tlabel\na\tb\tyes\n",
-     "x.tsv, line 2: the row has 3 columns, but the first line has 2"),
-    ("x.tsv", "text\tlabel\na\tyes\n \tyes\n",
-     r"x.tsv, line 3: the text of column 'text' is empty"),
-    ("x.tsv", "text\tlabel\na\tyes\n\t\n", "x.tsv, line 3: the text .* is empty"),
-    ("x.csv", "text,label\na,yes\n,\n", "x.csv, line 3: the text .* is empty"),
-    ("x.tsv", "text\tlabel\n \tno\na\tyes\n \tyes\n",
-     r"x.tsv: 2 line\(s\) have an empty text \(line 2, 4\); fill them in, or remove the"),
-    ("x.tsv", "text\tlabel\na\t\n",
-     r"x.tsv, line 2: there is no label in column 'label';"),
-    ("x.csv", 'text,label\na,yes\n"b,no\n',
-     "x.csv, line 3: not valid CSV .*each quote that opens"),
-    ("x.tsv", "text\tlabel\n", "x.tsv: there is no example in this file"),
-    ("x.tsv", "", "x.tsv: there is no example in this file"),
-    ("x.jsonl", '{"text": "a", "label": "x"}\n{"text": "a"',
-     "x.jsonl, line 2: not JSON .*one JSON object"),
-    ("x.json", '[\n{"text": "a", "label": "x"}\n]', "line 1: not JSON.*array"),
-    ("x.jsonl", '["a", "yes"]', "x.jsonl, line 1: the line is a JSON list"),
-    ("x.jsonl", '{"sentence": "a", "label": "x"}',
-     r"line 1: there is no field 'text'; the fields are 'sentence', 'label'\."),
-    ("x.jsonl", '{"text": "a"}',
-     r"line 1: there is no field 'label'; the fields are 'text'\."),
-    ("x.jsonl", '{"text": 5, "label": "x"}', "line 1: .*'text' holds 5, not a text"),
-    ("x.jsonl", '{"text": "a", "label": null}', "line 1: there is no label in col"),
-    ("x.jsonl", '{"text": "a", "label": ["x"]}', r'line 1: .*holds \["x"\], not a l'),
-    ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', "line 1: .*ud83d.*half of a surrogate pair"),
-    ("x.tsv.gz", "text\tlabel\n", "no example"),
-])
-def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, name, content, message):
+HEADER = "text\tlabel\n"
+# A file and its content → what the message must name.
+WRONG = [
+    ("x.tsv", "txt\tlabel\na\tyes\n", "'text'.*--noheader"),
+    ("x.csv", "text,label,text\na,yes,b\n", "'text'"),
+    ("x.tsv", HEADER + "a\tyes\nb\n", "line 3"),
+    ("x.tsv", HEADER + "a\tyes\n \tyes\n", "line 3: .*'text'"),
+    ("x.csv", "text,label\na,yes\n,\n", "line 3"),
+    ("x.tsv", HEADER + " \tno\na\tyes\n \tyes\n", "line 2, 4"),
+    ("x.tsv", HEADER + "a\t\n", "line 2: .*'label'"),
+    ("x.csv", 'text,label\na,yes\n"b,no\n', "line 3"),
+    ("x.tsv.gz", HEADER, "x.tsv.gz"),
+    ("x.jsonl", '{"text": "a", "label": "x"}\n{"text": "a"', "line 2"),
+    ("x.json", '[\n{"text": "a", "label": "x"}\n]', "line 1: .*array"),
+    ("x.jsonl", '["a", "yes"]', "line 1: .*list"),
+    ("x.jsonl", '{"sentence": "a", "label": "x"}', "'text'.*'sentence'"),
+    ("x.jsonl", '{"text": "a"}', "'label'"),
+    ("x.jsonl", '{"text": 5, "label": "x"}', "'text' holds 5"),
+    ("x.jsonl", '{"text": "a", "label": null}', "'label'|column label"),
+    ("x.jsonl", '{"text": "a", "label": ["x"]}', r'\["x"\]'),
+    ("x.jsonl", '{"text": "a", "label": NaN}', "'label' holds nan"),
+    ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', "ud83d"),
+    # What is no table as it was named.
+    ("x.csv", "text;label\na;yes\n", "--delimiter=';'"),
+    ("x.csv", '"text";"label"\n"a";"yes"\n', "--delimiter=';'"),
+    ("x.csv", "text\tlabel\na\tyes\n", r"--delimiter=\$'\\t'"),
+    ("x.tsv", "text,label\na,yes\n", "--delimiter=','"),
+    ("x.csv", "text,label\na\0b,yes\n", "line 2: .*NUL"),
+    ("x.tsv", "text\tlabel\na\0b\tyes\n", "line 2: .*NUL"),
+    ("x.xlsx", "PK", "CSV in UTF-8"),
+]
+LABELS = ("no", "yes")
+# With options of reading.
+WRONG_OPTIONS = [
+    ("x.tsv", HEADER + "a\tyes\nb\tmay\n", dict(labels=LABELS), "line 3: .*'may'"),
+    ("x.tsv", HEADER + "a\tpo\u200ds\n", dict(labels=LABELS), r"'po\\u200ds'"),
+    ("x.tsv", HEADER + "a\thigh\n", dict(labels=()), "'high'"),
+    ("x.tsv", HEADER + "a\t1_5\n", dict(labels=()), "'1_5'"),  # Python reads 15.
+    ("x.tsv", "a\tyes\n", dict(header=False), "'text'"),
+    ("x.tsv", "a\tyes\n", dict(header=False, text_a="0", label="2"), "column 2"),
+    ("x.csv", "a;yes\n", dict(header=False, text_a="0", label="1"), "delimiter=';'"),
+]
+
+
+@pytest.mark.parametrize("name, content, options, message", [
+    *((name, content, {}, message) for name, content, message in WRONG), *WRONG_OPTIONS])
+def test_a_wrong_file_is_refused(tmp_path, name, content, options, message):
     with pytest.raises(InputError, match=message):
-        read(tmp_path, name, content)
-
-
-def test_labels_outside_the_set_are_refused(tmp_path):
-    with pytest.raises(InputError,
-                       match=r"line 3: the label 'may' is not one of 'no', 'yes';"):
-        read(tmp_path, "x.tsv", "text\tlabel\na\tyes\nb\tmay\n", labels=("no", "yes"))
-    for label in ("high", "1_5"):  # Python reads the second as 15.
-        with pytest.raises(InputError, match=f"line 2: the label '{label}' is not a num"):
-            read(tmp_path, "x.tsv", f"text\tlabel\na\t{label}\n", labels=())
-
-
-def test_without_a_header_columns_are_numbers(tmp_path):
-    with pytest.raises(InputError, match="a column is a number from 0, not 'text'"):
-        read(tmp_path, "x.tsv", "a\tyes\n", header=False)
-    with pytest.raises(InputError, match="line 1: there is no column 2, only 0 to 1"):
-        read(tmp_path, "x.tsv", "a\tyes\n", header=False, text_a="0", label="2")
+        read(tmp_path, name, content, **options)
 
 
 def test_a_file_that_is_missing_or_damaged_is_refused(tmp_path):
-    with pytest.raises(InputError, match="none.tsv: cannot be opened"):
+    with pytest.raises(InputError, match="none.tsv"):
         custom.read(DataFile(str(tmp_path / "none.tsv"), "text"))
     whole = gzip.compress(b"text\tlabel\n" + b"a\tyes\n" * 9)
     for content in (whole[:-12], b"text\tlabel\n"):
         (tmp_path / "x.tsv.gz").write_bytes(content)
-        with pytest.raises(InputError, match="damaged or cut short"):
+        with pytest.raises(InputError, match="x.tsv.gz"):
             custom.read(DataFile(str(tmp_path / "x.tsv.gz"), "text"))
 
 
@@ -243,21 +237,20 @@ def test_files_are_looked_for_in_the_data_folder(tmp_path):
 
 
 @pytest.mark.parametrize("train, options, message", [
-    (TRAIN, {"labels": ["no", "yes", "no"]}, "--labels has 'no' more than once"),
-    (TRAIN, {"labels": ["no"]}, "the labels are: no; classification needs at least two"),
-    (TRAIN, {"labels": ["no", "yes"], "regression": True},
-     "which --regression does not have"),
-    ("text\tlabel\na\tno\n", {}, "train.tsv: the labels are: no; classification needs"),
-    ("text\tlabel\na\t1\nb\t1.0\n", {}, "'label' holds the label 1 also as 1.0; write"),
-    (None, {"test": "text\na\n"}, "without a training file or a model that .* give --labels"),
+    (TRAIN, {"labels": ["no", "yes", "no"]}, "--labels has 'no'"),
+    (TRAIN, {"labels": ["no"]}, "no; classification"),
+    (TRAIN, {"labels": ["no", "yes"], "regression": True}, "--regression"),
+    ("text\tlabel\na\tno\n", {}, "train.tsv: .*no;"),
+    ("text\tlabel\na\t1\nb\t1.0\n", {}, "'label' .* 1 .*1.0"),
+    (None, {"test": "text\na\n"}, "--labels"),
 ])
 def test_labels_that_cannot_be_are_refused(tmp_path, train, options, message):
     with pytest.raises(InputError, match=message):
         build(tmp_path, train, **options)
 
 
-def test_training_needs_the_column_of_the_label(tmp_path):
-    with pytest.raises(InputError, match="give the column of the label"):
+def test_training_needs_the_column_of_the_label():
+    with pytest.raises(InputError, match="column of the label"):
         custom.build_task({"train": DataFile("train.tsv", "text")})
 
 
@@ -335,30 +328,6 @@ def test_a_real_chinese_set_is_read_whole():
     assert task.labels == ("negative", "positive")
     counts = {split: len(task.read("", split).examples) for split in data}
     assert counts == {"train": 9600, "dev": 1200, "test": 1200}
-
-
-# ---- what is no table as it was named ---------------------------------------
-
-
-@pytest.mark.parametrize("name, content, message", [
-    ("x.csv", "text;label\na;yes\n", "no column 'text'.*add --delimiter=';'"),
-    ("x.csv", '"text";"label"\n"a";"yes"\n', "line 1: not valid CSV.*--delimiter=';'"),
-    ("x.csv", "text\tlabel\na\tyes\n", r"add --delimiter=\$'\\t'"),
-    ("x.tsv", "text,label\na,yes\n", "add --delimiter=','"),
-    ("x.csv", "text,label\na\0b,yes\n", "line 2: character 2 is NUL.*UTF-8"),
-    ("x.tsv", "text\tlabel\na\0b\tyes\n", "line 2: character 2 is NUL"),
-    ("x.jsonl", '{"text": "a", "label": NaN}', "line 1: .*'label' holds nan.*not a lab"),
-    ("x.jsonl", '{"text": "a", "label": -1e999}', "'label' holds -inf"),
-    ("x.xlsx", "PK", "unknown file extension.*save the spreadsheet as CSV in UTF-8")])
-def test_a_table_of_another_kind_is_told_what_it_seems_to_be(
-        tmp_path, name, content, message):
-    with pytest.raises(InputError, match=message):
-        read(tmp_path, name, content)
-
-
-def test_without_a_header_the_delimiter_is_recognized_too(tmp_path):
-    with pytest.raises(InputError, match="no column 1, only 0 to 0; .*delimiter=';'"):
-        read(tmp_path, "x.csv", "a;yes\n", text_a="0", label="1", header=False)
 
 
 @pytest.mark.parametrize("name, content", [
@@ -478,15 +447,6 @@ def test_predictions_have_the_names_of_the_columns(tmp_path, columns, header):
     assert list(row) == header
 
 
-def test_a_missing_name_is_refused(tmp_path):
-    path = tmp_path / "in.tsv"
-    path.write_text("t\nA text.\n")
-    task = custom.build_task({"test": DataFile(str(path), "t", guid="key")},
-                             labels=["x", "y"])
-    with pytest.raises(InputError, match="no column 'key'"):
-        task.read("", "test")
-
-
 # --- inputs of a trained model
 
 @pytest.mark.parametrize("name, content, columns, given", [
@@ -570,23 +530,14 @@ def test_a_label_of_a_model_is_matched_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("name, content, pattern", [
-    ("x.tsv", "text\tlabel\nfine\t\u200b\n", "line 2: there is no label in column"),
-    ("x.csv", 'text,label\nfine,"a\nb"\n',
-     r"line 2: the label 'a\\nb' has a line end, .*; remove it"),
-    ("x.jsonl", '{"text": "fine", "label": "a\\rb"}',
-     r"line 1: the label 'a\\rb' has a line end"),
-    ("x.tsv", "text\tlabel\nfine\t\u00e9\npoor\te\u0301\n",
-     r"x.tsv: the labels 'e\\u0301' and '\\xe9' look the same")])
+    ("x.tsv", "text\tlabel\nfine\t\u200b\n", "line 2: .*label"),
+    ("x.csv", 'text,label\nfine,"a\nb"\n', r"'a\\nb'"),
+    ("x.jsonl", '{"text": "fine", "label": "a\\rb"}', r"'a\\rb'"),
+    ("x.tsv", "text\tlabel\nfine\t\u00e9\npoor\te\u0301\n", r"'e\\u0301' and '\\xe9'")])
 def test_labels_that_nobody_can_tell_are_refused(tmp_path, name, content, pattern):
     with pytest.raises(InputError, match=pattern):
         custom.build_task({"train": DataFile(
             write(tmp_path, name, content), "text", label="label")})
-
-
-def test_the_error_shows_what_cannot_be_seen(tmp_path):
-    with pytest.raises(InputError, match=r"the label 'po\\u200ds' is not one of 'neg'"):
-        read(tmp_path, "x.tsv", "text\tlabel\nfine\tpo\u200ds\n",
-             labels=("neg", "pos"))
 
 
 @pytest.mark.parametrize("mark, labels", [("-1", ("0", "1")), ("?", ())])
@@ -685,40 +636,21 @@ def test_lists_and_columns_of_labels_in_parquet(tmp_path):
 
 
 @pytest.mark.parametrize("columns, message", [
-    ({"words": ["a"], "label": [1]},
-     "x.parquet: there is no column 'text'; the file has 'words', 'label'."),
-    ({"text": ["a"], "stars": [1]},
-     "x.parquet: there is no column 'label'; the file has 'text', 'stars'."),
-    ({"text": ["a", None], "label": [1, 2]},
-     "x.parquet, row 2: the column 'text' holds null, not a text."),
-    ({"text": [b"a"], "label": [1]},
-     "x.parquet, row 1: the column 'text' holds \"b'a'\", not a text."),
-    ({"text": [["a", "b"]], "label": [1]},
-     "x.parquet, row 1: the column 'text' holds [\"a\", \"b\"], not a text."),
-    ({"text": ["a", " "], "label": [1, 1]},
-     "x.parquet, row 2: the text of column 'text' is empty; fill it in, or remove the "
-     "row."),
-    ({"text": [" ", ""], "label": [1, 1]},
-     "x.parquet: 2 row(s) have an empty text (row 1, 2); fill them in, or remove the "
-     "rows."),
-    ({"text": ["a"], "label": [None]},
-     "x.parquet, row 1: there is no label in column 'label'; fill it in, or remove the "
-     "row."),
-    ({"text": ["a"], "label": [float("nan")]},
-     "x.parquet, row 1: the column 'label' holds nan, which is not a label; fill it in, "
-     "or remove the row."),
-    ({"text": ["a"], "label": [datetime.date(2026, 1, 2)]},
-     "x.parquet, row 1: the column 'label' holds \"datetime.date(2026, 1, 2)\", not a "
-     "label."),
-    ({"text": ["a\0"], "label": [1]},
-     "x.parquet, row 1: character 2 of the column 'text' is NUL, which does not occur in "
-     "text; remove it."),
-    ({"text": [], "label": []}, "x.parquet: there is no example in this file"),
+    ({"words": ["a"], "label": [1]}, "'text'; .*'words', 'label'"),
+    ({"text": ["a"], "stars": [1]}, "'label'; .*'text', 'stars'"),
+    ({"text": ["a", None], "label": [1, 2]}, "row 2: .*'text' holds null"),
+    ({"text": [b"a"], "label": [1]}, "row 1: .*'text' holds"),
+    ({"text": ["a", " "], "label": [1, 1]}, "row 2: .*'text'"),
+    ({"text": [" ", ""], "label": [1, 1]}, "row 1, 2"),
+    ({"text": ["a"], "label": [None]}, "row 1: .*'label'"),
+    ({"text": ["a"], "label": [float("nan")]}, "'label' holds nan"),
+    ({"text": ["a"], "label": [datetime.date(2026, 1, 2)]}, "datetime.date"),
+    ({"text": ["a\0"], "label": [1]}, "row 1: .*'text' is NUL"),
+    ({"text": [], "label": []}, "x.parquet"),
 ])
 def test_what_does_not_fit_in_parquet(tmp_path, columns, message):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message):
         custom.read(DataFile(rows_of(tmp_path, columns), "text", label="label"))
-    assert str(error.value).removeprefix(f"{tmp_path}/").startswith(message)
 
 
 def test_inputs_of_parquet(tmp_path):

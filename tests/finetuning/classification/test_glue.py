@@ -177,41 +177,24 @@ def test_the_diagnostic_set_has_labels_only_in_its_full_file(tmp_path, glue_dir)
 
 # --- wrong inputs
 
-def test_the_diagnostic_set_cannot_be_trained_on(glue_dir):
-    with pytest.raises(InputError, match="no train set.*--task_name=mnli"):
+def test_a_missing_file_is_told_with_the_places_looked_at(glue_dir, tmp_path):
+    with pytest.raises(InputError, match="--task_name=mnli"):
         read("ax", glue_dir, "train")
-
-
-def test_a_missing_file_is_told_with_the_places_looked_at(tmp_path):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match="MNLI/dev_matched.tsv nor.*--data_dir"):
         read("mnli", tmp_path, "dev")
-    assert "MNLI/dev_matched.tsv nor" in str(error.value)
-    assert "--data_dir" in str(error.value)
 
 
-@pytest.mark.parametrize("lines, message", [
-    (["text\tlabel", "good\t1"],
-     r"dev.tsv: there is no column 'sentence'; the header has 'text', 'label'\."),
-    (["sentence\tlabel", "good\t1", "bad\tnegative"],
-     r"dev.tsv, line 3: the label 'negative' is not one of '0', '1';"),
-    (["sentence\tlabel", "good\t1", "bad"],
-     r"dev.tsv, line 3: the line has 1 columns, but 2 are needed;"),
-    (["sentence\tsentence\tlabel", "good\tbad\t1"],
-     "2 columns are named 'sentence'"),
-    (["sentence\tlabel"], "there is no example in the dev set of sst-2"),
-    ([""], "there is no example in the dev set of sst-2"),
-])
-def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, lines, message):
+@pytest.mark.parametrize("task, lines, message", [
+    ("sst-2", ["text\tlabel", "good\t1"], "'sentence'; .*'text', 'label'"),
+    ("sst-2", ["sentence\tlabel", "good\t1", "bad\tnegative"], "line 3: .*'negative'"),
+    ("sst-2", ["sentence\tlabel", "good\t1", "bad"], "line 3"),
+    ("sst-2", ["sentence\tsentence\tlabel", "good\tbad\t1"], "'sentence'"),
+    ("sst-2", ["sentence\tlabel"], "dev set"), ("sst-2", [""], "dev set"),
+    *(("sts-b", ["index\tsentence1\tsentence2\tscore", f"0\ta\tb\t{value}"],
+       f"line 2: .*'{value}'") for value in ("high", "nan", ""))])
+def test_a_wrong_file_is_refused(tmp_path, task, lines, message):
     with pytest.raises(InputError, match=message):
-        read("sst-2", write(tmp_path, "dev.tsv", *lines), "dev")
-
-
-@pytest.mark.parametrize("value", ["high", "nan", ""])
-def test_a_score_that_is_no_number_is_refused(tmp_path, value):
-    write(tmp_path, "dev.tsv", "index\tsentence1\tsentence2\tscore",
-          f"0\ta\tb\t{value}")
-    with pytest.raises(InputError, match=f"line 2: the label '{value}' is not a num"):
-        read("sts-b", tmp_path, "dev")
+        read(task, write(tmp_path, "dev.tsv", *lines), "dev")
 
 
 def test_text_that_is_not_utf8_is_refused(tmp_path):

@@ -59,26 +59,15 @@ def test_without_a_header_labels_name_the_columns(tmp_path):
 
 
 @pytest.mark.parametrize("content, label, options, pattern", [
-    ("text,a,b\none,1,2\n", ("a", "b"), {},
-     "x.csv, line 2: column 'b' holds '2', which does not say whether the text has this "
-     "label; write 1 or 0"),
-    ("text,a,b\none,1,\n", ("a", "b"), {}, "line 2: column 'b' holds ''"),
-    ("text,a,b\none,1,1\n", ("a", "c"), {}, "there is no column 'c'"),
-    ("text,a\none,1\ntwo,0\n", "a", {}, "x.csv: column 'a' holds only 0 and 1, but with "
-     "--multi_label the names of labels. Leave --multi_label out, or name the columns"),
-    ("text,a,b\none,1,1\n", ("a", "b"), {"labels": ("a", "d")},
-     "--labels=a,d: the columns of the labels are a, b; give each of them once, or "
-     "leave the flag out"),
-    ('text,topics\none,"late,new"\n', "topics", {"labels": NAMES},
-     "line 2: the label 'new' is not one of 'late', 'dear', 'fine'"),
-    ("text,topics\none,late\n", "topics", {"regression": True},
-     "--regression predicts one number for each text, and --multi_label any number"),
-    ('{"text": "one", "a": null, "b": null}\n', ("a", "b"), {},
-     "x.jsonl, line 1: there is no label in column 'a, b'; fill it in, or remove"),
-    ('{"text": "one", "topics": null}\n', "topics", {"labels": NAMES},
-     "x.jsonl, line 1: there is no label in column 'topics'"),
-    ("text,topics\none,\n", "topics", {}, "the labels are: none; a task "
-     "needs at least one"),
+    ("text,a,b\none,1,2\n", ("a", "b"), {}, "line 2: .*'b' holds '2'"),
+    ("text,a,b\none,1,\n", ("a", "b"), {}, "line 2: .*'b' holds ''"),
+    ("text,a,b\none,1,1\n", ("a", "c"), {}, "'c'"),
+    ("text,a\none,1\ntwo,0\n", "a", {}, "'a' .*--multi_label"),
+    ("text,a,b\none,1,1\n", ("a", "b"), {"labels": ("a", "d")}, "--labels=a,d: .*a, b"),
+    ('text,topics\none,"late,new"\n', "topics", {"labels": NAMES}, "line 2: .*'new'"),
+    ("text,topics\none,late\n", "topics", {"regression": True}, "--regression"),
+    ('{"text": "one", "a": null, "b": null}\n', ("a", "b"), {}, "line 1: .*'a, b'"),
+    ("text,topics\none,\n", "topics", {}, "labels are: none"),
 ])
 def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):
     path = tmp_path / ("x.jsonl" if content[0] == "{" else "x.csv")

@@ -37,14 +37,10 @@ def test_weights_that_are_given_keep_their_ratio():
 
 
 @pytest.mark.parametrize("words, message", [
-    (["yes"], "'yes' does not have the form label=number; give balanced, or a weight"),
-    (["yes=x"], "'yes=x' does not have the form label=number"),
-    (["yes=1", "yes=2"], "has 'yes' more than once"),
-    (["perhaps=2"], "'perhaps' is not one of the labels no, yes, maybe; correct it"),
-    (["yes=0"], "the weight of 'yes' is 0; give a number above 0"),
-    (["yes=inf"], "the weight of 'yes' is inf; give a number")])
+    (["yes"], "'yes'"), (["yes=x"], "'yes=x'"), (["yes=1", "yes=2"], "'yes'"),
+    (["perhaps=2"], "'perhaps'"), (["yes=0"], "'yes' is 0"), (["yes=inf"], "'yes' is inf")])
 def test_wrong_weights_are_refused(words, message):
-    with pytest.raises(InputError, match=f"--class_weights:? ?{message}"):
+    with pytest.raises(InputError, match=f"--class_weights.*{message}"):
         weights.check(weights.parse(words), LABELS)
 
 

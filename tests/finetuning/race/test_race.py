@@ -2,7 +2,6 @@ import functools
 import gzip
 import json
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -194,25 +193,18 @@ def test_examples_go_to_other_processes():
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"article": None}, "'article' is missing or is not text"),
-    ({"article": 3}, "'article' is missing or is not text"),
-    ({"questions": None}, "'questions' is missing or is not a list"),
-    ({"options": None}, "'options' is missing or is not a list of lists"),
-    ({"answers": "AB"}, "'answers' is not a list"),
-    ({"questions": [], "options": [], "answers": []}, "the passage has no question"),
-    ({"options": PASSAGE["options"][:1]}, "there are 2 questions but 1 options"),
-    ({"answers": ["A"]}, "there are 2 questions but 1 answers"),
-    ({"answers": ["A", "E"]}, 'question 2: the answer "E" is not one of A, B, C, D'),
-    ({"answers": ["A", ""]}, 'question 2: the answer "" is not one of A, B, C, D'),
-    ({"answers": ["A", "AB"]}, 'question 2: the answer "AB" is not one of A, B, C, D'),
-    ({"answers": ["A", 1]}, "question 2: the answer 1 is not one of A, B, C, D"),
-    ({"questions": ["a", None]}, "question 2: the question is not text"),
-    ({"options": [["a", "b", "c", "d"], ["a", "b", "c"]]},
-     "question 2: there are 3 options; give 4 texts"),
-    ({"options": [["a", "b", "c", "d"], "abcd"]},
-     "question 2: there are no list of options; give 4 texts"),
-    ({"options": [["a", "b", "c", "d"], ["1", 2, "3", "4"]]},
-     "question 2: option B is 2, which is not text; write it in quotes"),
+    ({"article": None}, "'article'"), ({"article": 3}, "'article'"),
+    ({"questions": None}, "'questions'"), ({"options": None}, "'options'"),
+    ({"answers": "AB"}, "'answers'"),
+    ({"questions": [], "options": [], "answers": []}, "no question"),
+    ({"options": PASSAGE["options"][:1]}, "1 options"),
+    ({"answers": ["A"]}, "1 answers"),
+    *(({"answers": ["A", answer]}, f"question 2: the answer {json.dumps(answer)}")
+      for answer in ("E", "", "AB", 1)),
+    ({"questions": ["a", None]}, "question 2"),
+    ({"options": [["a", "b", "c", "d"], ["a", "b", "c"]]}, "question 2: there are 3"),
+    ({"options": [["a", "b", "c", "d"], "abcd"]}, "question 2"),
+    ({"options": [["a", "b", "c", "d"], ["1", 2, "3", "4"]]}, "question 2: option B"),
 ])
 def test_a_wrong_passage_is_named(tmp_path, changes, message):
     folder = write(tmp_path, passage(id="a"), passage(**changes))
@@ -223,15 +215,12 @@ def test_a_wrong_passage_is_named(tmp_path, changes, message):
 
 
 @pytest.mark.parametrize("name, text, message", [
-    ("1.txt", '{\n "article": "a",\n "questions": [}',
-     r"1\.txt, line 3: not JSON \(Expecting"),
-    ("all.txt", f"{json.dumps(PASSAGE)}\n\n{{'article': 1}}\n",
-     r"all\.txt, line 3: not JSON .*on one"),
-    ("1.txt", "[1]", r"1\.txt: the passage is not a JSON object"),
+    ("1.txt", '{\n "article": "a",\n "questions": [}', r"1\.txt, line 3"),
+    ("all.txt", f"{json.dumps(PASSAGE)}\n\n{{'article': 1}}\n", r"all\.txt, line 3"),
+    ("1.txt", "[1]", r"1\.txt"), ("all.txt", "\n", "all.txt"),
     ("all.txt", f"{json.dumps(PASSAGE)}\n{json.dumps(passage(options=None))}\n",
-     r"all\.txt, line 2: 'options' is missing"),
-    ("all.txt", "\n", "all.txt: the file is empty"),
-    ("1.md", "{}", "dev/high: there is no .txt file"),
+     r"all\.txt, line 2: 'options'"),
+    ("1.md", "{}", "dev/high"),
 ])
 def test_a_wrong_file_is_named_with_its_line(tmp_path, name, text, message):
     with pytest.raises(InputError, match=message):
@@ -239,13 +228,12 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path, name, text, message):
 
 
 def test_missing_folders_are_named(tmp_path):
-    with pytest.raises(InputError, match="--data_dir=.*: there is neither a folder"):
+    with pytest.raises(InputError, match="--data_dir"):
         read(tmp_path, "dev")
     write(tmp_path, PASSAGE)
-    with pytest.raises(InputError, match="dev/middle: there is no such folder; check "
-                       "--data_dir, or give --high_only"):
+    with pytest.raises(InputError, match="dev/middle: .*--data_dir.* --high_only"):
         read(tmp_path, "dev")
-    with pytest.raises(InputError, match=r"no such folder; check --data_dir\."):
+    with pytest.raises(InputError, match=r"check --data_dir\."):
         read(tmp_path, "dev", middle_only=True)
 
 
@@ -428,18 +416,14 @@ def test_rows_without_answers_are_to_predict(tmp_path):
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"article": None}, "dev.parquet: there is no column 'article'; the file has"),
-    ({"article": ["a", None, "a"]}, "dev.parquet, row 2: 'article' is missing or is not"),
-    ({"example_id": ["a", "b", "c"]}, "dev.parquet, row 1: the example_id 'a' does not "
-     "begin with middle or high"),
-    ({"article": ["a", "b", "c"]}, "dev.parquet, row 3: the example_id 'high7.txt' is "
-     "also that of a different passage in "),
-    ({"answer": ["A", "E", "B"]}, "dev.parquet, row 2, question 1: the answer \"E\" is "),
-    ({"options": [["a", "b"]] * 3}, "dev.parquet, row 1, question 1: there are 2 options"),
-    ({"example_id": ["high1", "high2", "high3"]}, "dev.parquet: there is no question of "
-     "the level middle; give --high_only to use only the other level."),
+    ({"article": None}, "'article'"), ({"article": ["a", None, "a"]}, "row 2: 'article'"),
+    ({"example_id": ["a", "b", "c"]}, "row 1: the example_id 'a'"),
+    ({"article": ["a", "b", "c"]}, "row 3: the example_id 'high7.txt'"),
+    ({"answer": ["A", "E", "B"]}, 'row 2, question 1: the answer "E"'),
+    ({"options": [["a", "b"]] * 3}, "row 1, question 1: there are 2 options"),
+    ({"example_id": ["high1", "high2", "high3"]}, "--high_only"),
 ])
 def test_rows_that_do_not_fit(tmp_path, changes, message):
     where = write_rows(tmp_path, **changes)
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=f"dev.parquet.*{message}"):
         RaceTask().read(where, "dev")

@@ -413,10 +413,8 @@ def test_chinese_answers_are_found_again_by_the_whole_vocabulary():
 
 
 @pytest.mark.parametrize("sizes, message", [
-    ((20, 8, 17), "--max_seq_length=20 leaves no room.*at least 21"),
-    ((384, 0, 64), "--doc_stride=0 is not positive"),
-    ((384, 128, 0), "--max_query_length=0 is not positive"),
-])
+    ((20, 8, 17), "--max_seq_length=20.* 21"), ((384, 0, 64), "--doc_stride=0"),
+    ((384, 128, 0), "--max_query_length=0")])
 def test_windows_without_room_are_told(sizes, message):
     with pytest.raises(InputError, match=message):
         SquadTask(False, *sizes)

@@ -328,40 +328,33 @@ WRONG = {
                            "none of them is a tag"),
     "NUL": ("a\0 O\n", {}, "line 1: character 2 is NUL"),
 }
-WRONG_CONLLU = {
-    "columns": ("1\ta\n", "line 1: the line has 2 columns, but CoNLL-U has 10"),
-    "ID": (CONLLU.replace("\n5\t", "\nv\t"), "line 8: the ID 'v' is not that of a"),
-    "order": (CONLLU.replace("\n5\t", "\n6\t"), "line 8: the ID is 6, but 5 is next"),
-    "token": (CONLLU.replace("6-7\t", "5-7\t"), "line 9: the token 5-7 does not begin"),
-    "cut": (CONLLU[:CONLLU.index("7\tn't")], "the sentence ends without word 7"),
-    "form": (CONLLU.replace("Nord\t", "\t"), r"line 7: the word \(FORM\) is missing"),
-}
-WRONG_JSON = {
-    "no text": ({"entities": []}, "line 1: there is no 'text'"),
-    "no entities": ({"text": "a"}, "line 1: there are neither 'entities' nor"),
-    "beyond": ({"text": "ab", "entities": [[0, 3, "X"]]}, "is not in the text of 2 "),
-    "bytes": ({"text": "é ab", "entities": [
-        {"start": 1, "end": 3, "type": "X", "text": "ab"}]}, "count characters"),
-    "no type": ({"text": "ab", "entities": [[0, 1]]}, "lacks start and end"),
-    "true": ({"text": "ab", "entities": [[False, True, "X"]]}, "lacks start and end"),
-    "overlap": ({"text": "a b", "entities": [[0, 3, "X"], [2, 3, "Y"]]},
-                "two entities share the word 'b'"),
-    "blank": ({"text": " ", "entities": []}, "there is no word"),
-    "tags": ({"words": ["a"], "tags": []}, r"words and tags differ in number \(1 and 0\)"),
-    "words": ({"words": [1], "tags": ["X"]}, "'words' is not a list of texts"),
-    "line end": ({"words": ["a\nb"], "tags": ["X"]}, "neither tab nor line end"),
-    "type": ({"text": "ab", "entities": [[0, 1, "X\tY"]]}, "lacks start and end"),
-}
+WRONG_CONLLU = [
+    ("1\ta\n", "line 1"), (CONLLU.replace("\n5\t", "\nv\t"), "line 8: the ID 'v'"),
+    (CONLLU.replace("\n5\t", "\n6\t"), "line 8: the ID is 6"),
+    (CONLLU.replace("6-7\t", "5-7\t"), "line 9: the token 5-7"),
+    (CONLLU[:CONLLU.index("7\tn't")], "word 7"),
+    (CONLLU.replace("Nord\t", "\t"), "line 7: .*FORM"),
+]
+WRONG_JSON = [
+    ({"entities": []}, "'text'"), ({"text": "a"}, "'entities'"),
+    ({"text": "ab", "entities": [[0, 3, "X"]]}, "text of 2"),
+    ({"text": "é ab", "entities": [{"start": 1, "end": 3, "type": "X", "text": "ab"}]},
+     "characters"),
+    *(({"text": "ab", "entities": [entity]}, "start and end") for entity in (
+        [0, 1], [False, True, "X"], [0, 1, "X\tY"])),
+    ({"text": "a b", "entities": [[0, 3, "X"], [2, 3, "Y"]]}, "word 'b'"),
+    ({"text": " ", "entities": []}, "no word"), ({"words": ["a"], "tags": []}, "1 and 0"),
+    ({"words": [1], "tags": ["X"]}, "'words'"), ({"words": ["a\nb"], "tags": ["X"]}, "line end"),
+]
 
 
 @pytest.mark.parametrize("name, text, options, pattern", [
     *(("a.conll", text, options, pattern) for text, options, pattern in WRONG.values()),
-    *(("a.conllu", text, {}, pattern) for text, pattern in WRONG_CONLLU.values()),
-    *(("a.jsonl", [row], {}, pattern) for row, pattern in WRONG_JSON.values())])
-def test_wrong_files_are_refused_in_a_sentence(name, text, options, pattern, write):
-    with pytest.raises(InputError, match=pattern) as caught:
+    *(("a.conllu", text, {}, pattern) for text, pattern in WRONG_CONLLU),
+    *(("a.jsonl", [row], {}, f"line 1: .*{pattern}") for row, pattern in WRONG_JSON)])
+def test_wrong_files_are_refused(name, text, options, pattern, write):
+    with pytest.raises(InputError, match=pattern):
         read(write(text, name), **options)
-    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
 
 
 def test_a_file_to_predict_needs_no_tags(write):
@@ -741,22 +734,14 @@ def test_parquet_to_predict_needs_no_tags(rows):
 
 
 @pytest.mark.parametrize("columns, message", [
-    ({"sentence": ["a"]}, "there is no column 'tokens', 'words' or 'text'; the file has "
-     "'sentence'."),
-    ({"tokens": [["a"]], "labels": [[0]]}, "there is no column 'ner_tags', 'tags' or "
-     "'entities'; the file has 'tokens', 'labels'. Name the column of the tags with "
-     "--tag_column."),
-    ({"tokens": [["a", "b"]], "tags": [["N"]]},
-     "row 1: words and tags differ in number (2 and 1); each word needs a tag."),
-    ({"tokens": [["a", None]], "tags": [["N", "N"]]},
-     "row 1: 'tokens' is not a list of texts"),
-    ({"tokens": [["a"], ["b"]], "ner_tags": [["N"], None]},
-     "row 2: there are neither 'entities' nor 'ner_tags'; a row needs text and entities, "
-     "or tokens and tags."),
-    ({"tokens": ["a b"], "tags": [["N"]]}, "row 1: 'tokens' is not a list of texts"),
-])
+    ({"sentence": ["a"]}, "'sentence'"),
+    ({"tokens": [["a"]], "labels": [[0]]}, "'tokens', 'labels'. .*--tag_column"),
+    ({"tokens": [["a", "b"]], "tags": [["N"]]}, "row 1: .*2 and 1"),
+    ({"tokens": [["a", None]], "tags": [["N", "N"]]}, "row 1: 'tokens'"),
+    ({"tokens": [["a"], ["b"]], "ner_tags": [["N"], None]}, "row 2: .*'ner_tags'"),
+    ({"tokens": ["a b"], "tags": [["N"]]}, "row 1: 'tokens'")])
 def test_wrong_columns_of_parquet(rows, columns, message):
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=message):
         read(rows(columns))
 
 
