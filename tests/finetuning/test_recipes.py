@@ -46,12 +46,18 @@ def test_the_rate_follows_the_model(config, rate):
 def test_epochs_and_shares_become_steps():
     required = {field.name: None for field in dataclasses.fields(Settings) if
                 field.default is field.default_factory is dataclasses.MISSING}
-    settings = Settings(**{
-        **required, "run": RunOptions("runs/x", 0, 8), "num_train_epochs": 3.0,
-        "num_warmup_steps": -1, "warmup_proportion": 0.2, "num_evaluations": 10})
-    found = settings.scheduled(100)
+
+
+    def scheduled(examples, num_evaluations):
+        return Settings(**{
+            **required, "run": RunOptions("runs/x", 0, 8), "num_train_epochs": 3.0,
+            "num_warmup_steps": -1, "warmup_proportion": 0.2,
+            "num_evaluations": num_evaluations}).scheduled(examples)
+
+    found = scheduled(100, 10)
     assert (found.run.num_train_steps, found.num_warmup_steps) == (37, 7)
-    assert found.run.save_checkpoints_steps == 4
-    with pytest.raises(InputError, match="2 training examples, --num_train_epochs=3 and "
-                       "--train_batch_size=8 give no training step"):
-        settings.scheduled(2)
+    # More often than there are steps it is not evaluated.
+    assert [scheduled(100, count).run.save_checkpoints_steps for count in (10, 2, 50)] == [
+        4, 19, 1]
+    with pytest.raises(InputError, match="--num_train_epochs=3 .*--train_batch_size=8"):
+        scheduled(2, 10)

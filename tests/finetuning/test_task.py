@@ -13,7 +13,6 @@ from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.course import _padded, fine_tune
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.finetuning.classification.task import classification_spec
-from albert_tf.training.log import read_metrics
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
@@ -83,8 +82,7 @@ class MadeUp(FineTuningTask):
 
     def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
             restart_on_failure=False, random_seed=12345, num_train_epochs=0.0,
-            warmup_proportion=0.0, num_evaluations=0,
-            check_memory=lambda **batches: None, callbacks=(), **kept):
+            warmup_proportion=0.0, check_memory=lambda **batches: None, callbacks=(), **kept):
         """Does what is wanted of "train", "eval" and "predict"."""
         vocabulary = self.folder.parent / "vocab.txt"
         vocabulary.write_text("[PAD]\n")
@@ -100,7 +98,7 @@ class MadeUp(FineTuningTask):
             data={split: f"where {split} is" for split in SETS},
             learning_rate=learning_rate, num_warmup_steps=-1 if warmup_proportion else 1,
             num_train_epochs=num_train_epochs, warmup_proportion=warmup_proportion,
-            num_evaluations=num_evaluations, optimizer="adamw",
+            optimizer="adamw",
             dropout_prob=0.1, options={"made_up": True},
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
             features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
@@ -108,13 +106,6 @@ class MadeUp(FineTuningTask):
             restart_on_failure=restart_on_failure, check_memory=check_memory,
             callbacks=callbacks), self.export)
         return self
-
-
-    def evaluations(self, count):
-        """Trains; returns the steps at which it was evaluated."""
-        self.run("train", "eval", num_evaluations=count)
-        return [row["step"] for row in read_metrics(f"{self.folder}/metrics.jsonl")
-                if row["split"] == "eval"]
 
 
 @pytest.fixture(scope="module", name="whole")
@@ -217,12 +208,6 @@ def test_epochs_and_steps_give_the_same_run(whole, tmp_path):
     assert options_of(task)["num_warmup_steps"] == 1
     tiny_run.assert_equal_tensors(*(tiny_run.stored(
         each.folder, "model.ckpt-4", tiny_run.STATE) for each in (task, whole)))
-    # Evaluated twice by default, and more often than there are steps not at all.
-    assert MadeUp(tmp_path / "often").evaluations(3) == [2, 4]
-    assert MadeUp(tmp_path / "oftener").evaluations(10) == [1, 2, 3, 4]
-    with pytest.raises(InputError, match="8 training examples, --num_train_epochs=0.4 "
-                       "and --train_batch_size=4 give no training step"):
-        MadeUp(tmp_path / "none").run("train", num_train_epochs=0.4)
 
 
 def test_other_training_data_in_a_finished_folder_are_warned_of(whole, caplog):

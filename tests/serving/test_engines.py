@@ -42,6 +42,16 @@ def _folder(kept, tmp_path):
     return pathlib.Path(shutil.copytree(kept, tmp_path / "model"))
 
 
+@pytest.fixture(name="made")
+def _made(folder, monkeypatch):
+    """Gives the kept graph again, as exporting takes seconds; a list, as long as asked."""
+    name, = exports(folder)
+    content, made = (folder / "engines" / name).read_bytes(), []
+    monkeypatch.setattr(
+        portable, "graph", lambda *args: made.append(1) or content)
+    return made
+
+
 def exports(folder):
     return sorted(path.name for path in (folder / "engines").iterdir())
 
@@ -102,11 +112,7 @@ def test_batches_with_much_padding_are_tensorflows():
     assert suits(0) and suits(2) and not suits(3)
 
 
-def test_an_export_is_made_once_and_for_one_model(folder, monkeypatch):
-    made = []
-    graph = portable.graph
-    monkeypatch.setattr(portable, "graph", lambda *args: made.append(1) or graph(*args))
-
+def test_an_export_is_made_once_and_for_one_model(folder, made):
     def use(name="auto"):
         return engines.use(albert_tf.load(folder), name, str(folder))
 
@@ -130,6 +136,7 @@ def test_an_export_is_made_once_and_for_one_model(folder, monkeypatch):
     assert len(made) == 3
 
 
+@pytest.mark.usefixtures("made")
 def test_a_folder_that_cannot_be_written(folder, tmp_path):
     shutil.rmtree(folder / "engines")
     (folder / "engines").write_text("a user's file")
@@ -232,12 +239,10 @@ def test_an_export_that_fails_is_said(folder, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists() and not (folder / "engines").exists()
 
 
+@pytest.mark.usefixtures("made")
 def test_a_full_disk_and_a_user_without_a_home(folder, tmp_path, monkeypatch):
-    name, = exports(folder)
-    content = (folder / "engines" / name).read_bytes()
     shutil.rmtree(folder / "engines")
     write, full = files.write, [str(folder)]
-    monkeypatch.setattr(portable, "graph", lambda *args: content)
 
     def fails(path, content):
         if path.startswith(tuple(full)):
@@ -299,6 +304,7 @@ def _commands(tmp_path_factory, kept):
         yield results, root
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name,says", [
     ("one", "Engine: TensorFlow, because no export for a faster engine is kept, and making "
      "one takes longer than this answer; --engine=openvino makes it."),

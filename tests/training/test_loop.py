@@ -199,24 +199,19 @@ def _killed(*args):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("digest", ["a", "b"])
-def test_a_different_evaluation_set_starts_a_new_best(digest, copy, data, caplog):
+def test_a_different_evaluation_set_starts_a_new_best(copy, data, caplog):
     go_back_to(copy, 6)
     (copy / "best_metric.json").write_text("2.0")
-    make_run(copy, data, evaluation_set={"dev data": digest}).train()
+    make_run(copy, data, evaluation_set={"dev data": "b"}).train()
     rows = [row["sentence_order_accuracy"] for row in rows_of(copy, "eval")]
-    line = ("The evaluations of this run were on a different set (dev data changed). "
-            "Their scores do not count any more: the next evaluation replaces "
-            "model.ckpt-best, and early stopping counts from there.")
-    assert (line in caplog.text) == (digest == "b")
+    assert "different set (dev data changed)" in caplog.text
     best = json.loads((copy / "best_metric.json").read_text())
-    assert best == (2.0 if digest == "a" else max(rows[2:]))
+    assert best == max(rows[2:])
     assert json.loads((copy / "evaluation_set.json").read_text()) == {
-        "set": {"dev data": digest}, "after_step": 0 if digest == "a" else 6}
-    if digest == "b":
-        step = 9 if rows[2] == best else 12
-        assert_equal_tensors(read_tensors(str(copy / "model.ckpt-best")),
-                             read_tensors(str(copy / f"model.ckpt-{step}")))
+        "set": {"dev data": "b"}, "after_step": 6}
+    step = 9 if rows[2] == best else 12
+    assert_equal_tensors(read_tensors(str(copy / "model.ckpt-best")),
+                         read_tensors(str(copy / f"model.ckpt-{step}")))
 
 
 def test_evaluation_records_are_told_apart(data, tmp_path):
@@ -240,8 +235,7 @@ def test_evaluation_records_are_told_apart(data, tmp_path):
 def test_a_finished_run_keeps_the_best_of_its_own_set(copy, data, caplog):
     before = {path.name: path.read_bytes() for path in copy.glob("*.json")}
     make_run(copy, data, evaluation_set={"dev data": "b"}).train()
-    assert ("were on a different set (dev data changed). model.ckpt-best was chosen on "
-            "that set, and stays." in caplog.text)
+    assert "different set (dev data changed). model.ckpt-best" in caplog.text
     assert before == {path.name: path.read_bytes() for path in copy.glob("*.json")}
 
 
@@ -330,13 +324,10 @@ def test_a_failing_callback_ends_the_run_after_saving(
             raise ConnectionError("no route to the tracker")
 
     events = Events()
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=(
+            f"log_elsewhere .* step {place[0]} .*no route .*{tmp_path}")) as caught:
         make_run(tmp_path, data, callbacks=[log_elsewhere, events],
                  num_train_steps=6).train()
-    assert str(caught.value) == (
-        f"the callback log_elsewhere failed at step {place[0]} (ConnectionError: no "
-        f"route to the tracker). {tmp_path} has a checkpoint of step {place[0]}; correct "
-        "the function or leave it out, and start the run again to continue from there.")
     assert isinstance(caught.value.__cause__, ConnectionError)
     assert events.places()[-1] == place and all(event.metrics for event in events)
     assert checkpoints(tmp_path) == saved
@@ -435,6 +426,7 @@ def test_wrong_callbacks_are_refused_first(callbacks, message, data, tmp_path):
 
 def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     go_back_to(copy, 6)
+    (copy / "best_metric.json").write_text("2.0")
     leftovers = [
         "model.ckpt-9_temp/part-00000-of-00001.index", "checkpoint.tmp12ab",
         "model.ckpt-best_temp12.index", "metrics.jsonl.incomplete-12",
@@ -460,7 +452,10 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     for name in leftovers:
         assert not (copy / name).exists(), name
     assert (copy / "notes_temp.txt").exists()
-    assert "result will match neither" not in caplog.text
+    for warning in "different set", "result will match neither":
+        assert warning not in caplog.text
+    assert (copy / "best_metric.json").read_text() == "2.0"
+    assert json.loads((copy / "evaluation_set.json").read_text())["after_step"] == 0
 
 
 @pytest.mark.long
@@ -523,11 +518,8 @@ def test_finished_run_has_nothing_to_do(copy, data, caplog):
 def test_changed_options_are_named(copy, data, caplog):
     make_run(copy, data, rate=0.2, train_batch_size=16, eval_batch_size=2).train()
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert [w for w in warnings if "when this run started" in w] == [
-        "train_batch_size was 8 when this run started and is 16 now: the result will "
-        "match neither value.",
-        "learning_rate was 0.1 when this run started and is 0.2 now: the result will "
-        "match neither value."]
+    assert [w.partition(" when")[0] for w in warnings if "when this run started" in w] == [
+        "train_batch_size was 8", "learning_rate was 0.1"]
     assert json.loads((copy / "options.json").read_text())["train_batch_size"] == 8
 
 
@@ -700,30 +692,24 @@ def write_weights(folder, data, name, value):
     write_whole(run.checkpoint, str(folder / "model.ckpt-12"))
 
 
-DAMAGED = r"\(its files are damaged, cut short or incomplete\); "
 POOLER = "bert/pooler/dense/kernel"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name, spoil, message", [
-    ("12", lambda folder, data: spoil_data(folder / "model.ckpt-12"),
-     "cannot be restored " + DAMAGED),
-    ("12", lambda *given: write_weights(*given, f"{POOLER}:0", np.nan),
-     f"{POOLER} holds NaN or infinite numbers"),
-    ("12", lambda *given: write_weights(*given, f"{POOLER}/adam_v:0", np.inf),
-     f"{POOLER}/adam_v holds NaN or infinite numbers"),
-], ids=["damage", "weights", "moments"])
-def test_bad_checkpoint_and_the_way_out(name, spoil, message, copy, data):
+@pytest.mark.parametrize("spoil, message", [
+    (lambda folder, data: spoil_data(folder / "model.ckpt-12"), "damaged"),
+    (lambda *given: write_weights(*given, f"{POOLER}:0", np.nan), f"{POOLER} holds NaN"),
+    (lambda *given: write_weights(*given, f"{POOLER}/adam_v:0", np.inf),
+     f"{POOLER}/adam_v holds NaN")], ids=["damage", "weights", "moments"])
+def test_bad_checkpoint_and_the_way_out(spoil, message, copy, data):
     spoil(copy, data)
-    with pytest.raises(InputError, match=f"model.ckpt-{name}: {message}") as caught:
+    with pytest.raises(InputError, match=f"model.ckpt-12: .*{message}.*--resume_from=9"):
         make_run(copy, data, num_train_steps=15).train()
-    assert "model.ckpt-12: " in str(caught.value) and "OpError" not in str(caught.value)
     # What the message says to do.
-    assert "give --resume_from=9 to resume from" in str(caught.value)
     run = make_run(copy, data, train=False, resume_from="9")
     run.evaluate()
     assert run.current_step == 9
-    if name == "12" and "damaged" in message:
+    if message == "damaged":
         run = make_run(copy, data, resume_from="9")
         run.train()
         assert run.current_step == 12
@@ -736,10 +722,8 @@ def test_bad_best_checkpoint_and_the_ways_out(copy, data):
     best = f"{copy}/model.ckpt-best"
     with pytest.raises(InputError) as caught:
         run.evaluate(best=True)
-    assert str(caught.value).startswith(f"{best}: cannot be restored (its files are")
-    assert str(caught.value).endswith(
-        "give --resume_from=12 to resume from the checkpoint of that step, or remove "
-        f"{best}.*, so that the latest checkpoint is used instead.")
+    assert str(caught.value).startswith(f"{best}: cannot be restored")
+    assert "--resume_from=12 " in str(caught.value)
     make_run(copy, data, train=False, resume_from="12").evaluate(best=True)
     for path in copy.glob("model.ckpt-best.*"):
         path.unlink()
@@ -772,11 +756,8 @@ def test_the_best_checkpoint_is_the_way_out_where_there_is_no_other(tmp_path):
 
 def test_another_model_than_that_of_the_run_is_not_sent_to_an_earlier_step(copy, data):
     (copy / "albert_config.json").unlink()  # which would be compared first
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="different shape than in this model") as caught:
         make_run(copy, data, train=False, config=dict(hidden_size=4)).evaluate()
-    assert "a variable in it has a different shape than in this model" in str(
-        caught.value)
-    assert "leave out the flags that change the model" in str(caught.value)
     assert "--resume_from" not in str(caught.value)
 
 
@@ -894,19 +875,6 @@ def test_parts_by_memory(tmp_path, data, monkeypatch, caplog):
     assert run_folder.kept_options(str(tmp_path))["gradient_accumulation_steps"] == 4
     assert line(1e10)[1].endswith(" in 4 parts as before.")
     assert not run_folder.changed_options(str(tmp_path), line(1e10)[0]._all_options)
-
-
-def test_bucket_out_of_reach(monkeypatch):
-    def out_of_reach(*words, **options):
-        raise tf.errors.PermissionDeniedError(None, None, "no credentials\nmore")
-
-    for name in ("makedirs", "glob"):
-        monkeypatch.setattr(tf.io.gfile, name, out_of_reach)
-    with pytest.raises(InputError, match=(
-            "--output_dir: the folder gs://b/x cannot be reached: no credentials; ")):
-        files.make_directory("gs://b/x", "--output_dir")
-    with pytest.raises(InputError, match=r"--input_file: gs://b/\* cannot be reached"):
-        files.expand_patterns("gs://b/*", "--input_file")
 
 
 # ---- divergence ------------------------------------------------------------

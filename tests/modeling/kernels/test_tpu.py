@@ -112,8 +112,11 @@ def test_gradients_are_differences(part):
             ours, differences, atol=2e-8 * max(1, np.abs(differences).max()))
 
 
-@pytest.mark.parametrize("positions", [None, test_packing.POSITIONS])
-@pytest.mark.parametrize("computation", [{}, {"recompute": True}, {"passes": 1}])
+@pytest.mark.parametrize("positions, computation", [
+    (None, {}), (test_packing.POSITIONS, {}), (None, {"passes": 1}),
+    (test_packing.POSITIONS, {"recompute": True}),
+    pytest.param(test_packing.POSITIONS, {"recompute": True, "compiled": True},
+                 marks=pytest.mark.long)])
 def test_a_model_computes_the_same(positions, computation, monkeypatch):
     model = test_packing.with_weights(
         AlbertModel, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -121,7 +124,7 @@ def test_a_model_computes_the_same(positions, computation, monkeypatch):
         model, positions=positions, **computation)
     monkeypatch.setattr(fast, "device_kind", lambda: "TPU")
     ours = test_packing.outputs_and_gradients(
-        model, positions=positions, compiled=True, **computation)
+        model, positions=positions, **computation)
     for mine, value in zip(tf.nest.flatten(ours), tf.nest.flatten(expected)):
         np.testing.assert_allclose(mine, value, rtol=1e-4, atol=2e-5)
 
