@@ -53,8 +53,7 @@ def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
         with pytest.raises(InputError, match=message):
             keep(folder, vocabulary, **changes)
     vocabulary.write_text("[PAD]\nb\n")
-    with pytest.raises(InputError, match=(
-            "vocab.txt is not the vocabulary of the model in .*model, which")):
+    with pytest.raises(InputError, match="vocab.txt .*model, which"):
         keep(folder, vocabulary)
     assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
     assert model_folder.read(str(folder))["flags"] == {"max_seq_length": 9}
@@ -131,7 +130,5 @@ def test_pretraining_goes_on_only_with_records_of_its_vocabulary(folder):
     model_vocabulary.check_records(str(folder), other)  # There is no model yet.
     with_model(folder)
     model_vocabulary.check_records(str(folder), {**kept, "file": "renamed"})
-    with pytest.raises(InputError, match=(
-            r"made with a different vocabulary \(b.model\) than the model in "
-            r".* \(a.model\)")):
+    with pytest.raises(InputError, match=r"\(b.model\) .*\(a.model\)"):
         model_vocabulary.check_records(str(folder), other)

@@ -86,8 +86,7 @@ def test_regression_has_no_probabilities(tmp_path):
 def test_folder_that_exists_is_kept(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes").write_text("the user's")
-    with pytest.raises(InputError, match=(
-            "--export_dir=.*model exists already; choose a new folder")):
+    with pytest.raises(InputError, match="--export_dir=.*model exists"):
         export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["notes"]
 
@@ -95,8 +94,7 @@ def test_folder_that_exists_is_kept(tmp_path):
 def test_a_label_with_a_line_end_is_not_exported(tmp_path):
     """In a file of labels it would be two, and every later one another's."""
     folder = tmp_path / "export"
-    with pytest.raises(InputError, match=r"--export_dir=.*: the label 'a\\nb' has a line "
-                       "end, .*; rename it in the config.json or task.json"):
+    with pytest.raises(InputError, match=r"--export_dir=.*'a\\nb'"):
         export(make(3), None, str(folder), ["a\nb", "c", "d"])
     loaded = dataclasses.replace(
         albert_tf.load(tiny_models.write(tmp_path / "model", "classes")),
@@ -112,8 +110,7 @@ def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
         raise tf.errors.ResourceExhaustedError(None, None, "no room left\nmore")
 
     monkeypatch.setattr(tf.saved_model, "save", fail)
-    with pytest.raises(InputError, match=(
-            r"--export_dir=.*model cannot be written \(no room left\); choose")):
+    with pytest.raises(InputError, match="--export_dir=.*no room left"):
         export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
     assert not list(tmp_path.iterdir())
 
@@ -128,8 +125,7 @@ def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     given = type("Flags", (dict,), {"export_text": True})(export_text=True)
     monkeypatch.setattr(finetuning_flags, "FLAGS", given)
-    with pytest.raises(InputError, match="tensorflow_text, which is not installed.*or "
-                                         "give --noexport_text"):
+    with pytest.raises(InputError, match="--noexport_text"):
         finetuning_flags.check_tensorflow_text()
 
 

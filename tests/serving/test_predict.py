@@ -140,8 +140,7 @@ def test_what_outputs_are_is_read_from_a_config(problem, expected, tmp_path, mod
 
 
 def test_a_problem_that_is_not_known_is_refused(tmp_path, model):
-    with pytest.raises(InputError, match="hf/config.json: problem_type is 'ranking'; it "
-                       "must be regression, single_label_classification, multi_label"):
+    with pytest.raises(InputError, match="hf/config.json: problem_type is 'ranking'"):
         hugging_face(tmp_path, model("classes"), [4.0, 3.0, -1.0], problem_type="ranking")
 
 
@@ -153,12 +152,9 @@ def test_a_model_answers_for_what_it_was_trained_on(tmp_path):
 
     for given in ("It is", {"text": "It is"}):
         assert "label" in predict("single", given, text_b_column=None)
-        with pytest.raises(InputError, match="input 1: 'text_pair' is missing; the "
-                           "model takes text, text_pair. In a line, a tab separates"):
+        with pytest.raises(InputError, match="input 1: 'text_pair' is missing"):
             predict("pairs", given, text_b_column="second")
-    with pytest.raises(InputError, match=(
-            "input 1: there are 2 texts, but the model takes text alone. In a line, a "
-            "tab separates texts; if it is part of a text, replace it by a blank.")):
+    with pytest.raises(InputError, match="input 1: there are 2 texts"):
         predict("single", ("It is", "long"))
     with pytest.raises(InputError, match="there is no input 'text_pair'"):
         predict("single", {"text": "It is", "text_pair": "long"})

@@ -907,9 +907,7 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
 def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30)
-    with pytest.raises(DivergenceError, match=(
-            "the loss or the gradient is not finite at step 7; the last good "
-            f"checkpoint is {copy}/model.ckpt-6; ")):
+    with pytest.raises(DivergenceError, match=f"step 7; .*{copy}/model.ckpt-6"):
         run.train()
     assert checkpoints(copy) == [3, 6]
 
@@ -917,8 +915,7 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
 def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, broken):
     run = make_run(tmp_path / "run", (data[0], None), init_checkpoint=broken)
     run.signals.received = 15
-    with pytest.raises(DivergenceError, match=(
-            "not finite at step 0; there is no checkpoint from before")):
+    with pytest.raises(DivergenceError, match="step 0; there is no checkpoint"):
         run.train()
     assert not list((tmp_path / "run").glob("model.ckpt*"))
 
@@ -928,9 +925,7 @@ def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
     monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
     run = make_run(
         tmp_path / "run", (data[0], None), **HALF, init_checkpoint=broken)
-    with pytest.raises(DivergenceError, match=(
-            "the loss or the gradient is not finite at step 2, although the loss scale "
-            "is down to 1; float16 may not be able to hold this model's numbers")):
+    with pytest.raises(DivergenceError, match="step 2, .*loss scale .* 1; "):
         run.train()
 
 

@@ -279,8 +279,7 @@ def test_the_best_checkpoint_is_chosen_by_any_metric_of_the_task(tmp_path):
             # The lowest error would be the best.
             ({"regression": True}, "mse", "pearson, spearman")):
         task = build(tmp_path, "text\tlabel\na\t1\nb\t2.5\nc\t3\n", **options)
-        with pytest.raises(InputError, match=f"--metric={wrong}: the best checkpoint of "
-                           f"this task can be chosen by {able}; give one of these, or "):
+        with pytest.raises(InputError, match=f"--metric={wrong}: .*{able};"):
             task.chosen_by(wrong)
 
 
@@ -616,9 +615,7 @@ def test_a_label_of_minus_one_is_missing(tmp_path):
     file = DataFile(path, "text", label="label")
     [example] = custom.read(file, labels=["bad", "good"], label_needed=False).examples
     assert example.label is None
-    with pytest.raises(InputError, match=(
-            "x.parquet, row 1: there is no label in column 'label'; fill it in, or "
-            "remove the row.")):
+    with pytest.raises(InputError, match="x.parquet, row 1: .*'label'"):
         custom.read(file, labels=["bad", "good"])
 
 
@@ -661,9 +658,7 @@ def test_inputs_of_parquet(tmp_path):
     assert str(found[1].given) == "the column 'review' holds null, not a text."
     assert found[1].kept == {"id": 8}
     # Without the flag, columns are called as the inputs of the model.
-    with pytest.raises(InputError, match=(
-            "x.parquet: there is no column text, text_pair, question, passage or "
-            "options; the file has 'review', 'title', 'key'. Name .* --text_column")):
+    with pytest.raises(InputError, match="'review', 'title', 'key'.*--text_column"):
         list(custom.inputs(path))
     path = rows_of(tmp_path, {
         "id": ["k", None], "text": ["one", "two"], "text_pair": ["un", None],
@@ -673,11 +668,9 @@ def test_inputs_of_parquet(tmp_path):
 
 
 def test_predictions_are_not_written_as_parquet(tmp_path):
-    with pytest.raises(InputError, match=r"x.parquet: unknown file extension; the name "
-                       r"must end in .tsv, .csv or .jsonl"):
+    with pytest.raises(InputError, match="x.parquet: .* .tsv, .csv or .jsonl"):
         tables.write_predictions(str(tmp_path), {}, [["a"]], str(tmp_path / "x.parquet"))
-    with pytest.raises(InputError, match=r"must end in .parquet, .arrow, .arrows or "
-                       r".feather, or in .tsv, .csv or .jsonl"):
+    with pytest.raises(InputError, match=".parquet, .arrow, .arrows or .feather"):
         tables.format_of("x.xlsx")
 
 

@@ -239,8 +239,7 @@ def test_missing_folders_are_named(tmp_path):
 
 def test_passages_that_may_be_there_twice_are_refused(tmp_path):
     folder = write(tmp_path, PASSAGE, PASSAGE)
-    with pytest.raises(InputError, match=r"2\.txt: the id 'high7.txt' is also the id of "
-                       r"the passage in .*1\.txt"):
+    with pytest.raises(InputError, match=r"2\.txt: the id 'high7.txt' .*1\.txt"):
         read_high(folder)
     write(tmp_path, json.dumps(PASSAGE), names=["all.txt"])
     with pytest.raises(InputError, match="there are all.txt and 2 other .txt files"):

@@ -692,9 +692,7 @@ def test_tags_as_text_and_from_another_column(rows):
     assert read(path)[0].labels == ("O", "B-LOC", "B-PER", "I-LOC")
     task, data = read(path, reading=Reading(tag_column="pos"))
     assert task.labels == ("N", "V") and data.examples[0].tags == ("N", "N", "V")
-    with pytest.raises(InputError, match=(
-            "--tag_column=POS is not a column of .*train.parquet; give one of words, "
-            "tags, pos.")):
+    with pytest.raises(InputError, match="--tag_column=POS .*words, tags, pos"):
         read(path, reading=Reading(tag_column="POS"))
 
 
@@ -705,12 +703,9 @@ def test_numbers_without_names_are_those_of_labels(rows, write, name):
         [dict(zip(columns, row)) for row in zip(*columns.values())], name)
     task, data = read(path, labels=NER["names"])
     assert [s.tags for s in data.examples] == [("B-LOC", "I-LOC", "O"), ("B-PER", "O")]
-    with pytest.raises(InputError, match=(
-            "(row|line) 1: 'ner_tags' holds numbers, which have no names in the file; "
-            "give --labels, the tags in the order of these numbers, from 0.")):
+    with pytest.raises(InputError, match="(row|line) 1: 'ner_tags' .*--labels"):
         read(path)
-    with pytest.raises(InputError, match=(
-            "(row|line) 2: 'ner_tags' holds 3, but --labels names the numbers 0 to 2")):
+    with pytest.raises(InputError, match="(row|line) 2: 'ner_tags' holds 3"):
         read(path, labels=NER["names"][:3])
 
 
