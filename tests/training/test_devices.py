@@ -44,11 +44,8 @@ def test_a_worker_that_is_gone_is_told_from_other_errors():
 
 
 @pytest.mark.parametrize("name, tpu, message", [
-    ("multi_worker_mirrored", None, "needs the environment variable TF_CONFIG"),
-    ("tpu", "foo", "--tpu=foo: there is no such TPU, or it cannot be reached"),
-    ("tpu", "grpc://foo", "--tpu=grpc://foo: nothing answers at that address"),
-    ("tpu", "grpc://no-such-host.invalid:8470", "nothing answers at that address"),
-    ("tpu", "", "--tpu=: there is no such TPU")])
+    ("multi_worker_mirrored", None, "TF_CONFIG"), ("tpu", "foo", "--tpu=foo"),
+    ("tpu", "grpc://foo", "--tpu=grpc://foo"), ("tpu", "", "--tpu=:")])
 def test_machines_that_are_not_there(name, tpu, message, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     # What asks for a name would leave this machine.
@@ -60,15 +57,13 @@ def test_machines_that_are_not_there(name, tpu, message, monkeypatch):
 
 
 @pytest.mark.parametrize("name, options, message", [
-    ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus cannot be combined"),
-    ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "cannot be combined"),
-    ("mirrored", dict(num_gpus=99), "--num_gpus is 99, but TensorFlow sees"),
+    ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus"),
+    ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "--num_virtual_cpus"),
+    ("mirrored", dict(num_gpus=99), "--num_gpus is 99"),
     ("one_device", dict(num_gpus=-1), "--num_gpus is -1"),
-    ("one_device", dict(num_gpus=2), "needs --distribution_strategy=mirrored"),
-    ("multi_worker_mirrored", dict(num_gpus=0), "--num_gpus has no effect with .*"
-     "CUDA_VISIBLE_DEVICES"),
-    ("mirrored", {}, "mirrored trains on GPUs, but TensorFlow sees none .*Install .*"
-     "leave the flag out; --num_virtual_cpus=2")])
+    ("one_device", dict(num_gpus=2), "--distribution_strategy=mirrored"),
+    ("multi_worker_mirrored", dict(num_gpus=0), "--num_gpus .*CUDA_VISIBLE_DEVICES"),
+    ("mirrored", {}, "mirrored .*GPUs.*--num_virtual_cpus=2")])
 def test_wrong_devices(name, options, message):
     with pytest.raises(InputError, match=message):
         devices.make_strategy(name, **options)
