@@ -156,23 +156,6 @@ def test_dropout_follows_its_seed():
     assert not np.allclose(one, still)
 
 
-def test_dropout_rate_zero_drops_nothing():
-    np.testing.assert_array_equal(
-        sequence_output(encoder(), training=True, seed=tf.constant([1, 2])),
-        sequence_output(encoder()))
-
-
-def test_dropout_rate_and_scale():
-    seeds = DropoutSeeds(tf.constant([5, 6]))
-    masks = [seeds.dropout(tf.ones([200, 200]), rate).numpy()
-             for rate in (0.1, 0.1, 0.5)]
-    for mask, rate in zip(masks, (0.1, 0.1, 0.5)):
-        assert np.mean(mask == 0) == pytest.approx(rate, abs=0.01)
-        np.testing.assert_allclose(mask[mask > 0], 1 / (1 - rate), rtol=1e-6)
-    # Each place in the model draws its own units.
-    assert np.mean((masks[0] == 0) & (masks[1] == 0)) == pytest.approx(0.01, abs=0.003)
-
-
 def test_dropout_places_are_the_releases():
     places = []
 
@@ -233,14 +216,6 @@ def test_longest_sequence_and_one_too_long():
     assert encoder()({"input_ids": longest})["sequence_output"].shape == [1, 12, 8]
     with pytest.raises(InputError, match="13 tokens.*max_position_embeddings 12"):
         encoder()({"input_ids": np.ones([1, 13], np.int32)})
-
-
-@pytest.mark.parametrize("name", ["input_mask", "segment_ids"])
-@pytest.mark.parametrize("shape", [(1, 6), (2, 5)])
-def test_inputs_of_another_shape_are_named(name, shape):
-    with pytest.raises(
-            InputError, match=rf"{name}.*\[{shape[0]}, {shape[1]}\].*\[2, 6\]"):
-        encoder()({"input_ids": IDS, name: np.ones(shape, np.int32)})
 
 
 def test_inputs_of_unknown_size():

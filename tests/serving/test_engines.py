@@ -318,6 +318,7 @@ def test_predict_says_which_engine_it_uses(name, says, commands):
     assert not (root / "classes" / "engines").exists()
 
 
+@pytest.mark.long
 def test_an_engine_for_an_export_is_refused(commands):
     results, _ = commands
     results.refused(

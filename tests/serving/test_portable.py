@@ -577,7 +577,6 @@ def _commands(tmp_path_factory):
     small, other = ["--format=tflite", "--precision=int8"], f"--export_dir={root}/other"
     with run_commands("export_model", {
         "small": [model, *small, f"--export_dir={root}/small"],
-        "precision": [model, "--precision=int8", other],
         "precision of another": [model, "--format=openvino", "--precision=int8", other],
         "dtype": [model, *small, "--dtype=bfloat16", other],
         "task": [model, *small, "--task=tag", other],
@@ -600,9 +599,8 @@ def test_the_command(commands):
 
 
 @pytest.mark.parametrize("name,says", [
-    ("precision", "--precision=int8 .*--format"),
-    ("precision of another", "--precision=int8 .*openvino"),
-    ("dtype", "--dtype=bfloat16"), ("task", "task .tag."), ("task of text", "--task=fill-mask"),
+    ("task", "task .tag."), ("task of text", "--task=fill-mask"),
+    ("precision of another", "--precision=int8 .*openvino"), ("dtype", "--dtype=bfloat16"),
     ("length", "--max_seq_length=65"), ("several", "--precision=int8,float32"),
     ("unknown", "--precision=int4"), ("pairs", "--pairs"), ("vocabulary", "bare .*vocabulary")])
 def test_wrong_flags_get_a_sentence(name, says, commands):

@@ -95,26 +95,6 @@ def small_heads(seed=1, size=4):
             "sentence_order_logits": numbers.standard_normal([size, 2]).astype("f")}
 
 
-def test_losses_by_hand():
-    batch, heads = small_batch(), small_heads()
-
-    def nll(logits, labels):
-        probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-        return -np.log(np.take_along_axis(probs, labels[..., None], -1)[..., 0])
-
-    masked = nll(heads["mlm_logits"], batch["masked_lm_ids"])
-    order = nll(heads["sentence_order_logits"], batch["sentence_order_labels"])
-    values = objectives.pretraining_losses(heads, batch)
-    np.testing.assert_allclose(values["masked_lm_example_loss"], masked, rtol=1e-5)
-    np.testing.assert_allclose(values["sentence_order_example_loss"], order, rtol=1e-5)
-    weights = batch["masked_lm_weights"]
-    masked_lm = (weights * masked).sum() / (weights.sum() + 1e-5)
-    assert float(values["masked_lm_loss"]) == pytest.approx(masked_lm, rel=1e-5)
-    assert float(values["sentence_order_loss"]) == pytest.approx(order.mean(), rel=1e-5)
-    assert float(values["total_loss"]) == pytest.approx(
-        masked_lm + order.mean(), rel=1e-5)
-
-
 def test_a_batch_without_predictions_has_loss_zero():
     batch = {**small_batch(), "masked_lm_weights": np.zeros([4, 3], "f")}
     values = objectives.pretraining_losses(small_heads(), batch)
