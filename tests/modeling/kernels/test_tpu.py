@@ -11,7 +11,7 @@ from albert_tf.modeling.encoder import Computation, Encoder
 from albert_tf.modeling.kernels import fast, packing, plain, tpu
 from albert_tf.modeling.kernels.plain import Dropped
 from albert_tf.modeling.pretraining import AlbertForPreTraining
-from tests.modeling.kernels import test_packing
+from tests.modeling.kernels import test_fast, test_packing
 
 BATCH, LENGTH, KEYS, HEADS, DEPTH, WIDTH = 2, 5, 6, 2, 3, 6
 
@@ -104,12 +104,7 @@ def test_equal_to_plain(part, dtype, tolerance):
 @pytest.mark.parametrize("part", PARTS)
 def test_gradients_are_differences(part):
     arrays, function = PARTS[part]
-    theory, expected = tf.test.compute_gradient(
-        lambda *x: function(tpu.TPU, x), [tf.constant(array) for array in arrays],
-        delta=1e-5)
-    for ours, differences in zip(theory, expected):
-        np.testing.assert_allclose(
-            ours, differences, atol=2e-8 * max(1, np.abs(differences).max()))
+    test_fast.check_gradients(lambda x: function(tpu.TPU, x), arrays)
 
 
 @pytest.mark.parametrize("positions, computation", [
