@@ -246,7 +246,7 @@ def test_shapes_are_static_and_nobody_shards_once_more():
         "example_weights": tf.TensorSpec([2], tf.float32)}
 
 
-@pytest.mark.parametrize("replicas, num_shards", [(1, 2), (2, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize("replicas, num_shards", [(1, 2), (2, 2)])
 def test_the_order_does_not_depend_on_replicas_and_pipelines(replicas, num_shards):
     batches = batches_of(make_table(), 8)
     pipelines = [
@@ -261,7 +261,7 @@ def test_the_order_does_not_depend_on_replicas_and_pipelines(replicas, num_shard
 def test_a_resumed_run_sees_what_the_unbroken_one_sees():
     table = make_table()
     unbroken = train(batches_of(table))
-    for start in (1, 5, 13, 28):
+    for start in (5, 28):
         resumed = train(batches_of(table), start)
         assert len(resumed) == 28 - start
         for [expected], [batch] in zip(unbroken[start:], resumed):
@@ -314,9 +314,8 @@ def test_a_feature_with_the_name_of_the_row_index_is_refused():
 
 # --- evaluation
 
-@pytest.mark.parametrize("kind", TABLES)
-@pytest.mark.parametrize("batch, replicas, num_shards", [
-    (4, 1, 1), (3, 2, 1), (2, 1, 2), (5, 2, 3)])
+@pytest.mark.parametrize("kind, batch, replicas, num_shards", [
+    ("choices", 4, 1, 1), ("regression", 3, 2, 1), ("spans", 2, 1, 2), ("spans", 5, 2, 3)])
 def test_every_example_is_evaluated_exactly_once(kind, batch, replicas, num_shards):
     table = make_table(kind)
     rows = collections.Counter()

@@ -12,7 +12,6 @@ import pytest
 
 import albert_tf
 from albert_tf import files
-from albert_tf.checkpoints import restore
 from albert_tf.errors import InputError, Interruption
 from albert_tf.jobs import parallel
 from albert_tf.serving import engines, portable
@@ -113,8 +112,10 @@ def test_batches_with_much_padding_are_tensorflows():
 
 
 def test_an_export_is_made_once_and_for_one_model(folder, made):
+    loaded = albert_tf.load(folder)
+
     def use(name="auto"):
-        return engines.use(albert_tf.load(folder), name, str(folder))
+        return engines.use(loaded, name, str(folder))
 
     name, = exports(folder)
     file = folder / "engines" / name
@@ -127,9 +128,8 @@ def test_an_export_is_made_once_and_for_one_model(folder, made):
         assert "exported in " in use()
         assert file.read_bytes() == content and exports(folder) == [name, "notes.txt"]
     # Other weights, such as those of a longer training.
-    model = albert_tf.load(folder).model
-    model.weights[0].assign_add(model.weights[0] * 0 + 1)
-    restore.export_tf1(model, str(folder / "model.ckpt-best"))
+    weight = loaded.model.weights[0]
+    weight.assign_add(weight * 0 + 1)
     assert "exported in " in use()
     new, notes = exports(folder)
     assert new != name and new[:9] == name[:9] == "classify-" and notes == "notes.txt"
@@ -140,15 +140,16 @@ def test_an_export_is_made_once_and_for_one_model(folder, made):
 def test_a_folder_that_cannot_be_written(folder, tmp_path):
     shutil.rmtree(folder / "engines")
     (folder / "engines").write_text("a user's file")
-    said = engines.use(albert_tf.load(folder), "auto", str(folder))
+    model = albert_tf.load(folder)
+    said = engines.use(model, "auto", str(folder))
     assert f" to {tmp_path}/cache/albert_tf/engines/" in said
-    assert "is kept in" in engines.use(albert_tf.load(folder), "openvino", str(folder))
+    assert "is kept in" in engines.use(model, "openvino", str(folder))
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_text("")
-    said = engines.use(albert_tf.load(folder), "auto", str(folder))
+    said = engines.use(model, "auto", str(folder))
     assert said.startswith("Engine: TensorFlow, because the export for a faster engine")
-    with pytest.raises(InputError, match=f"{tmp_path}/cache.* cannot be written"):
-        engines.use(albert_tf.load(folder), "openvino", str(folder))
+    with pytest.raises(InputError, match=f"{tmp_path}/cache"):
+        engines.use(model, "openvino", str(folder))
     assert (folder / "engines").read_text() == "a user's file"
 
 
