@@ -82,21 +82,12 @@ def test_f1_without_a_positive_is_zero():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_an_empty_set_is_refused(metric):
+def test_an_empty_set_and_other_shapes_are_refused(metric):
     with pytest.raises(InputError, match="empty"):
         compute(metric, np.array([]), np.array([]))
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("predictions, labels", [
-    (PREDICTIONS[:, None], LABELS), (PREDICTIONS[:, None], LABELS[:, None]),
-    (PREDICTIONS[:1], LABELS)])
-def test_predictions_of_another_shape_are_not_broadcast(metric, predictions, labels):
-    if predictions.shape == labels.shape and metric in (
-            "micro_f1", "macro_f1", "exact_match"):
-        pytest.skip("these are also of labels [N, K]")
-    with pytest.raises(ValueError, match=r"both must be \[N\]"):
-        compute(metric, predictions, labels)
+    for predictions in (PREDICTIONS[:, None], PREDICTIONS[:1]):
+        with pytest.raises(ValueError, match=r"both must be \[N\]"):
+            compute(metric, predictions, LABELS)
 
 
 def test_predictions_that_are_no_numbers_are_refused():

@@ -19,7 +19,6 @@ from albert_tf.finetuning.classification.task import Example
 from albert_tf.finetuning.classification.custom import build_task
 from tests.commands import run_commands
 from tests.serving import tiny_models
-from tests.tokenization.test_tokenizer import WP_VOCAB
 
 PASSAGE = "The first text of them was made in 1999,  and it is long. " * 9
 
@@ -404,16 +403,10 @@ def _results(folders, tmp_path_factory):
                 f"--output_file={data}/cut_out.jsonl"],
         "table": [f"--model={reviews}", f"--input_file={data}/reviews.csv",
                   "--id_column=key", f"--output_file={data}/table_out.jsonl"],
-        "no column": [model, f"--input_file={data}/reviews.csv"],
-        "wrong column": [model, f"--input_file={data}/reviews.csv",
-                         "--text_column=text"],
         "nothing": [model],
-        "no vocabulary": [f"--model={bare}", f"--input_file={data}/in.txt"],
         "vocabulary": [f"--model={bare}", f"--spm_model_file={tiny_models.SPM}",
                        f"--input_file={data}/in.txt",
                        f"--output_file={data}/of_bare.jsonl"],
-        "other vocabulary": [f"--model={bare}", f"--vocab_file={WP_VOCAB}",
-                             f"--input_file={data}/in.txt"],
         "itself": [model, f"--input_file={data}/in.txt",
                    f"--output_file={data}/in.txt"],
         "model": [f"--model={bare}", f"--input_file={data}/in.txt",
@@ -476,14 +469,6 @@ def test_a_table_is_read_by_the_columns_of_training(results, model):
 
 def test_wrong_commands_end_in_a_sentence(results):
     results, data = results
-    results.refused("no column", "reviews.csv is a table, .* give --text_column",
-                    loaded=True)
-    results.refused("wrong column", "reviews.csv: there is no column 'text'; the header "
-                    "has 'key', 'review', 'stars'; .* --noheader", loaded=True)
-    results.refused("no vocabulary", "no vocabulary; .* --spm_model_file or --vocab_file",
-                    loaded=True)
-    results.refused("other vocabulary", "wp_vocab.txt has .* tokens, but there are 4000",
-                    loaded=True)
     results.ok("vocabulary")
     assert '"mean": [' in (data / "of_bare.jsonl").read_text()
     results.refused("nothing", "give texts on the command line")

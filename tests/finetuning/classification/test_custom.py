@@ -311,11 +311,6 @@ def test_a_split_that_was_not_given_is_told(tmp_path):
         build(tmp_path, TRAIN).read("", "dev")
 
 
-def test_an_unknown_format_is_a_mistake_of_the_caller(tmp_path):
-    with pytest.raises(ValueError, match="xml"):
-        list(tables.read_rows(write(tmp_path, "x.xml", "x"), "xml"))
-
-
 @pytest.mark.shared
 def test_a_real_chinese_set_is_read_whole():
     folder = SHARED / "data" / "chinese" / "ChnSentiCorp"

@@ -206,13 +206,6 @@ def test_equal_scores_keep_the_order_of_the_windows_and_positions():
     assert best_of(windows, same, same, n_best_size=2) == ["red", "red green"]
 
 
-def test_an_answer_is_not_longer_than_allowed():
-    windows = paragraph_windows((0, 5, range(5)))
-    starts, ends = [log_probs(0, -9, -9, -9, -9)], [log_probs(-9, -8, -1, 0, -9)]
-    assert best_of(windows, starts, ends)[0] == "red green blue cyan"
-    assert best_of(windows, starts, ends, max_answer_length=3)[0] == "red green blue"
-
-
 def test_positions_of_the_question_are_tried_and_fall_out():
     windows = paragraph_windows((0, 2, {0, 1}))
     starts = [log_probs(-3, -4, question=-1)]
