@@ -15,7 +15,6 @@ from absl import logging as absl_logging
 from hypothesis import settings
 
 from albert_tf import pictures
-from tests import crashes
 from tests.helpers import ROOT, SHARED
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -42,8 +41,7 @@ LONG_FILES = (
     "serving/test_saved_model", "golden/test_heads")
 
 
-def pytest_addoption(parser, pluginmanager):
-    pluginmanager.register(crashes)
+def pytest_addoption(parser):
     parser.addoption(
         "--random-order", type=int, metavar="SEED", help="shuffle files, and the tests "
         "of each: none may depend on which others ran before it in its process")
