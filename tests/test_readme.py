@@ -1,14 +1,10 @@
-"""What README, docs and docstrings say is so: commands, examples, the tree of files.
-
-    python -m tests.test_readme         writes the tree of files into docs/CHANGING.md
-"""
+"""What README, docs and docstrings say is so: commands, examples, links, names."""
 
 import collections
 import importlib
 import json
 import re
 import shlex
-import textwrap
 
 import pytest
 
@@ -19,7 +15,6 @@ from tests import peers
 from tests.helpers import ROOT, run_python
 
 README = ROOT / "README.md"
-CHANGING = ROOT / "docs" / "CHANGING.md"  # has the tree of files
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")),
          ROOT / "benchmarks/README.md", ROOT / "benchmarks/NOTES.md"]
 SCRIPTS = sorted(ROOT.glob("*.py"))
@@ -44,6 +39,9 @@ for name, commands in json.load(sys.stdin).items():
             defined = sorted(flags.FLAGS) if (
                 hasattr(module, "FLAGS") or hasattr(module, "main")) else None
             print(json.dumps([name, "", defined]), flush=True)
+            # --help must come at once, and the scripts that create data never load it.
+            if "." not in name and "tensorflow" in sys.modules:
+                print(json.dumps([name, "loads TensorFlow", []]), flush=True)
         except BaseException as error:
             print(json.dumps([name, f"{type(error).__name__}: {error}", []]),
                   flush=True)
@@ -203,56 +201,6 @@ def test_files_that_are_mentioned_exist():
             assert (ROOT / file).exists(), f"{page}: {file}"
 
 
-# ---- the tree --------------------------------------------------------------
-
-
-# The package's folders, in the order of the data's way.
-WAY = ("jobs", "text", "tokenization", "records", "masking", "pretraining_data",
-       "modeling", "modeling/kernels", "training", "checkpoints", "finetuning",
-       *(f"finetuning/{path.parent.name}" for path in sorted(
-           (ROOT / "albert_tf" / "finetuning").glob("*/head.py"))),
-       "features", "serving", "from_python", "cli")
-
-
-def _wrapped(words, indent=" " * 6):
-    return textwrap.wrap(" ".join(words), 88, initial_indent=indent,
-                         subsequent_indent=indent, break_on_hyphens=False)
-
-
-def tree():
-    """Every file, with the sentence of its folder."""
-    folders = collections.defaultdict(list)
-    for path in sorted((ROOT / "albert_tf").rglob("*.py")):
-        name = path.parent.relative_to(ROOT / "albert_tf").as_posix()
-        folders[name].extend([path.name] * (not path.name.startswith("__")))
-    assert sorted(folders) == sorted([".", *WAY]), "WAY lists the folders"
-    lines = [*_wrapped([path.name for path in SCRIPTS], ""),
-             "      scripts, each with a command in its docstring, flags and a short main",
-             "albert_tf/", "      shared modules; any package may import them",
-             *_wrapped(folders["."])]
-    for name in WAY:
-        module = importlib.import_module("albert_tf." + name.replace("/", "."))
-        lines += [f"  {name}/", *_wrapped(module.__doc__.split("\n\n")[0].split()),
-                  *_wrapped(folders[name])]
-    return "\n".join([
-        *lines,
-        "benchmarks/", "      one measurement per file, described in its README.md",
-        "experiments/", "      the paper's tables and figures; comparisons of recipes",
-        "docs/", "      one page per topic",
-        "tests/", "      the same folders; golden/ compares with the original's outputs, "
-        "scripts/ runs", "      whole commands"])
-
-
-def with_tree(text):
-    head, _, end = text.partition("## Files\n\n```text\n")
-    return f"{head}## Files\n\n```text\n{tree()}\n```{end.partition('```')[2]}"
-
-
-def test_tree_names_the_files_there_are():
-    text = CHANGING.read_text(encoding="utf-8")
-    assert text == with_tree(text), "run python -m tests.test_readme to update it"
-
-
 def test_peers_of_formats_are_those_of_their_environments():
     """Versions in the table are the pinned ones, and -k takes each name."""
     rows = re.findall(r"^\| (\S+) (\d[\d.]+)[^|]* \| `(\w+)` \|",
@@ -262,8 +210,3 @@ def test_peers_of_formats_are_those_of_their_environments():
     assert sorted(name for _, _, name in rows) == sorted([*peers.PEERS, "transformers_js"])
     for library, version, _ in rows:
         assert f"{library}=={version}" in pins or f'"{library}": "{version}"' in pins
-
-
-if __name__ == "__main__":
-    CHANGING.write_text(with_tree(CHANGING.read_text(encoding="utf-8")),
-                        encoding="utf-8")
