@@ -87,10 +87,6 @@ flags.DEFINE_string(
     "3:0.5,6:0.25,12:0.25 trains with 3 passes in the first half of the steps and with "
     "12 at the end. Evaluation always uses all passes.")
 flags.DEFINE_string(
-    "random_depth", "",
-    "Minimum and maximum number of passes, such as 4-12: each step draws its number, "
-    "so that the model can be used at any depth in between.")
-flags.DEFINE_string(
     "length_schedule", "",
     "Sequence lengths, each with its share of the steps: 128:0.9,512:0.1 ends at "
     "--max_seq_length=512. --input_file then names the records of each length, "
@@ -151,8 +147,7 @@ _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
 _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 # Written to options.json if they are given.
 _SCHEDULE_FLAGS = (
-    "depth_schedule", "random_depth", "length_schedule", "max_predictions_by_length",
-    "decay_share")
+    "depth_schedule", "length_schedule", "max_predictions_by_length", "decay_share")
 
 
 def _data_options() -> DataOptions:
@@ -163,8 +158,6 @@ def _data_options() -> DataOptions:
 def _use_recipe(config) -> None:
     recipe = PRETRAINING_RECIPES[FLAGS.recipe]
     values = {**recipe.training_for(config), **recipe.slots_at(FLAGS.max_seq_length)}
-    if FLAGS.random_depth:
-        values.pop("depth_schedule", None)
     script.use_recipe(FLAGS.recipe, values, recipe.source)
 
 
@@ -199,7 +192,7 @@ def _check_combinations() -> None:
         checks.say_unused("dynamic_masking", False, "with --objective=permutation")
     checks.say_unused(
         "num_train_steps num_warmup_steps start_warmup_step poly_power decay_share "
-        "depth_schedule random_depth", FLAGS.do_train, "without --do_train")
+        "depth_schedule", FLAGS.do_train, "without --do_train")
     checks.say_unused("eval_batch_size max_eval_steps",
                       FLAGS.do_eval or FLAGS.eval_input_file,
                       "without --do_eval or --eval_input_file")
@@ -418,8 +411,7 @@ def main(argv):
             "published its code. Use --dynamic_masking.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
-    depth = depth_of(config, options.num_train_steps, FLAGS.random_seed,
-                     FLAGS.depth_schedule, FLAGS.random_depth)
+    depth = depth_of(config, options.num_train_steps, FLAGS.depth_schedule)
     masking = _masking_options(predictions)
     data = PretrainingData.open(config, predictions, _data_options())
     teaching = _teaching(config, data)

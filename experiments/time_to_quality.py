@@ -180,7 +180,7 @@ def num_steps(recipe: Recipe, config: AlbertConfig) -> int:
         return max(round(recipe.steps * FLAGS.num_train_steps), 1)
     # Schedules are shares of all steps, so operations grow in proportion to the steps.
     release, own = (
-        math.fsum(map(flops_of_steps(other, FLAGS.num_train_steps, 0, config),
+        math.fsum(map(flops_of_steps(other, FLAGS.num_train_steps, config),
                       range(FLAGS.num_train_steps)))
         for other in (RECIPES["release"], recipe))
     return max(round(FLAGS.num_train_steps * release / own), 1)
@@ -235,14 +235,14 @@ def finetune(name: str, seed: int, task: str) -> dict[str, float]:
         random_seed=seed)
 
 
-def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
+def flops_of_steps(recipe: Recipe, steps: int, config: AlbertConfig
                    ) -> Callable[[int], float]:
     """Returns step → operations of its matrix products (by depth and batch)."""
     given = dict(recipe.flags)
     if "recipe" in given:
         given = {**PRETRAINING_RECIPES[given["recipe"]].training_for(config),
                  "train_batch_size": BATCH_SIZE, **given}
-    depth = depth_of(config, steps, seed, given.get("depth_schedule", ""))
+    depth = depth_of(config, steps, given.get("depth_schedule", ""))
     predicted = RECORDS[recipe.records].max_predictions_per_seq
     # With two streams the layers have a row for each prediction, too.
     rows = LENGTH + predicted * (given.get("objective") == "permutation")
@@ -261,7 +261,7 @@ def result_of(name: str, seed: int, config: AlbertConfig) -> dict[str, Any]:
     rows = runs.rows_of(folder)
     steps = num_steps(recipe, config)
     flops, done, ends = [], 0.0, {row["step"] for row in rows}
-    of_step = flops_of_steps(recipe, steps, seed, config)
+    of_step = flops_of_steps(recipe, steps, config)
     for step in range(rows[-1]["step"]):
         done += of_step(step)
         if step + 1 in ends:

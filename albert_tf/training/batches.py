@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.training.schedules import Schedule
+from albert_tf.training.schedules import Phases
 
 
 class Pipeline(NamedTuple):
@@ -38,7 +38,7 @@ class Batches:
     num_shapes = 1
     num_evaluation_shapes = 0
     # Sequence length by step, if it changes; used to estimate the remaining time.
-    lengths: Optional[Schedule] = None
+    lengths: Optional[Phases] = None
 
     def __init__(self, train_batch_size: int, eval_batch_size: int):
         self.train_batch_size = train_batch_size

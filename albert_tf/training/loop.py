@@ -29,7 +29,7 @@ from albert_tf.training.log import METRICS_FILE, MetricsLog, read_metrics
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task
 from albert_tf.training.options import AUTO, RunOptions, check_batch_sizes
-from albert_tf.training.schedules import Schedule
+from albert_tf.training.schedules import Phases
 from albert_tf.training.steps import Evaluator, Trainer, replica_spec
 
 
@@ -57,7 +57,7 @@ class Run:
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
                  batches: Batches, optimizer=None,
                  task_options: Optional[Mapping[str, Any]] = None,
-                 depth: Optional[Schedule] = None,
+                 depth: Optional[Phases] = None,
                  evaluation_set: Optional[Mapping[str, Any]] = None,
                  callbacks: Iterable[Callback] = ()):
         self.callbacks = checked_callbacks(callbacks)

@@ -16,28 +16,11 @@ import dataclasses
 import itertools
 import math
 import re
-from typing import NamedTuple, Optional, Protocol, Sequence
-
-import numpy as np
+from typing import NamedTuple, Optional, Sequence
 
 from albert_tf import files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-
-# The seeds of random depth are this and the step; dropout and masks have others.
-_DRAWS = 0x44455054
-
-
-class Schedule(Protocol):
-    """A value for each training step."""
-
-    ends: Sequence[int]  # steps at which the mean may change
-
-    def at(self, step: int) -> int:
-        """Returns the value at step `step`, which counts from 0."""
-
-    def mean(self, first: int, end: int) -> float:
-        """Returns the mean over the steps from `first` to `end`, for time estimates."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +68,11 @@ class Phases:
         return cls(tuple(int(phase[1]) for phase in phases), ends)
 
     def at(self, step: int) -> int:
+        """Returns the value at step `step`, which counts from 0."""
         return self.values[bisect.bisect_right(self.ends[:-1], step)]
 
     def mean(self, first: int, end: int) -> float:
+        """Returns the mean over the steps from `first` to `end`, for time estimates."""
         if first >= end:
             return self.at(first)
         bounds = [first, *(min(max(bound, first), end) for bound in self.ends[:-1]),
@@ -96,7 +81,7 @@ class Phases:
             self.values, bounds, bounds[1:])) / (end - first)
 
 
-def mean_product(schedules: Sequence[Schedule], first: int, end: int) -> float:
+def mean_product(schedules: Sequence[Phases], first: int, end: int) -> float:
     """Returns the mean of the schedules' product over the steps `first` to `end`."""
     bounds = sorted({first, max(end, first + 1), *(
         bound for schedule in schedules for bound in schedule.ends
@@ -109,35 +94,6 @@ def mean_product(schedules: Sequence[Schedule], first: int, end: int) -> float:
 # ---- depth -----------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class RandomDepth:
-    """A random number of passes for each step, uniform from `least` to `most`, so that
-    one model can be used at any of these depths."""
-
-    least: int
-    most: int
-    seed: int
-    ends = ()  # The mean never changes.
-
-    @classmethod
-    def parse(cls, text: str, seed: int) -> "RandomDepth":
-        """Parses "least-most", the value of --random_depth."""
-        match = re.fullmatch(r"\s*(\d{1,9})-(\d{1,9})\s*", text)
-        if not match or int(match[1]) > int(match[2]):
-            raise InputError(f"--random_depth={text} cannot be read; give LEAST-MOST "
-                             "passes, such as 4-12.")
-        return cls(int(match[1]), int(match[2]), seed)
-
-    def at(self, step: int) -> int:
-        draw, = np.random.SeedSequence(
-            [_DRAWS, self.seed % 2**64, step]).generate_state(1, np.uint64)
-        return self.least + int(draw) % (self.most - self.least + 1)
-
-    def mean(self, first: int, end: int) -> float:
-        del first, end
-        return (self.least + self.most) / 2
-
-
 def not_shared(config: AlbertConfig) -> str:
     """Returns the kind of block that the layers do not share; "" if they share all."""
     for what, index in (("attention", config.attention_index),
@@ -147,16 +103,12 @@ def not_shared(config: AlbertConfig) -> str:
     return ""
 
 
-def depth_of(config: AlbertConfig, num_steps: int, seed: int, schedule: str = "",
-             random: str = "") -> Optional[Schedule]:
-    """Returns the schedule of --depth_schedule or --random_depth; None uses all layers
-    in every step."""
-    if not schedule and not random:
+def depth_of(config: AlbertConfig, num_steps: int, schedule: str = ""
+             ) -> Optional[Phases]:
+    """Returns the phases of --depth_schedule; None uses all layers in every step."""
+    if not schedule:
         return None
-    if schedule and random:
-        raise InputError(
-            "--depth_schedule and --random_depth cannot be combined; give one of them.")
-    flag = (f"--depth_schedule={schedule}" if schedule else f"--random_depth={random}")
+    flag = f"--depth_schedule={schedule}"
     layers = config.num_hidden_layers
     if what := not_shared(config):
         raise InputError(
@@ -164,18 +116,17 @@ def depth_of(config: AlbertConfig, num_steps: int, seed: int, schedule: str = ""
             f"(num_hidden_groups {config.num_hidden_groups}, parameter_sharing "
             f"'{config.parameter_sharing}'), therefore their number cannot change; "
             "leave the flag out.")
-    depth: Schedule = (Phases.parse(schedule, num_steps, "--depth_schedule") if schedule
-                       else RandomDepth.parse(random, seed))
-    passes = depth.values if schedule else (depth.least, depth.most)
-    wrong = [number for number in passes if not 1 <= number <= layers]
+    depth = Phases.parse(schedule, num_steps, "--depth_schedule")
+    wrong = [number for number in depth.values if not 1 <= number <= layers]
     if wrong:
         raise InputError(f"{flag}: {wrong[0]} passes; the config has "
                          f"num_hidden_layers {layers}; give 1 to {layers}.")
-    if passes[-1] != layers:
+    last = depth.values[-1]
+    if last != layers:
         raise InputError(
-            f"{flag} ends at {passes[-1]} passes, but the trained model uses the "
+            f"{flag} ends at {last} passes, but the trained model uses the "
             f"config's num_hidden_layers {layers}; end at "
-            f"{layers}, or give --config_overrides=num_hidden_layers={passes[-1]}.")
+            f"{layers}, or give --config_overrides=num_hidden_layers={last}.")
     return depth
 
 

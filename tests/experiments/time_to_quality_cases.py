@@ -29,7 +29,7 @@ def _flags(tmp_path):
 
 def operations(name):
     """Of all steps of a recipe."""
-    of_step = flops_of_steps(RECIPES[name], 100, 1, time_to_quality.model_config())
+    of_step = flops_of_steps(RECIPES[name], 100, time_to_quality.model_config())
     return sum(map(of_step, range(100)))
 
 
@@ -52,7 +52,7 @@ def test_a_run_without_steps_has_the_operations_of_the_release(name, layers):
            "--num_train_steps=2000"])
     config = time_to_quality.model_config()
     steps = time_to_quality.num_steps(RECIPES[name], config)
-    of_step = flops_of_steps(RECIPES[name], steps, 1, config)
+    of_step = flops_of_steps(RECIPES[name], steps, config)
     assert sum(map(of_step, range(steps))) == pytest.approx(
         2000 * step_flops(config, 32, 64, 10), rel=1e-3)
 

@@ -276,7 +276,6 @@ EARLY = {
         "=auto cannot be combined with --distribution_strategy=multi_worker_mirrored; "),
     "float16 on a TPU": (dict(tpu="local", dtype="float16"),
                          "--dtype=float16 is for GPUs; give --dtype=bfloat16 on TPUs"),
-    "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
     "depth schedule": (
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
     "files without a length": (

@@ -54,7 +54,6 @@ STEPS = {
     "depth schedule": dict(depth_schedule="2:0.5,4:0.5", dtype="bfloat16"),
     "depth schedule, recompute": dict(
         depth_schedule="3:0.5,4:0.5", recompute="true", dtype="bfloat16"),
-    "random depth": dict(random_depth="2-4", dtype="bfloat16"),
     "two lengths in parts": dict(
         length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
         input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
@@ -121,8 +120,7 @@ def test_pretraining(name, records, tmp_path):
     rows = compiled("run_pretraining", records, flags)
     kinds = [(row["step"], row.get("passes")) for row in rows]
     depths = {"depth schedule": [2, 4], "depth schedule, recompute": [3, 4],
-              "permutation, depth schedule, recompute": [3, 4],
-              "random depth": [2, 3, 4]}.get(name, [None])
+              "permutation, depth schedule, recompute": [3, 4]}.get(name, [None])
     assert set(kinds) - {("evaluate", None)} <= {("train", depth) for depth in depths}
     assert ("evaluate", None) in kinds or "do_eval" not in flags
     parts = flags.get("gradient_accumulation_steps", 1)

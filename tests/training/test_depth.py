@@ -1,4 +1,4 @@
-"""The passes of each step, by a schedule or drawn."""
+"""The passes of each step, by a schedule."""
 
 import collections
 
@@ -6,7 +6,7 @@ import pytest
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.training.schedules import RandomDepth, depth_of
+from albert_tf.training.schedules import depth_of
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 from tests.training.tiny_trainer import Training, assert_close, column
 
@@ -27,7 +27,7 @@ def passes_of(depth, steps=STEPS):
     (" 6:0.333, 12:0.667 ", 10, {6: 3, 12: 7}),
     ("12:0.1,3:0.8,12:1e-1", 10, {12: 2, 3: 8})])
 def test_schedule(text, steps, expected):
-    depth = depth_of(config(), steps, 1, text)
+    depth = depth_of(config(), steps, text)
     assert passes_of(depth, steps) == expected
     # However long a run continues, it ends at full depth.
     assert depth.at(steps - 1) == depth.at(10 * steps) == 12
@@ -36,37 +36,20 @@ def test_schedule(text, steps, expected):
             sum(map(depth.at, range(first, end))) / (end - first))
 
 
-def test_random_depth():
-    depth = depth_of(config(), STEPS, 5, random="4-12")
-    counts = passes_of(depth)
-    assert set(counts) == set(range(4, 13))
-    # 111 of each are expected, with a spread of 10.
-    assert min(counts.values()) > 70 and max(counts.values()) < 155
-    assert depth.mean(0, STEPS) == 8
-    again, other = (
-        [RandomDepth(4, 12, seed).at(step) for step in range(50)] for seed in (5, 6))
-    assert again == [depth.at(step) for step in range(50)] != other
-
-
-@pytest.mark.parametrize("given, message", [
-    *((dict(schedule=text), "cannot be read; give PASSES:SHARE")
+@pytest.mark.parametrize("text, message", [
+    *((text, "cannot be read; give PASSES:SHARE")
       for text in ("12", "3:0.5,", "3:0.5;12:0.5", "-3:0.5,12:0.5", "3:x,12:1",
                    "3.5:0.5,12:0.5", "3:1e,12:1", ":1")),
-    *((dict(schedule=text), "the shares of the steps add up to [0-9.inf-]+; give")
+    *((text, "the shares of the steps add up to [0-9.inf-]+; give")
       for text in ("3:0.5,12:0.6", "3:0.5,12:0.4", "3:0,12:1", "3:-1,12:2",
                    "3:1e999,12:1")),
-    (dict(schedule="3:0.9999,12:0.0001"), "12:0.0001 is less than one step of 1000"),
-    (dict(schedule="0:0.5,12:0.5"), "0 passes; .*num_hidden_layers 12; give 1 to 12"),
-    (dict(schedule="13:0.5,12:0.5"), "13 passes; the config has"),
-    (dict(schedule="12:0.5,6:0.5"), "ends at 6 passes, but .*_layers 12; end"),
-    *((dict(random=text), "cannot be read; give LEAST-MOST")
-      for text in ("4", "12-4", "4-", "a-b", "-4-12")),
-    (dict(random="0-12"), "0 passes"), (dict(random="4-13"), "13 passes"),
-    (dict(random="4-6"), "--random_depth=4-6 ends at 6 passes"),
-    (dict(random="4-12", schedule="12:1"), "cannot be combined")])
-def test_wrong_values(given, message):
+    ("3:0.9999,12:0.0001", "12:0.0001 is less than one step of 1000"),
+    ("0:0.5,12:0.5", "0 passes; .*num_hidden_layers 12; give 1 to 12"),
+    ("13:0.5,12:0.5", "13 passes; the config has"),
+    ("12:0.5,6:0.5", "ends at 6 passes, but .*_layers 12; end")])
+def test_wrong_values(text, message):
     with pytest.raises(InputError, match=message):
-        depth_of(config(), STEPS, 1, **given)
+        depth_of(config(), STEPS, text)
 
 
 @pytest.mark.parametrize("changes, message", [
@@ -75,7 +58,7 @@ def test_wrong_values(given, message):
     (dict(num_hidden_groups=2), r"do not share .* \(num_hidden_groups 2")])
 def test_layers_that_are_not_shared(changes, message):
     with pytest.raises(InputError, match=message):
-        depth_of(config(**changes), STEPS, 1, "3:0.5,12:0.5")
+        depth_of(config(**changes), STEPS, "3:0.5,12:0.5")
 
 
 @pytest.mark.parametrize("layers, expected", [
@@ -85,7 +68,7 @@ def test_recipe_that_grows(layers, expected):
     shape = config(num_hidden_layers=layers)
     values = PRETRAINING_RECIPES["fast"].training_for(shape)
     assert values["depth_schedule"] == expected
-    assert depth_of(shape, STEPS, 1, expected).at(STEPS - 1) == layers
+    assert depth_of(shape, STEPS, expected).at(STEPS - 1) == layers
     assert "depth_schedule" not in PRETRAINING_RECIPES["fast"].training_for(
         config(parameter_sharing="attention"))
 
