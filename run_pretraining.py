@@ -18,7 +18,7 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 import contextlib
 import functools
 import os
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Optional
 
 from absl import flags, logging
 
@@ -34,8 +34,7 @@ from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
 from albert_tf.training.data import DataOptions, PretrainingData
 from albert_tf.training.memory import Sequences
 from albert_tf.training.recipes import PRETRAINING_RECIPES
-from albert_tf.training.schedules import (
-    Stage, by_length, depth_of, parts_of, stages_of)
+from albert_tf.training.schedules import depth_of
 
 FLAGS = flags.FLAGS
 
@@ -86,16 +85,6 @@ flags.DEFINE_string(
     "Numbers of passes through the shared layer, each with its share of the steps: "
     "3:0.5,6:0.25,12:0.25 trains with 3 passes in the first half of the steps and with "
     "12 at the end. Evaluation always uses all passes.")
-flags.DEFINE_string(
-    "length_schedule", "",
-    "Sequence lengths, each with its share of the steps: 128:0.9,512:0.1 ends at "
-    "--max_seq_length=512. --input_file then names the records of each length, "
-    "128:short*.tfrecord,512:long*.tfrecord; files without a length have that of the "
-    "file before. Evaluation uses the last length.")
-flags.DEFINE_string(
-    "max_predictions_by_length", "",
-    "With --length_schedule: maximum number of masked tokens per record of a length "
-    "for which it is not --max_predictions_per_seq, such as 128:20.")
 flags.DEFINE_integer("max_eval_steps", 100,
                      "Maximum number of evaluation batches; 0 uses all.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
@@ -146,8 +135,7 @@ _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
                   "do_whole_word_mask")
 _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 # Written to options.json if they are given.
-_SCHEDULE_FLAGS = (
-    "depth_schedule", "length_schedule", "max_predictions_by_length", "decay_share")
+_SCHEDULE_FLAGS = ("depth_schedule", "decay_share")
 
 
 def _data_options() -> DataOptions:
@@ -161,25 +149,11 @@ def _use_recipe(config) -> None:
     script.use_recipe(FLAGS.recipe, values, recipe.source)
 
 
-def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
-    """Returns length of the records → maximum number of masked tokens."""
-    explicit = by_length(
-        FLAGS.max_predictions_by_length, "--max_predictions_by_length",
-        [stage.length for stage in stages] if FLAGS.length_schedule else [], "128:20")
-    recipe = None if FLAGS["max_predictions_per_seq"].present else (
-        PRETRAINING_RECIPES.get(FLAGS.recipe))
-    return {length: explicit.get(length, (recipe.slots_at(length) if recipe else {}).get(
-        "max_predictions_per_seq", FLAGS.max_predictions_per_seq))
-            for length in (stage.length for stage in stages)}
-
-
 def _check_combinations() -> None:
     """Raises InputError for flags without what they need, and says which of the given
     ones have no effect."""
     checks.check_needs("init_from_group0", cli_flags.init_checkpoint(),
                        "--init_checkpoint")
-    checks.check_needs("max_predictions_by_length", FLAGS.length_schedule,
-                       "--length_schedule")
     if _data_options().drawn_by:
         checks.check_predictions(
             FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
@@ -198,30 +172,21 @@ def _check_combinations() -> None:
                       "without --do_eval or --eval_input_file")
 
 
-def _check_memory(config, options, stages: Sequence[Stage],
-                  predictions: Mapping[int, int]) -> None:
-    def of_length(length):
-        most = predictions[length]
-        # With two streams each prediction has a row of its own in the layers.
-        rows = length + most * (FLAGS.objective == "permutation")
-        return Sequences(rows, predictions=most)
-
-    cli_flags.check_memory(config, options, **{
-        "eval_batch_size": of_length(FLAGS.max_seq_length)
-    } if FLAGS.do_eval or FLAGS.eval_input_file else {})
-    for stage in stages if FLAGS.do_train else []:
-        parts = parts_of(stage.length, max(predictions),
-                         options.step.gradient_accumulation_steps
-                         or options.train_batch_size, options.train_batch_size)
-        cli_flags.check_memory(
-            config, options, rows=options.train_batch_size // parts,
-            train_batch_size=of_length(stage.length))
+def _check_memory(config, options) -> None:
+    most = FLAGS.max_predictions_per_seq
+    # With two streams each prediction has a row of its own in the layers.
+    sequences = Sequences(
+        FLAGS.max_seq_length + most * (FLAGS.objective == "permutation"),
+        predictions=most)
+    used = {"eval_batch_size": FLAGS.do_eval or FLAGS.eval_input_file,
+            "train_batch_size": FLAGS.do_train}
+    cli_flags.check_memory(
+        config, options, **{name: sequences for name in used if used[name]})
 
 
-def _masking_options(predictions: Mapping[int, int]
-                     ) -> Optional[dict[int, MaskingOptions]]:
-    """Returns the options of masks or orders that are drawn during training, by length;
-    None if the records hold masks."""
+def _masking_options() -> Optional[MaskingOptions]:
+    """Returns the options of masks or orders that are drawn during training; None if
+    the records hold masks."""
     drawn_by = _data_options().drawn_by
     if not drawn_by:
         unused = [name for name in (*_MASKING_FLAGS, *_ID_FLAGS) if FLAGS[name].present]
@@ -236,16 +201,15 @@ def _masking_options(predictions: Mapping[int, int]
         raise InputError(
             f"--masked_lm_prob=0 predicts nothing; with {drawn_by} it must be greater "
             "than 0.")
-    options = {length: MaskingOptions(
-        max_predictions_per_seq=most,
+    options = MaskingOptions(
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
         **{name: FLAGS[name].value for name in _MASKING_FLAGS})
-        for length, most in predictions.items()}
-    for length, most in predictions.items():
-        logging.info(
-            "New %s are drawn each time: %d tokens of a sequence of %d, at most "
-            "--max_predictions_per_seq=%d.",
-            "orders" if FLAGS.objective == "permutation" else "masks",
-            options[length].num_to_predict(length), length, most)
+    logging.info(
+        "New %s are drawn each time: %d tokens of a sequence of %d, at most "
+        "--max_predictions_per_seq=%d.",
+        "orders" if FLAGS.objective == "permutation" else "masks",
+        options.num_to_predict(FLAGS.max_seq_length), FLAGS.max_seq_length,
+        options.max_predictions_per_seq)
     return options
 
 
@@ -257,8 +221,7 @@ def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, An
              "max_eval_steps")
     options = {
         **{name: FLAGS[name].value for name in names},
-        "input_files": {info.path: info.num_records for infos in data.train.values()
-                        for info in infos},
+        "input_files": {info.path: info.num_records for info in data.train},
         "eval_input_files": {
             info.path: info.num_records for info in data.evaluation or []}}
     # Write only what differs from the original implementation: folders of earlier
@@ -325,7 +288,7 @@ def _teaching(config, data: PretrainingData):
     heads = {"masked_lm": 1, "sentence_order": 2}
     if data.sentence_objective == "none":
         del heads["sentence_order"]
-    teaching.check(heads, config, max(data.specs))
+    teaching.check(heads, config, data.length)
     teaching.check_records(data.vocabulary)
     return teaching
 
@@ -356,7 +319,7 @@ def _vocabulary(data: PretrainingData, output_dir: str
     if known:
         known = dict(known)
         start = cli_flags.init_checkpoint()
-        records = [info.path for group in data.train.values() for info in group]
+        records = [info.path for info in data.train]
         folders = {output_dir, *map(os.path.dirname, records),
                    *([folder_of(start)] if start else [])}
         path = model_vocabulary.file_of(known, [
@@ -401,10 +364,7 @@ def main(argv):
         checkpoint_of(options.output_dir, best=False, to_train=FLAGS.do_train)
     cli_flags.check_teacher()
     cli_flags.check_init_checkpoint()
-    stages = stages_of(
-        options.num_train_steps, FLAGS.max_seq_length, FLAGS.length_schedule)
-    predictions = _predictions(stages)
-    _check_memory(config, options, stages, predictions)
+    _check_memory(config, options)
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget is not supported: the original implementation never "
@@ -412,8 +372,9 @@ def main(argv):
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
     depth = depth_of(config, options.num_train_steps, FLAGS.depth_schedule)
-    masking = _masking_options(predictions)
-    data = PretrainingData.open(config, predictions, _data_options())
+    masking = _masking_options()
+    data = PretrainingData.open(
+        config, FLAGS.max_predictions_per_seq, _data_options())
     teaching = _teaching(config, data)
     vocabulary, vocabulary_file = (
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
@@ -437,7 +398,7 @@ def main(argv):
         task, optimizer = _build(config, options, data.sentence_objective, teaching)
         run = loop.Run(
             task, config, options,
-            data.batches(options, masking, config, stages, streams, FLAGS.random_seed,
+            data.batches(options, masking, config, streams, FLAGS.random_seed,
                          FLAGS.max_eval_steps),
             optimizer, task_options, depth,
             data.evaluation_set(options.eval_batch_size, FLAGS.max_eval_steps))

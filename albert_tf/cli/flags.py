@@ -102,12 +102,11 @@ def _with_overrides(config: AlbertConfig) -> AlbertConfig:
 
 
 def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
-                 rows: int = 0, **batches: Sequences) -> None:
+                 **batches: Sequences) -> None:
     """Raises InputError if the model, or a batch, does not fit into the memory of this
     machine (training.memory.check_memory).
 
-    `batches` maps the flag of a batch's size to its contents, and needs `options`;
-    `rows` overrides the number of examples in one part of a batch.
+    `batches` maps the flag of a batch's size to its contents, and needs `options`.
     """
     here = not (FLAGS.tpu or FLAGS.tpu_name or FLAGS.use_tpu
                 or FLAGS.distribution_strategy == "tpu" or parallel.has_accelerator())
@@ -118,8 +117,7 @@ def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
             parts = ((options.step.gradient_accumulation_steps or FLAGS[name].value)
                      if name == "train_batch_size" else 1)
             planned[name] = PlannedBatch(
-                FLAGS[name].value, (rows or FLAGS[name].value // parts) // workers,
-                sequences)
+                FLAGS[name].value, FLAGS[name].value // parts // workers, sequences)
     memory.check_memory(config, here and FLAGS.do_train,
                         options.step if options else StepOptions(), planned)
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.training.schedules import Phases
 
 
 class Pipeline(NamedTuple):
@@ -37,8 +36,6 @@ class Batches:
 
     num_shapes = 1
     num_evaluation_shapes = 0
-    # Sequence length by step, if it changes; used to estimate the remaining time.
-    lengths: Optional[Phases] = None
 
     def __init__(self, train_batch_size: int, eval_batch_size: int):
         self.train_batch_size = train_batch_size
@@ -62,12 +59,6 @@ class Batches:
         """Returns the shape of a training step's batch, in 0..num_shapes-1."""
         del step
         return 0
-
-    def parts(self, shape: int, parts: int, replicas: int) -> int:
-        """Returns the number of parts into which each replica splits a batch of this
-        shape, if it splits the largest shape into `parts`."""
-        del shape, replicas
-        return parts
 
     def explain_error(self, error: Exception) -> Optional[InputError]:
         """Returns an error that names file and record if reading a batch failed."""

@@ -5,10 +5,9 @@ Everything is checked before TensorFlow is loaded, so that errors are reported a
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import os
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 from absl import logging
 
@@ -22,7 +21,6 @@ from albert_tf.records import checks
 from albert_tf.records.spec import FeatureSpec, pretraining_spec
 from albert_tf.records.tfrecord import FileInfo
 from albert_tf.training.options import RunOptions
-from albert_tf.training.schedules import Stage, patterns_by_length
 
 
 class DataOptions(NamedTuple):
@@ -34,7 +32,6 @@ class DataOptions(NamedTuple):
     do_train: bool = True
     do_eval: bool = False
     max_seq_length: int = 512
-    length_schedule: str = ""
     sentence_objective: Optional[str] = None
     dynamic_masking: bool = False
     objective: str = "masked"
@@ -55,13 +52,14 @@ class DataOptions(NamedTuple):
 class PretrainingData(NamedTuple):
     """The records for training and evaluation.
 
-        data = PretrainingData.open(config, {512: 20}, DataOptions("data/*.tfrecord"))
-        batches = data.batches(options, None, config, stages, streams=48, seed=1)
+        data = PretrainingData.open(config, 20, DataOptions("data/*.tfrecord"))
+        batches = data.batches(options, None, config, streams=48, seed=1)
 
     Attributes:
-      specs: features read from the training records, by sequence length.
+      length: number of tokens of each sequence.
+      spec: features read from the training records.
       evaluation_spec: features read from the evaluation records.
-      train: checked training files by sequence length; empty without training.
+      train: checked training files; empty without training.
       evaluation: checked evaluation files, or None.
       vocabulary: vocabulary of the records, if it is known.
       sentence_objective: "order", "next" or "none".
@@ -70,9 +68,10 @@ class PretrainingData(NamedTuple):
       objective: "masked" or "permutation".
     """
 
-    specs: Mapping[int, FeatureSpec]
+    length: int
+    spec: FeatureSpec
     evaluation_spec: FeatureSpec
-    train: Mapping[int, Sequence[FileInfo]]
+    train: Sequence[FileInfo]
     evaluation: Optional[Sequence[FileInfo]]
     vocabulary: Optional[dict[str, Any]]
     sentence_objective: str
@@ -80,19 +79,23 @@ class PretrainingData(NamedTuple):
     objective: str = "masked"
 
     @classmethod
-    def open(cls, config: AlbertConfig, predictions: Mapping[int, int],
-             options: DataOptions) -> "PretrainingData":
+    def open(cls, config: AlbertConfig, predictions: int, options: DataOptions
+             ) -> "PretrainingData":
         """Finds and checks all files.
 
-        `predictions` holds the number of masked positions by sequence length.
+        `predictions` is the number of masked positions of a sequence.
         """
-        _check_positions(config, max(predictions), options)
-        last, masked_before = options.max_seq_length, not options.drawn_by
-        specs = {length: _spec(config, length, most, options, masked_before)
-                 for length, most in predictions.items()}
+        length, masked_before = options.max_seq_length, not options.drawn_by
+        if length > config.max_position_embeddings:
+            raise InputError(
+                f"--max_seq_length {length} is over the config's "
+                f"max_position_embeddings {config.max_position_embeddings}; use a "
+                "shorter length.")
+        whole = pretraining_spec(
+            length, predictions, config.vocab_size, config.type_vocab_size)
+        spec = whole if masked_before else checks.unmasked_spec(whole)
         # 1. Find the files and check the outputs, before any content is read.
-        train, evaluation = _paths(options, list(specs))
-        paths = [path for group in train.values() for path in group]
+        paths, evaluation = _paths(options)
         check_run_folder(options.output_dir)
         files.prepare_outputs({"--output_dir": files_of_run(options.output_dir)}, {
             "--eval_input_file": evaluation, "--input_file": paths})
@@ -101,50 +104,44 @@ class PretrainingData(NamedTuple):
         vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
         if vocabulary:
             model_vocabulary.check_records(options.output_dir, vocabulary)
-        evaluation_masked = _masked_evaluation(evaluation, specs[last], options)
-        evaluation_spec = _spec(
-            config, last, predictions[last], options, evaluation_masked)
+        evaluation_masked = _masked_evaluation(evaluation, spec, options)
+        evaluation_spec = whole if evaluation_masked else checks.unmasked_spec(whole)
         with _fitting_recipe(options.recipe):
             # With objective "none" the evaluation records' sentence labels are unused.
             objective = checks.sentence_objective(
                 checks.summaries_of(paths) if options.sentence_objective == "none"
                 else summaries, options.sentence_objective)
         # 3. Check in the first records whether they are masked.
-        groups = [(spec, group, masked) for spec, group, masked in (
+        groups = [(of_group, group, masked) for of_group, group, masked in (
             (evaluation_spec, evaluation, evaluation_masked),
-            *((specs[length], group, masked_before)
-              for length, group in train.items())) if group]
+            (spec, paths, masked_before)) if group]
         with _fitting_recipe(options.recipe):
-            for spec, group, masked in groups:
-                checks.check_masks(group, spec, "" if masked else options.drawn_by)
+            for of_group, group, masked in groups:
+                checks.check_masks(group, of_group, "" if masked else options.drawn_by)
         special_ids = None
-        for spec, group, masked in groups:
+        for of_group, group, masked in groups:
             if not masked:
                 special_ids = SpecialIds(**checks.special_ids(
-                    group, spec, config.vocab_size,
+                    group, of_group, config.vocab_size,
                     (vocabulary or {}).get("special_ids"), {
                         name: getattr(options, name)
                         for name in ("cls_id", "sep_id", "mask_id")},
                     options.drawn_by))
         # 4. Check all records.
         evaluated = checks.check_files(evaluation, evaluation_spec) or None
-        trained = {length: checks.check_files(group, specs[length])
-                   for length, group in train.items()}
+        trained = checks.check_files(paths, spec)
         if options.do_eval and evaluated is None:
             logging.warning(
                 "Evaluating on the files of --input_file, as the original "
                 "implementation does: the metrics say nothing about unseen text. Give "
                 "--eval_input_file to evaluate on other records.")
-            evaluated, evaluation_spec = trained[last], specs[last]
-        for what, group in (
-                *(("Training" + f" at length {length}" * bool(options.length_schedule),
-                   infos) for length, infos in trained.items()),
-                ("Evaluation", evaluated)):
+            evaluated, evaluation_spec = trained, spec
+        for what, group in (("Training", trained), ("Evaluation", evaluated)):
             if group:
                 logging.info("%s: %d records in %d files.", what,
                              sum(info.num_records for info in group), len(group))
-        return cls(specs, evaluation_spec, trained, evaluated, vocabulary, objective,
-                   special_ids, options.objective)
+        return cls(length, spec, evaluation_spec, trained, evaluated, vocabulary,
+                   objective, special_ids, options.objective)
 
     def evaluation_set(self, eval_batch_size: int, max_eval_steps: int
                        ) -> dict[str, Any]:
@@ -159,41 +156,33 @@ class PretrainingData(NamedTuple):
                 total, max_eval_steps * eval_batch_size or total)} if infos else {}
 
     def streams(self, options: RunOptions, num_processes: int) -> Optional[int]:
-        """Returns the number of streams into which each set of training records is
-        split (see run_folder.streams)."""
+        """Returns the number of streams into which the training records are split (see
+        run_folder.streams)."""
         from albert_tf.training import run_folder
 
-        fewest = min(sum(info.num_records for info in infos)
-                     for infos in self.train.values())
         return run_folder.streams(
-            options.output_dir, fewest, options.train_batch_size, num_processes)
+            options.output_dir, sum(info.num_records for info in self.train),
+            options.train_batch_size, num_processes)
 
-    def batches(self, options: RunOptions,
-                masking: Optional[Mapping[int, MaskingOptions]], config: AlbertConfig,
-                stages: Sequence[Stage], streams: Optional[int], seed: int,
+    def batches(self, options: RunOptions, masking: Optional[MaskingOptions],
+                config: AlbertConfig, streams: Optional[int], seed: int,
                 max_eval_steps: int = 0):
         """Returns an input_pipeline.RecordBatches. `masking` holds the options of masks
-        or orders drawn during training, by sequence length; None keeps the records'
-        masks."""
+        or orders drawn during training; None keeps the records' masks."""
         from albert_tf.masking import in_training
         from albert_tf.training import input_pipeline, permutation
 
-        last = stages[-1].length
         drawn = (permutation.Orders if self.objective == "permutation"
                  else in_training.DynamicMasking)
-        maps = {length: masking and self.special_ids and drawn(
-            masking[length], self.special_ids, length, config.vocab_size)
-            for length in self.specs}
-        masks = maps[last] if self.evaluation_spec == self.specs[last] else None
+        random_map = masking and self.special_ids and drawn(
+            masking, self.special_ids, self.length, config.vocab_size)
         return input_pipeline.RecordBatches(
-            self.evaluation_spec, self.train.get(last), self.evaluation,
+            self.spec, self.train, self.evaluation,
             train_batch_size=options.train_batch_size,
             eval_batch_size=options.eval_batch_size, seed=seed,
-            max_eval_steps=max_eval_steps, streams=streams or 1,
-            random_map=masks, stages=stages, sets={
-                length: input_pipeline.RecordSet(
-                    self.specs[length], infos, maps[length])
-                for length, infos in self.train.items()})
+            max_eval_steps=max_eval_steps, streams=streams or 1, random_map=random_map,
+            evaluation_spec=None if self.evaluation_spec == self.spec
+            else self.evaluation_spec)
 
 
 def _digest_of_beginning(path: str) -> str:
@@ -201,42 +190,12 @@ def _digest_of_beginning(path: str) -> str:
         return hashlib.sha256(stream.read(1 << 20)).hexdigest()
 
 
-def _check_positions(config: AlbertConfig, longest: int, options: DataOptions) -> None:
-    """Raises InputError if the longest sequence has more positions than the model."""
-    if longest > config.max_position_embeddings:
-        flag = ("length_schedule" if longest > options.max_seq_length
-                else "max_seq_length")
-        raise InputError(
-            f"--{flag} {getattr(options, flag)} is over the config's "
-            f"max_position_embeddings {config.max_position_embeddings}; use a shorter "
-            "length.")
-
-
-def _spec(config: AlbertConfig, length: int, predictions: int, options: DataOptions,
-          masked: bool) -> FeatureSpec:
-    """Returns the features that are read from records of one sequence length."""
-    spec = pretraining_spec(
-        length, predictions, config.vocab_size, config.type_vocab_size)
-    if length != options.max_seq_length:
-        flag_of = {"max_seq_length": "the length in --input_file",
-                   "max_predictions_per_seq": "--max_predictions_by_length"}
-        spec = FeatureSpec(tuple(
-            dataclasses.replace(feature, set_by=flag_of.get(feature.set_by, ""))
-            for feature in spec.features))
-    return spec if masked else checks.unmasked_spec(spec)
-
-
-def _paths(options: DataOptions, lengths: Sequence[int]
-           ) -> tuple[dict[int, list[str]], list[str]]:
-    """Returns the training files by sequence length, and the evaluation files."""
-    train, evaluation = {}, []
+def _paths(options: DataOptions) -> tuple[list[str], list[str]]:
+    """Returns the training files and the evaluation files."""
+    train, evaluation = [], []
     if options.do_train or not options.eval_input_file:
-        patterns = {options.max_seq_length: options.input_file}
-        if options.length_schedule:
-            patterns = patterns_by_length(options.input_file, "--input_file", lengths)
-        train = {length: files.expand_patterns(
-                     pattern, "--input_file", by_tensorflow=True)
-                 for length, pattern in patterns.items()}
+        train = files.expand_patterns(
+            options.input_file, "--input_file", by_tensorflow=True)
     if options.eval_input_file:
         evaluation = files.expand_patterns(
             options.eval_input_file, "--eval_input_file", by_tensorflow=True)

@@ -36,7 +36,6 @@ from albert_tf.jobs.progress import Progress, duration
 from albert_tf.training import callbacks, run_folder
 from albert_tf.training.log import CURVES_FILE, MetricsLog, draw_curves
 from albert_tf.training.loss_scaling import SMALLEST_SCALE
-from albert_tf.training.schedules import mean_product
 
 Metrics = Mapping[str, float]
 _SECONDS_BETWEEN_COMPILE_LINES = 5.0
@@ -265,7 +264,7 @@ class ProgressLines:
     """Logs a line every few seconds: the current step, the losses, the remaining time.
 
     Tracing, checkpoints and evaluations do not count for the speed. The remaining time
-    includes later checkpoints, evaluations and deeper or longer steps.
+    includes later checkpoints, evaluations and deeper steps.
     """
 
     def __init__(self, run, trainer, finite: FiniteCheck):
@@ -344,15 +343,15 @@ class ProgressLines:
     def seconds_beside(self, of_step: float) -> float:
         """Estimates the seconds that remain beside steps like the current one, which
         takes `of_step` seconds: checkpoints and evaluations, if there was one already,
-        deeper or longer steps, and predictions after training."""
+        deeper steps, and predictions after training."""
         run, options = self._run, self._run.options
         step, end = run.current_step, options.num_train_steps
         checkpoints = -(-end // options.save_checkpoints_steps) - (
             (step - 1) // options.save_checkpoints_steps)
         seconds = checkpoints * _typical(self.checkpoint_seconds)
-        seconds += (end - step) * of_step * (
-            mean_product(run.work, step, end)
-            / mean_product(run.work, step - 1, step) - 1)
+        if run.depth:
+            seconds += (end - step) * of_step * (
+                run.depth.mean(step, end) / run.depth.at(step - 1) - 1)
         # The forward pass takes about a third of a step.
         of_sequence = of_step / 3 / options.train_batch_size
         if self.evaluation_seconds:

@@ -18,7 +18,6 @@ Both kinds of dataset belong to one of num_shards pipelines (one host). They rea
 that records.check_files has checked, in the same order on every host.
 """
 
-import bisect
 import itertools
 import math
 from typing import Mapping, NamedTuple, Optional, Protocol, Sequence
@@ -32,7 +31,6 @@ from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo
 from albert_tf.training.batches import Batches, Pipeline, dataset_options
-from albert_tf.training.schedules import Phases, Stage, parts_of
 
 # Number of files that all streams together read at the same time. It is a constant,
 # because the order of the examples depends on it.
@@ -155,8 +153,8 @@ def _read_part(path, offset, skipped, num_records) -> tf.data.Dataset:
 def training_dataset(
         files: Sequence[FileInfo], spec: FeatureSpec, batch_size: int, seed: int, *,
         start_step: int = 0, replicas: int = 1, shard_index: int = 0,
-        num_shards: int = 1, streams: int = 1, rows_before: int = 0,
-        shuffle_buffer: int = 10_000, random_map: Optional[RandomMap] = None,
+        num_shards: int = 1, streams: int = 1, shuffle_buffer: int = 10_000,
+        random_map: Optional[RandomMap] = None,
 ) -> tf.data.Dataset:
     """Returns endless batches: dicts, name → int32 or float32 [batch_size, ...].
 
@@ -174,8 +172,6 @@ def training_dataset(
         reading records without parsing them.
       streams: number of streams, for example from num_streams; it must divide the rows
         of a step.
-      rows_before: number of examples used before step 0, in earlier stages; a multiple
-        of streams.
       shuffle_buffer: number of records to mix, of all streams together; 0 keeps the
         order of the files and of the records in them, in every epoch.
       random_map: changes each example, differently each time it is read.
@@ -183,12 +179,11 @@ def training_dataset(
     own_rows = batch_size * replicas
     step_rows = own_rows * num_shards
     if (batch_size < 1 or start_step < 0 or shuffle_buffer < 0 or not files
-            or not 0 <= shard_index < num_shards or streams < 1 or step_rows % streams
-            or rows_before % streams):
+            or not 0 <= shard_index < num_shards or streams < 1 or step_rows % streams):
         raise ValueError(
             f"{len(files)} files, batch_size {batch_size}, start_step {start_step}, "
             f"shard {shard_index} of {num_shards}, {streams} streams, shuffle_buffer "
-            f"{shuffle_buffer}, rows_before {rows_before}: out of range.")
+            f"{shuffle_buffer}: out of range.")
     first_row = shard_index * own_rows
     rows = step_rows // streams  # filled by one stream
     # The streams that this host reads, and the rows in them that belong to other hosts.
@@ -196,8 +191,8 @@ def training_dataset(
     others = first_row - begin * rows
 
     serialized = _records_of_streams(
-        files, seed, range(begin, end), streams,
-        rows_before // streams + start_step * rows, rows, shuffle_buffer)
+        files, seed, range(begin, end), streams, start_step * rows, rows,
+        shuffle_buffer)
     if own_rows != (end - begin) * rows:
         serialized = serialized.batch((end - begin) * rows).map(_no_autograph(
             lambda step: step[others:others + own_rows])).unbatch()
@@ -209,7 +204,7 @@ def training_dataset(
             return features
         # The draws depend on the example's number since the first step.
         step, replica = number // replicas, number % replicas
-        first = rows_before + step * step_rows + first_row + replica * batch_size
+        first = step * step_rows + first_row + replica * batch_size
         return random_map(features, draw(
             (seed % 2**64, 0, _TRAINING), first, batch_size, random_map.num_draws))
 
@@ -354,14 +349,6 @@ def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
     return {name: pad(tensor) for name, tensor in batch.items()}
 
 
-class RecordSet(NamedTuple):
-    """Checked files of records of one length, and a random change of the examples."""
-
-    spec: FeatureSpec
-    files: Sequence[FileInfo]
-    random_map: Optional[RandomMap] = None
-
-
 class RecordBatches(Batches):
     """Batches from TFRecords: endless for training, each example once in evaluation.
 
@@ -370,70 +357,42 @@ class RecordBatches(Batches):
                       seed=1)
 
     `train` and `evaluation` are checked files, or None. `max_eval_steps` is the maximum
-    number of batches per replica in an evaluation; 0 evaluates all. For the others see
+    number of batches per replica in an evaluation; 0 evaluates all. `evaluation_spec`
+    is given if the evaluation records have other features than those of training, such
+    as masks; then `random_map` does not change them. For the others see
     training_dataset.
-
-    The sequence length of training changes with `stages`. A stage continues the order
-    of the records where an earlier stage of the same length stopped. `sets` maps
-    lengths to records, in place of `train`.
     """
 
     def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],
                  evaluation: Optional[Sequence[FileInfo]], *, train_batch_size: int,
                  eval_batch_size: int, seed: int, max_eval_steps: int = 0,
                  shuffle_buffer: int = 10_000, streams: int = 1,
-                 random_map: Optional[RandomMap] = None, stages: Sequence[Stage] = (),
-                 sets: Mapping[int, RecordSet] = {}):
+                 random_map: Optional[RandomMap] = None,
+                 evaluation_spec: Optional[FeatureSpec] = None):
         super().__init__(train_batch_size, eval_batch_size)
         self.num_evaluation_shapes = 1 if evaluation else 0
-        self._spec = spec
-        self._evaluation = evaluation or []
+        self._spec, self._evaluation_spec = spec, evaluation_spec or spec
+        self._train, self._evaluation = train or [], evaluation or []
         self._seed = seed
         self._max_eval_steps = max_eval_steps
         self._shuffle_buffer = shuffle_buffer
         self._streams = streams
         self._random_map = random_map
-        self._stages = stages or [Stage(0, 0)]
-        self._sets = sets or dict.fromkeys(
-            {stage.length for stage in self._stages},
-            RecordSet(spec, train or [], random_map))
-        self.num_shapes = len(self._stages)
-        if self.num_shapes > 1:
-            self.lengths = Phases(
-                tuple(stage.length for stage in stages),
-                (*(stage.begin for stage in stages[1:]), stages[-1].begin + 1))
-
-    def shape_of_step(self, step):
-        return bisect.bisect_right(
-            self._stages, step, key=lambda stage: stage.begin) - 1
-
-    def parts(self, shape, parts, replicas):
-        if self.num_shapes == 1:
-            return parts
-        return parts_of(
-            self._stages[shape].length, max(stage.length for stage in self._stages),
-            parts, self.train_batch_size // replicas)
+        self._evaluation_map = None if evaluation_spec else random_map
 
     def training_dataset(self, shape, start_step, pipeline: Pipeline):
-        stage = self._stages[shape]
-        records = self._sets[stage.length]
-        rows_before = self.train_batch_size * sum(
-            after.begin - one.begin for one, after in zip(
-                self._stages[:shape], self._stages[1:])
-            if self._sets[one.length] is records)
         return training_dataset(
-            records.files, records.spec, seed=self._seed,
-            start_step=max(start_step - stage.begin, 0), **pipeline._asdict(),
-            streams=self._streams, rows_before=rows_before,
-            shuffle_buffer=self._shuffle_buffer, random_map=records.random_map)
+            self._train, self._spec, seed=self._seed, start_step=start_step,
+            **pipeline._asdict(), streams=self._streams,
+            shuffle_buffer=self._shuffle_buffer, random_map=self._random_map)
 
     def evaluation_dataset(self, shape, pipeline: Pipeline):
         replicas = pipeline.replicas
         data = evaluation_dataset(
-            self._evaluation, self._spec, pipeline.batch_size,
+            self._evaluation, self._evaluation_spec, pipeline.batch_size,
             max_batches=self._max_eval_steps * replicas or None,
             shard_index=pipeline.shard_index, num_shards=pipeline.num_shards,
-            batches_multiple_of=replicas, random_map=self._random_map)
+            batches_multiple_of=replicas, random_map=self._evaluation_map)
         everything = sum(info.num_records for info in self._evaluation)
         if data.num_examples < everything:
             logging.info("--max_eval_steps leaves %d of %d records out of each "
@@ -441,8 +400,8 @@ class RecordBatches(Batches):
         return data.dataset, data.num_batches // replicas
 
     def explain_error(self, error):
-        for spec, infos in (*((each.spec, each.files) for each in self._sets.values()),
-                            (self._spec, self._evaluation)):
+        for spec, infos in ((self._spec, self._train),
+                            (self._evaluation_spec, self._evaluation)):
             explained = explain_read_error([info.path for info in infos], spec, error)
             if explained:
                 return explained

@@ -64,9 +64,6 @@ class Run:
         self.task, self.config, self.options = task, config, options
         self.batches, self.optimizer = batches, optimizer
         self.depth, self.evaluation_set = depth, dict(evaluation_set or {})
-        # The time of a step is proportional to the product of these.
-        self.work = [schedule for schedule in (self.depth, batches.lengths)
-                     if schedule]
         self.strategy = tf.distribute.get_strategy()
         self.chief = devices.is_chief(self.strategy)
         self.evaluates = batches.num_evaluation_shapes > 0
@@ -117,8 +114,8 @@ class Run:
             def needed(parts):
                 return max(memory.most_memory(
                     kind, self.config, options.step,
-                    rows // self.batches.parts(shape, parts, replicas),
-                    memory.Sequences.of_spec(spec)) for shape, spec in enumerate(specs))
+                    rows // parts,
+                    memory.Sequences.of_spec(spec)) for spec in specs)
 
             free = devices.memory_of_replica(self.strategy)
             parts = memory.fitting_parts(rows, needed, free)
@@ -323,9 +320,6 @@ class _Training:
             run.task, run.optimizer, run.batches.train(run.current_step), options.step,
             self._all("on_step"), run.batches.shape_of_step,
             run.depth.at if run.depth else lambda step: None,
-            lambda shape: run.batches.parts(
-                shape, options.step.gradient_accumulation_steps,
-                run.strategy.num_replicas_in_sync),
             run.scaling, run.computation, self._all("on_parts"),
             self._all("on_compile"),
             options.train_batch_size // run.strategy.num_replicas_in_sync)

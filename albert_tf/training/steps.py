@@ -120,8 +120,6 @@ class Trainer(orbit.StandardTrainer):
         do not tell; 0 if the datasets tell it.
       shape_of_step: step → number of the dataset that its batch comes from.
       passes_of_step: step → number of layers that it runs, None for all.
-      parts_of_shape: shape → number of parts in which each replica computes its batch;
-        by default that of the options.
       scaling: for float16. A step whose loss or gradient is not finite then does not
         change weights and moments, and does not count in the metrics. It still uses its
         step number and its batch, so that the schedule and the data continue as usual.
@@ -132,7 +130,6 @@ class Trainer(orbit.StandardTrainer):
                  on_step: Optional[Callable[[], None]] = None,
                  shape_of_step: Callable[[int], int] = lambda step: 0,
                  passes_of_step: Callable[[int], Optional[int]] = lambda step: None,
-                 parts_of_shape: Optional[Callable[[int], int]] = None,
                  scaling: Optional[LossScaling] = None,
                  computation: Computation = Computation(),
                  on_parts: Callable[[int, int], None] = lambda done, parts: None,
@@ -147,8 +144,6 @@ class Trainer(orbit.StandardTrainer):
         self._on_step, self._on_parts, self._on_compile = on_step, on_parts, on_compile
         self._rows = rows
         self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
-        self._parts_of_shape = parts_of_shape or (
-            lambda shape: options.gradient_accumulation_steps)
         self._begin = (0.0, 0)
         # First step since the start whose loss or gradient is not finite, with float16
         # even at the smallest loss scale; -1 for none.
@@ -191,8 +186,9 @@ class Trainer(orbit.StandardTrainer):
         specs = [shape_key(dataset) for dataset in self.train_dataset]
 
         @functools.cache
-        def loop_of(spec, parts, passes):
+        def loop_of(spec, passes):
             computation = dataclasses.replace(self.computation, passes=passes)
+            parts = self.options.gradient_accumulation_steps
             if self._runs_in_slices(dict(spec).get("input_ids"), parts, passes):
                 return self._step_in_slices(computation, parts)
             step = functools.partial(self.train_step, computation, parts)
@@ -216,8 +212,7 @@ class Trainer(orbit.StandardTrainer):
                 if kind not in compiled:
                     compiled.add(kind)
                     self._on_compile(shape, passes)
-                loop_of(specs[shape], self._parts_of_shape(shape), passes)(
-                    iterators[shape], tf.constant(count))
+                loop_of(specs[shape], passes)(iterators[shape], tf.constant(count))
                 step += count
                 if self._on_step is not None and not self.runs_on_device:
                     self._on_step()

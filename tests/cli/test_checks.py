@@ -82,8 +82,6 @@ REFUSED = {
         (PRETRAINING + "--train_batch_size=2 --init_checkpoint=albert-base-v2",
          NO_FOLDER),
         (PRETRAINING + "--init_from_group0", "--init_from_group0 has an effect only"),
-        (PRETRAINING + "--max_predictions_by_length=128:20",
-         "--max_predictions_by_length"),
         (PRETRAINING + "--dynamic_masking --max_predictions_per_seq=511",
          "--max_predictions_per_seq=511 is more than the 510 tokens"),
         (PRETRAINING + "--objective=permutation --max_predictions_per_seq=511",

@@ -278,22 +278,6 @@ EARLY = {
                          "--dtype=float16 is for GPUs; give --dtype=bfloat16 on TPUs"),
     "depth schedule": (
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
-    "files without a length": (
-        dict(length_schedule="5:0.5,8:0.5"),
-        "--input_file: {data}/train.tfrecord has no length; with"),
-    "files of another length": (
-        dict(length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
-             input_file="5:{data}/train.tfrecord,8:{data}/train.tfrecord"),
-        "train.tfrecord, record 1: .* have 8 values, but the length in --input_file "
-        "says 5"),
-    "files of two vocabularies": (
-        dict(length_schedule="5:0.5,8:0.5", input_file="5:{data}/named/train.tfrecord,"
-             "8:{data}/renamed/train.tfrecord"),
-        "were made with vocabularies of different content"),
-    "positions of a length": (
-        dict(length_schedule="9:0.5,8:0.5",
-             input_file="9:{data}/train.tfrecord,8:{data}/train.tfrecord"),
-        "--length_schedule 9:0.5,8:0.5 is over the config's max_position_embeddings 8"),
     "recipe and objective": (
         dict(recipe="roberta", input_file="{data}/records_next/train.tfrecord"),
         "--recipe=roberta: .*train.tfrecord was made with the sentence objective next, "
@@ -435,10 +419,12 @@ WORKING = {
         eval_input_file="{data}/records_order/masked.tfrecord",
         learning_rate=1e-30, num_train_steps=1, save_checkpoints_steps=1),
     "schedules": dict(
-        recipe="fast", length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
-        num_train_steps=4, save_checkpoints_steps=2,
-        input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
+        recipe="fast", num_train_steps=4, save_checkpoints_steps=2,
         config_overrides="num_hidden_layers=2", gradient_accumulation_steps=4),
+    "short records": dict(
+        input_file="{data}/short.tfrecord", max_seq_length=5, max_predictions_per_seq=2,
+        num_train_steps=2, save_checkpoints_steps=2),
+    "longer records": dict(output_dir="{data}/short records", num_train_steps=4),
     "taught": dict(
         teacher="{data}/unbroken", teacher_hidden_weight=1.0, num_train_steps=2,
         config_overrides="num_hidden_layers=2"),
@@ -550,14 +536,20 @@ def test_a_teacher_is_learned_from(results, data):
     assert options["teacher_hidden_weight"] == 1.0 and options["temperature"] == 2.0
 
 
-def test_lengths_and_a_recipe(results):
+def test_a_recipe(results):
     result = results.ok("schedules")
     assert ("The recipe sets --decay_share=0.3, --depth_schedule=1:0.5,1:0.25,2:0.25."
             in result["log"])
-    assert "Training at length 5: 30 records in 1 files." in result["log"]
     options = json.loads(result["files"]["options.json"])
     assert options["depth_schedule"] == "1:0.5,1:0.25,2:0.25"
-    assert options["max_predictions_by_length"] == "5:2"
+
+
+def test_a_run_resumes_with_records_of_another_length(results, data):
+    results.ok("short records")
+    log = results.ok("longer records")["log"]
+    assert "Resuming at step 2 from" in log
+    assert "max_seq_length was 5 when this run started and is 8 now" in log
+    assert metrics(data / "short records")[-1]["step"] == 4
 
 
 def test_start_that_fails_leaves_nothing(results, data):
@@ -576,45 +568,23 @@ def test_a_mistake_gives_no_traceback():
 # ---- masks drawn while training, the sentence objective of the records -------
 
 
-def assert_killed_ends_as_unbroken(data, tmp_path, kills, seconds, **flags):
-    """SIGKILL at a random moment, up to `seconds` behind a checkpoint, `kills` times.
-    Returns the exit statuses of these starts."""
-    statuses = []
-    for name in ("unbroken", "killed"):
-        folder = tmp_path / name
-        args = arguments(data, output_dir=folder, **flags)
-        for _ in range(kills * (name == "killed")):
-            process = start(args)
-            stop(process, folder, signal.SIGKILL, random.uniform(0, seconds))
-            process.communicate()
-            statuses.append(process.returncode)
-        output = finish(start(args))
-    assert "Resuming at step" in output
-    assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
-    return statuses
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("drawn", [DYNAMIC, PERMUTATION], ids=["masks", "orders"])
 def test_killed_run_of_masks_or_orders_of_its_own_ends_as_the_unbroken_one(
         data, tmp_path, drawn):
-    """Depth grows meanwhile."""
-    assert_killed_ends_as_unbroken(
-        data, tmp_path, 2, 0.3, config_overrides="num_hidden_layers=3",
-        depth_schedule="1:0.4,2:0.3,3:0.3", **drawn)
-
-
-@pytest.mark.slow
-def test_run_of_all_schedules_killed_in_each_phase_ends_as_the_unbroken_one(
-        data, tmp_path):
-    """Each phase has a checkpoint."""
-    statuses = assert_killed_ends_as_unbroken(
-        data, tmp_path, 3, 0.1, save_checkpoints_steps=10,
-        config_overrides="num_hidden_layers=2", depth_schedule="1:0.3,2:0.7",
-        length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
-        input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
-        eval_input_file="{data}/dev.tfrecord")
-    assert statuses == [-signal.SIGKILL] * 3
+    """SIGKILL at a random moment behind a checkpoint, twice. Depth grows meanwhile."""
+    for name, kills in (("unbroken", 0), ("killed", 2)):
+        folder = tmp_path / name
+        args = arguments(
+            data, output_dir=folder, config_overrides="num_hidden_layers=3",
+            depth_schedule="1:0.4,2:0.3,3:0.3", **drawn)
+        for _ in range(kills):
+            process = start(args)
+            stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))
+            process.communicate()
+        output = finish(start(args))
+    assert "Resuming at step" in output
+    assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
 
 
 def test_evaluation_keeps_the_masks_that_its_records_have(results, data):

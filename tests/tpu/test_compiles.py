@@ -54,10 +54,6 @@ STEPS = {
     "depth schedule": dict(depth_schedule="2:0.5,4:0.5", dtype="bfloat16"),
     "depth schedule, recompute": dict(
         depth_schedule="3:0.5,4:0.5", recompute="true", dtype="bfloat16"),
-    "two lengths in parts": dict(
-        length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
-        input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
-        gradient_accumulation_steps=2, dtype="bfloat16"),
     "BERT": dict(albert_config_file="{data}/bert.json", dtype="bfloat16"),
     "groups": dict(albert_config_file="{data}/groups.json", recompute="true"),
     "inner groups": dict(albert_config_file="{data}/inner.json", recompute="true"),
@@ -101,7 +97,6 @@ def _records(tmp_path_factory):
             "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, **changes})
         (folder / f"{name}.json").write_text(config.to_json())
     pretraining.write(folder / "train.tfrecord", tiny_run.examples(30, 1))
-    tiny_run.write_short_records(folder / "short.tfrecord", 30, 3)
     pretraining.write(folder / "dev.tfrecord", tiny_run.examples(9, 2))
     pretraining.write(folder / "unmasked.tfrecord", pretraining.rows_with_words(30, 1))
     classifier.write_models(folder)

@@ -4,17 +4,20 @@ import functools
 import io
 import json
 import logging
+import os
 import pathlib
 import shutil
 import re
 import signal
 import sys
+import time
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from absl import logging as absl_logging
 
 from albert_tf import files
 from albert_tf.checkpoints.folders import (
@@ -23,14 +26,12 @@ from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
-    devices, hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder,
-    slices)
-from albert_tf.training.batches import Pipeline
+    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder,
+    steps)
 from albert_tf.training.data import PretrainingData
-from albert_tf.training.memory import Sequences, most_memory
-from albert_tf.training.options import (
-    AUTO, RunOptions, StepOptions, check_batch_sizes)
-from albert_tf.training.schedules import Phases, Stage
+from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
+from albert_tf.training.schedules import Phases
+from albert_tf.training.stops import StopSignals
 from tests import models, tiny_run
 from tests.helpers import ROOT
 from tests.tiny_run import STATE, assert_equal_tensors, stored
@@ -59,7 +60,7 @@ def _data(tmp_path_factory):
 
 
 def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
-             stages=(), sets=None, evaluation_set=None, callbacks=(), **options):
+             evaluation_set=None, callbacks=(), **options):
     """A run of STEPS steps with a checkpoint every third."""
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
@@ -71,7 +72,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
     batches = input_pipeline.RecordBatches(
         tiny_run.SPEC, train_infos, dev_infos, seed=3,
         train_batch_size=options.train_batch_size,
-        eval_batch_size=options.eval_batch_size, stages=stages, sets=sets or {})
+        eval_batch_size=options.eval_batch_size)
 
     # Also resets the state of Keras, which the tests before may have moved.
     tf_keras.utils.set_random_seed(1)
@@ -319,6 +320,7 @@ def _unevaluated(tmp_path_factory, data, eager):
         patch.setattr(hooks.ProgressLines, "seconds_beside", lambda self, of_step: (
             172800.0 + len(self.checkpoint_seconds) * 86400))
         logging.getLogger("absl").addHandler(handler)
+        absl_logging.set_verbosity(absl_logging.INFO)
         run = make_run(folder, (data[0], None), callbacks=[events], num_train_steps=6)
         assert run.train() is None
         logging.getLogger("absl").removeHandler(handler)
@@ -485,36 +487,6 @@ def test_depth_that_grows(data, tmp_path):
     assert metrics == pytest.approx({name: last[name] for name in metrics})
 
 
-@pytest.mark.long
-def test_lengths_that_change(data, tmp_path, caplog):
-    """Killed in each stage of lengths, depth growing meanwhile, a run ends as the
-    unbroken one; each record is read once in an epoch, whatever comes between."""
-    short = tiny_run.write_short_records(tmp_path / "short", 40, 7)
-    how = dict(
-        config=dict(num_hidden_layers=2),
-        depth=Phases.parse("1:0.6,2:0.4", STEPS, "--depth_schedule"),
-        stages=[Stage(0, 5), Stage(4, 8), Stage(8, 5)],
-        sets={5: input_pipeline.RecordSet(
-            tiny_run.SHORT, check_files([short], tiny_run.SHORT)),
-              8: input_pipeline.RecordSet(tiny_run.SPEC, data[0])})
-    unbroken = make_run(tmp_path / "run", data, **how)
-    unbroken.train()
-    for step in (3, 6, 9):
-        broken = shutil.copytree(tmp_path / "run", tmp_path / str(step))
-        go_back_to(broken, step)
-        make_run(broken, data, **how).train()
-        assert f"Resuming at step {step} from" in caplog.text
-        assert_equal_tensors(
-            stored(broken, "model.ckpt-12"), stored(tmp_path / "run", "model.ckpt-12"))
-    # 40 short ones: 4 x 8 in the first stage and 8 in the last.
-    rows = []
-    for shape, batches in ((0, 4), (2, 2)):
-        dataset = unbroken.batches.training_dataset(shape, 0, Pipeline(8))
-        rows += [row.tobytes() for batch in dataset.take(batches)
-                 for row in batch["input_ids"].numpy()]
-    assert len(rows) == 48 and len(set(rows[:40])) == 40
-
-
 def test_evaluation_that_a_kill_prevented_is_made_up_for(finished, copy, data):
     rows = log.read_metrics(str(copy / "metrics.jsonl"))
     (copy / "metrics.jsonl").write_text(
@@ -664,7 +636,7 @@ def test_time_left_counts_checkpoints_and_evaluations(
         current_step=step, sequences_after=after,
         evaluator=types.SimpleNamespace(num_steps=5), options=RunOptions(
             "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3),
-        work=[depth] if depth else []), None, None)
+        depth=depth), None, None)
     lines.checkpoint_seconds, lines.evaluation_seconds = made, evaluations
     assert lines.seconds_beside(of_step=24.0) == seconds
 
@@ -864,30 +836,6 @@ def test_log_says_what_a_run_runs_on(tmp_path, data, caplog):
         r"parts\.", line)
 
 
-def test_parts_by_memory(tmp_path, data, monkeypatch, caplog):
-    """As few as fit, and as before in a run that goes on."""
-    auto = dict(step=StepOptions(gradient_accumulation_steps=AUTO))
-    config = tiny_run.config(**CONFIG)
-    two = most_memory("CPU", config, StepOptions(), 2, Sequences(
-        tiny_run.LENGTH, 1, tiny_run.PREDICTIONS))
-
-    def line(memory):
-        caplog.clear()
-        monkeypatch.setattr(devices, "memory_of_replica", lambda strategy: memory)
-        run = make_run(tmp_path, data, num_train_steps=3, **auto)
-        return run, next(line for line in caplog.messages if line[:7] == "Running")
-
-    assert " in 1 part for at most 700 MB of 10 GB of memory, an es" in line(1e10)[1]
-    assert " in 8 parts for at most 700 MB of 1 MB of memory" in line(1e6)[1]
-    run, said = line(two / 0.9 + 1)
-    assert said.endswith(
-        " in 4 parts for at most 700 MB of 778 MB of memory, an estimate.")
-    run.train()
-    assert run_folder.kept_options(str(tmp_path))["gradient_accumulation_steps"] == 4
-    assert line(1e10)[1].endswith(" in 4 parts as before.")
-    assert not run_folder.changed_options(str(tmp_path), line(1e10)[0]._all_options)
-
-
 # ---- divergence ------------------------------------------------------------
 
 
@@ -943,34 +891,42 @@ def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_noted_within_the_block_alone(number):
     before = signal.getsignal(number)
-    with hooks.StopSignals() as signals:
+    with StopSignals() as signals:
         assert signals.received is None
         signal.raise_signal(number)
         assert signals.received == number
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.long
-def test_signal_between_two_parts_gives_the_step_up(tmp_path, data, monkeypatch):
-    monkeypatch.setattr(slices, "_LONG_STEP", 0)
-    monkeypatch.setattr(slices, "_SECONDS_OF_SLICE", 0.0)
+def test_a_signal_between_two_parts_gives_the_step_up(
+        tmp_path, data, monkeypatch, caplog, request):
+    """Python's own handler runs only when the step has ended."""
+    tf.config.run_functions_eagerly(False)
+    request.addfinalizer(lambda: tf.config.run_functions_eagerly(True))
     options = dict(num_train_steps=4, step=StepOptions(gradient_accumulation_steps=4))
+    compute, parts = steps.Trainer._part_gradients, []
 
-    def train(name, stop_at=None):
-        run = make_run(tmp_path / name, (data[0], None), **options)
-        monkeypatch.setattr(
-            hooks.FiniteCheck, "on_parts", lambda self, done, parts: (
-                done, run.current_step) == stop_at and setattr(
-                    run.signals, "received", 15), raising=False)
-        run.train()
+    def notice(step):
+        parts.append(int(step))
+        if parts.count(2) == 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+        return step
 
-    train("whole")
-    for stop_at, saved in ((1, 0), []), ((2, 2), ["model.ckpt-2.index"]):
+    def noticed(self, *args):
+        with tf.control_dependencies([tf.numpy_function(
+                notice, [tf.identity(self.optimizer.iterations)], tf.int64)]):
+            return compute(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps.Trainer, "_part_gradients", noticed)
         with pytest.raises(Stopped):
-            train("stopped", stop_at)
-        found = (tmp_path / "stopped").glob("*.index")
-        assert [path.name for path in found] == saved
-    train("stopped")
+            make_run(tmp_path / "stopped", (data[0], None), **options).train()
+    assert parts == [0] * 4 + [1] * 4 + [2]
+    assert "Stopping now; a second signal ends the program at once." in caplog.text
+    assert checkpoints(tmp_path / "stopped") == [2]
+    for name in ("stopped", "whole"):
+        make_run(tmp_path / name, (data[0], None), **options).train()
     assert_equal_tensors(*(stored(tmp_path / name, "model.ckpt-4", STATE)
                            for name in ("stopped", "whole")))
 

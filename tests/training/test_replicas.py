@@ -19,7 +19,7 @@ from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import hooks, input_pipeline, loop, losses, permutation
 from albert_tf.training.options import RunOptions, StepOptions
-from albert_tf.training.schedules import Phases, Stage
+from albert_tf.training.schedules import Phases
 from tests import models, tiny_run
 from tests.commands import finish, start_cluster
 from tests.finetuning.test_length_batching import SHAPES, make_table
@@ -37,15 +37,14 @@ def train(task, config, batches, output_dir, num_steps, depth=None, **options):
         batches, tiny_run.optimizer(task.model), depth=depth).train()
 
 
-def pretrain(path, output_dir, num_steps, streams=4, stages=(), in_order=False,
-             **options):
+def pretrain(path, output_dir, num_steps, streams=4, in_order=False, **options):
     """Trains in the current strategy, with masks or orders that are drawn while it
     does."""
     config = tiny_run.config(**DROPOUT)
     spec = unmasked_spec(tiny_run.SPEC)
     batches = input_pipeline.RecordBatches(
         spec, check_files([str(path)], spec), None, train_batch_size=BATCH,
-        eval_batch_size=BATCH, seed=1, streams=streams, shuffle_buffer=12, stages=stages,
+        eval_batch_size=BATCH, seed=1, streams=streams, shuffle_buffer=12,
         random_map=(permutation.Orders if in_order else DynamicMasking)(
             MaskingOptions(tiny_run.PREDICTIONS, masked_lm_prob=0.4), IDS,
             tiny_run.LENGTH, tiny_run.VOCAB_SIZE))
@@ -129,9 +128,8 @@ def test_replicas_train_as_one(task, replicas, options, path, tmp_path):
 
 
 @pytest.mark.slow
-def test_stages_and_depth_on_replicas(path, tmp_path):
-    how = dict(streams=2, depth=Phases((1, 2), (3, STEPS)), stages=[
-        Stage(begin, tiny_run.LENGTH) for begin in (0, 2, 4)])
+def test_depth_on_replicas(path, tmp_path):
+    how = dict(streams=2, depth=Phases((1, 2), (3, STEPS)))
     pretrain(path, tmp_path / "one", STEPS, **how)
     with tiny_run.strategy(2).scope():
         pretrain(path, tmp_path / "several", STEPS, **how)
