@@ -8,7 +8,6 @@ from typing import Any, Optional
 from absl import flags, logging
 
 from albert_tf.errors import InputError
-from albert_tf.training.options import AUTO
 
 FLAGS = flags.FLAGS
 
@@ -36,22 +35,6 @@ class Number(flags.FloatParser):
     def is_outside_bounds(self, val: float) -> bool:
         return not self.lower_bound <= val <= self.upper_bound or (
             self._below is not None and val >= self._below)
-
-
-class CountOrAuto(flags.IntegerParser):
-    """Parses a positive integer, or auto as options.AUTO, for flags.DEFINE."""
-
-    def __init__(self, upper_bound: int):
-        super().__init__(1, upper_bound)
-        self.syntactic_help = "a positive integer or auto"
-
-    def parse(self, argument: Any) -> int:
-        if argument == "auto":
-            return AUTO
-        try:
-            return super().parse(argument)
-        except ValueError as error:
-            raise ValueError(f"{argument} is not {self.syntactic_help}") from error
 
 
 # The beginning of an address with a slash too few, such as s3:/bucket.

@@ -21,8 +21,7 @@ from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.training import devices, memory
 from albert_tf.training.memory import PlannedBatch, Sequences
-from albert_tf.training.options import (
-    AUTO, RunOptions, StepOptions, check_batch_sizes)
+from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 
 FLAGS = flags.FLAGS
 
@@ -114,7 +113,7 @@ def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
     if options is not None and here:
         workers = max(1, known_replicas() // (FLAGS.num_virtual_cpus or 1))
         for name, sequences in batches.items():
-            parts = ((options.step.gradient_accumulation_steps or FLAGS[name].value)
+            parts = (options.step.gradient_accumulation_steps
                      if name == "train_batch_size" else 1)
             planned[name] = PlannedBatch(
                 FLAGS[name].value, FLAGS[name].value // parts // workers, sequences)
@@ -253,13 +252,14 @@ def define_training_flags(**defaults: Any) -> None:
         "eval_batch_size", defaults["eval_batch_size"],
         "Number of sequences in an evaluation batch, over all replicas.",
         lower_bound=1, upper_bound=MOST)
-    flags.DEFINE(
-        checks.CountOrAuto(MOST), "gradient_accumulation_steps", 1,
+    flags.DEFINE_integer(
+        "gradient_accumulation_steps", 1,
         "Number of parts in which each replica computes its share of a batch, one "
-        "after the other; auto takes as few as surely fit into memory, by an estimate. "
-        "Each part needs less memory; the step stays the same. A signal stops the run "
-        "between two parts, but on TPUs only after --iterations_per_loop steps. "
-        "--train_batch_size must be a multiple of this times the number of replicas.")
+        "after the other. Each part needs less memory; the step stays the same. A "
+        "signal stops the run between two parts, but on TPUs only after "
+        "--iterations_per_loop steps. --train_batch_size must be a multiple of this "
+        "times the number of replicas.",
+        lower_bound=1, upper_bound=MOST)
     flags.DEFINE_enum("optimizer", defaults["optimizer"], ["lamb", "adamw"],
                       "Optimizer; without bias correction, as in the original "
                       "implementation.")
@@ -335,14 +335,6 @@ def run_options(**task_options: Any) -> RunOptions:
             "--sparse_gradient_norm cannot be combined with "
             "--gradient_accumulation_steps, because it counts the rows of a whole "
             "batch; leave one of them out.")
-    if FLAGS.gradient_accumulation_steps == AUTO:
-        # Their memory is not estimated, and hosts could choose different numbers.
-        for name, value in (("teacher", ""), ("objective", "permutation"),
-                            ("distribution_strategy", "multi_worker_mirrored")):
-            if name in FLAGS and FLAGS[name].value and value in ("", FLAGS[name].value):
-                raise InputError(
-                    "--gradient_accumulation_steps=auto cannot be combined with "
-                    f"--{name}{value and '='}{value}; give a number of parts.")
     if FLAGS.dtype == "float16" and (
             _tpu() is not None or FLAGS.distribution_strategy == "tpu"):
         raise InputError(

@@ -137,20 +137,6 @@ def kind_of(strategy: Optional["tf.distribute.Strategy"] = None) -> str:
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
 
 
-def memory_of_replica(strategy: "tf.distribute.Strategy") -> float:
-    """Returns the bytes of memory that a replica may take: of a CPU what is free now, of
-    a GPU all that TensorFlow takes, of a TPU's core 16 GiB."""
-    from tensorflow.python.client import device_lib
-
-    kind = kind_of(strategy)
-    if kind == "TPU":  # TensorFlow does not know. v2 has 8, later ones have more.
-        return 16 * 2 ** 30
-    if kind == "GPU":
-        return min(device.memory_limit for device in device_lib.list_local_devices()
-                   if device.device_type == "GPU")
-    return parallel.available_memory() / strategy.num_replicas_in_sync
-
-
 def _connect(name: str, tpu: Optional[str], num_gpus: int) -> "tf.distribute.Strategy":
     """Returns a strategy of tf-models-official; it may have to reach other machines."""
     import tensorflow as tf

@@ -5,7 +5,6 @@
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 import tempfile
@@ -16,21 +15,19 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints.folders import (
-    BEST_CHECKPOINT, CHECKPOINT_NAME, holds_checkpoint)
+from albert_tf.checkpoints.folders import BEST_CHECKPOINT, CHECKPOINT_NAME
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, Stopped, reason_of
-from albert_tf.jobs.progress import amount
 from albert_tf.modeling.encoder import Computation
-from albert_tf.training import devices, hooks, memory, run_folder
+from albert_tf.training import devices, hooks, run_folder
 from albert_tf.training.batches import Batches
 from albert_tf.training.callbacks import Callback, checked_callbacks
 from albert_tf.training.log import METRICS_FILE, MetricsLog, read_metrics
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task
-from albert_tf.training.options import AUTO, RunOptions, check_batch_sizes
+from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
-from albert_tf.training.steps import Evaluator, Trainer, replica_spec
+from albert_tf.training.steps import Evaluator, Trainer
 
 
 class Run:
@@ -71,7 +68,7 @@ class Run:
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=self.evaluates)
-        self._log_devices(self._choose_parts() if optimizer is not None else "")
+        self._log_devices()
         files.make_directory(options.output_dir, "output_dir")
         # XLA needs static shapes, therefore it cannot leave padding out.
         compiled = options.step.jit_compile or isinstance(
@@ -96,42 +93,13 @@ class Run:
         # Step and metrics of the evaluation that computed `evaluator.predictions`.
         self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
 
-    def _choose_parts(self) -> str:
-        """Chooses the number of parts if it is AUTO; returns why it is that."""
-        options, replicas = self.options, self.strategy.num_replicas_in_sync
-        if options.step.gradient_accumulation_steps != AUTO:
-            return ""
-        rows, kind = options.train_batch_size // replicas, devices.kind_of(self.strategy)
-        kept = (run_folder.kept_options(options.output_dir)
-                if holds_checkpoint(options.output_dir) else {})
-        parts, why = kept.get("gradient_accumulation_steps"), " as before"
-        # Parts round differently, and on TPUs they draw other dropout masks.
-        if type(parts) is not int or parts < 1 or rows % parts or (
-                kept.get("num_replicas") != replicas):
-            specs = [replica_spec(dataset.element_spec)
-                     for dataset in self.batches.train(0)]
-
-            def needed(parts):
-                return max(memory.most_memory(
-                    kind, self.config, options.step,
-                    rows // parts,
-                    memory.Sequences.of_spec(spec)) for spec in specs)
-
-            free = devices.memory_of_replica(self.strategy)
-            parts = memory.fitting_parts(rows, needed, free)
-            why = (f" for at most {amount(needed(parts))} of {amount(free)} of memory, an "
-                   "estimate")
-        self.options = dataclasses.replace(options, step=dataclasses.replace(
-            options.step, gradient_accumulation_steps=parts))
-        return why
-
-    def _log_devices(self, why: str) -> None:
+    def _log_devices(self) -> None:
         options, step = self.options, self.options.step
         replicas, parts = (self.strategy.num_replicas_in_sync,
                            step.gradient_accumulation_steps)
         batch = (f", and each replica computes {options.train_batch_size // replicas} "
                  f"of {options.train_batch_size} sequences in a step, in {parts} "
-                 f"part{'s' * (parts > 1)}{why}") if self.optimizer is not None else ""
+                 f"part{'s' * (parts > 1)}") if self.optimizer is not None else ""
         logging.info(
             "Running on %s in %s: %s with %d replica%s%s.",
             devices.hardware(self.strategy), step.dtype, type(self.strategy).__name__,

@@ -2,11 +2,10 @@
 
 `training_memory` and `evaluation_memory` are the least: measured runs
 (benchmarks/memory.py) needed up to twice as much, and more with masked tokens. A run that
-is refused because of these numbers would run out of memory. `most_memory` is the most.
+is refused because of these numbers would run out of memory.
 """
 
-import math
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Mapping, NamedTuple
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -33,14 +32,6 @@ class Sequences(NamedTuple):
     predictions: int = 0
     vectors: int = 0
     of_example: int = 1
-
-    @classmethod
-    def of_spec(cls, spec: Mapping[str, Any]) -> "Sequences":
-        """Returns the full sequences of a batch with these TensorSpecs."""
-        *of_example, length = spec["input_ids"].shape[1:]
-        masked = spec.get("masked_lm_positions")
-        return cls(length, 1.0, masked.shape[-1] if masked is not None else 0,
-                   of_example=math.prod(of_example))
 
     def memory(self, examples: int, config: AlbertConfig, of_piece: float,
                size: int) -> float:
@@ -112,49 +103,6 @@ def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,
         5 * hidden + config.num_attention_heads * sequences.length,
         hidden + 2 * config.intermediate_size,
         hidden * sequences.vectors), _size(step))
-
-
-class _Most(NamedTuple):
-    """The most that a step takes: multiples of its `training_memory` and bytes for each
-    parameter, both without and with recomputation, and bytes for the rest."""
-
-    activations: tuple[float, float]
-    parameter: tuple[int, int]
-    rest: float
-
-
-# CPU: beyond what the process held before its first step, as measured. TPU: as compiled.
-# GPU: its operations kept 1.1 (float32) and 2.0 (bfloat16) times `training_memory` on a
-# CPU; with weights and moments. No GPU was tried. Recomputation on a TPU needs more for
-# each parameter, as the compiled step of xxlarge shows. tests/training/test_memory.py
-# compares.
-_MOST = {"CPU": _Most((1.5, 1.5), (20, 20), 0.7e9),
-         "GPU": _Most((2.5, 2.5), (32, 32), 1e9),
-         "TPU": _Most((0.75, 1.85), (16, 32), 0.3e9)}
-# Share of a device's memory that a step may take.
-_USABLE = 0.9
-
-
-def most_memory(kind: str, config: AlbertConfig, step: StepOptions, examples: int,
-                sequences: Sequences) -> float:
-    """Returns the bytes that a training step takes at most on a CPU, GPU or TPU, if it
-    computes `examples` at once."""
-    most = _MOST[kind]
-    activations, parameter = (
-        each[step.recompute] for each in (most.activations, most.parameter))
-    return (activations * training_memory(config, step, examples, sequences)
-            + parameter * count_parameters(config).with_heads + most.rest)
-
-
-def fitting_parts(rows: int, needed: Callable[[int], float], free: float) -> int:
-    """Returns the smallest number of equal parts of `rows` that fits: the bytes that it
-    needs are at most nine tenths of those that are free. Without one, parts of one row.
-
-    >>> fitting_parts(12, lambda parts: 24 / parts, free=9)
-    3
-    """
-    return next((parts for parts in range(1, rows) if not rows % parts
-                 and needed(parts) <= _USABLE * free), rows)
 
 
 def _size(step: StepOptions) -> int:

@@ -5,9 +5,6 @@ from typing import Any
 
 from albert_tf.errors import InputError
 
-# As gradient_accumulation_steps: the run chooses by the memory of its devices.
-AUTO = 0
-
 
 @dataclasses.dataclass(frozen=True)
 class StepOptions:
@@ -17,8 +14,7 @@ class StepOptions:
 
     Attributes:
       gradient_accumulation_steps: number of parts in which each replica computes its
-        batch; needs less memory, with the same result. AUTO chooses it
-        (`memory.fitting_parts`).
+        batch; needs less memory, with the same result.
       random_seed: seed of dropout.
       clip_norm: maximum global norm of the gradients.
       replica_gradients: "mean": the replicas compute one step of the whole batch;
@@ -105,10 +101,9 @@ def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True
     """Raises InputError if a batch cannot be divided evenly among replicas and
     parts."""
     parts = options.step.gradient_accumulation_steps
-    if parts < 0:
+    if parts < 1:
         raise InputError(
-            f"--gradient_accumulation_steps is {parts}; it must be 1 or more, or auto.")
-    parts = parts or 1  # AUTO takes a number that divides the batch.
+            f"--gradient_accumulation_steps is {parts}; it must be 1 or more.")
     for name, size, divisor, used in (
             ("train_batch_size", options.train_batch_size, num_replicas * parts, train),
             ("eval_batch_size", options.eval_batch_size, num_replicas, evaluate)):

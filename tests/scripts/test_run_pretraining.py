@@ -264,16 +264,6 @@ EARLY = {
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
         "--sparse_gradient_norm cannot be combined with"),
-    "auto and a teacher": (
-        dict(gradient_accumulation_steps="auto", teacher="no"),
-        "=auto cannot be combined with --teacher; give a number of parts"),
-    "auto and permutation": (
-        dict(PERMUTATION, gradient_accumulation_steps="auto"),
-        "=auto cannot be combined with --objective=permutation; give a number"),
-    "auto and hosts": (
-        dict(gradient_accumulation_steps="auto",
-             distribution_strategy="multi_worker_mirrored"),
-        "=auto cannot be combined with --distribution_strategy=multi_worker_mirrored; "),
     "float16 on a TPU": (dict(tpu="local", dtype="float16"),
                          "--dtype=float16 is for GPUs; give --dtype=bfloat16 on TPUs"),
     "depth schedule": (
@@ -350,7 +340,7 @@ NUMBERS = {
     f"{name} {value}": ({**more, name: value}, f"--{name}={value}: .* is not an? ")
     for name, values, more in (
         ("train_batch_size", (0, -8, 10**20), {}), ("eval_batch_size", (0, 10**20), {}),
-        ("gradient_accumulation_steps", (0, 2**31, "Auto"), {}), ("num_gpus", (-1,), {}),
+        ("gradient_accumulation_steps", (0, 2**31, "auto"), {}), ("num_gpus", (-1,), {}),
         ("num_train_steps", (0, 99999999999999999999), {}),
         ("num_warmup_steps", (-1,), {}), ("start_warmup_step", (-1, 2**31), {}),
         ("max_seq_length", (-1, 2**31), {}), ("max_predictions_per_seq", (0,), {}),
@@ -431,8 +421,7 @@ WORKING = {
     "with its vocabulary": dict(
         input_file="{data}/described/train.tfrecord", num_train_steps=1),
     "with a given vocabulary": dict(
-        num_train_steps=1, vocab_file="{data}/words.txt",
-        gradient_accumulation_steps="auto"),
+        num_train_steps=1, vocab_file="{data}/words.txt"),
     "other objective": dict(DYNAMIC, output_dir="{data}/pieces alone"),
     # In turn: trained in orders, evaluated, and gone on with masks, which is refused.
     "orders": dict(PERMUTATION, masked_lm_prob=None, num_train_steps=4,

@@ -75,21 +75,6 @@ def test_a_gpu_that_tensorflow_does_not_see_is_mentioned(monkeypatch, caplog):
     assert "has a GPU or TPU that TensorFlow does not see. Install" in caplog.text
 
 
-def test_memory_of_a_replica(monkeypatch):
-    """Free memory is divided among virtual CPUs; the smallest GPU counts."""
-    from tensorflow.python.client import device_lib
-
-    monkeypatch.setattr(devices.parallel, "available_memory", lambda: 6e9)
-    assert devices.memory_of_replica(tiny_run.strategy(1)) == 6e9
-    assert devices.memory_of_replica(tiny_run.strategy(2)) == 3e9
-    monkeypatch.setattr(device_lib, "list_local_devices", lambda: [
-        types.SimpleNamespace(device_type=kind, memory_limit=limit)
-        for kind, limit in (("CPU", 1), ("GPU", 9e9), ("GPU", 8e9))])
-    for kind, memory in ("GPU", 8e9), ("TPU", 2 ** 34):
-        monkeypatch.setattr(devices, "kind_of", lambda strategy, kind=kind: kind)
-        assert devices.memory_of_replica(tiny_run.strategy(1)) == memory
-
-
 def test_hardware(monkeypatch):
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)

@@ -3,18 +3,13 @@
     python -m pytest tests/training/test_memory.py
 """
 
-import json
-import pathlib
-import re
-
 import pytest
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.training import memory
 from albert_tf.training.memory import Sequences, evaluation_memory, training_memory
 from albert_tf.training.options import StepOptions
-from benchmarks import contestants, tpu_compile
+from benchmarks import contestants
 
 
 # Peak of a training step less the memory before it, of benchmarks/results/memory.json.
@@ -29,61 +24,6 @@ def test_estimate_is_below_what_was_measured(model, rows, length, options, measu
             AlbertConfig.named(model), StepOptions(**options), rows,
             Sequences(length, filled, predictions=20))
         assert measured / 5 < found < most * measured
-
-
-def test_most_memory_is_above_what_was_measured():
-    """And at most 2.7 times that. On TPUs that is what was compiled."""
-    def over(kind, row, shape, dtype, recompute, needed, parts=1, passes=0, masked=0):
-        size, length = shape
-        config = AlbertConfig.named(row["model"])
-        if passes:
-            config = config.replace(num_hidden_layers=passes)
-        return memory.most_memory(
-            kind, config, StepOptions(dtype=dtype, recompute=recompute), size // parts,
-            Sequences(length, 1, masked or contestants.predictions(length))) / needed
-
-    ratios = {}
-    for name, row in results("tpu_compile").items():
-        if row["contestant"] == "ours":
-            ratios[name] = over(
-                "TPU", row, (row["size"], row["length"]), row["dtype"],
-                row["recompute"], row["memory"], passes=row["passes"],
-                masked=row["predictions"])
-    for name, row in results("memory").items():
-        if row["contestant"] in ("ours", "plain") and "peak" in row:
-            kind = "CPU" if row["contestant"] == "ours" else "GPU"
-            options = row["options"]
-            ratios[name] = over(
-                kind, row, contestants.parsed_shape(row["shape"]), row["dtype"],
-                "recompute" in options, 1e9 * (row["peak"] - row["before"]),
-                options.get("gradient_accumulation_steps", 1))
-    assert len(ratios) > 20
-    assert {name: ratio for name, ratio in ratios.items() if not 1 < ratio < 2.7} == {}
-
-
-def test_table_of_sequences():
-    text = (pathlib.Path(tpu_compile.__file__).parents[1] / "docs" / "ACCELERATORS.md"
-            ).read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\w+) \| (\d+) \|((?: \d+, \d+ \|){5})$", text, re.M)
-    assert len(rows) == 8
-    for model, length, numbers in rows:
-        sequences = Sequences(int(length), 1, contestants.predictions(int(length)))
-
-        def most(kind, free, recompute):
-            step, size = StepOptions(dtype="bfloat16", recompute=recompute), 1
-            while memory.most_memory(kind, AlbertConfig.named(model), step, 2 * size,
-                                     sequences) <= 0.9 * free:
-                size *= 2
-            return size
-
-        assert numbers == "".join(
-            f" {most(kind, free, False)}, {most(kind, free, True)} |" for kind, free in (
-                ("TPU", 2 ** 34), *(("GPU", size * 1e9) for size in (15, 23, 39, 79))))
-
-
-def results(name):
-    path = pathlib.Path(tpu_compile.__file__).parent / "results" / f"{name}.json"
-    return json.loads(path.read_text())["results"]
 
 
 # Likewise, of the forward pass of full sequences.
