@@ -256,9 +256,9 @@ def define_training_flags(**defaults: Any) -> None:
         "gradient_accumulation_steps", 1,
         "Number of parts in which each replica computes its share of a batch, one "
         "after the other. Each part needs less memory; the step stays the same. A "
-        "signal stops the run between two parts, but on TPUs only after "
-        "--iterations_per_loop steps. --train_batch_size must be a multiple of this "
-        "times the number of replicas.",
+        "signal stops the run between two parts, but with --jit_compile after the step, "
+        "and on TPUs after --iterations_per_loop steps. --train_batch_size must be a "
+        "multiple of this times the number of replicas.",
         lower_bound=1, upper_bound=MOST)
     flags.DEFINE_enum("optimizer", defaults["optimizer"], ["lamb", "adamw"],
                       "Optimizer; without bias correction, as in the original "

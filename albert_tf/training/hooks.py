@@ -5,7 +5,6 @@ list's order:
 
     on_step()                        after a step that the host runs; not on TPUs, where
                                      a whole loop runs on the device
-    on_parts(done, parts)            during such a step, between two of its parts
     on_batch()                       after each batch of an evaluation
     on_compile(shape, passes)        before the first step of a shape and depth
     on_loop(first, metrics)          after the steps from `first` on, with mean metrics
@@ -30,9 +29,8 @@ from absl import logging
 
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
-from albert_tf.errors import (
-    ONE_CTRL_C, DivergenceError, InputError, Stopped, reason_of)
-from albert_tf.jobs.progress import Progress, duration
+from albert_tf.errors import DivergenceError, InputError, Stopped, reason_of
+from albert_tf.jobs.progress import Progress
 from albert_tf.training import callbacks, run_folder
 from albert_tf.training.log import CURVES_FILE, MetricsLog, draw_curves
 from albert_tf.training.loss_scaling import SMALLEST_SCALE
@@ -197,43 +195,6 @@ class Callbacks:
                 "it out, and start the run again to continue from there.") from error
 
 
-class StopSignals:
-    """A context that stores SIGTERM and SIGINT in `received` instead of ending the
-    program, so that a run ends between two steps, parts of a step or batches. A second
-    signal, later than one Ctrl-C may send several, goes to the earlier handler.
-    For the main thread only.
-
-        with StopSignals() as signals:
-            while signals.received is None: ...
-    """
-
-    received: Optional[int] = None
-
-    def __enter__(self) -> "StopSignals":
-        self._old_handlers = {number: signal.signal(number, self._note)
-                              for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def _note(self, number, frame):
-        now = time.monotonic()
-        if self.received is None:
-            self.received, self._since = number, now
-            logging.info("Stopping; a second signal ends the program at once.")
-        elif now - self._since >= ONE_CTRL_C:
-            handler = self._old_handlers[number]
-            if callable(handler):
-                handler(number, frame)
-
-    def stop(self) -> None:
-        """Ends the run as SIGTERM does."""
-        if self.received is None:
-            self.received, self._since = signal.SIGTERM, time.monotonic()
-
-    def __exit__(self, *exception_info):
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
-
-
 class StopCheck:
     """Raises Stopped after a signal. If any of several workers received one, all of
     them stop at the same place."""
@@ -252,7 +213,7 @@ class StopCheck:
             self._finite.check()
             raise Stopped(number)
 
-    on_parts = on_loop = on_checkpoint = on_step
+    on_loop = on_checkpoint = on_step
 
     def on_batch(self):
         if self._trainer.stop_votes is not None:
@@ -296,17 +257,6 @@ class ProgressLines:
                 self._progress.restart(self._run.current_step)
             else:
                 self.report(metrics)
-
-    def on_parts(self, done, parts):
-        whole = self._run.current_step
-        if self._compiles and done == 1:  # That part was traced.
-            self._progress.restart(whole + 1 / parts)
-        if self._progress.due():
-            rate = parts * self._progress.rate(whole + done / parts)
-            self._progress.report(whole + done / parts, (
-                f"part {done} of {parts} of step {whole + 1}")
-                + (f" ({rate:.3g} parts/s, {duration((parts - done) / rate)} left)"
-                   if rate else ""))
 
     def on_compile(self, shape, passes):
         self._shapes_seen.add(shape)

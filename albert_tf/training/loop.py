@@ -28,6 +28,7 @@ from albert_tf.training.losses import Predictions, Task
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
 from albert_tf.training.steps import Evaluator, Trainer
+from albert_tf.training.stops import StopSignals
 
 
 class Run:
@@ -87,7 +88,7 @@ class Run:
             self.checkpoint.optimizer = optimizer
             if options.step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
-        self.signals = hooks.StopSignals()
+        self.signals = StopSignals()
         # Number of sequences to evaluate or predict after training, for time estimates.
         self.sequences_after = 0
         # Step and metrics of the evaluation that computed `evaluator.predictions`.
@@ -127,8 +128,9 @@ class Run:
 
         The chief calls `on_start` after the weights are loaded. SIGTERM and SIGINT
         raise Stopped, after a checkpoint of the last whole step: on TPUs after
-        --iterations_per_loop steps, otherwise also between two parts of a step, whose
-        gradients are then dropped, and between two batches of an evaluation.
+        --iterations_per_loop steps, with --jit_compile after a step, otherwise also
+        between two parts of a step, whose gradients are then dropped, and between two
+        batches of an evaluation.
         """
         # 1. Load the weights and their step. A failure here changes no files. The
         #    workers of a cluster meet there, and have read the set before the chief
@@ -288,9 +290,11 @@ class _Training:
             run.task, run.optimizer, run.batches.train(run.current_step), options.step,
             self._all("on_step"), run.batches.shape_of_step,
             run.depth.at if run.depth else lambda step: None,
-            run.scaling, run.computation, self._all("on_parts"),
-            self._all("on_compile"),
-            options.train_batch_size // run.strategy.num_replicas_in_sync)
+            run.scaling, run.computation, self._all("on_compile"))
+        run.signals.on_signal = lambda: self.trainer.stop.assign(True)
+        if not self.trainer.stops:
+            run.signals.when = ("after this loop of steps" if self.trainer.runs_on_device
+                                else "after this step, which XLA computes as a whole")
         # The manager saves checkpoints and removes old ones.
         self.manager = tf.train.CheckpointManager(
             run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,

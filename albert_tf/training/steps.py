@@ -19,11 +19,13 @@ import tf_keras
 
 from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
-from albert_tf.training import optimization, slices
+from albert_tf.modeling.kernels import fast
+from albert_tf.training import optimization
 from albert_tf.training.devices import replica_variable
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task, WeightedValues
 from albert_tf.training.options import StepOptions
+from albert_tf.training.stops import StopVotes
 
 
 # ---- metrics ---------------------------------------------------------------
@@ -112,17 +114,18 @@ class Trainer(orbit.StandardTrainer):
       datasets: distributed datasets of each replica's features, one for each static
         shape of a batch.
       on_step: called after every step, if the loop runs on the host.
-      on_parts: called during such a step, if it is long and has several parts, with
-        the number of parts done and that of all, about every second and after each
-        longer part.
       on_compile: called before the first step of a shape and depth, with their number.
-      rows: number of examples of a replica's batch, which datasets of several processes
-        do not tell; 0 if the datasets tell it.
       shape_of_step: step → number of the dataset that its batch comes from.
       passes_of_step: step → number of layers that it runs, None for all.
       scaling: for float16. A step whose loss or gradient is not finite then does not
         change weights and moments, and does not count in the metrics. It still uses its
         step number and its batch, so that the schedule and the data continue as usual.
+
+    Attributes:
+      stops: True if a step of several parts ends after the part in which `stop` becomes
+        True. Nothing of such a step remains. XLA would read `stop` only once, before
+        the first part.
+      stop: a variable that another thread may set, see stops.StopSignals.
     """
 
     def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
@@ -132,18 +135,17 @@ class Trainer(orbit.StandardTrainer):
                  passes_of_step: Callable[[int], Optional[int]] = lambda step: None,
                  scaling: Optional[LossScaling] = None,
                  computation: Computation = Computation(),
-                 on_parts: Callable[[int, int], None] = lambda done, parts: None,
                  on_compile: Callable[[int, Optional[int]], None] = (
-                     lambda shape, passes: None),
-                 rows: int = 0):
+                     lambda shape, passes: None)):
         self.strategy = tf.distribute.get_strategy()
         super().__init__(list(datasets), orbit.StandardTrainerOptions(
             use_tf_while_loop=self.runs_on_device))
         self.task, self.optimizer, self.options = task, optimizer, options
         self.scaling, self.computation = scaling, computation
-        self._on_step, self._on_parts, self._on_compile = on_step, on_parts, on_compile
-        self._rows = rows
+        self._on_step, self._on_compile = on_step, on_compile
         self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
+        self.stops = not options.jit_compile and fast.device_kind() != "TPU"
+        self.stop = replica_variable(False, tf.bool, "stop")
         self._begin = (0.0, 0)
         # First step since the start whose loss or gradient is not finite, with float16
         # even at the smallest loss scale; -1 for none.
@@ -151,7 +153,7 @@ class Trainer(orbit.StandardTrainer):
         self.stop_votes = None
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):
-            self.stop_votes = slices.StopVotes()
+            self.stop_votes = StopVotes()
         self._names = _names_of(lambda features: self._forward(
             computation, features, self._objective.denominators(features), None)[1],
                                 self.train_dataset[0])
@@ -188,10 +190,8 @@ class Trainer(orbit.StandardTrainer):
         @functools.cache
         def loop_of(spec, passes):
             computation = dataclasses.replace(self.computation, passes=passes)
-            parts = self.options.gradient_accumulation_steps
-            if self._runs_in_slices(dict(spec).get("input_ids"), parts, passes):
-                return self._step_in_slices(computation, parts)
-            step = functools.partial(self.train_step, computation, parts)
+            step = functools.partial(self.train_step, computation,
+                                     self.options.gradient_accumulation_steps)
             if self.runs_on_device:
                 return own_function(
                     orbit.utils.create_tf_while_loop_fn(step), autograph=True)
@@ -224,57 +224,15 @@ class Trainer(orbit.StandardTrainer):
         graph."""
         return self._shape_of_step(step), self._passes_of_step(step)
 
-    def _runs_in_slices(self, ids, parts, passes):
-        if parts == 1 or self.runs_on_device or ids is None:
-            return False
-        shape = [self._rows or ids.shape[0], *ids.shape[1:]]
-        return slices.is_long(self.task.model.config, shape, passes)
-
-    @functools.cached_property
-    def _part_sums(self) -> slices.PartSums:
-        with self.strategy.scope():
-            return slices.PartSums(self._variables, self._names)
-
     def train_loop_begin(self):
         self.metrics.reset()
         self._begin = time.monotonic(), int(self.optimizer.iterations.numpy())
 
     def train_step(self, computation, parts, iterator):
-        self._on_replicas(functools.partial(self._replica_step, computation, parts),
-                          next(iterator))
-
-    def _on_replicas(self, function, *args):
-        """Runs a function of one replica on all of them, in a graph."""
+        step = functools.partial(self._replica_step, computation, parts)
         if self._compiles(several=False):
-            function = own_function(function, jit_compile=True)
-        return self.strategy.run(function, args=args)
-
-    def _step_in_slices(self, computation, parts):
-        """Returns a function that runs one step in several calls, so that the host
-        hears of its parts: first the batch, then some of the parts at a time, about
-        a second's worth, then the update. The sums are those of one call, up to
-        rounding."""
-        begin = own_function(lambda iterator: self._on_replicas(
-            self._begin_parts, next(iterator)))
-        self._part_sums  # Variables cannot be created within a graph.
-        add = own_function(lambda first, end, *batch: self._on_replicas(
-            functools.partial(self._add_parts, computation, parts), first, end, *batch))
-        update = own_function(lambda: self._on_replicas(self._update_from_parts))
-        pace = slices.Slices(parts, self._on_parts, self.stop_votes)
-
-        def step(iterator, num_steps):
-            del num_steps  # 1
-            batch = begin(iterator)
-
-            def add_parts(first, end):
-                loss = add(tf.constant(first), tf.constant(end), *batch)
-                # Reading the loss waits for the device.
-                self.strategy.experimental_local_results(loss)[0].numpy()
-
-            pace.run(add_parts)
-            update()
-
-        return step
+            step = own_function(step, jit_compile=True)
+        self.strategy.run(step, args=(next(iterator),))
 
     def train_loop_end(self):
         result = self.current_metrics()  # Waits for the device before time is measured.
@@ -320,41 +278,45 @@ class Trainer(orbit.StandardTrainer):
         return tf.concat([seed, [first_row]], axis=0)
 
     def _compute_gradients(self, computation, features, denominators, seed):
-        """Returns the loss, the gradients, the metrics, and the gradients' squares
-        where these replace their own in the norm, all of one replica."""
+        """Returns the loss, the gradients, the metrics, the gradients' squares where
+        these replace their own in the norm, and None: the step cannot be dropped."""
         loss, gradients, sums = self._part_gradients(
             computation, features, denominators, seed)
         squares = (optimization.squares_of_rows(gradients)
                    if self.options.count_duplicate_rows else {})
-        return loss, optimization.dense_float32(gradients), sums, squares
+        return loss, optimization.dense_float32(gradients), sums, squares, None
 
-    def _exchanged(self, context, loss, gradients, squares):
-        """Returns the loss, the clipped gradients and their norm, of all replicas."""
+    def _exchanged(self, context, loss, gradients, squares, dropped):
+        """Returns the loss, the clipped gradients, their norm, and whether any replica
+        has dropped the step (None: it cannot), of all replicas."""
         clip = functools.partial(
             optimization.clip_by_global_norm, clip_norm=self.options.clip_norm)
         replicas = context.num_replicas_in_sync
         if replicas == 1:
-            return loss, *clip(gradients, squares=squares)
+            return loss, *clip(gradients, squares=squares), dropped
         summed, norm = self.options.replica_gradients == "sum", []
         if summed:
             gradients, norm = clip(gradients, squares=squares)
             squares = {}
-        votes = [] if self.stop_votes is None else [tf.identity(self.stop_votes.own)]
+        stops = [] if dropped is None else [tf.cast(dropped, tf.float32)]
+        votes = [] if self.stop_votes is None else [
+            tf.maximum(self.stop_votes.own, sum(stops, 0.0))]
         # One exchange for everything. If any loss is not finite, the mean is not.
-        loss, norm, gradients, squares, votes = context.all_reduce(
-            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, votes])
+        loss, norm, gradients, squares, stops, votes = context.all_reduce(
+            tf.distribute.ReduceOp.MEAN,
+            [loss, norm, gradients, squares, stops, votes])
         if votes:
             self.stop_votes.mean.assign(votes[0])
+        dropped = stops[0] > 0 if stops else None
         if summed:
-            return loss, [gradient * replicas for gradient in gradients], norm
+            return loss, [gradient * replicas for gradient in gradients], norm, dropped
         # Averaging divided each replica's gradients by the number of replicas.
         return loss, *clip(gradients, squares={
-            index: value / replicas for index, value in squares.items()})
+            index: value / replicas for index, value in squares.items()}), dropped
 
-    def _accumulate(self, computation, parts, first, end, sums, features, denominators,
-                    seed):
-        """Returns `sums` of loss, gradients and metrics with the parts from `first` to
-        before `end` of a batch added."""
+    def _accumulate(self, computation, parts, features, denominators, seed):
+        """Returns the sums of the loss, the gradients and the metrics over the parts of
+        a batch, no squares, and whether the step is dropped (None: it cannot be)."""
         def split(tensor):
             return tf.reshape(
                 tensor, tf.concat([[parts, -1], tf.shape(tensor)[1:]], axis=0))
@@ -375,78 +337,63 @@ class Trainer(orbit.StandardTrainer):
                 computation, batch, denominators, seed + tf.stack([0, 0, part * rows]))
             return [loss, [tf.convert_to_tensor(g) for g in gradients], sums]
 
+        def goes_on(part, _):
+            return (part < parts) & ~self.stop.read_value() if stops else part < parts
+
         def body(part, state):
             return part + 1, tf.nest.map_structure(tf.add, state, part_values(part))
 
-        return tf.while_loop(lambda part, _: part < end, body, [first, sums],
-                             parallel_iterations=1)[1]
-
-    def _no_sums(self):
-        return [tf.zeros([]), [tf.zeros(each.shape) for each in self._variables],
-                {name: tf.zeros([2]) for name in self._names}]
-
-    # Each of the following runs on one replica: one step, or a slice of it.
+        stops = self.stops and fast.device_kind() != "TPU"
+        zeros = [tf.zeros([]), [tf.zeros(each.shape) for each in self._variables],
+                 {name: tf.zeros([2]) for name in self._names}]
+        done, sums = tf.while_loop(goes_on, body, [0, zeros], parallel_iterations=1)
+        return *sums, {}, done < parts if stops else None
 
     def _replica_step(self, computation, parts, features):
-        """Runs one whole training step."""
-        features, denominators = self._with_denominators(features)
-        if parts > 1:
-            compute = functools.partial(
-                self._accumulate, computation, parts, 0, parts, self._no_sums())
-        else:
-            compute = functools.partial(self._compute_gradients, computation)
-        values = self._compiled(compute)(features, denominators, self._seed(features))
-        self._update(*values)
-
-    def _begin_parts(self, features):
-        self._part_sums.assign(self._no_sums())
-        return self._with_denominators(features)
-
-    def _add_parts(self, computation, parts, first, end, features, denominators):
-        """Adds some parts of the batch to the sums; returns the sum of the losses."""
-        sums = self._compiled(functools.partial(self._accumulate, computation, parts))(
-            first, end, self._part_sums.read(), features, denominators,
-            self._seed(features))
-        self._part_sums.assign(sums)
-        return sums[0]
-
-    def _update_from_parts(self):
-        self._update(*self._part_sums.read())
-
-    def _with_denominators(self, features):
-        """Returns the batch and the denominators of its losses. They come from the
-        whole batch, so that the losses of replicas and parts add up to its loss."""
+        """Runs one training step on one replica."""
+        # 1. Take the denominators of the losses from the whole batch, so that the
+        #    losses of replicas and parts add up to its loss.
         context = tf.distribute.get_replica_context()
         denominators = self._objective.denominators(features)
         if (denominators and context.num_replicas_in_sync > 1
                 and self.options.replica_gradients == "mean"):
             denominators = context.all_reduce(
                 tf.distribute.ReduceOp.MEAN, denominators)
-        return features, denominators
+        # 2. Compute loss and gradients, at once or in parts.
+        compute = functools.partial(
+            *((self._accumulate, computation, parts) if parts > 1
+              else (self._compute_gradients, computation)))
+        if self._compiles(several=True):
+            compute = own_function(compute, jit_compile=True)
+        loss, gradients, sums, squares, dropped = compute(
+            features, denominators, self._seed(features))
+        # 3. Combine them with those of all replicas, and clip the gradients to a global
+        #    norm.
+        loss, gradients, norm, dropped = self._exchanged(
+            context, loss, gradients, squares, dropped)
+        # 4. Update weights and metrics, unless a replica has stopped between two parts.
+        if dropped is None:
+            self._update(loss, gradients, norm, sums)
+        else:
+            self._choose(~dropped, self._update, (loss, gradients, norm, sums))
 
-    def _compiled(self, compute):
-        return own_function(compute, jit_compile=True) if self._compiles(
-            several=True) else compute
-
-    def _update(self, loss, gradients, sums, squares=None):
-        """Combines the gradients of all replicas and updates weights and metrics."""
-        # 1. Combine loss and gradients, and clip the gradients to a global norm.
-        loss, gradients, norm = self._exchanged(
-            tf.distribute.get_replica_context(), loss, gradients, squares or {})
-        # 2. Remember the first step that is not finite; the loop checks it before it
+    def _update(self, loss, gradients, norm, sums):
+        """Updates weights and metrics on one replica."""
+        # 1. Remember the first step that is not finite; the loop checks it before it
         #    saves. With loss scaling such steps are normal until the smallest scale.
         good = tf.math.is_finite(loss + norm)
         bad = ~good & self.scaling.at_smallest if self.scaling else ~good
         first = self.first_bad_step
         first.assign(tf.where(
             bad & (first < 0), tf.identity(self.optimizer.iterations), first))
-        # 3. Update the weights with the optimizer.
+        # 2. Update the weights with the optimizer. With loss scaling, a step that is
+        #    not finite only increments the optimizer's step.
         if self.scaling:
-            self._apply_or_skip(gradients, good)
+            self._choose(good, self._apply, (gradients,), self._skip)
             self.scaling.update(good)
         else:
             self._apply(gradients)
-        # 4. Update the metrics, with the learning rate of this step.
+        # 3. Update the metrics, with the learning rate of this step.
         learning_rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         sums = {**sums, "gradient_norm": tf.stack([norm, 1.0]),
                 "learning_rate": tf.stack([learning_rate, 1.0])}
@@ -457,27 +404,25 @@ class Trainer(orbit.StandardTrainer):
         self.optimizer.apply_gradients(
             zip(gradients, self._variables), skip_gradients_aggregation=True)
 
-    def _apply_or_skip(self, gradients, good):
-        """Runs a step of the optimizer if `good`; otherwise only increments its
-        step."""
-        def skip():
-            self.optimizer.iterations.assign_add(1)
+    def _skip(self):
+        self.optimizer.iterations.assign_add(1)
 
-        def choose(strategy, gradients, good):
-            def apply():
-                strategy.extended.call_for_each_replica(self._apply, args=(gradients,))
+    def _choose(self, condition, function, args, otherwise=lambda: None):
+        """Calls a function on each replica if the condition, the same on all replicas,
+        is True; else calls `otherwise`."""
+        def choose(strategy, condition, *args):
+            def call():
+                strategy.extended.call_for_each_replica(function, args=args)
 
-            # `good` is the same on all replicas.
-            first = strategy.experimental_local_results(good)[0]
-            tf.cond(first, apply, skip)
+            tf.cond(strategy.experimental_local_results(condition)[0], call, otherwise)
 
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
-            tf.cond(good, lambda: self._apply(gradients), skip)
+            tf.cond(condition, lambda: function(*args), otherwise)
         else:
             # An optimizer that merges the replicas' calls, as on CPUs, cannot do so in
             # a branch of one replica. Therefore the branch is taken after the merge.
             tf.distribute.get_replica_context().merge_call(
-                choose, args=(gradients, good))
+                choose, args=(condition, *args))
 
 
 # ---- evaluation ------------------------------------------------------------

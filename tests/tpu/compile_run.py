@@ -38,7 +38,7 @@ def compile_steps(training) -> None:
         # On TPUs padding is never skipped.
         computation = dataclasses.replace(
             trainer.computation, passes=passes, skip_padding=False)
-        parts = trainer.options.gradient_accumulation_steps
+        parts = run.options.step.gradient_accumulation_steps
         compiled({"step": "train", "passes": passes, "parts": parts},
                  lambda features: trainer._replica_step(computation, parts, features),
                  trainer.train_dataset[shape])

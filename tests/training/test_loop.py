@@ -221,7 +221,7 @@ def test_a_different_evaluation_set_starts_a_new_best(copy, data, caplog):
 
 def test_evaluation_records_are_told_apart(data, tmp_path):
     def identity(infos, eval_batch_size=4, max_eval_steps=0):
-        return PretrainingData({}, None, {}, infos, None, "order", None).evaluation_set(
+        return PretrainingData(0, None, None, (), infos, None, "order", None).evaluation_set(
             eval_batch_size, max_eval_steps)
 
     def same_name(folder, seed):

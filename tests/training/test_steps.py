@@ -6,8 +6,6 @@ That a step is the same however it is computed is in test_same_step.
 import collections
 import gzip
 import itertools
-import types
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from albert_tf import records
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import progress
-from albert_tf.training import input_pipeline, optimization, slices
+from albert_tf.training import input_pipeline, optimization
 from albert_tf.training.losses import Objective, Task
 from albert_tf.training.options import StepOptions
 from albert_tf.training.steps import Evaluator, Trainer
@@ -181,43 +179,25 @@ def test_loop_on_the_device_is_the_loop_on_the_host(options, monkeypatch):
     assert_close(device.state(), host.state(), 1e-6)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seconds", [0.0, 3600.0])
-def test_a_step_in_slices_is_the_step_in_one_call(seconds, monkeypatch):
-    """A part at a time or, from the third on, all that are left."""
-    monkeypatch.setattr(slices, "_LONG_STEP", 0)
-    monkeypatch.setattr(slices, "_SECONDS_OF_SLICE", seconds)
-    options = dict(dropout=0.3, gradient_accumulation_steps=4)
-    host, seen = Training(**options), []
-    host.trainer._on_parts = lambda *parts: seen.append(parts)
-    rows = host.run(steps=2)
-    first = [(1, 4), (2, 4), (3, 4)]
-    assert seen == (first + first if not seconds else first[:2])
-    monkeypatch.setattr(
-        tf.distribute, "TPUStrategy", type(tf.distribute.get_strategy()))
-    whole = Training(**options)
-    expected = whole.run(steps=2)
-    for row, other in zip(rows, expected):
-        assert {**row, "steps_per_second": 0} == pytest.approx(
-            {**other, "steps_per_second": 0}, rel=1e-6)
-    assert_close(host.state(), whole.state(), 1e-6)
+@pytest.mark.parametrize("options", [
+    {}, dict(replicas=2), dict(dtype="float16")], ids=["", "replicas", "float16"])
+def test_nothing_remains_of_a_step_that_is_stopped(options):
+    stopped = Training(dropout=0.3, gradient_accumulation_steps=2, **options)
+    stopped.run(steps=1)
+    before = stopped.state()
+    stopped.trainer.stop.assign(True)
+    stopped.trainer.train(tf.constant(1))
+    assert stopped.optimizer.iterations.numpy() == 1
+    assert_close(stopped.state(), before, 0)
+    assert int(stopped.trainer.first_bad_step.numpy()) == -1
 
 
-@pytest.mark.parametrize("rows, passes, parts, slices", [
-    (4096, 12, 512, True), (256, 12, 8, True), (256, 12, 1, False),
-    (16, 12, 4, False), (32, 12, 4, True), (32, 1, 4, False)])
-def test_only_long_steps_run_in_slices(rows, passes, parts, slices):
-    """By what the flags fix, for a run and its resumption must not differ."""
-    trainer = training().trainer
-    task = types.SimpleNamespace(model=types.SimpleNamespace(
-        config=AlbertConfig.named("base")))
-    with mock.patch.object(trainer, "task", task):
-        assert trainer._runs_in_slices(
-            tf.TensorSpec([rows, 64], tf.int32), parts, passes) is slices
-        # Datasets of several processes do not tell the size.
-        with mock.patch.object(trainer, "_rows", rows):
-            assert trainer._runs_in_slices(
-                tf.TensorSpec([None, 64], tf.int32), parts, passes) is slices
+def test_xla_does_not_stop_between_two_parts():
+    training_ = Training(gradient_accumulation_steps=2, jit_compile=True)
+    training_.run(steps=0)
+    training_.trainer.stop.assign(True)
+    training_.trainer.train(tf.constant(1))
+    assert not training_.trainer.stops and training_.optimizer.iterations.numpy() == 1
 
 
 # ---- batches of several shapes ---------------------------------------------

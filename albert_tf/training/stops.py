@@ -1,0 +1,118 @@
+"""How a run ends between two steps, two parts of a step or two batches of an evaluation.
+
+    SIGTERM ─► thread ─► Trainer.stop ─► the loop over a step's parts ends, and the step
+                                         is dropped
+            └► Python's handler, when the step has ended ─► hooks.StopCheck
+
+Python runs its signal handlers between its own instructions, not while TensorFlow
+computes a step. The file descriptor of signal.set_wakeup_fd is written at once.
+"""
+
+import functools
+import os
+import signal
+import socket
+import threading
+import time
+from typing import Callable, Optional
+
+import tensorflow as tf
+from absl import logging
+
+from albert_tf.errors import ONE_CTRL_C
+from albert_tf.training.devices import replica_variable
+
+
+class StopSignals:
+    """A context that stores SIGTERM and SIGINT in `received` instead of ending the
+    program. A second signal, later than one Ctrl-C may send several, goes to the
+    earlier handler. For the main thread only.
+
+        with StopSignals() as signals:
+            while signals.received is None: ...
+
+    Attributes:
+      received: the number of the first signal, or None.
+      on_signal: called at once after the first signal, by another thread.
+      when: when the run will stop, for the log.
+    """
+
+    received: Optional[int] = None
+
+    def __init__(self):
+        self.on_signal: Callable[[], object] = lambda: None
+        self.when = "now"
+
+    def __enter__(self) -> "StopSignals":
+        self._old_handlers = {number: signal.signal(number, self._note)
+                              for number in (signal.SIGTERM, signal.SIGINT)}
+        receiver, self._sender = socket.socketpair()
+        self._sender.setblocking(False)
+        self._old_fd = signal.set_wakeup_fd(
+            self._sender.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, args=(receiver,), daemon=True).start()
+        return self
+
+    def _listen(self, receiver: socket.socket) -> None:
+        told = False
+        while number := receiver.recv(1):
+            if not told and number[0] in self._old_handlers:
+                told = True
+                logging.info("Stopping %s; a second signal ends the program at once.",
+                             self.when)
+                self.on_signal()
+            if self._old_fd >= 0:
+                os.write(self._old_fd, number)
+        receiver.close()
+
+    def _note(self, number, frame):
+        now = time.monotonic()
+        if self.received is None:
+            self.received, self._since = number, now
+        elif now - self._since >= ONE_CTRL_C:
+            handler = self._old_handlers[number]
+            if callable(handler):
+                handler(number, frame)
+
+    def stop(self) -> None:
+        """Ends the run as SIGTERM does."""
+        if self.received is None:
+            self.received, self._since = signal.SIGTERM, time.monotonic()
+
+    def __exit__(self, *exception_info):
+        signal.set_wakeup_fd(self._old_fd)
+        self._sender.close()
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+
+
+class StopVotes:
+    """Votes of the workers to stop. They can only stop together, at the same place;
+    therefore each step's exchange of gradients also averages their votes, and between
+    the batches of an evaluation `exchange` does."""
+
+    def __init__(self):
+        self._strategy = tf.distribute.get_strategy()
+        self.own = replica_variable(0.0, name="stop_vote")
+        self.mean = replica_variable(0.0, name="mean_stop_vote")
+
+    def cast(self) -> None:
+        """Votes to stop, on behalf of this worker."""
+        self.own.assign(1.0)
+
+    def any(self) -> bool:
+        """Returns True if any worker had voted before the last exchange."""
+        return bool(self.mean.numpy() > 0)
+
+    def exchange(self) -> None:
+        """Averages the votes now."""
+        self.mean.assign(self._strategy.experimental_local_results(
+            self._exchange())[0].numpy())
+
+    @functools.cached_property
+    def _exchange(self):
+        def mean_vote():
+            return tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.MEAN, tf.identity(self.own))
+
+        return tf.function(lambda: self._strategy.run(mean_vote), autograph=False)
