@@ -36,6 +36,9 @@ def needs(form):
 
 needs_onnx = needs("onnx")
 FORMS = [pytest.param(form, marks=needs(form)) for form in portable.FORMS]
+# Both formats of graphs; OpenVINO reads that of ONNX.
+FEW_FORMS = [pytest.param(form, marks=[needs(form), *[pytest.mark.long] * (
+    form == "openvino")]) for form in portable.FORMS]
 PASSAGE = "The first text of them was made in 1999,  and it is long. "
 ASKED = {
     ("classes", "classify"): ["It is.", PASSAGE * 9, ("Größe", "one")],
@@ -525,7 +528,7 @@ def test_whole_numbers_and_scales():
     assert np.abs(whole * scale - value).max() <= scale.max() / 2 * 1.001
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FEW_FORMS)
 def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     folder = tmp_path / "moved"
     shutil.copytree(exported("classes", "classify", form), folder)

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from absl import logging as absl_logging
 
 from albert_tf import files
 from albert_tf.checkpoints.folders import (
@@ -314,16 +313,18 @@ def test_callbacks_get_metrics_and_checkpoints(data, tmp_path):
 def _unevaluated(tmp_path_factory, data, eager):
     """The folder, events and log of a run without an evaluation set."""
     folder, events, log_file = tmp_path_factory.mktemp("unevaluated"), Events(), io.StringIO()
-    handler = logging.StreamHandler(log_file)
+    logger, handler = logging.getLogger("absl"), logging.StreamHandler(log_file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hooks, "draw_curves", lambda *args: None)
         patch.setattr(hooks.ProgressLines, "seconds_beside", lambda self, of_step: (
             172800.0 + len(self.checkpoint_seconds) * 86400))
-        logging.getLogger("absl").addHandler(handler)
-        absl_logging.set_verbosity(absl_logging.INFO)
+        level = logger.level
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
         run = make_run(folder, (data[0], None), callbacks=[events], num_train_steps=6)
         assert run.train() is None
-        logging.getLogger("absl").removeHandler(handler)
+        logger.removeHandler(handler)
+        logger.setLevel(level)
     return folder, events, log_file.getvalue()
 
 
