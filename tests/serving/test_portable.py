@@ -209,10 +209,10 @@ def test_what_a_foreign_folder_lacks_is_said(exported, tmp_path):
     graph.graph.output[0].name = "scores"
     graph.graph.node[-1].output[0] = "scores"
     onnx.save(graph, file)
-    with pytest.raises(InputError, match="model.onnx computes scores, which are the "):
+    with pytest.raises(InputError, match="scores"):
         albert_tf.load(folder)
     file.unlink()
-    with pytest.raises(InputError, match="2 ONNX files.*one of them: onnx/a.onnx, onnx/b"):
+    with pytest.raises(InputError, match="onnx/a.onnx, onnx/b"):
         albert_tf.load(folder)
     for each in graph.graph.input:
         if each.name == "token_type_ids":
@@ -221,7 +221,7 @@ def test_what_a_foreign_folder_lacks_is_said(exported, tmp_path):
         for i, name in enumerate(node.input):
             node.input[i] = name.replace("token_type_ids", "position_ids")
     onnx.save(graph, file)
-    with pytest.raises(InputError, match="the input position_ids, but only input_ids"):
+    with pytest.raises(InputError, match="position_ids"):
         albert_tf.load(file)
 
 
@@ -255,20 +255,20 @@ def test_graphs_that_others_made_otherwise(exported, model, tmp_path):
         "config.json", "labels.txt", "spiece.model", "tokenizer.json",
         "tokenizer_config.json", "vocabulary.json", "model.onnx", "model.onnx_data"}
     (folder / "onnx" / "model.onnx_data").unlink()
-    with pytest.raises(InputError, match=r"model.onnx cannot be loaded \(.*onnx_data"):
+    with pytest.raises(InputError, match="onnx_data"):
         albert_tf.load(folder)
     without("attention_mask")
-    with pytest.raises(InputError, match="model.onnx cannot be loaded .it has no input att"):
+    with pytest.raises(InputError, match="model.onnx .*attention_mask"):
         albert_tf.load(folder)
     without("token_type_ids")
     asked = albert_tf.load(folder)
-    with pytest.raises(InputError, match="model.onnx has no input token_type_ids, and can"):
+    with pytest.raises(InputError, match="model.onnx .*token_type_ids"):
         asked.predict([("It", "is")])
     graph = onnx.load_from_string(content)
     for each in graph.graph.input:
         each.type.tensor_type.shape.dim[1].dim_value = 4
     onnx.save(graph, file)
-    with pytest.raises(InputError, match=r"its input \w+ has the fixed shape \['batch_size', 4\]"):
+    with pytest.raises(InputError, match=r"\['batch_size', 4\]"):
         albert_tf.load(folder)
     file.write_bytes(content[:-999])
     with pytest.raises(InputError, match="model.onnx cannot be loaded"):
