@@ -70,6 +70,7 @@ def test_fast_parts_have_the_releases_losses_and_gradients(name, monkeypatch):
     check_case(fixture_case(name))
 
 
+@pytest.mark.long
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_losses_and_gradients_are_the_releases_whole(name):

@@ -416,6 +416,7 @@ def test_run_ends_as_the_releases(pretraining, run_name):
                      excluded=frozen_in_the_release(run_name))
 
 
+@pytest.mark.long
 @pytest.mark.shared
 @pytest.mark.parametrize("run_name", [*RUNS, "lamb_refvars", "adamw_refvars"])
 def test_every_step_is_the_releases(pretraining, run_name):
@@ -430,6 +431,7 @@ def test_every_step_is_the_releases(pretraining, run_name):
                      excluded=frozen_in_the_release(run_name))
 
 
+@pytest.mark.long
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_clipped_gradients_are_the_releases(name):

@@ -311,6 +311,7 @@ def test_a_split_that_was_not_given_is_told(tmp_path):
         build(tmp_path, TRAIN).read("", "dev")
 
 
+@pytest.mark.long
 @pytest.mark.shared
 def test_a_real_chinese_set_is_read_whole():
     folder = SHARED / "data" / "chinese" / "ChnSentiCorp"

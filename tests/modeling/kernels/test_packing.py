@@ -291,7 +291,8 @@ def test_an_exported_model_takes_any_size():
 
 
 @pytest.mark.parametrize("fast, changes", [
-    (False, {}), (True, GROUPS),
+    (True, {}), pytest.param(False, {}, marks=pytest.mark.long),
+    pytest.param(True, GROUPS, marks=pytest.mark.long),
     *(pytest.param(fast, changes, marks=SLOW) for fast in (False, True)
       for changes in (dict(num_hidden_layers=1), dict(num_hidden_groups=2),
                       dict(inner_group_num=2), dict(parameter_sharing="none")))])
