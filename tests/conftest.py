@@ -35,10 +35,12 @@ LONG_FILES = (
     "training/test_steps", "finetuning/test_seeds", "scripts/test_run_classifier",
     "training/test_input_pipeline", "finetuning/test_run", "scripts/test_run_squad",
     "scripts/test_run_race", "scripts/test_run_tagger", "modeling/kernels/test_packing",
-    "modeling/kernels/test_fast", "finetuning/test_task", "masking/test_in_training",
+    "modeling/kernels/test_fast", "serving/test_engines", "serving/test_predict",
+    "tokenization/test_in_graph", "modeling/kernels/test_tpu", "serving/test_portable",
+    "features/test_features", "finetuning/test_task", "masking/test_in_training",
     "pretraining_data/test_local", "scripts/test_create_pretraining_data",
     "modeling/kernels/test_recompute", "training/test_optimization",
-    "serving/test_saved_model", "golden/test_heads")
+    "serving/test_saved_model", "golden/test_heads", "tokenization/test_tokenizer_steps")
 
 
 def pytest_addoption(parser):
