@@ -39,7 +39,7 @@ def expected(loaded, texts, max_length):
 
 
 @pytest.mark.parametrize("changes", [
-    {}, dict(num_hidden_layers=1), dict(parameter_sharing="none", embedding_size=16),
+    dict(parameter_sharing="none", embedding_size=16),
     dict(num_hidden_layers=4, num_hidden_groups=2),
     dict(num_hidden_layers=3, inner_group_num=2)])
 def test_distances_are_those_of_all_pieces(changes, tmp_path):
