@@ -191,17 +191,6 @@ def test_dropout_before_the_sum_and_after_the_norm_of_the_embeddings():
 # ---- inputs ----------------------------------------------------------------
 
 
-def test_masked_pieces_do_not_matter():
-    mask = np.array([[1, 1, 1, 1, 0, 0]] * 2)
-    other = IDS.copy()
-    other[:, 4:] = 15
-    first = encoder()({"input_ids": IDS, "input_mask": mask})["sequence_output"]
-    second = encoder()({"input_ids": other, "input_mask": mask})["sequence_output"]
-    np.testing.assert_allclose(first[:, :4], second[:, :4], atol=1e-6)
-    unmasked = sequence_output(encoder())
-    assert not np.allclose(first[:, :4], unmasked[:, :4], atol=1e-3)
-
-
 def test_inputs_of_any_integer_type():
     expected = sequence_output(encoder())
     for kind in (np.int64, np.int8):
@@ -209,25 +198,6 @@ def test_inputs_of_any_integer_type():
                          "input_mask": np.ones_like(IDS, bool),
                          "segment_ids": np.zeros_like(IDS, kind)})
         np.testing.assert_array_equal(out["sequence_output"], expected)
-
-
-def test_longest_sequence_and_one_too_long():
-    longest = np.ones([1, 12], np.int32)
-    assert encoder()({"input_ids": longest})["sequence_output"].shape == [1, 12, 8]
-    with pytest.raises(InputError, match="13 tokens.*max_position_embeddings 12"):
-        encoder()({"input_ids": np.ones([1, 13], np.int32)})
-
-
-def test_inputs_of_unknown_size():
-    model = encoder()
-
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
-    def run(input_ids, input_mask):
-        return model({"input_ids": input_ids, "input_mask": input_mask})[
-            "sequence_output"]
-
-    np.testing.assert_allclose(
-        run(IDS, np.ones_like(IDS)), sequence_output(model), atol=1e-6)
 
 
 # ---- compiled, saved, in single precision ----------------------------------

@@ -51,13 +51,6 @@ def test_rate_past_the_end_is_zero_and_never_nan_under_xla():
         assert float(rate(step)) == 0.0
 
 
-def test_rate_is_zero_before_the_warmup_starts():
-    rates = [float(WarmupPolynomialDecay(1.0, 100, 4, start_warmup_step=3)(step))
-             for step in range(8)]
-    np.testing.assert_allclose(
-        rates, [0, 0, 0, 0, 0.25, 0.5, 0.75, 0.93], rtol=1e-6)
-
-
 def test_start_of_the_warmup_has_no_effect_without_warmup():
     plain, late = (WarmupPolynomialDecay(1.0, 10, 0, start_warmup_step=start)
                    for start in (0, 5))
@@ -311,15 +304,6 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_unbroken(tmp_path, kind, build_fi
     np.testing.assert_equal(values(others), values(variables))
     for name, slot in optimizer.slots.items():
         np.testing.assert_array_equal(later.slots[name], slot, err_msg=name)
-
-
-def test_checkpoint_holds_the_moments_under_their_names(tmp_path):
-    variables, optimizer = toy_variables(), toy_optimizer("lamb")
-    run(optimizer, variables, range(2))
-    path = tf.train.Checkpoint(optimizer=optimizer).write(str(tmp_path / "ckpt"))
-    keys = [key for key, _ in tf.train.list_variables(path)]
-    assert len(keys) == 2 * len(TOY) + 3  # iterations, rate, the object graph
-    assert any("layer.Skernel.Sadam_m" in key for key in keys)
 
 
 # ---- the release's runs ----------------------------------------------------
