@@ -138,10 +138,9 @@ def test_resuming_far_away_skips_whole_epochs_by_arithmetic(infos):
     assert len(train(infos, TOTAL, 1, start_step=epochs)[0]) == TOTAL
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("hosts, replicas", [(2, 1), (3, 1), (4, 1), (12, 1), (1, 3),
-                                             (2, 2)])
-@pytest.mark.parametrize("streams", [1, 2, 4, 12])
+@pytest.mark.parametrize("streams, hosts, replicas", [(1, 2, 1), *(
+    pytest.param(streams, *shares, marks=pytest.mark.long) for streams in (1, 2, 4, 12)
+    for shares in ((3, 1), (4, 1), (12, 1), (1, 3), (2, 2)))])
 def test_hosts_and_replicas_share_one_order(infos, streams, hosts, replicas):
     """Those that share a stream, those with a stream and a half, those with several."""
     rows = 12
