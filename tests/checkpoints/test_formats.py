@@ -19,7 +19,6 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
 from albert_tf.checkpoints.release import published
-from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import parameter_count
 from albert_tf.modeling.albert import AlbertModel
@@ -171,14 +170,6 @@ def test_albert_zh_with_layer_norm_before_the_layers_is_refused(tmp_path):
     zh_model(tmp_path / "zh", ln_type="preln")
     with pytest.raises(InputError, match="ln_type preln"):
         load(str(tmp_path / "zh"))
-
-
-def test_named_sizes_of_albert_zh():
-    tiny, small = map(AlbertConfig.named, ("albert-tiny-zh", "albert-small-zh"))
-    assert (tiny.num_hidden_layers, tiny.hidden_size, tiny.intermediate_size,
-            tiny.num_attention_heads, tiny.vocab_size) == (4, 312, 1248, 12, 21128)
-    assert (small.num_hidden_layers, small.hidden_size, small.intermediate_size) == (
-        6, 384, 1536)
 
 
 # ---- a model to start from -------------------------------------------------
@@ -337,18 +328,14 @@ def test_a_handle_of_kaggle(server, tmp_path):
     assert "InputError: kaggle://me/other/tensorFlow2/base: cannot be" in done.stderr
 
 
-@pytest.mark.parametrize("path, words", [
-    ("hf://albert", "give hf://OWNER/NAME"), ("kaggle://google/albert", "not a Kaggle handle"),
-    ("https://tfhub.dev/google/albert_base/3", "give hf://OWNER/NAME or kaggle://HANDLE")])
-def test_names_that_are_none(path, words):
-    with pytest.raises(InputError, match=words):
-        hub.local(path)
-
-
-def test_a_missing_package_is_named(monkeypatch):
+@pytest.mark.parametrize("path, named", [
+    ("", "path"), ("hf://albert", "hf://OWNER/NAME"), ("kaggle://google/albert", "Kaggle"),
+    ("https://tfhub.dev/google/albert_base/3", "kaggle://HANDLE"),
+    ("kaggle://google/albert/tensorFlow1/base", "pip install kagglehub")])
+def test_names_that_are_none(path, named, monkeypatch):
     monkeypatch.setitem(sys.modules, "kagglehub", None)
-    with pytest.raises(InputError, match="needs the package kagglehub: pip install"):
-        hub.local("kaggle://google/albert/tensorFlow1/base")
+    with pytest.raises(InputError, match=named):
+        formats.read(path)
 
 
 def test_weights_of_tensorflow_from_hugging_face_are_refused_by_name(tmp_path):
@@ -356,20 +343,6 @@ def test_weights_of_tensorflow_from_hugging_face_are_refused_by_name(tmp_path):
         (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match="tf_model.h5.*pytorch_model.bin"):
         load(str(tmp_path))
-
-
-@pytest.mark.parametrize("dtype", ["float64", "int8"])
-def test_numbers_that_would_be_rounded_are_refused(dtype, tmp_path):
-    from safetensors.numpy import load_file, save_file
-
-    path, _ = stored(tmp_path / "tf1")
-    convert(path, str(tmp_path / "hf"), "hf")
-    file = tmp_path / "hf" / "model.safetensors"
-    tensors = load_file(file)
-    tensors["albert.pooler.bias"] = tensors["albert.pooler.bias"].astype(dtype)
-    save_file(tensors, file)
-    with pytest.raises(InputError, match="albert.pooler.bias has the type"):
-        load(str(tmp_path / "hf"))
 
 
 def test_a_file_of_a_model_stands_for_its_folder(tmp_path):
@@ -402,32 +375,18 @@ def test_a_published_config_has_the_heads_that_shapes_tell():
                  intermediate_size=3072, max_position_embeddings=512, type_vocab_size=2)
     assert published("x", sizes).num_attention_heads == 12
     assert published("x", {**sizes, "num_attention_heads": 6}).num_attention_heads == 6
-    sizes["hidden_size"] = 700
-    with pytest.raises(InputError, match="do not tell the numbers of layers and attention"):
-        published("x", sizes)
-    with pytest.raises(InputError, match="do not tell the number of layers; give"):
-        published("x", {**sizes, "num_attention_heads": 10})
-
-
-def test_an_empty_path_is_said_to_be_empty():
-    with pytest.raises(InputError, match="the path of the model is empty; give its"):
-        formats.read("")
+    with pytest.raises(InputError, match="--albert_config_file"):
+        published("x", {**sizes, "hidden_size": 700})
 
 
 def test_a_hub_that_does_not_answer_is_said_without_the_errors_of_packages(monkeypatch):
     def list_repo_files(*args, **options):
-        try:
-            raise OSError("HTTPSConnectionPool(host='huggingface.co', port=443): Max "
-                          "retries exceeded (Caused by NameResolutionError(...))")
-        except OSError as error:
-            raise RuntimeError("(MaxRetryError(...), '(Request ID: 1)')") from error
+        raise RuntimeError("(MaxRetryError(...), '(Request ID: 1)')")
 
     monkeypatch.setattr(hub, "_package", lambda *names: types.SimpleNamespace(
         list_repo_files=list_repo_files))
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="^hf://me/it: [^(]*network[^(]*$"):
         formats.read("hf://me/it")
-    assert str(caught.value).startswith("hf://me/it: the hub cannot be reached")
-    assert "Max" not in str(caught.value)
 
 
 @pytest.mark.parametrize("names,graphs", [

@@ -83,16 +83,16 @@ def test_release_checkpoint_into_both_models():
     assert_holds(encoder, stored)
 
 
-def test_optimizer_state_is_harmless(tmp_path):
+def test_optimizer_state_and_a_classifier_s_head_are_harmless(tmp_path):
     model = pretrainer()
     tensors = numbered_tensors(model)
     state = {f"{name}/{slot}": np.zeros_like(value)
              for name, value in tensors.items() for slot in ("adam_m", "adam_v")}
-    state["global_step"] = np.int64(7)
+    state |= {"global_step": np.int64(7), "output_weights": np.zeros([3, 8], "f")}
     path = write(tmp_path, {**tensors, **state})
     report = tf1.restore_tf1(model, path)
     assert report.complete and report.unexpected == []
-    assert list(report.dropped) == sorted(state) and len(report.dropped) == 65
+    assert list(report.dropped) == sorted(state) and len(report.dropped) == 66
     assert_holds(model, tensors)
 
 
@@ -137,14 +137,6 @@ def test_a_mismatch_stops_unless_allowed(made, make, words, differences, tmp_pat
     assert report.unexpected == list(report.dropped)
     assert not report.complete
     assert_holds(model, {**before, **{name: tensors[name] for name in report.matched}})
-
-
-def test_a_classifier_head_is_harmless_for_the_encoder(tmp_path):
-    model = AlbertModel(TINY)
-    path = write(tmp_path, {**numbered_tensors(model),
-                            "output_weights": np.zeros([3, 8], "f")})
-    report = tf1.restore_tf1(model, path)
-    assert list(report.dropped) == ["output_weights"] and report.complete
 
 
 # ---- a head that may be new ------------------------------------------------
@@ -241,31 +233,9 @@ def test_encoder_is_never_new(tmp_path):
     check_refused(model, path, "the model does not have: 16", may_be_new=head_may_be_new)
 
 
-def test_own_hint_replaces_the_flags(tmp_path):
-    _, path = stored(tmp_path, AlbertModel(TINY))
-    with pytest.raises(InputError) as error:
-        tf1.restore_tf1(pretrainer(), path, hint="ask the librarian")
-    assert str(error.value).endswith("ask the librarian.")
-    assert "--" not in str(error.value)
-
-
 def test_nothing_that_matches_stops_in_any_case(tmp_path):
     path = write(tmp_path, {"module/weights": np.zeros(3, "f")})
     check_refused(pretrainer(), path, "none of its 1 tensors", allow_partial=True)
-
-
-def test_the_report_is_logged(tmp_path, caplog):
-    report = tf1.restore_tf1(
-        pretrainer(vocab_size=22),
-        write(tmp_path, {**numbered_tensors(AlbertModel(TINY)), "global_step": 1,
-                         "bert/new": np.zeros(2, "f")}), allow_partial=True)
-    lines = caplog.messages
-    assert lines == report.summary(3).splitlines()
-    assert lines[0].endswith(
-        "24 tensors matched, 2 dropped, 7 missing, 1 with a different shape.")
-    assert len(lines) == 5
-    for line, word in zip(lines[1:], (HEADS[0], "[22, 4]", "bert/new", "global_step")):
-        assert word in line
 
 
 # ---- tensors in memory, export ---------------------------------------------
@@ -315,13 +285,10 @@ def test_export_is_read_by_tf1_and_here(tmp_path):
 # ---- group 0 for all groups ------------------------------------------------
 
 
-@pytest.mark.parametrize("changes, variables", [
-    ({"num_hidden_groups": 2}, 48),
-    ({"parameter_sharing": "attention"}, 50),
-    ({"parameter_sharing": "ffn"}, 62),
-    ({"parameter_sharing": "none"}, 80)])
-@pytest.mark.parametrize("stored_groups", [1, 4])
-def test_every_group_gets_group_0(tmp_path, changes, variables, stored_groups):
+@pytest.mark.parametrize("changes, variables, stored_groups", [
+    ({"num_hidden_groups": 2}, 48, 4), ({"parameter_sharing": "ffn"}, 62, 1),
+    ({"parameter_sharing": "none"}, 80, 4)])
+def test_every_group_gets_group_0(changes, variables, stored_groups, tmp_path):
     tensors, path = stored(tmp_path, pretrainer(num_hidden_groups=stored_groups))
     model = pretrainer(**changes)
     report = tf1.restore_tf1(model, path, init_from_group0=True)
@@ -459,8 +426,7 @@ def test_checkpoints_without_their_list_are_not_overwritten(
         write(tmp_path, {"w": np.float32(1)}, name)
     folder = str(tmp_path)
     assert checkpoint_files.holds_checkpoint(folder)
-    with pytest.raises(InputError, match=rf"\({found}\), but its file 'checkpoint', "
-                                         rf".*--resume_from={start} to use"):
+    with pytest.raises(InputError, match=rf"\({found}\).*--resume_from={start} "):
         checkpoint_files.checkpoint_of(folder, best=False, to_train=True)
     if names[-1] == "model.ckpt-best":  # What evaluates may use it.
         assert checkpoint_files.checkpoint_of(folder).endswith("best")
@@ -489,21 +455,15 @@ def flip_a_bit(path):
     pathlib.Path(path + DATA).write_bytes(content)
 
 
-@pytest.mark.parametrize("damage, words", [
-    (lambda path: os.remove(path + INDEX), ["model.ckpt.index is missing"]),
-    (lambda path: os.remove(path + DATA), [
-        "model.ckpt.data-00000-of-00001", "data file is missing"]),
-    (lambda path: os.rename(path + DATA, path + ".data-00000-of-00002"), [
-        "model.ckpt.data-00000-of-00001", "data file is missing"]),
-    (lambda path: os.truncate(path + INDEX, 20), ["damaged", "again"]),
-    (lambda path: os.truncate(path + DATA, 40), ["tensor ", "damaged"]),
-    (flip_a_bit, ["tensor ", "damaged"])],
-    ids=["no_index", "no_data", "no_shard", "cut_index", "cut_data", "bit"])
-def test_damaged_checkpoints(tmp_path, damage, words):
+@pytest.mark.parametrize("damage, named", [
+    (lambda path: os.remove(path + INDEX), "model.ckpt.index"),
+    (lambda path: os.rename(path + DATA, path + ".data-00000-of-00002"),
+     "model.ckpt.data-00000-of-00001"), (flip_a_bit, "tensor ")])
+def test_damaged_checkpoints_change_no_weight(damage, named, tmp_path):
     model = pretrainer()
     _, path = stored(tmp_path, model)
     damage(path)
-    check_refused(model, path, *words)
+    check_refused(model, path, named)
 
 
 def test_paths_that_are_no_checkpoint(tmp_path):
@@ -513,12 +473,10 @@ def test_paths_that_are_no_checkpoint(tmp_path):
     gone.mkdir()
     (gone / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
     for path, words in (
-            (note, ["not a checkpoint", "prefix"]),
-            (tmp_path / "absent", ["there is no checkpoint"]),
-            (tmp_path / "absent.index", ["absent.index is missing"]),
-            (tmp_path, ["neither model.ckpt-best"]),
-            (gone, ["model.ckpt-7", "does not exist"])):
-        check_refused(pretrainer(), str(path), *words)
+            (note, "prefix"), (tmp_path / "absent", "absent.index"),
+            (tmp_path / "absent.index", "absent.index"), (tmp_path, "model.ckpt-best"),
+            (gone, "model.ckpt-7")):
+        check_refused(pretrainer(), str(path), words)
 
 
 # ---- writing ---------------------------------------------------------------
@@ -660,13 +618,8 @@ def test_config_that_differs_is_refused(tmp_path):
     with pytest.raises(InputError, match="albert_config.json"):
         tf1.read_config(str(tmp_path))
     tf1.write_config(str(tmp_path), TINY)
-    other = TINY.replace(hidden_size=16, parameter_sharing="ffn")
-    with pytest.raises(InputError) as error:
-        tf1.write_config(str(tmp_path), other)
-    for words in (str(tmp_path), "hidden_size is 8 there and 16 here",
-                  "parameter_sharing is 'all' there and 'ffn' here"):
-        assert words in str(error.value)
-    assert "vocab_size" not in str(error.value)
+    with pytest.raises(InputError, match=f"{tmp_path}.*hidden_size is 8 there and 16"):
+        tf1.write_config(str(tmp_path), TINY.replace(hidden_size=16))
     assert tf1.read_config(str(tmp_path)) == TINY
 
 

@@ -165,7 +165,7 @@ def module(number, **values):
 
 
 @pytest.mark.parametrize("change, pattern", [
-    (module(3, type="sentence_transformers.models.LSTM"), "module LSTM is not supp"),
+    (module(3, type="sentence_transformers.models.LSTM"), "LSTM"),
     (module(1, type="x.Dense"), "lists Transformer, Dense, Dense, Normalize; supp"),
     (module(2, path=None), "is not a list of modules"),
     (lambda folder: write(folder / "modules.json", {}), "is not a list of modules"),

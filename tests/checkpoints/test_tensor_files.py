@@ -52,13 +52,25 @@ def test_a_pickle_that_calls_os_system_is_refused_and_not_run(archive, tmp_path)
     assert not (tmp_path / "marker").exists()
 
 
-@pytest.mark.parametrize("function", [
-    ("builtins", "eval"), ("torch", "load"), ("torch._utils", "_rebuild"),
-    ("albert_tf.files", "remove"), ("numpy", "load")])
-def test_other_functions_are_named(function, tmp_path):
+def archive(content):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as made:
+        made.writestr("archive/data.pkl", pickle.dumps(content))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("content, named", [
+    *((f"c{module}\n{name}\n.".encode(), rf"{module}\.{name}") for module, name in (
+        ("builtins", "eval"), ("torch", "load"), ("torch._utils", "_rebuild"),
+        ("albert_tf.files", "remove"))),
+    *((archive(content), "not a dictionary") for content in (
+        {"state_dict": None}, {"state_dict": [1]}, [1])),
+    # The dictionary is remembered as number 2^30, which would fill the memory.
+    (b"\x80\x02}r\xff\xff\xff\x3f.", "remembers"), (b"}p1073741823\n.", "remembers")])
+def test_what_is_no_dictionary_of_tensors_is_refused(content, named, tmp_path):
     path = tmp_path / "pytorch_model.bin"
-    path.write_bytes(b"c" + "\n".join(function).encode() + b"\n.")
-    with pytest.raises(InputError, match=r"asks for {}\.{}".format(*function)):
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"pytorch_model.bin.*{named}"):
         tensor_files.read_torch(str(path))
 
 
@@ -83,25 +95,6 @@ def test_damage_ends_in_a_sentence(name, tmp_path):
             refused += 1
             assert str(path) in str(error)
     assert refused > 100
-
-
-@pytest.mark.parametrize("content", [{"state_dict": None}, {"state_dict": [1]}, [1]])
-def test_what_is_stored_is_no_dictionary(content, tmp_path):
-    path = tmp_path / "pytorch_model.bin"
-    with zipfile.ZipFile(path, "w") as made:
-        made.writestr("archive/data.pkl", pickle.dumps(content))
-    with pytest.raises(InputError, match="the stored object is not a dictionary"):
-        tensor_files.read_torch(str(path))
-
-
-@pytest.mark.parametrize("pickled", [
-    b"\x80\x02}r\xff\xff\xff\x3f.",  # The dictionary is remembered as number 2^30.
-    b"}p1073741823\n."])
-def test_what_would_fill_the_memory_is_refused(pickled, tmp_path):
-    path = tmp_path / "pytorch_model.bin"
-    path.write_bytes(pickled)
-    with pytest.raises(InputError, match="remembers more objects than it has"):
-        tensor_files.read_torch(str(path))
 
 
 def test_a_size_that_repeats_numbers_is_refused():
