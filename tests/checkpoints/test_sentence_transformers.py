@@ -82,7 +82,6 @@ def test_a_folder_of_older_versions(theirs, tmp_path):
 
 @pytest.mark.parametrize("pooling, expected", [
     ("", lambda out: out["sequence_output"][0].numpy().mean(axis=0)),
-    ("cls", lambda out: out["sequence_output"][0, 0].numpy()),
     ("pooled", lambda out: out["pooled_output"][0].numpy()),
     ("lasttoken,cls", lambda out: np.concatenate(
         [out["sequence_output"][0, i].numpy() for i in (-1, 0)])),
