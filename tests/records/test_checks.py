@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import struct
 
 import pytest
@@ -36,35 +37,25 @@ def test_another_length(tmp_path, path):
     checks.check_files([str(path)], SPEC)
     other = write(tmp_path / "x", [example(0, 8, 3)], pretraining_spec(8, 3))
     message = refused(other)
-    assert ("input_ids, input_mask, segment_ids, token_boundary have 8 values, but "
-            "max_seq_length says 6 (set max_seq_length to 8") in message
-    assert ("masked_lm_positions, masked_lm_ids, masked_lm_weights have 3 values, but "
-            "max_predictions_per_seq says 2") in message
+    assert "set max_seq_length to 8" in message
+    assert "3 values, but max_predictions_per_seq says 2" in message
     # How many slots unmasked records have does not matter.
     unmasked = checks.unmasked_spec(SPEC)
     assert "max_predictions_per_seq" not in refused(other, unmasked)
     checks.check_files([str(path)], unmasked)
 
 
-def test_missing_features_and_other_types(tmp_path):
-    spec = FeatureSpec((Feature("input_ids", "int64", (S,)),
-                        Feature("masked_lm_weights", "int64", (P,))))
-    values = {"input_ids": [1] * S, "masked_lm_weights": [1] * P}
-    assert ("it has no feature input_mask, segment_ids, masked_lm_positions, "
-            "masked_lm_ids, next_sentence_labels; masked_lm_weights holds int64_list "
-            "instead of float_list") in refused(write(tmp_path / "x", [values], spec))
+OTHER = FeatureSpec((Feature("input_ids", "int64", (S,)),
+                     Feature("masked_lm_weights", "int64", (P,))))
 
 
-def test_a_record_without_a_token(tmp_path):
-    empty = {**example(0), "input_mask": [0] * S}
-    assert "input_mask is 0 everywhere" in refused(write(tmp_path / "x", [empty]))
-
-
-def test_contents_that_are_no_records(tmp_path):
-    assert "the content is not a tf.train.Ex" in refused(
-        write(tmp_path / "x", [b"\xff\xff\xff"]))
-    (tmp_path / "y").write_bytes(b"A text of some length, a sentence a line.\n" * 9)
-    assert "not a TFRecord" in refused(str(tmp_path / "y"))
+@pytest.mark.parametrize("record, spec, named", [
+    ({"input_ids": [1] * S, "masked_lm_weights": [1] * P}, OTHER,
+     "no feature input_mask, .*masked_lm_weights holds int64_list"),
+    ({**example(0), "input_mask": [0] * S}, SPEC, "input_mask is 0 everywhere"),
+    (b"\xff\xff\xff", SPEC, "not a tf.train.Ex")])
+def test_records_that_do_not_fit(record, spec, named, tmp_path):
+    assert re.search(named, refused(write(tmp_path / "x", [record], spec)))
 
 
 # Errors that show while training.
@@ -131,12 +122,10 @@ def test_records_are_masked_or_not(tmp_path):
     checks.check_masks([unmasked], spec, "--dynamic_masking")
     # A record without a mask among others makes no unmasked file.
     checks.check_masks([masked, one], SPEC)
-    with pytest.raises(InputError, match="/u: the records are not masked, so there is "
-                       "nothing to predict; give --dynamic_masking, or"):
+    with pytest.raises(InputError, match="/u: .* give --dynamic_masking"):
         checks.check_masks([one, unmasked], SPEC)
     for path in (masked, one):
-        with pytest.raises(InputError, match=f"{path}: the records are masked already; "
-                           "leave out --dynamic_masking"):
+        with pytest.raises(InputError, match=f"{path}: .*leave out --dynamic_masking"):
             checks.check_masks([unmasked, path], spec, "--dynamic_masking")
 
 
@@ -199,13 +188,9 @@ def test_sentence_objective_is_what_the_records_were_made_for(made):
     assert objective(summaries(made("unknown")), "none") == "none"
     following, none = (made(name, {"sentence_objective": name})
                        for name in ("next", "none"))
-    with pytest.raises(InputError, match=(
-            "next/a was made with the sentence objective next, as .*/next/summary-a."
-            "json says, but --sentence_objective=order is given; give .*next or")):
+    with pytest.raises(InputError, match="next/a .*--sentence_objective=order"):
         objective(summaries(following), "order")
-    with pytest.raises(InputError, match=(
-            "none/a was made with the sentence objective none, as .* says, but "
-            ".*next/a with next; use records with the same objective")):
+    with pytest.raises(InputError, match="none/a .*next/a with next"):
         objective(summaries(following, none))
 
 
@@ -230,25 +215,7 @@ def test_vocabulary_of_records(made):
     same = made("2", file="renamed.txt", sha256="1", special_ids=ids)
     for folders in ((first, same), (same, first)):
         assert vocabulary(*folders)["special_ids"] == ids
-    with pytest.raises(InputError, match=(
-            "1/a and .*3/a were made with vocabularies of different")):
+    with pytest.raises(InputError, match="1/a and .*3/a"):
         vocabulary(first, made("3", file="v.txt", sha256="2"))
-    with pytest.raises(InputError, match=(
-            "1/a was made with a vocabulary of 3 tokens, .*vocab_size is 4; set it")):
+    with pytest.raises(InputError, match="1/a .* 3 tokens, .*vocab_size is 4"):
         vocabulary(first, vocab_size=4)
-
-
-def test_a_damaged_summary_is_left_out(made, caplog):
-    folder = made("1", file="v.txt", sha256="1")
-    (folder / "summary-b.json").write_text("{")
-    assert [each.path for each in summaries(folder)] == [str(folder / "summary-a.json")]
-    assert "summary-b.json is ignored" in caplog.text
-
-
-def test_a_link_to_nothing_does_not_hide_the_other_summaries(tmp_path, caplog):
-    (tmp_path / "summary-a.json").write_text(
-        '{"settings": {"output_files": ["a.tfrecord"]}}')
-    (tmp_path / "summary-b.json").symlink_to(tmp_path / "gone.json")
-    paths = [str(tmp_path / name) for name in ("a.tfrecord", "b.tfrecord")]
-    assert [each.records for each in checks.summaries_of(paths)] == [paths[:1]]
-    assert "summary-b.json is ignored" in caplog.text

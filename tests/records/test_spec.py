@@ -71,20 +71,16 @@ def test_a_record_without_token_boundary_is_read():
     assert SPEC.parse(serialized)["input_ids"].shape == [S]
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"input_idz": [1]}, "unknown .'input_idz'., missing .."),
-    ({"input_ids": None}, "missing .'input_ids'."),
+@pytest.mark.parametrize("change, named", [
+    ({"input_idz": [1]}, "'input_idz'"), ({"input_ids": None}, "'input_ids'"),
     ({"input_ids": [1] * (S + 1)}, "input_ids has 7 values instead of 6"),
-    ({"input_ids": []}, "input_ids has 0 values"),
     ({"input_ids": [1.5] * S}, "input_ids does not hold int64"),
-    ({"input_ids": np.ones(S)}, "input_ids does not hold int64"),
     ({"input_ids": [2**63] * S}, "input_ids does not hold int64"),
-    ({"masked_lm_weights": ["a"] * P}, "masked_lm_weights does not hold float32"),
-])
-def test_serialize_refuses_what_does_not_fit(change, message):
+    ({"masked_lm_weights": ["a"] * P}, "masked_lm_weights does not hold float32")])
+def test_serialize_refuses_what_does_not_fit(change, named):
     values = example(0) | change
     values = {name: value for name, value in values.items() if value is not None}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         SPEC.serialize(values)
 
 
@@ -113,15 +109,10 @@ def test_features_of_variable_length(length, form):
     np.testing.assert_array_equal(arrays["choices"], choices)
 
 
-@pytest.mark.parametrize("choices, message", [
-    ([1, 2, 3], "choices has 3 values instead of a multiple of 2"),
-    ([[1, 2], [3]], r"choices has the shape \(2,\) .* in rows of equal length"),
-    ([[1, 2], [3, 4], [5, 6]], r"choices has the shape \(3, 2\) instead of \(2, None"),
-    (np.ones((4, 2)), r"choices has the shape \(4, 2\)"),
-    ([["a"], ["b"]], "choices does not hold float32"),
-])
-def test_rows_that_do_not_fit_are_refused(choices, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("choices", [
+    [1, 2, 3], [[1, 2], [3]], [[1, 2], [3, 4], [5, 6]], np.ones((4, 2)), [["a"], ["b"]]])
+def test_rows_that_do_not_fit_are_refused(choices):
+    with pytest.raises(ValueError, match="choices "):
         VARIABLE.serialize({"ids": [1], "choices": choices})
 
 
@@ -129,9 +120,7 @@ def test_wrong_records_of_variable_length_are_told():
     other = records.FeatureSpec((records.Feature("ids", "int64", (2,)),
                                  records.Feature("choices", "float32", (3,))))
     data = other.serialize({"ids": [1, 100], "choices": [1.0] * 3})
-    with pytest.raises(InputError, match=(
-            "^x: choices has 3 values, which is not a multiple of 2; ids holds 100, "
-            "which is not in 0..99[.]$")):
+    with pytest.raises(InputError, match="^x: choices has 3 values.*ids holds 100"):
         VARIABLE.parse_numpy(data, "x")
 
 

@@ -68,7 +68,7 @@ def test_a_length_beyond_the_file_takes_no_memory(path, length):
     path.write_bytes(path.read_bytes() + packed + struct.pack(
         "<I", tfrecord._masked_crc(packed)) + b"abc")
     for read in (scan, lambda name: list(read_records(name))):
-        with pytest.raises(InputError, match="record 6: cut off; at least") as caught:
+        with pytest.raises(InputError, match="record 6: cut off") as caught:
             read(str(path))
         assert int(re.search(r"(\d+) bytes", str(caught.value))[1]) >= length - start - 15
 
@@ -89,39 +89,32 @@ def outcome(function, path, *arguments):
 
 
 @pytest.mark.parametrize("record", [1, 2, 5])
-@pytest.mark.parametrize("cut", ["in header", "in content", "in checksum"])
-@pytest.mark.parametrize("chunk", [5, 1 << 20])
-def test_truncation(path, record, cut, chunk):
-    frame = frame_size(path)
-    end = (record - 1) * frame + {
-        "in header": 5, "in content": 20, "in checksum": frame - 1}[cut]
-    path.write_bytes(path.read_bytes()[:end])
-    for message in (outcome(scan, path, chunk), outcome(read_records, path)):
-        assert message.startswith(f"{path}, record {record}: cut off")
-        assert " 1 bytes" in message or cut != "in checksum"
+def test_truncation(path, record):
+    frame, content = frame_size(path), path.read_bytes()
+    for place in (5, 20, frame - 1):  # In the header, the content, and the checksum.
+        path.write_bytes(content[:(record - 1) * frame + place])
+        for message in (outcome(scan, path, 5), outcome(scan, path),
+                        outcome(read_records, path)):
+            assert message.startswith(f"{path}, record {record}: cut off")
 
 
-def test_damaged_header(path):
+def test_damage(path):
+    whole = path.read_bytes()
     flip(path, 2 * frame_size(path) + 1)
     for function in (scan, read_records):
-        assert re.match(f"{path}, record 3: damaged .*header", outcome(function, path))
-
-
-def test_damaged_content(path):
+        assert outcome(function, path).startswith(f"{path}, record 3:")
+    path.write_bytes(whole)
     flip(path, 3 * frame_size(path) + 40)
     assert scan(str(path)).num_records == 5  # looks at headers only
-    assert re.match(f"{path}, record 4: damaged.*content", outcome(read_records, path))
+    assert outcome(read_records, path).startswith(f"{path}, record 4:")
 
 
-@pytest.mark.parametrize("content, message", [
-    (b"", "the file is empty"),
-    (b"short\n", "record 1: cut off.* not a TFRecord file"),
-    (b"A text of some length, a sentence a line.\n" * 9, "record 1: not a TFRecord"),
-    (gzip.compress(b"x" * 99, mtime=0), "record 1: not a TFRecord file.*gunzip"),
-])
-def test_other_files(tmp_path, content, message):
+@pytest.mark.parametrize("content, named", [
+    (b"", "empty"), (b"short\n", "record 1"), (b"A text of some length.\n" * 9, "record 1"),
+    (gzip.compress(b"x" * 99, mtime=0), "gunzip")])
+def test_other_files(tmp_path, content, named):
     path = tmp_path / "other.txt"
     path.write_bytes(content)
     for function in (scan, read_records):
-        assert re.search(f"{path}.*{message}", outcome(function, path))
-        assert "nowhere: cannot be opened" in outcome(function, tmp_path / "nowhere")
+        assert re.search(f"{path}.*{named}", outcome(function, path))
+        assert "nowhere" in outcome(function, tmp_path / "nowhere")
