@@ -7,6 +7,7 @@ The expected ids were computed with tokenizers 0.23.3.
 """
 
 import json
+import re
 
 import pytest
 
@@ -173,24 +174,17 @@ def test_bytes_of_unknown_characters(tmp_path):
     (WORD_PIECE, {"normalizer": bert(lowercase="no")}, "options of its BertNormalizer")])
 def test_others_are_refused_by_name(model, parts, words, tmp_path):
     path = written(tmp_path, model, **parts)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=f"{path}.*{re.escape(words)}"):
         loaded(path, model)
-    assert words in str(error.value) and path in str(error.value)
 
 
-@pytest.mark.parametrize("entry", [
-    [None, -1.0], ["", -1.0], ["q", None], ["q", float("nan")],
-    ["q", True], "q"])
-def test_damaged_tokens(entry, tmp_path):
-    model = {**UNIGRAM, "vocab": [*UNIGRAM["vocab"], entry]}
-    with pytest.raises(InputError, match="entry 32 of its vocab is"):
-        loaded(written(tmp_path, model), model)
-
-
-@pytest.mark.parametrize("unk_id", [None, -1, 99, "1", True])
-def test_no_unknown_token(unk_id, tmp_path):
-    model = {**UNIGRAM, "unk_id": unk_id}
-    with pytest.raises(InputError, match="unk_id of its model is"):
+@pytest.mark.parametrize("changes, named", [
+    *(({"vocab": [*UNIGRAM["vocab"], entry]}, "entry 32 of its vocab") for entry in (
+        [None, -1.0], ["", -1.0], ["q", None], ["q", float("nan")], ["q", True], "q")),
+    *(({"unk_id": value}, "unk_id") for value in (None, -1, 99, "1", True))])
+def test_damaged_models(changes, named, tmp_path):
+    model = {**UNIGRAM, **changes}
+    with pytest.raises(InputError, match=named):
         loaded(written(tmp_path, model), model)
 
 
@@ -230,12 +224,10 @@ def test_settings_beside_a_vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize("config, words", [
-    ({"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
-     "words with mecab, which is not supported. Divide all texts with mecab first"),
-    ({"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer is not supported"),
-    ({"remove_space": False}, "remove_space=False is not supported"),
-    ({"tokenizer_class": "AlbertTokenizer"}, "needs spiece.model, but"),
-    ({"do_basic_tokenize": False}, "do_basic_tokenize=False is not supported")])
+    ({"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}, "mecab"),
+    ({"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer"),
+    ({"tokenizer_class": "AlbertTokenizer"}, "spiece.model"),
+    ({"do_basic_tokenize": False}, "do_basic_tokenize=False")])
 def test_other_classes_and_settings_are_refused(config, words, tmp_path):
     with pytest.raises(InputError, match=words):
         tokenizer_files.find(folder_of(tmp_path, config, WORD_PIECE["vocab"]))
@@ -247,19 +239,17 @@ def test_two_tokenizers_that_contradict_each_other(tmp_path):
         with pytest.raises(InputError, match=words):
             tokenizer_files.find(folder_of(tmp_path, config, vocab))
 
-    refused("AlbertTokenizer, which has a Unigram model, but .* holds a WordPiece",
-            {"tokenizer_class": "AlbertTokenizer"}, model=WORD_PIECE)
-    refused("do_lower_case=true, but the steps of .*json mean false",
-            {"do_lower_case": True})
-    refused("keep_accents=false, but", {"keep_accents": False})
-    refused("strip_accents=true, but .* mean false; correct strip_accents",
-            {"strip_accents": True}, model=WORD_PIECE,
+    refused("AlbertTokenizer.*WordPiece", {"tokenizer_class": "AlbertTokenizer"},
+            model=WORD_PIECE)
+    refused("do_lower_case=true", {"do_lower_case": True})
+    refused("keep_accents=false", {"keep_accents": False})
+    refused("strip_accents=true", {"strip_accents": True}, model=WORD_PIECE,
             normalizer=bert(strip_accents=False))
-    refused("59 and 58 tokens, and token 58 is '##ﬁ' in the first, missing in the sec",
-            {}, list(WORD_PIECE["vocab"])[:-1], model=WORD_PIECE)
+    refused("59 and 58 tokens.*'##ﬁ'", {}, list(WORD_PIECE["vocab"])[:-1],
+            model=WORD_PIECE)
     (tmp_path / "tokenizer.json").unlink()
     folder = folder_of(tmp_path, {}, WORD_PIECE["vocab"], spiece=True)
-    with pytest.raises(InputError, match="holds two tokenizers, spiece.model and vocab"):
+    with pytest.raises(InputError, match="spiece.model and vocab.txt"):
         tokenizer_files.find(folder)
 
 
