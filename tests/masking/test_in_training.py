@@ -188,13 +188,12 @@ def test_masks_differ_in_each_epoch_and_cover_all_words(infos):
     np.testing.assert_array_equal(hit, (ids != 0) & (ids != IDS.cls) & (ids != IDS.sep))
 
 
-@pytest.mark.parametrize("batch_size, hosts", [(4, 2), (50, 1)])
-def test_a_resumed_run_has_the_masks_of_an_unbroken_one(infos, batch_size, hosts):
-    options = dict(num_shards=hosts, shard_index=hosts - 1, streams=2)
-    unbroken = train(infos, batch_size, 12, **options)
-    assert len(set(examples(unbroken))) > 0.98 * 12 * batch_size
+def test_a_resumed_run_has_the_masks_of_an_unbroken_one(infos):
+    options = dict(num_shards=2, shard_index=1, streams=2)
+    unbroken = train(infos, 24, 12, **options)
+    assert len(set(examples(unbroken))) > 0.98 * 12 * 24
     for start in (1, 9):
-        resumed = train(infos, batch_size, 2, start_step=start, **options)
+        resumed = train(infos, 24, 2, start_step=start, **options)
         assert examples(resumed) == examples(unbroken[start:start + 2])
 
 

@@ -195,15 +195,6 @@ def test_full_sentences_cut_only_a_sentence_longer_than_the_target():
     assert kept == {tuple(LONG[1:]), tuple(LONG[:-1])}
 
 
-def test_full_sentences_have_a_target_of_their_own_each():
-    sentences = [["▁a"]] * 400
-    lengths = {len(i.tokens) for i in _full_sentences(
-        [sentences], max_seq_length=7, short_seq_prob=0.5)[:-1]}
-    assert lengths == {4, 5, 6, 7}
-    with pytest.raises(ValueError, match="create_full_sentences"):
-        _walk(0, sentence_objective="none")
-
-
 def test_random_next_sentence_is_the_objective_next():
     both = {("random_next_sentence", True), ("sentence_objective", "next")}
     for given in both:

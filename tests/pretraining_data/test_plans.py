@@ -506,16 +506,6 @@ def test_the_distribution_of_the_reference_closely(setting, texts):
     _check_distribution(setting, texts, 500)
 
 
-@pytest.mark.parametrize("setting", ["order", "half_short", "next", "none_half_short"])
-def test_as_many_pieces_are_cut_off(setting):
-    options, slices = _options(setting), _slices(_few_texts(), [3])
-    cut = [_plan(slices, options, range(copy, copy + 1))[1].cut
-           for copy in range(300)]
-    expected = [sum(instance.num_cut for walk in walks for instance in walk.instances)
-                for walks in _reference_walks(slices, options, 200)]
-    assert scipy.stats.ks_2samp(cut, expected).pvalue > 1e-3
-
-
 def test_the_share_of_short_targets():
     options = _options("half_short")
     numbers = keyed_random.words(keyed_random.keys_of(SEED, np.arange(20_000)), 0, 2)

@@ -173,10 +173,8 @@ def test_parquet_is_cut_between_row_groups(tmp_path):
 
 
 @pytest.mark.parametrize("column, rows, message", [
-    ("story", ["a"], "there is no column 'story'; the file has 'text'; choose one with "
-     "--text_column."),
-    ("text", ["a", None], "row 2: the column 'text' holds null, not a text; choose a "
-     "different one with --text_column, or remove the row."),
+    ("story", ["a"], "'story'.*'text'.*--text_column"),
+    ("text", ["a", None], "row 2: the column 'text' holds null"),
     ("text", ["a", "b\n" + "long " * 9], "row 2: has a line longer than")])
 def test_wrong_rows(column, rows, message, tmp_path):
     pytest.importorskip("pyarrow")
@@ -220,9 +218,8 @@ def read_all(paths, size=0, **sizes):
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
-@pytest.mark.parametrize("size, block", [(10**9, 1 << 20), (10**9, 7), (50, 16)])
-def test_what_is_not_utf8_is_found_with_its_line(
-        tmp_path, ending, size, block):
+@pytest.mark.parametrize("size, block", [(10**9, 7), (50, 16)])
+def test_what_is_not_utf8_is_found_with_its_line(tmp_path, ending, size, block):
     content = b"\xef\xbb\xbfgood\n" + b"fine\n\n" * 30 + b"bad \xe4\nmore\n"
     [path] = write_files(tmp_path, [content], [ending])
     with pytest.raises(InputError) as error:
@@ -233,32 +230,23 @@ def test_what_is_not_utf8_is_found_with_its_line(
     assert "line 62: byte 5 is not UTF-8" in str(error.value)
 
 
-@pytest.mark.parametrize("content, message", [
-    (b"\xef\xbb\xbfab\xff", "line 1: byte 6 is not UTF-8"),
-    *((content, f"a.txt, line {line}: looks binary.*UTF-8") for content, line in (
-        ("Text as some editors write it.\n".encode("utf-16-le") * 3, 1),
-        (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), 3),
-        (b"text\n" * 3 + b"\0" * 100, 4))),
-    ("Text as some editors write it.\n".encode("utf-16") * 3,
-     "a.txt is text in UTF-16, not text in UTF-8; convert it: iconv -f UTF-16"),
-    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1", "a.txt is a picture, not text"),
-    (gzip.compress(b"text, text, and more text" * 9, mtime=0),
-     "a.txt is a file compressed with gzip, not text in UTF-8; add .gz to its name"),
-    (b"PK\3\4\x14\0\0\0\x08\0\xa1\xb2", "a.txt is a ZIP archive .as .xlsx"),
-    (b"PAR1\x15\4\x15\x80\2\x15\xa4", "a.txt is a Parquet file, not text"),
-    (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a.txt is a PDF, not text in UTF-8; save")])
-def test_other_bytes_than_text(tmp_path, content, message):
-    with pytest.raises(InputError, match=message):
+UTF_16 = "Text as some editors write it.\n"
+
+
+@pytest.mark.parametrize("content, named", [
+    (b"\xef\xbb\xbfab\xff", ", line 1: byte 6"),
+    (UTF_16.encode("utf-16-le") * 3, ", line 1: looks binary"),
+    (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), ", line 3: looks"),
+    (b"text\n" * 3 + b"\0" * 100, ", line 4: looks"),
+    (UTF_16.encode("utf-16") * 3, ".*iconv -f UTF-16"), (b"PAR1\x15\4\x15\x80", " is a Parq"),
+    (gzip.compress(b"text, text, and more text" * 9, mtime=0), ".* add .gz to its name")])
+def test_other_bytes_than_text(tmp_path, content, named):
+    with pytest.raises(InputError, match=f"a.txt{named}"):
         read_all([written(tmp_path, content, "a.txt")])
 
 
-def test_a_nul_byte_here_and_there_stays(tmp_path):
-    path = written(tmp_path, b"ab\0cd\n\0\n")
-    assert read_all([path]) == [(0, ["ab\0cd", "\0"])]
-
-
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("block", [1, 16, 33, 64])
+@pytest.mark.parametrize("block", [1, 33])
 def test_long_lines(tmp_path, ending, block):
     sizes = dict(max_line_bytes=64, block_bytes=block)
     good = b"a" * 64 + b"\n\n" + b"b" * 64
