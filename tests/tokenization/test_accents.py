@@ -75,17 +75,6 @@ def test_batches_places_and_passages_keep_them_too(models):
     assert found and text[found.starts[0]:found.ends[-1] + 1] == text
 
 
-def test_word_pieces(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nschon\nschön\nSchön\n")
-
-    def pieces(lower, strips=None):
-        return FullTokenizer(path, lower, strip_accents=strips).tokenize("Schön")
-
-    assert pieces(True) == ["schon"] and pieces(True, False) == ["schön"]
-    assert pieces(False) == pieces(False, False) == ["Schön"]
-
-
 def test_an_extended_vocabulary_keeps_them(models):
     extension = extend_vocabulary.extend(
         models[False, True], [

@@ -4,7 +4,6 @@
 """
 
 import gzip
-import json
 import sys
 
 import pytest
@@ -15,23 +14,6 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
 SPM = str(FIXTURES / "spm" / "en4k.model")
-TEXTS = ["It was founded in 1999, (see p. 9,5).", "Café naïve – £5 ½", "a `` b ''", "",
-         "1,050 of x1,2,", "日本語 and emoji 🙂", "  spaces\t here ", "[MASK] [CLS]"]
-
-
-def written(tmp_path, **options):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(tokenizer_json.from_sentencepiece(SPM, **options)))
-    return str(path)
-
-
-def test_what_is_written_is_read_back(tmp_path):
-    before = FullTokenizer(spm_model_file=SPM)
-    after = FullTokenizer(spm_model_file=written(tmp_path))
-    assert after.vocab == before.vocab and after.mask_id == before.mask_id
-    assert after.encode_batch(TEXTS) == before.encode_batch(TEXTS)
-    assert [after.encode(text) for text in TEXTS] == [
-        before.encode(text) for text in TEXTS]
 
 
 def test_five_added_tokens_and_lowered_scores(tmp_path):
@@ -49,41 +31,27 @@ def test_five_added_tokens_and_lowered_scores(tmp_path):
         (True, True), (False, True)]
 
 
-def test_word_pieces(tmp_path):
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "##s"]
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps({
-        "normalizer": {"type": "BertNormalizer"},
-        "pre_tokenizer": {"type": "BertPreTokenizer"}, "model": {
-            "type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(pieces)}}}))
-    tokenizer = FullTokenizer(vocab_file=str(path))
-    assert tokenizer.tokenize("Ones") == ["one", "##s"]
-    with pytest.raises(InputError, match="--vocab_file"):
-        FullTokenizer(spm_model_file=str(path))
-
-
-@pytest.mark.parametrize("content, words", [
-    ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "its model is BPE"),
-    ('{"model": {"type": "Unigram", "vocab": []}}', "vocab of its Unigram model is e"),
-    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "entry 0 of its vocab is"),
+@pytest.mark.parametrize("content, named", [
+    ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "BPE"),
+    ('{"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}}', "--vocab_file"),
+    ('{"model": {"type": "Unigram", "vocab": []}}', "vocab"),
+    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "entry 0 of its vocab"),
     *(('{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]}, %s}' % more,
-       words)
-      for more, words in (
-          ('"normalizer": "NFKC"', "its normalizer is not in the format"),
-          ('"normalizer": {"normalizers": [3]}', "its normalizer is not in the format"),
-          ('"added_tokens": "[CLS]"', "its added_tokens is not in the format"),
-          ('"added_tokens": [{"id": 1}]', "added_tokens or precompiled_charsmap are d"),
-          ('"normalizer": {"type": "Precompiled"}', "precompiled_charsmap are damaged"),
+       named)
+      for more, named in (
+          ('"normalizer": "NFKC"', "normalizer"),
+          ('"normalizer": {"normalizers": [3]}', "normalizer"),
+          ('"added_tokens": "[CLS]"', "added_tokens"),
+          ('"added_tokens": [{"id": 1}]', "added_tokens"),
+          ('"normalizer": {"type": "Precompiled"}', "precompiled_charsmap"),
           ('"normalizer": {"type": "Precompiled", "precompiled_charsmap": "!"}',
-           "precompiled_charsmap are damaged"))),
-    ('{"class_name": "AlbertTokenizer"}', "its model is not named"),
-    ("{", "not JSON")])
-def test_wrong_files(content, words, tmp_path):
+           "precompiled_charsmap"))),
+    ('{"class_name": "AlbertTokenizer"}', "model"), ("{", "not JSON")])
+def test_wrong_files(content, named, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
-    with pytest.raises(InputError, match=words) as error:
+    with pytest.raises(InputError, match=f"{path}.*{named}"):
         FullTokenizer(spm_model_file=str(path))
-    assert str(path) in str(error.value)
 
 
 @pytest.mark.shared
