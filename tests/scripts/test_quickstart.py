@@ -38,11 +38,3 @@ def test_quickstart_on_one_file_of_text(tmp_path):
 
     again = run_python(*command)
     assert again.returncode == 1 and "an earlier quickstart; remove" in again.stderr
-
-
-def test_quickstart_names_a_pattern_without_files(tmp_path):
-    run = run_python("quickstart.py", f"--text={tmp_path}/none-*.txt",
-                     f"--output_dir={tmp_path}/out")
-    assert run.returncode == 1
-    assert "no file matches" in run.stderr and "Traceback" not in run.stderr
-    assert not (tmp_path / "out").exists()

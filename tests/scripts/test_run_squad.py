@@ -10,7 +10,7 @@ import pytest
 import albert_tf
 from tests import tiny_run
 from tests.commands import run_commands
-from tests.helpers import HAS_TENSORFLOW_TEXT, ask_export, run_python
+from tests.helpers import HAS_TENSORFLOW_TEXT, ask_export
 
 pytestmark = pytest.mark.long
 
@@ -101,62 +101,30 @@ def _data(tmp_path_factory):
 
 # ---- commands --------------------------------------------------------------
 
-# name → (flags, pattern of the sentence); {data} stands for the folder. Of what the
-# script itself checks; what a file or a window may be is for tests/finetuning.
+# name → (flags, the flag or file that is named); {data} stands for the folder. Of what
+# the script itself checks; what a file or a window may be is for tests/finetuning.
 WRONG = {
     "nothing to do": (dict(), "nothing to do: give .* --do_predict or --export_dir"),
-    "prediction file": (
-        dict(do_predict="true", prediction_file="{data}/predict.json"),
-        "--prediction_file: {data}/predict.json is also an input"),
     "prediction file of the run": (
         dict(do_predict="true", prediction_file="{data}/v2/options.json",
-             output_dir="{data}/v2"), "the run writes a different file of that name"),
+             output_dir="{data}/v2"), "options.json"),
     "the folder of the start": (
         dict(do_train="true", init_checkpoint="{data}/v1", from_scratch=None,
-             output_dir="{data}/v1/"), "is the folder of --init_checkpoint"),
+             output_dir="{data}/v1/"), "--init_checkpoint"),
     "the folder of the teacher": (
         dict(do_train="true", teacher="{data}/v1", output_dir="{data}/v1"),
         "is the folder of --teacher"),
-    "no train file": (
-        dict(do_train="true", train_file=None), "give --train_file, the questions to"),
-    "no predict file": (
-        dict(do_predict="true", predict_file=None),
-        "give --predict_file, the questions to predict"),
     "no evaluation file": (
-        dict(do_train="true", do_eval="true", predict_file=None),
-        "give --predict_file, the questions to evaluate on"),
-    "no such file": (
-        dict(do_train="true", train_file="{data}/none.json"),
-        "{data}/none.json: cannot be opened"),
-    "window": (
-        dict(do_train="true", max_query_length=29),
-        "--max_seq_length=32 leaves no room .* --max_query_length=29 .*at least 33"),
-    "version 2 without its flag": (
-        dict(do_train="true", train_file="{data}/train-v2.json"),
-        "train-v2.json, article 2, paragraph 1, question 'q0' is marked as impossible "
-        "to answer, as in SQuAD 2.0; add --version_2_with_negative"),
-    "nothing to score": (
-        dict(do_train="true", do_eval="true", predict_file="{data}/questions.json"),
-        "questions.json, article 1, paragraph 1, question 'q3' has no answers, so that"),
+        dict(do_train="true", do_eval="true", predict_file=None), "--predict_file"),
+    "no such file": (dict(do_train="true", train_file="{data}/none.json"), "none.json"),
+    "window": (dict(do_train="true", max_query_length=29), "--max_query_length=29"),
     "threshold of version 1": (
-        dict(do_train="true", null_score_diff_threshold=0),
-        "--null_score_diff_threshold has an effect only with --version_2_with_negative"),
+        dict(do_train="true", null_score_diff_threshold=0), "--version_2_with_negative"),
     "no step": (
         dict(do_train="true", num_train_steps=None, num_train_epochs=0.1),
-        r"49 training examples, --num_train_epochs=0.1 and --train_batch_size=16 give no "
-        "training step"),
-    "features that are something else": (
-        dict(do_train="true", train_feature_file="{data}/vocab.txt"),
-        "--train_feature_file={data}/vocab.txt was not written by this script"),
+        "--num_train_epochs=0.1"),
+    "a number": (dict(do_train="true", doc_stride=0), "--doc_stride=0"),
 }
-WRONG |= {f"{name} {value}": (
-    {"do_train": "true", name: value}, f"--{name}={value}: .* is not an? ")
-    for name, values in {
-        "doc_stride": (0, 2**31), "max_query_length": (0, 2**31),
-        "n_best_size": (10**20,), "max_answer_length": (2**31,),
-        "start_n_top": (10**9,), "end_n_top": (10**9,),
-        "null_score_diff_threshold": ("inf", "nan"), "early_stopping": (2**31,),
-        "num_workers": (10**6,)}.items() for value in values}
 
 # What a user gives who has only the folder of a model.
 ALONE = {**dict.fromkeys(FLAGS), "predict_file": "{data}/predict.json",
@@ -362,22 +330,6 @@ def test_a_recipe_gives_the_papers_settings_that_flags_override(results):
     # Epochs were given: the paper's steps and warm-up do not fit them. They are of
     # questions, 65 / 48 · 44.5, of which one has no features.
     assert options["num_train_steps"] == 60 and options["num_warmup_steps"] == 6
-
-
-@pytest.mark.slow
-def test_predictions_do_not_depend_on_the_number_of_replicas(results, data, tmp_path):
-    expected = files_after(results, "v1")
-    for path in (data / "v1").iterdir():
-        if path.name.startswith(
-                ("task", "albert", "vocab", "check", "model.ckpt-best")):
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-    process = run_python(f"{SCRIPT}.py", *arguments(data, "", dict(
-        ALONE, output_dir=tmp_path, num_virtual_cpus=2, predict_batch_size=3)))
-    assert process.returncode == 0, process.stderr
-    predictions, metrics = (json.loads((tmp_path / name).read_text()) for name in (
-        "predictions.json", "predict_results.json"))
-    assert predictions == expected["predictions.json"]
-    assert metrics == pytest.approx(expected["eval_results.json"])
 
 
 def test_exported_models_answer(results, data):
