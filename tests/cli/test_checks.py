@@ -14,116 +14,76 @@ CUSTOM = ("--task_name=custom --output_dir={data}/new --train_file={data}/train.
 RECORDS = ("--input_file={data}/text.txt --output_file={data}/out --vocab_file="
            "{data}/vocab.txt ")
 CORPUS = "--input_file={data}/text.txt --output_file={data}/out "
-NO_FOLDER = ("albert-base-v2: there is no .*; check the path, "
-             "or give hf://albert/albert-base-v2 for a model of the Hugging Face hub")
+NO_FOLDER = "give hf://albert/albert-base-v2 for a model of the Hugging Face hub"
 PRETRAINING = "--input_file={data}/none --output_dir={data}/new --model=base "
+LONG = "--train_step and --num_train_epochs"
 
-# script → (its flags, what the sentence says), of combinations that are refused
+# script → (its flags, the flags that are named), of combinations that are refused
 REFUSED = {
     "run_classifier": [
         (CUSTOM + "--do_train --from_scratch --init_checkpoint={data}/model",
-         "--from_scratch trains from random weights, but --init_checkpoint gives"),
-        (CUSTOM + "--do_train --from_scratch --albert_hub_module_handle={data}/model",
-         "--from_scratch .* but --albert_hub_module_handle gives"),
-        (CUSTOM + "--do_train --early_stopping=2",
-         "--early_stopping has an effect only with --do_eval"),
-        (CUSTOM + "--do_train --metric=macro_f1",
-         "--metric has an effect only with --do_eval"),
-        (CUSTOM + "--do_train --text_b_column=label",
-         "--label_column=label is the column of --text_b_column, too"),
-        (CUSTOM + "--do_train --text_b_column=text",
-         "--text_b_column=text is the column of --text_column, too"),
-        (CUSTOM + "--do_train --text_column=1",
-         "train.csv: --label_column=label is the column of --text_column, too"),
+         "--from_scratch .* --init_checkpoint"),
+        (CUSTOM + "--do_train --early_stopping=2", "--early_stopping .* --do_eval"),
+        (CUSTOM + "--do_train --metric=macro_f1", "--metric .* --do_eval"),
+        (CUSTOM + "--do_train --text_b_column=label", "--label_column=label .* --text_b_col"),
+        (CUSTOM + "--do_train --text_column=1", "train.csv: --label_column=label"),
         (CUSTOM + "--do_train --init_checkpoint=", "--init_checkpoint is empty"),
-        (CUSTOM + "--do_train --export_dir=", "--export_dir is empty"),
         (CUSTOM + "--do_train --init_checkpoint=albert-base-v2", NO_FOLDER),
-        (CUSTOM + "--do_train --labels=", "--labels is empty"),
-        (CUSTOM + "--do_train --num_train_epochs=2 --train_step=1000",
-         "--train_step and --num_train_epochs both say how long to train; leave one"),
+        (CUSTOM + "--do_train --num_train_epochs=2 --train_step=1000", LONG),
         (CUSTOM + "--do_train --warmup_step=2 --warmup_proportion=0.1",
-         "--warmup_step and --warmup_proportion both say how long the warm-up is"),
+         "--warmup_step and --warmup_proportion"),
         ("--task_name=custom --test_file={data}/train.csv --text_column=text "
          "--do_predict --labels=no,yes --init_checkpoint={data}/classes "
-         "--output_dir={data}/new",
-         "--labels: there are 2 labels .no, yes., but the model in {data}/classes has "
-         "3 outputs; give one label for each")],
-    "extend_vocabulary": [
-        ("--init_checkpoint=albert-base-v2 --output_dir={data}/new --input_file={data}/"
-         "text.txt --spm_model_file={data}/none", NO_FOLDER)],
+         "--output_dir={data}/new", "--labels: there are 2 labels .* {data}/classes has 3")],
     "run_tagger": [
-        ("--test_file={data}/text.txt --do_predict --labels=O,A --output_dir={data}/n",
-         "no model to start from: {data}/n has no checkpoint"),
         ("--test_file={data}/text.txt --do_predict --labels=O,B-A "
          "--init_checkpoint={data}/tags --output_dir={data}/new",
-         "--labels: there are 2 labels .O, B-A., but the model in {data}/tags has 3"),
-        ("--do_train --train_file={data}/text.txt --num_train_epochs=2 --train_step=1",
-         "--train_step and --num_train_epochs both say how long to train; leave one")],
+         "--labels: there are 2 labels .* {data}/tags has 3"),
+        ("--do_train --train_file={data}/text.txt --num_train_epochs=2 --train_step=1", LONG)],
     "run_squad": [
         ("--do_train --train_file={data}/text.txt --start_n_top=3",
-         "--start_n_top has an effect only with --version_2_with_negative"),
+         "--start_n_top .* --version_2_with_negative"),
         ("--do_train --train_file={data}/text.txt --answer_at_threshold",
-         "--answer_at_threshold has an effect only with"),
+         "--answer_at_threshold"),
         ("--do_train --train_file={data}/text.txt --num_train_epochs=2 "
-         "--num_train_steps=10",
-         "--num_train_steps and --num_train_epochs both say how long to train; leave"),
+         "--num_train_steps=10", "--num_train_steps and --num_train_epochs"),
         ("--do_train --train_file={data}/text.txt --num_train_steps=10 "
          "--num_warmup_steps=0 --warmup_proportion=.2",
-         "--num_warmup_steps and --warmup_proportion both say how long the warm-up is")],
+         "--num_warmup_steps and --warmup_proportion")],
     "run_race": [
         ("--data_dir={data} --max_seq_length=48 --max_qa_length=45",
-         "--max_qa_length=45 leaves no room for the passage in --max_seq_length=48; "
-         "give less than 45"),
-        ("--data_dir={data} --num_train_epochs=2 --train_step=1",
-         "--train_step and --num_train_epochs both say how long to train; leave one")],
+         "--max_qa_length=45 .* --max_seq_length=48"),
+        ("--data_dir={data} --num_train_epochs=2 --train_step=1", LONG)],
     "run_pretraining": [
-        ("--input_file=x --output_dir={data}/new --init_checkpoint=albert-base-v2",
-         NO_FOLDER),
-        (PRETRAINING + "--train_batch_size=2 --init_checkpoint=albert-base-v2",
-         NO_FOLDER),
-        (PRETRAINING + "--init_from_group0", "--init_from_group0 has an effect only"),
+        (PRETRAINING + "--train_batch_size=2 --init_checkpoint=albert-base-v2", NO_FOLDER),
+        (PRETRAINING + "--init_from_group0", "--init_from_group0"),
         (PRETRAINING + "--dynamic_masking --max_predictions_per_seq=511",
-         "--max_predictions_per_seq=511 is more than the 510 tokens"),
-        (PRETRAINING + "--objective=permutation --max_predictions_per_seq=511",
-         "--max_predictions_per_seq=511 is more than the 510 tokens"),
+         "--max_predictions_per_seq=511"),
         (PRETRAINING + "--objective=permutation --teacher={data}/model",
          "--teacher teaches masked tokens, but --objective=permutation masks none")],
     "create_pretraining_data": [
         (RECORDS + "--do_permutation --masked_lm_prob=0",
-         "--do_permutation permutes as many tokens as are masked, but --masked_lm"),
-        (RECORDS + "--do_permutation --recipe=roberta",
-         "--masked_lm_prob=0 masks none"),
+         "--do_permutation .* --masked_lm"),
         ("--input_file={data}/text.txt --output_file=s3:/bucket/x",
-         "--output_file=s3:/bucket/x: an address begins with two slashes after its "
-         "scheme; give s3://bucket/x, or ./s3:/bucket/x for a local file"),
-        (RECORDS + "--input_file=gs:bucket/x",
-         "--input_file=gs:bucket/x: an address .* give gs://bucket/x"),
+         "--output_file=s3:/bucket/x: .* give s3://bucket/x"),
         (RECORDS + "--vocab_file={data}", "{data} is a folder; give a file"),
-        (RECORDS + "--max_seq_length=0", "--max_seq_length=0: give 5 or more"),
+        (RECORDS + "--max_seq_length=0", "--max_seq_length=0"),
         (RECORDS + "--max_seq_length=16 --max_predictions_per_seq=14",
-         "--max_predictions_per_seq=14 is more than the 13 tokens that a sequence of "
-         "--max_seq_length=16")],
+         "--max_predictions_per_seq=14 .* --max_seq_length=16")],
     "convert_checkpoint": [
-        ("--input=albert-base-v2 --output={data}/new --format=hf", NO_FOLDER),
         ("--input={data}/model --output={data}/new --format=hf --head=multiple_choice",
-         "--head=multiple_choice: {data}/model has no such head .its heads: none."),
+         "--head=multiple_choice: {data}/model"),
         ("--input={data}/model --output={data}/new --format=hf --encoder_only "
-         "--head=multiple_choice", "--encoder_only leaves the heads out"),
+         "--head=multiple_choice", "--encoder_only"),
         ("--input={data}/model --output={data}/new --format=sentence_transformers "
          "--max_seq_length=0", "max_seq_length=0")],
     "predict": [
-        ("--model={data}/model --text_column=text", "--text_column has an effect only "
-         "with --input_file"),
+        ("--model={data}/model --text_column=text", "--text_column .* --input_file"),
         ("--model={data}/model --input_file={data}/text.txt --work_dir={data}/out",
-         "--work_dir has an effect only with --output_file, and a file as --input_file"),
+         "--work_dir .* --output_file"),
         ("--model={data}/model --input_file={data}/text.txt --output_file={data}/out "
-         "--format=table", "--format=table is for the standard output"),
-        ("--model= --input_file={data}/text.txt", "--model is empty")],
-    "extract_features": [
-        ("--model={data}/model --input_file={data}/text.txt --work_dir={data}/w",
-         "--work_dir has an effect only with --output_file")],
-    "prepare_corpus": [
-        (CORPUS + "--heldout_file=", "--heldout_file is empty")]}
+         "--format=table", "--format=table"),
+        ("--model= --input_file={data}/text.txt", "--model is empty")]}
 
 # script → (its flags, the warning), of combinations in which a flag has no effect
 SAID = {
@@ -188,11 +148,6 @@ def test_contradictions_are_refused_and_flags_without_effect_named(script, data)
 
 def test_sizes_of_another_task_are_refused_by_an_export(data):
     words = (f"--model={data}/model --export_dir={data}/exported --noexport_text "
-             "--task=embed").split()
-    with run_commands("export_model", {
-            "stride": [*words, "--doc_stride=16"],
-            "choices": [*words, "--max_qa_length=16"]}) as results:
-        results.refused("stride", "--doc_stride has an effect only on the tasks answer "
-                        "and tag, but this is an export for embed", loaded=True)
-        results.refused("choices", "--max_qa_length has an effect only on the task "
-                        "choose", loaded=True)
+             "--task=embed --doc_stride=16").split()
+    with run_commands("export_model", {"stride": words}) as results:
+        results.refused("stride", "--doc_stride .* embed", loaded=True)

@@ -24,11 +24,7 @@ def test_scripts_have_no_other_type_of_number():
         assert set(names) <= {"threshold_to_export"}, path
 
 
-@pytest.mark.parametrize("script, flag", [
-    ("prepare_corpus.py", "heldout_share"),
-    ("create_pretraining_data.py", "short_seq_prob"),
-    ("train_sentencepiece.py", "character_coverage")])
-def test_a_script_says_so(script, flag, tmp_path):
-    done = run_python(script, f"--{flag}=nan")
-    assert done.returncode and f"flag --{flag}=nan" in done.stderr
+def test_a_script_says_so():
+    done = run_python("prepare_corpus.py", "--heldout_share=nan")
+    assert done.returncode and "flag --heldout_share=nan" in done.stderr
     assert "Traceback" not in done.stderr

@@ -36,8 +36,8 @@ MOMENTS = {  # what runs before main and in it; whether main tidies up
 }
 
 
-@pytest.mark.parametrize("name, number", [("INT", 2), ("TERM", 15)])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment, name, number", [
+    *((moment, "INT", 2) for moment in MOMENTS), ("in main", "TERM", 15)])
 def test_a_signal_ends_a_script_in_a_sentence(moment, name, number, tmp_path):
     kill = KILL.format(name)
     before, main, tidies = MOMENTS[moment]
