@@ -20,8 +20,7 @@ from tests.helpers import FIXTURES, SHARED
 from tests.serving import tiny_models
 
 pytestmark = pytest.mark.peers
-FORMAT = {"transformers5": "hf", "transformers4": "hf", "keras_hub": "keras_hub",
-          "tf_models": "tf_models"}
+FORMAT = {"transformers5": "hf", "keras_hub": "keras_hub", "tf_models": "tf_models"}
 TEXTS = ["It is.", "", "The first text of them is long. " * 8, "Größe, schön", "x"]
 
 
@@ -68,34 +67,24 @@ def test_models(peer, tmp_path):
     compare(peer, jobs, tmp_path)
 
 
-def test_the_release_s_format_by_transformers4(tmp_path):
-    jobs = []
-    for name in ("pretraining_bfloat16", "pretraining_bin_4_30", "pretraining_sharded"):
-        path, inputs, _ = case(FIXTURES / "interop" / "hf" / name)
-        convert(path, str(tmp_path / name), "tf1")
-        jobs.append((str(tmp_path / name), inputs))
-    compare("transformers4", jobs, tmp_path)
-
-
 # Of the 6,098 lines of dev.txt: "1,050" and the like.
 MAY_DIFFER = 1
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("peer", ["transformers5", "transformers4"])
-def test_ids_of_wikipedia(peer, tmp_path):
+def test_ids_of_wikipedia(tmp_path):
     path, _ = stored(tmp_path / "tf1", TINY.replace(vocab_size=30000), {})
     model = SHARED / "data" / "spm_en" / "30k-clean.model"
     (tmp_path / "tf1" / model.name).write_bytes(model.read_bytes())
     convert(path, str(tmp_path / "hf"), "hf")
     text = SHARED / "data" / "wiki_en" / "dev.txt"
-    peers.run(peer, "--ids", tmp_path / "hf", text, tmp_path / "ids.json")
+    peers.run("transformers5", "--ids", tmp_path / "hf", text, tmp_path / "ids.json")
     lines = text.read_text("utf-8").split("\n")
     found = json.loads((tmp_path / "ids.json").read_text())
     expected = load(path).tokenizer.encode_batch(lines)
     differing = [line for line, a, b in zip(lines, found, expected) if a != b]
     assert len(found) == len(lines) and len(differing) <= MAY_DIFFER, differing
-    print(f"{peer}: {len(lines)} lines, {len(differing)} with other ids")
+    print(f"transformers5: {len(lines)} lines, {len(differing)} with other ids")
 
 
 def test_vectors_of_sentence_transformers(tmp_path):

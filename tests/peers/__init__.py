@@ -24,8 +24,6 @@ ENVIRONMENTS = pathlib.Path(os.environ.get("ALBERT_TF_PEERS", ROOT / ".peers"))
 # Peer → its environment, whose packages are in NAME.txt, and the script that reads.
 PEERS = {"transformers5": ("transformers5", "read_transformers.py"),
          "sentence_transformers": ("transformers5", "read_sentence_transformers.py"),
-         "transformers4": ("transformers4", "read_transformers.py"),
-         "optimum": ("transformers4", "read_optimum.py"),
          "keras_hub": ("keras", "read_keras_hub.py"),
          "tf_models": ("keras", "read_tf_models.py")}
 # Of transformers.js, whose packages transformers_js.json lists.

@@ -5,7 +5,6 @@
 """
 
 import json
-import os
 import sys
 
 import numpy as np
@@ -19,22 +18,6 @@ OUTPUTS = {"last_hidden_state": "sequence_output", "pooler_output": "pooled_outp
            "prediction_logits": "mlm_logits", "sop_logits": "sentence_order_logits",
            "start_logits": "start_logits", "end_logits": "end_logits",
            "logits": "logits"}
-
-
-def tf1_model(folder):
-    """By transformers 4's loader of the release's checkpoints."""
-    from transformers.models.albert.modeling_albert import load_tf_weights_in_albert
-
-    with open(os.path.join(folder, "albert_config.json"), encoding="utf-8") as stream:
-        values = json.load(stream)
-    # Its config takes the release's "gelu" for the exact form.
-    values["hidden_act"] = {"gelu": "gelu_new"}.get(
-        values["hidden_act"], values["hidden_act"])
-    values.pop("huggingface", None)
-    config = transformers.AlbertConfig(**values)
-    model = transformers.AlbertForPreTraining(config)
-    return load_tf_weights_in_albert(
-        model, config, os.path.join(folder, "model.ckpt-best"))
 
 
 def hf_model(folder):
@@ -60,8 +43,7 @@ def ids(folder, text, output):
 
 def main(jobs):
     for folder, inputs, outputs in json.load(open(jobs, encoding="utf-8")):
-        is_tf1 = os.path.exists(os.path.join(folder, "albert_config.json"))
-        model = (tf1_model if is_tf1 else hf_model)(folder).eval()
+        model = hf_model(folder).eval()
         given = np.load(inputs)
         with torch.no_grad():
             found = model(**{INPUTS[name]: torch.tensor(given[name]) for name in given
