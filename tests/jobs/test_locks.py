@@ -13,7 +13,6 @@ import pytest
 
 from albert_tf.jobs import locks
 from albert_tf.errors import InputError
-from tests import cloud_storage
 from tests.helpers import ROOT
 
 # Holds the lock of a folder until it is killed, or says why it cannot.
@@ -135,21 +134,3 @@ def test_a_lock_that_another_run_took_over_is_left_to_it(tmp_path, caplog):
     with locks._remote(str(path), f"--output_dir={tmp_path}", 0.01, 0.02):
         pass
     assert not path.exists()
-
-
-@pytest.mark.slow
-def test_in_an_object_store(tmp_path):
-    with cloud_storage.serve(tmp_path) as storage:
-        folder = f"gs://{cloud_storage.BUCKET}/run"
-        first = holder(folder, storage.environment)
-        assert first.stdout.readline() == "held\n"
-        second = holder(folder, storage.environment)
-        assert "another run is using this folder (process " in (
-            second.stdout.readline())
-        second.communicate()
-        first.kill()
-        first.wait()
-        third = holder(folder, storage.environment)
-        assert third.stdout.readline() == "held\n"
-        third.communicate("end\n")
-        assert "run/run.lock" not in storage.objects
