@@ -109,15 +109,11 @@ def test_wrong_values_are_named(changes, words):
 
 
 @pytest.mark.parametrize("text, words", [
-    # (Of a trailing comma Python 3.13 names the line, earlier ones the next.)
-    ("{\n\"vocab_size\": 3\n\"hidden_size\": 4}", ["line 3", "not JSON"]),
     ("[1]", ["not a JSON object"]),
     ("{}", ["vocab_size"]),
     ('{"vocab_size": "many"}', ["vocab_size", "'many'"]),
     ('{"vocab_size": 9, "initializer_range": NaN}', ["initializer_range is nan"]),
     ('{"vocab_size": 9, "hidden_size": 1e999}', ["hidden_size is inf"]),
-    ('{"vocab_size": ' + "9" * 5000 + "}", ["thousands of digits"]),
-    ('{"vocab_size": ' + "[" * 100_000, ["nested thousands deep"]),
 ])
 def test_wrong_files_are_named(tmp_path, text, words):
     with pytest.raises(InputError, match="'huge'.*xxlarge"):

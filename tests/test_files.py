@@ -277,13 +277,6 @@ def test_what_is_too_large_to_be_read_as_a_whole_is_refused(tmp_path, monkeypatc
             read(path)
 
 
-def test_an_unknown_scheme_is_one_sentence():
-    for read in (files.open_binary, files.exists, files.is_folder, files.names_in,
-                 text_files.read_object):
-        with pytest.raises(InputError, match="^nofs://a/b: the scheme nofs:// is not k"):
-            read("nofs://a/b")
-
-
 @pytest.mark.parametrize("text", [
     "{{function_node __wrapped__SaveV2_dtypes_2_device_/job:x}} runs/a/model.ckpt-4_temp"
     "/part-00000-of-00001; No space left on device [Op:SaveV2]",

@@ -46,13 +46,31 @@ def test_numbers_become_the_names_in_the_schema(tmp_path, end):
     assert columns["number"].classes == ()
 
 
-def test_a_number_without_a_name_is_refused(tmp_path):
-    path = write(tmp_path / "x.parquet", table(
-        {"label": [0, 2]}, label=class_label("bad", "good")))
-    with pytest.raises(InputError, match=(
-            r"x.parquet, row 2: column 'label' holds 2, but the file's schema names "
-            r"only 0 to 1 \(bad, good\)\.")):
-        rows_of(path, "label")
+def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    for name, made, columns, message in (
+            ("a.parquet", table({"label": [0, 2]}, label=class_label("bad", "good")),
+             ["label"], "a.parquet, row 2: column 'label' holds 2"),
+            ("b.parquet", table({"text": ["a"], "label": [1]}), ["words"],
+             "b.parquet: there is no column 'words'; the file has 'text', 'label'; choose"),
+            ("c.feather", pa.Table.from_arrays(
+                [pa.array(["a"]), pa.array(["b"])], ["text", "text"]), ["text"],
+             "2 columns are named 'text'"),
+            ("d.arrow", table({"text": pa.array([b"fine", b"f\xfcr"]).view(pa.string())}),
+             ["text"], "row 2: column 'text' is not UTF-8"),
+            ("e.parquet", table({"text": ["a"], "time": pa.array(
+                [2 ** 40], pa.timestamp("s"))}), ["time"], "after row 0: column 'time'")):
+        with pytest.raises(InputError, match=message):
+            rows_of(write(tmp_path / name, made), *columns, advice="choose one")
+    assert rows_of(str(tmp_path / "e.parquet"), "text") == [{"text": "a"}]
+    (tmp_path / "text.parquet").write_text("text,label\nfine,1\n" * 20)
+    for name, message in (("text.parquet", "cannot be read as Parquet or Arrow"),
+                          ("text.parquet.gz", "decompress it"), ("gone.parquet", "gone.par")):
+        with pytest.raises(InputError, match=message):
+            rows_of(str(tmp_path / name), "text")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match="pip install 'albert_tf.parquet.'"):
+        rows_of(str(tmp_path / "e.parquet"), "text")
 
 
 @pytest.mark.parametrize("end", KINDS)
@@ -65,37 +83,7 @@ def test_dictionaries_are_decoded(tmp_path, end):
     assert row_files.columns_of(path)["label"].is_simple
 
 
-def test_what_datasets_writes(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict(
-        {"text": ["one", "two"], "label": [1, 0], "tags": [[0], [1]]},
-        features=datasets.Features({
-            "text": datasets.Value("string"),
-            "label": datasets.ClassLabel(names=["bad", "good"]),
-            "tags": datasets.Sequence(datasets.ClassLabel(names=["O", "B-X"]))}))
-    data.to_parquet(str(tmp_path / "x.parquet"))
-    data.save_to_disk(str(tmp_path / "saved"))
-    (saved,) = (tmp_path / "saved").glob("*.arrow")
-    for path in (str(tmp_path / "x.parquet"), str(saved)):
-        assert rows_of(path, "text", "label", "tags") == [
-            {"text": "one", "label": "good", "tags": ["O"]},
-            {"text": "two", "label": "bad", "tags": ["B-X"]}]
-
-
 # --- what does not fit
-
-
-def test_a_missing_column_and_one_of_two(tmp_path):
-    pa = pytest.importorskip("pyarrow")
-    path = write(tmp_path / "x.parquet", table({"text": ["a"], "label": [1]}))
-    with pytest.raises(InputError, match=(
-            "x.parquet: there is no column 'words'; the file has 'text', 'label'; "
-            "choose one.")):
-        rows_of(path, "words", advice="choose one")
-    path = write(tmp_path / "y.feather", pa.Table.from_arrays(
-        [pa.array(["a"]), pa.array(["b"])], ["text", "text"]))
-    with pytest.raises(InputError, match="2 columns are named 'text'; rename"):
-        rows_of(path, "text")
 
 
 @pytest.mark.parametrize("end", KINDS)
@@ -144,46 +132,6 @@ def test_a_stream_without_its_end_is_a_warning(tmp_path, caplog):
     path.write_bytes(path.read_bytes()[:-8])
     assert len(rows_of(str(path), "text")) == 2
     assert "the stream has no end mark after row 2" in caplog.text
-
-
-def test_text_that_is_not_utf_8(tmp_path):
-    pa = pytest.importorskip("pyarrow")
-    texts = pa.array([b"fine", b"f\xfcr"]).view(pa.string())
-    path = write(tmp_path / "x.arrow", table({"text": texts}))
-    with pytest.raises(InputError, match="row 2: column 'text' is not UTF-8"):
-        rows_of(path, "text")
-
-
-def test_a_value_that_python_does_not_have(tmp_path):
-    pa = pytest.importorskip("pyarrow")
-    path = write(tmp_path / "x.parquet", table(
-        {"text": ["a"], "time": pa.array([2 ** 40], pa.timestamp("s"))}))
-    assert rows_of(path, "text") == [{"text": "a"}]
-    with pytest.raises(InputError, match=(
-            r"x.parquet, after row 0: column 'time' has a value of the type timestamp.* "
-            "that cannot be read .*; save it as text or number.")):
-        rows_of(path, "time")
-
-
-def test_other_content_and_compression(tmp_path):
-    pytest.importorskip("pyarrow")
-    path = tmp_path / "x.parquet"
-    path.write_text("text,label\nfine,1\n" * 20)
-    with pytest.raises(InputError, match="x.parquet: cannot be read as Parquet or Arrow"):
-        rows_of(str(path), "text")
-    with pytest.raises(InputError, match="x.parquet.gz: a compressed .* decompress it"):
-        rows_of(f"{path}.gz", "text")
-    with pytest.raises(InputError, match="gone.parquet"):
-        rows_of(str(tmp_path / "gone.parquet"), "text")
-
-
-def test_without_pyarrow_a_sentence_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InputError, match=(
-            r"Parquet and Arrow files need the package pyarrow; run pip install "
-            r"'albert_tf\[parquet\]'")):
-        rows_of(str(tmp_path / "x.parquet"), "text")
 
 
 # --- memory and progress
