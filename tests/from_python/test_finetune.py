@@ -1,7 +1,6 @@
 """albert_tf.finetune: rows of all kinds, the same runs as the scripts', errors."""
 
 import json
-import sys
 import types
 
 import numpy as np
@@ -101,17 +100,14 @@ def test_names_of_a_dataset_and_values_of_numpy(tmp_path):
 
 
 @pytest.mark.parametrize("data, message", [
-    (5, "train is a int; give a list of tuples or dicts"),
-    ([("a", "yes"), ("b",)], r"train, row 2 is \('b',\); each example must be a tuple"),
-    ([{"text": "a"}], "train, row 1: there is no column 'label'; the columns are 'text'"),
-    (Frame(words=["a"], label=["yes"]), "train: there is no column 'text'; the col"),
-    ([("a", object())], "train, row 1: a value is neither text nor a number"),
-    ([("\ud800", "yes")], "train, row 1: a text holds half of a surrogate pair"),
-    ({"text": ["a", "b"], "label": iter("x")}, "train: the columns 'text', 'label' have diff"),
-    ({"text": "ab", "label": "no"}, "train: the column 'text' is 'ab', not a list of val"),
-    (Repeated(COLUMNS), "train: 2 columns are named 'label'; rename all but one"),
-    (Frame({i: "a" for i in range(99)}), "no column 'text'; the columns are .*19, [.]{3}[.]"),
-    ([], "train has no examples; give some"), (None, "train is a NoneType; give a list")])
+    (5, "train is a int"), ([("a", "yes"), ("b",)], "train, row 2"),
+    ([{"text": "a"}], "train, row 1: there is no column 'label'"),
+    (Frame(words=["a"], label=["yes"]), "train: there is no column 'text'"),
+    ([("a", object())], "train, row 1: a value"), ([("\ud800", "yes")], "train, row 1: a text"),
+    ({"text": ["a", "b"], "label": iter("x")}, "train: the columns 'text', 'label'"),
+    ({"text": "ab", "label": "no"}, "train: the column 'text'"),
+    (Repeated(COLUMNS), "train: 2 columns are named 'label'"),
+    ([], "train has no examples"), (None, "train is a NoneType")])
 def test_wrong_rows_are_named(data, message, tmp_path):
     with pytest.raises(InputError, match=message):
         written(data, tmp_path)
@@ -120,43 +116,28 @@ def test_wrong_rows_are_named(data, message, tmp_path):
 # ---- runs ------------------------------------------------------------------
 
 
+# The file that examples become is named as the argument, and each option as a flag; more
+# is in the tests of the tasks.
 @pytest.mark.parametrize("train, options, message", [
-    ([("good", "yes"), (None, "no")], {}, "^train, row 2: the field 'text' holds null"),
-    ([("good", "yes"), (" ", "no")], {}, "^train, row 2: the text of column 'text' is em"),
+    ([("good", "yes"), (None, "no")], {}, "^train, row 2: the field 'text'"),
     ([("good", "yes"), ("bad", None)], {}, "^train, row 2: there is no label"),
-    ([("good", "yes")], {}, "the labels are: yes; classification needs at least"),
-    (TEXTS, {"metric": "f2", "dev": TEXTS}, "--metric=f2: the best checkpoint of this"),
     (TEXTS, {"metric": "accuracy"}, "--metric has an effect only with examples to eval"),
-    (TEXTS, {"max_seq_length": 17}, "--max_seq_length=17 exceeds the model's 16 posit"),
-    (TEXTS, {"class_weights": {"maybe": 2}}, "'maybe' is not one of the labels no, yes"),
-    (TEXTS, {"gradient_accumulation_steps": 3}, "--train_batch_size 16 must be a posit"),
-    ([("good", 1), ("bad", 1.0), ("fine", 0)], {}, "'label' holds the label 1 also as 1.0"),
-    (TEXTS, {"dev": []}, "dev has no examples; give some, or leave it out"),
-    (TEXTS, {"dev": [("good", "maybe")]}, "^dev, row 1: the label 'maybe' is not one of"),
+    (TEXTS, {"max_seq_length": 17}, "--max_seq_length=17"),
+    (TEXTS, {"class_weights": {"yes": "2"}}, "the weight of 'yes' is 2"),
+    (TEXTS, {"class_weights": 5}, "--class_weights=5"),
+    (TEXTS, {"gradient_accumulation_steps": 3}, "--train_batch_size 16"),
+    (TEXTS, {"dev": []}, "dev has no examples"),
+    (TEXTS, {"dev": [("good", "maybe")]}, "^dev, row 1: the label 'maybe'"),
     (TEXTS, {"labels": "yes,no"}, "--labels=yes,no: give a list of labels"),
-    (TEXTS, {"class_weights": {"yes": "2"}}, "the weight of 'yes' is 2; give a number"),
-    (TEXTS, {"class_weights": 5}, "--class_weights=5: give balanced, or label → weight"),
-    (TEXTS, {"num_train_epochs": 0}, "--num_train_epochs=0: give a number from 1e-06 to"),
-    (TEXTS, {"num_train_epochs": float("nan")}, "--num_train_epochs=nan: give a number"),
-    (TEXTS, {"num_train_epochs": "3"}, "--num_train_epochs='3': give a number from"),
-    (TEXTS, {"train_batch_size": 0},
-     "--train_batch_size=0: give a whole number from 1 to 2147483647"),
-    (TEXTS, {"train_batch_size": 8.5}, "--train_batch_size=8.5: give a whole number"),
-    (TEXTS, {"eval_batch_size": None}, "--eval_batch_size=None: give a whole number"),
-    (TEXTS, {"warmup_proportion": 5}, "--warmup_proportion=5: give a number from 0 to 1"),
-    (TEXTS, {"dtype": "float8"}, "--dtype='float8': give one of float32, bfloat16, fl"),
-    (TEXTS, {"task": "tags"}, "--task=tags is none of classify, tag, answer; give one"),
-    (TEXTS, {"scheme": "iob1"}, "--scheme is not an option of task='classify'; leave it"),
-    (TEXTS, {"task": "tag", "text_pair": "b"}, "--text_pair is not an option of task='tag'"),
+    (TEXTS, {"num_train_epochs": float("nan")}, "--num_train_epochs=nan"),
+    (TEXTS, {"train_batch_size": 8.5}, "--train_batch_size=8.5"),
+    (TEXTS, {"dtype": "float8"}, "--dtype='float8'"),
+    (TEXTS, {"task": "tags"}, "--task=tags"),
     (TEXTS, {"task": "answer", "labels": ["a"]}, "--labels is not an option of task='ans"),
-    (TEXTS, {"task": "tag", "scheme": "bio"}, "--scheme='bio': give one of auto, iob1"),
     (TEXTS, {"task": "tag", "strict": 1}, "--strict=1: give True or False"),
-    (TEXTS, {"task": "tag", "doc_stride": 0}, "--doc_stride=0: give a whole number from 1"),
-    ([(["a", "b"], ["O"])], {"task": "tag"},
-     r"^train, row 1: words and tags differ in number \(2 and 1\)"),
-    ([{"tokens": ["a"]}], {"task": "tag", "label": "pos"}, "row 1: there is no column 'pos'"),
+    ([(["a", "b"], ["O"])], {"task": "tag"}, "^train, row 1: words and tags"),
     ([("q", "good film", {"text": ["film"], "answer_start": [1]})], {"task": "answer"},
-     "^train, row 1, question '1': the answer 'film' is not at character 1"),
+     "^train, row 1, question '1'"),
     ("none.csv", {}, "none.csv: cannot be opened")])
 def test_wrong_inputs_are_refused_before_the_training(
         train, options, message, model, tmp_path):
@@ -266,19 +247,6 @@ def test_pairs_numbers_and_several_labels(model, tmp_path):
         multi_label=True, label_threshold=0.0, output_dir=str(tmp_path / "several"),
         **SMALL | {"train_batch_size": 2})
     assert several.predict("good")["labels"] == ["a", "b"]
-
-
-@pytest.mark.long
-def test_the_libraries_themselves(model, tmp_path):
-    """Where they are installed."""
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(TEXTS, columns=["text", "label"])
-    rows, _ = written(frame, tmp_path)
-    assert rows == [{"text": text, "label": label} for text, label in TEXTS]
-    assert "pandas" in sys.modules
-    datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_pandas(frame).class_encode_column("label")
-    assert written(data, tmp_path) == (rows, ("no", "yes"))
 
 
 # ---- the notebook ----------------------------------------------------------
