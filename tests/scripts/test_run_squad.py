@@ -234,11 +234,6 @@ def test_dropped_questions_are_reported_listed_and_answered_with_nothing(name, r
                      r".*: dropped\.", log)
 
 
-def test_several_answers_are_reported(results):
-    assert re.search(r"train.json: 3 of 49 questions have several answers; training "
-                     "takes the first", results["v1"]["log"])
-
-
 # ---- prediction alone ------------------------------------------------------
 
 
