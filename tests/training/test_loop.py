@@ -482,7 +482,7 @@ def test_depth_that_grows(data, tmp_path):
     """Evaluation is of all passes, whoever loads the checkpoint."""
     how = dict(config=dict(num_hidden_layers=2), num_train_steps=6)
     make_run(tmp_path / "run", data, depth=Phases.parse(
-        "1:0.5,2:0.5", 6, "--depth_schedule"), **how).train()
+        "1:0.5,2:0.5", 6), **how).train()
     metrics = make_run(tmp_path / "run", data, train=False, **how).evaluate()
     last = rows_of(tmp_path / "run", "eval")[-1]
     assert metrics == pytest.approx({name: last[name] for name in metrics})
@@ -645,7 +645,7 @@ def test_time_left_counts_checkpoints_and_evaluations(
 def test_time_left_counts_deeper_steps():
     """Of 4 passes take four times as long as those of 1."""
     test_time_left_counts_checkpoints_and_evaluations(
-        3, [], [], 0, 7 * 3 * 24.0, Phases.parse("1:0.5,4:0.5", 14, "--depth_schedule"))
+        3, [], [], 0, 7 * 3 * 24.0, Phases.parse("1:0.5,4:0.5", 14))
 
 
 def test_lines_show_that_time(unevaluated):
