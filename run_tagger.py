@@ -21,7 +21,7 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 import dataclasses
 import functools
 
-from absl import flags, logging
+from absl import flags
 
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
@@ -41,7 +41,6 @@ FLAGS["save_checkpoints_steps"].help += (
     " With --do_eval, a tenth of the steps by default.")
 # Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
-_OF_IOBES = ("bioes", "bilou", "bmes", "bmewo")
 _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 for _split, _use in _USE_OF_SPLIT.items():
     flags.DEFINE_string(f"{_split}_file", None, f"File of sentences to {_use}; may "
@@ -62,13 +61,9 @@ flags.DEFINE_bool(
     "test_tags", None, "--test_file has tags, and predictions are scored against "
     "them; default: true if the file has a column or field for tags.")
 flags.DEFINE_enum(
-    "scheme", "auto", ["auto", *scoring.SCHEMES, *_OF_IOBES], "How tags mark "
-    "entities; bioes, bilou, bmes and bmewo are iobes, whose letters may differ; none: they "
-    "mark none (e.g. parts of speech), and each tag is scored by itself; auto: "
-    "detected from the tags of --train_file.")
-flags.DEFINE_bool(
-    "strict", False, "Count only entities that follow the scheme exactly, as in "
-    "seqeval's strict mode; by default tags are read as conlleval reads them.")
+    "scheme", "auto", ["auto", *scoring.SCHEMES], "How tags mark "
+    "entities; none: they mark none (e.g. parts of speech), and each tag is scored by "
+    "itself; auto: detected from the tags of --train_file.")
 flags.DEFINE_list("labels", None, "The tags in the order of their ids; default: the "
                   "tags that the schema of --train_file names (Parquet), or those in "
                   "it, O first, the others sorted. They also name tags that are "
@@ -79,16 +74,15 @@ flags.DEFINE_enum(
     "punctuation and between Chinese characters; or into single characters. auto: "
     "characters if each word in --train_file is one character, else punctuation.")
 flags.DEFINE_bool(
-    "strip_numbers", None, "Remove the segmentation number at the end of each word in "
-    "columns, as in Weibo (\u79d10 \u62801); default: true if all words of "
-    "--train_file have one.")
+    "strip_numbers", False, "Remove the segmentation number at the end of each word in "
+    "columns, as in Weibo (\u79d10 \u62801).")
 flags.DEFINE_integer("doc_stride", 64, "Distance between the starts of consecutive "
                      "windows of a long sentence, in tokens.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "strip_accents",
-         "dropout_prob", "labels", "scheme", "strict", "split_words", "strip_numbers",
+         "dropout_prob", "labels", "scheme", "split_words", "strip_numbers",
          "tag_column", "word_column", "metric")
 
 
@@ -113,18 +107,12 @@ def _task() -> tagging.TaggingTask:
         FLAGS.do_train and FLAGS.train_file or "", labels=FLAGS.labels,
         known_labels=() if FLAGS.labels else finetuning_flags.initial_labels(
             "token_classification"),
-        scheme="iobes" if FLAGS.scheme in _OF_IOBES else FLAGS.scheme,
-        reading=readers.Reading(FLAGS.data_format, FLAGS.tag_column,
-                                FLAGS.word_column, FLAGS.split_words),
-        **finetuning_flags.values(
-            "strip_numbers", "strict", "max_seq_length", "doc_stride", "test_tags"))
-    if task.reading.strip_numbers and FLAGS.strip_numbers is None:
-        logging.info("Each word of %s ends in its segmentation number, which is "
-                     "removed (--strip_numbers).",
-                     FLAGS.train_file)
+        scheme=FLAGS.scheme,
+        reading=readers.Reading(FLAGS.data_format, FLAGS.tag_column, FLAGS.word_column,
+                                FLAGS.split_words, FLAGS.strip_numbers),
+        **finetuning_flags.values("max_seq_length", "doc_stride", "test_tags"))
     FLAGS.labels, FLAGS.scheme = list(task.labels), task.scheme
     FLAGS.split_words = task.reading.split
-    FLAGS.strip_numbers = task.reading.strip_numbers
     return task
 
 

@@ -23,8 +23,6 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 # such as Persian and emoji need, tags of emoji flags, and signs of numbers.
 _TELLING = re.compile("[\u200c\u200d\U000e0020-\U000e007f\u0600-\u0605\u06dd\u070f"
                       "\u0890\u0891\u08e2\U000110bd\U000110cd]")
-# Letters of tags that begin, go on and end, for those of BIOES.
-_LETTERS = {"m": "i", "l": "e", "u": "s", "w": "s"}
 _SHOWN, _COUNTED = 8, 50  # labels in a message, and in a list with counts
 
 
@@ -66,23 +64,6 @@ def check_lines(labels: Sequence[str], where: str, advice: str) -> None:
         if re.search(r"[\r\n]", label):
             raise InputError(f"{where}: the label {shown(label)} has a line end, which "
                              f"files of labels cannot hold; {advice}.")
-
-
-def check_apart(labels: Sequence[str], where: str) -> None:
-    """Raises InputError if two labels look the same, such as é as one character and as
-    two; `where` names the file or flag."""
-    known: dict[str, str] = {}
-    for label in labels:
-        before = known.setdefault(_looks(label), label)
-        if before != label:
-            raise InputError(
-                f"{where}: the labels {ascii(before)} and {ascii(label)} look the same "
-                "but are different characters; write both in the same way.")
-
-
-def _looks(label: str) -> str:
-    visible = unicodedata.normalize("NFC", cleaned(label)).replace("\ufe0f", "")
-    return " ".join(visible.split())
 
 
 # ---- order -----------------------------------------------------------------
@@ -151,13 +132,10 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
 
 
 def _key(label: str) -> str:
-    """Returns what is equal for all spellings of a label, also of a tag: B-PER, PER_B,
-    and the letters of BMES, BMEWO and BILOU for those of BIOES."""
-    key = re.sub(r"[\s_-]+", "_", _looks(label)).casefold()
-    key = re.sub(r"(.+)_([bieslmuw])", r"\2_\1", key) if (
-        re.fullmatch(r".+_[bieslmuw]", key) and key[1:2] != "_") else key
-    letter, _, kind = key.partition("_")
-    return f"{_LETTERS[letter]}_{kind}" if kind and letter in _LETTERS else key
+    """Returns what is equal for all spellings of a label, such as "not good" and
+    NOT_GOOD."""
+    return re.sub(r"[\s_-]+", "_", unicodedata.normalize(
+        "NFC", cleaned(label))).casefold()
 
 
 def _listed(labels: Sequence[str]) -> str:

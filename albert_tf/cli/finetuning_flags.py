@@ -293,7 +293,6 @@ def clean_labels() -> None:
     if FLAGS["labels"].present:
         FLAGS.labels = list(map(label_names.cleaned, FLAGS.labels))
         label_names.check_lines(FLAGS.labels, "--labels", "remove it")
-        label_names.check_apart(FLAGS.labels, "--labels")
 
 
 def initial_model(head: str) -> Optional[Checkpoint]:

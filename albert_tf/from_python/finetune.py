@@ -91,7 +91,7 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
         for questions is 384.
       class_weights: "balanced", or label → weight (classification.weights).
       callbacks: functions that get step, metrics and checkpoint (training.callbacks).
-      **options: further flags of run_tagger.py (scheme, strict, split_words, doc_stride)
+      **options: further flags of run_tagger.py (scheme, split_words, doc_stride)
         or run_squad.py (version_2_with_negative, doc_stride, max_query_length,
         n_best_size, max_answer_length, start_n_top, end_n_top, answer_language).
 

@@ -26,7 +26,7 @@ MOST = 2 ** 31 - 1
 # values, the default first.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "classify": {},
-    "tag": {"scheme": ("auto", *scoring.SCHEMES), "strict": False,
+    "tag": {"scheme": ("auto", *scoring.SCHEMES),
             "split_words": ("auto", *WORD_SPLITS), "doc_stride": 64},
     "answer": {"version_2_with_negative": False, "doc_stride": 128,
                "max_query_length": 64, "n_best_size": 20, "max_answer_length": 30,
@@ -185,7 +185,7 @@ def _tags(paths: Mapping[str, str], names: Sequence[str], given: Arguments) -> P
     options = dict(given.options)
     task = tagging.build_task(
         paths["train"], labels=given.labels or names or None,
-        scheme=options["scheme"], strict=options["strict"],
+        scheme=options["scheme"],
         doc_stride=options["doc_stride"], reading=readers.Reading(
             tag_column=str(given.label or ""), split=options["split_words"]))
     flags = {**options, "labels": list(task.labels), "scheme": task.scheme,

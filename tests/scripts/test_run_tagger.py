@@ -35,7 +35,7 @@ WRONG = {
     "no train_file": (dict(train_file=None), "--train_file"),
     "no test_file": (dict(do_predict="true"), "--test_file"),
     "broken column": (dict(train_file="{data}/broken.conll"), "broken.conll, line 2"),
-    "scheme of the data": (dict(scheme="iobes", strict="true", labels="O,Q-X"),
+    "scheme of the data": (dict(scheme="iobes", labels="O,Q-X"),
                            "--labels: the tag 'Q-X' is neither O nor one of B-"),
     "no labels": (dict(USE, test_file="{data}/test.conll",
                        init_checkpoint="{data}/none"), "the tags are unknown"),

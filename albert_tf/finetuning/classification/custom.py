@@ -212,7 +212,6 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
     shards = [dataclasses.replace(file, path=path)
               for path in files.shards(file.path, "--train_file")]
     if names := next(filter(None, map(_named_classes, shards)), ()):
-        label_names.check_apart(names, file.path)
         return names
     found = [example.label for shard in shards for example in read(shard).examples]
     labels = sorted({*itertools.chain.from_iterable(found)} if file.several_labels
@@ -222,7 +221,6 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
             f"{file.path}: column '{file.label}' holds only {' and '.join(labels)}, but "
             "with --multi_label the names of labels. Leave --multi_label out, or name "
             "the columns of all labels, separated by commas.")
-    label_names.check_apart(labels, file.path)
     for label in labels:
         if (number := re.sub(r"^(-?\d+)\.0+$", r"\1", label)) != label and number in labels:
             raise InputError(

@@ -31,7 +31,7 @@ _ADVICE = "each line must be one object with text and entities, or words and tag
 _WORDS = ("words", "tokens")
 _TAGS = ("tags", "ner_tags")
 # A character of a segmented word, and its number within the word: 科0 技1.
-_NUMBERED = re.compile(r"(.\D*?)([0-9]{1,9})", re.DOTALL)
+_NUMBERED = re.compile(r"(.\D*?)[0-9]+", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,14 +193,8 @@ class Reading:
     def _sentence(self, path, between, lines, column, comments) -> Sentence:
         words = [cells[self.word_column] for _, cells in lines]
         if self.strip_numbers:
-            for i, word in enumerate(words):
-                match = _NUMBERED.fullmatch(word)
-                if match is None:
-                    raise InputError(
-                        f"{path}, line {lines[i][0]}: '{word}' does not end in a "
-                        "number like the other words; correct it, or give "
-                        "--nostrip_numbers.")
-                words[i] = match[1]
+            words = [match[1] if (match := _NUMBERED.fullmatch(word)) else word
+                     for word in words]
         tags = None
         if column is not None:
             tags = tuple(cells[column].strip() for _, cells in lines)
@@ -332,22 +326,6 @@ def _is_blank(line: str) -> bool:
 def _cells(line: str, tabs: bool) -> tuple[str, ...]:
     return tuple(cell.strip(" ") or cell for cell in (
         line.split("\t") if tabs else re.split(" +", line.strip(" "))))
-
-
-def are_numbered(sentences: Sequence[Sentence]) -> bool:
-    """Returns whether each word ends in its number within a segmented word, from 0. One
-    percent of the numbers may be wrong."""
-    slips = words = 0
-    for sentence in sentences:
-        last = -1
-        for word in sentence.words:
-            match = _NUMBERED.fullmatch(word)
-            if match is None:
-                return False
-            slips += match[2] not in ("0", str(last + 1))
-            words += 1
-            last = int(match[2])
-    return slips * 100 <= words
 
 
 def _number(text: str) -> Optional[int]:

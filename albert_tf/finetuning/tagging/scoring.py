@@ -5,13 +5,11 @@
     iobes   O B-PER E-PER O S-LOC S-LOC      E ends an entity, S is one word
     none    DET NOUN VERB                    no entities, e.g. parts of speech
 
-Tags keep the spelling of their file; `parse` reads all spellings: B-PER, B_PER, PER-B,
-b-per, and the letters of BMES (M is I), BMEWO (W is S) and BILOU (L is E, U is S).
+Tags keep the spelling of their file; `parse` reads B-PER, B_PER and b-per.
 """
 
 import collections
 import functools
-import itertools
 import re
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
@@ -20,13 +18,7 @@ from albert_tf.errors import InputError
 SCHEMES = ("iob1", "iob2", "iobes", "none")
 OUTSIDE = "O"
 _WITH_TYPE = re.compile(r"[BIES]-.+", re.DOTALL)
-_SPELLINGS = (re.compile(r"(?P<prefix>[OBIESMLUW])", re.I),
-              re.compile(r"(?P<prefix>[BIESMLUW])[-_](?P<type>.+)", re.I | re.DOTALL),
-              re.compile(r"(?P<type>.+)[-_](?P<prefix>[BIESMLUW])", re.I | re.DOTALL))
-_LETTERS = {"M": "I", "L": "E", "U": "S", "W": "S"}
-# What looks like prefix and type, in whatever order, and what looks like O.
-_OUTSIDES = ("o", "0", "out", "outside", "other", "none")
-_OF_PARTS = re.compile(r"\w[^\W_]*[^\w\s]\w.*|[^\W_]+_\w.*", re.DOTALL)
+_SPELLING = re.compile(r"(O)|([BIES])(?:[-_](.+))?", re.I | re.DOTALL)
 _PREFIXES = {"iob1": "OBI", "iob2": "OBI", "iobes": "OBIES"}
 
 Tags = Sequence[str]
@@ -57,7 +49,7 @@ def parse(tag: str) -> tuple[str, str]:
     letter, kind = _spelled(tag)
     if not letter:
         letter, _, kind = tag.partition("-")
-    return _LETTERS.get(letter, letter), kind
+    return letter, kind
 
 
 def is_marked(tag: str) -> bool:
@@ -68,11 +60,8 @@ def is_marked(tag: str) -> bool:
 @functools.lru_cache(maxsize=1 << 12)
 def _spelled(tag: str) -> tuple[str, str]:
     """Returns the letter and the type of a tag; for unknown spellings ("", "")."""
-    for spelling in _SPELLINGS:
-        match = spelling.fullmatch(tag)
-        if match:
-            return match["prefix"].upper(), match.groupdict().get("type", "")
-    return "", ""
+    match = _SPELLING.fullmatch(tag)
+    return ((match[1] or match[2]).upper(), match[3] or "") if match else ("", "")
 
 
 def begins(before: tuple[str, str], here: tuple[str, str]) -> bool:
@@ -119,47 +108,6 @@ def _conlleval(true: Tags, given: Tags, counts: "Counts") -> None:
         before = pair
 
 
-# ---- strict ----------------------------------------------------------------
-
-def _pairs(*patterns: str) -> frozenset[str]:
-    """Expands patterns of two prefixes and a sign: "=" for the same type, "!" for
-    different types, "?" for both; "*" is any prefix."""
-    return frozenset(
-        first + second + third
-        for pattern in patterns for first, second, third in itertools.product(*(
-            {"*": "OBIES", "?": "=!"}.get(sign, sign) for sign in pattern)))
-
-
-# Scheme → pairs at which an entity begins, continues, and ends correctly, as in
-# seqeval's strict mode.
-_STRICT = {
-    "iob1": (_pairs("OI?", "II!", "BI?", "IB=", "BB="), _pairs("BI=", "II="),
-             _pairs("II!", "IO?", "IB?", "BO?", "BI!", "BB=")),
-    "iob2": (_pairs("*B?"), _pairs("BI=", "II="),
-             _pairs("II!", "IO?", "IB?", "BO?", "BI!", "BB?")),
-    "iobes": (_pairs("*B?", "*S?"), _pairs("BI=", "BE=", "II=", "IE="),
-              _pairs("S*?", "E*?")),
-}
-
-
-def strict_entities(tags: Tags, scheme: str) -> list[Entity]:
-    """Returns the entities of a sentence that follow the scheme exactly."""
-    starts, inside, ends = _STRICT[scheme]
-    parsed = [EDGE, *map(parse, tags), EDGE]
-    pairs = [first[0] + second[0] + "!="[first[1] == second[1]]
-             for first, second in itertools.pairwise(parsed)]
-    result, place = [], 0
-    while place < len(tags):
-        start = place
-        place += 1
-        if pairs[start] in starts:
-            while pairs[place] in inside:
-                place += 1
-            if pairs[place] in ends:
-                result.append(Entity(start, place, parsed[start + 1][1]))
-    return result
-
-
 # ---- schemes ---------------------------------------------------------------
 
 
@@ -187,36 +135,18 @@ def scheme_of_labels(labels: Iterable[str]) -> str:
         spelled = [*map(_spelled, labels)]
         letters, typed = {letter for letter, _ in spelled}, any(
             kind for _, kind in spelled)
-        # L, U, M and W without a type are also tags of lower and upper case. B, M, E and S
-        # divide a text into words, without O.
+        # B, I, E and S without a type divide a text into words, without O.
         if "" in letters or not (
-                "O" in letters and (typed or letters & set("BIES"))
+                "O" in letters and len(letters) > 1
                 or typed and letters & set("BI") or letters >= set("BES")):
             return "none"
     return "iobes" if {parse(label)[0] for label in labels} & {"E", "S"} else "iob2"
 
 
-def unknown_scheme(labels: Iterable[str]) -> list[str]:
-    """Returns the labels that look like prefix and type, such as BEG-PER, if they are
-    most of the labels, and one of the others is O or the like; else []."""
-    labels = [*labels]
-    others = [label for label in labels if label.lower() not in _OUTSIDES]
-    found = [label for label in others if _OF_PARTS.fullmatch(label)]
-    return found if len(others) < len(labels) and 2 * len(found) > len(others) else []
-
-
 def check_spellings(labels: Iterable[str], where: str) -> None:
-    """Raises InputError if two labels mean the same, or if it is not clear which part
-    of a label is its type."""
+    """Raises InputError if two labels mean the same."""
     known: dict[tuple[str, str], str] = {}
-    _, first, last = _SPELLINGS
-    type_first = next((label for label in labels if last.fullmatch(label)
-                       and not first.fullmatch(label)), None)
     for label in labels:
-        if type_first and first.fullmatch(label) and last.fullmatch(label):
-            raise InputError(
-                f"{where}: in the tag '{type_first}' the type comes first, but "
-                f"'{label}' can be read in both orders; write all tags as B-TYPE.")
         before = known.setdefault(parse(label), label)
         if before != label:
             raise InputError(f"{where}: the tags '{before}' and '{label}' mean the "
@@ -316,10 +246,9 @@ class Counts(NamedTuple):
         return precision, recall, f1, true
 
 
-def score(true: Sequence[Tags], given: Sequence[Tags], scheme: str,
-          strict: bool = False) -> Counts:
-    """Counts entities in sentences' true and predicted tags, by conlleval's rules, or
-    by seqeval's if `strict`. With the scheme "none", it counts tags."""
+def score(true: Sequence[Tags], given: Sequence[Tags], scheme: str) -> Counts:
+    """Counts entities in sentences' true and predicted tags, by conlleval's rules. With
+    the scheme "none", it counts tags."""
     pairs = [pair for tags in zip(true, given, strict=True)
              for pair in zip(*tags, strict=True)]
     counts = Counts(collections.Counter(), collections.Counter(), collections.Counter(),
@@ -330,10 +259,5 @@ def score(true: Sequence[Tags], given: Sequence[Tags], scheme: str,
         counts.right.update(first for first, second in pairs if first == second)
         return counts
     for first, second in zip(true, given):
-        if not strict:
-            _conlleval(first, second, counts)
-            continue
-        sets = [set(strict_entities(tags, scheme)) for tags in (first, second)]
-        for counter, subset in zip(counts, (*sets, sets[0] & sets[1])):
-            counter.update(entity.type for entity in subset)
+        _conlleval(first, second, counts)
     return counts

@@ -54,7 +54,6 @@ class TaggingTask(FineTuningTask):
       labels: the tag of each class id.
       scheme: how tags mark entities; one of scoring.SCHEMES.
       reading: the options of reading files.
-      strict: whether only entities that follow the scheme exactly count.
       max_seq_length: the maximum number of tokens of a window, including special ones.
       doc_stride: the distance between the starts of consecutive windows in tokens.
       test_tags: whether the files to predict have tags, as in Reading.read.
@@ -64,7 +63,6 @@ class TaggingTask(FineTuningTask):
     labels: tuple[str, ...]
     scheme: str = "none"
     reading: Reading = Reading()
-    strict: bool = False
     max_seq_length: int = 128
     doc_stride: int = 64
     test_tags: Optional[bool] = None
@@ -85,9 +83,6 @@ class TaggingTask(FineTuningTask):
                 "least two. Check --labels or the training file.")
         for label in self.labels:
             scoring.check_tag(label, self.scheme, "--labels", self.labels)
-        if self.strict and self.scheme == "none":
-            raise InputError("--strict applies to tags that mark entities, which these "
-                             "do not (--scheme=none); leave it out.")
         if not self.main_metric:
             object.__setattr__(self, "main_metric", self.metric_names[0])
 
@@ -294,7 +289,7 @@ class TaggingTask(FineTuningTask):
         must have."""
         return scoring.score(
             [example.tags for example in examples],
-            [sentence.tags for sentence in tagged], self.scheme, self.strict)
+            [sentence.tags for sentence in tagged], self.scheme)
 
     def metrics_of(self, counts: scoring.Counts) -> dict[str, float]:
         """Returns F1, precision and recall of entities, and the accuracy of tags; for
@@ -304,8 +299,8 @@ class TaggingTask(FineTuningTask):
 
     def report(self, counts: scoring.Counts) -> str:
         """Returns the metrics, and precision, recall and F1 of each type, as text."""
-        how = {"none": "by tag"}.get(self.scheme, (
-            "entities, strict" if self.strict else "entities as conlleval counts them"))
+        how = ("by tag" if self.scheme == "none" else
+               "entities as conlleval counts them")
         return (f"{counts.words} words; {how}\n\n"
                 + "".join(f"{name:9}  {value:.4f}\n"
                           for name, value in self.metrics_of(counts).items())
@@ -314,9 +309,6 @@ class TaggingTask(FineTuningTask):
     def score(self, data, outputs, table):
         return self.metrics_of(self.counts(data.examples, self.tagged(
             data.examples, outputs, table.columns)))
-
-    def scoring(self):
-        return {"strict": self.strict}
 
     def failure(self, data, outputs, table):
         tagged = self.tagged(data.examples, outputs, table.columns)
@@ -380,8 +372,7 @@ class TaggingTask(FineTuningTask):
 
 def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                known_labels: Sequence[str] = (), scheme: str = "auto",
-               reading: Reading = Reading(split="auto"),
-               strip_numbers: Optional[bool] = None, **options: Any) -> TaggingTask:
+               reading: Reading = Reading(split="auto"), **options: Any) -> TaggingTask:
     """Builds a task; options that are left open are taken from the training file.
 
     Args:
@@ -394,28 +385,20 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
       scheme: one of scoring.SCHEMES; "auto": detected from the tags.
       reading: the options of reading files; a `split` of "auto" means "characters" if
         each word of the training file is one character, else "punctuation".
-      strip_numbers: whether words end in numbers, which are removed; None: if all words
-        of the training file do.
       **options: further options of TaggingTask.
     """
-    sentences, tags, split = [], set(), reading.split
-    is_auto, named = scheme == "auto", list(labels or ())
+    tags, split, named = set(), reading.split, list(labels or ())
     reading = dataclasses.replace(
-        reading, strip_numbers=bool(strip_numbers), names=tuple(labels or ()),
+        reading, names=tuple(labels or ()),
         split="punctuation" if split == "auto" else split)
     paths = files.shards(train_file, "--train_file") if train_file else []
-
-    def read(scheme: str = "iob2") -> list[Sentence]:
-        return [sentence for path in paths for sentence in reading.read(path, scheme)[0]]
-
     if paths:
-        sentences = read("iob2" if scheme in ("auto", "none") else scheme)
-        is_json = reading.of_objects(paths[0])
-        if strip_numbers is None and not is_json and readers.are_numbered(sentences):
-            reading = dataclasses.replace(reading, strip_numbers=True)
-            sentences = read()
-        if split == "auto" and not is_json and (reading.strip_numbers or all(
-                len(word) == 1 for sentence in sentences for word in sentence.words)):
+        as_scheme = "iob2" if scheme in ("auto", "none") else scheme
+        sentences = [sentence for path in paths
+                     for sentence in reading.read(path, as_scheme)[0]]
+        if split == "auto" and not reading.of_objects(paths[0]) and (
+                reading.strip_numbers or all(
+                    len(word) == 1 for sentence in sentences for word in sentence.words)):
             reading = dataclasses.replace(reading, split="characters")
         tags = {tag for sentence in sentences for tag in sentence.tags}
         if scheme == "auto":
@@ -431,7 +414,6 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
         labels = (known_labels if tags <= set(known_labels) else
                   next(filter(None, map(reading.named_tags, paths)), None) or
                   sorted(tags, key=lambda tag: (tag.upper() != OUTSIDE, tag)))
-        label_names.check_apart(sorted(tags), train_file)
     elif tags and not tags & set(labels):
         raise InputError(f"--labels: none of them is a tag in {train_file}, which has "
                          f"{_some(tags)}; correct the flag, or leave it out.")
@@ -440,13 +422,6 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
     if scheme != "none":
         scoring.check_spellings(named or sorted(tags),
                                 "--labels" if named else train_file)
-    elif is_auto and (unknown := scoring.unknown_scheme(labels)):
-        logging.warning(
-            "The tags look like prefix and type (%s), but their scheme is unknown: "
-            "they are scored one by one, and no entities are found. Write them as "
-            "B-TYPE, I-TYPE and O to find entities; give --scheme=none if they mark "
-            "none.",
-            _some(unknown))
     return TaggingTask(tuple(labels), scheme, reading, **options)
 
 

@@ -527,8 +527,7 @@ def test_a_label_of_a_model_is_matched_as_it_is(tmp_path):
 @pytest.mark.parametrize("name, content, pattern", [
     ("x.tsv", "text\tlabel\nfine\t\u200b\n", "line 2: .*label"),
     ("x.csv", 'text,label\nfine,"a\nb"\n', r"'a\\nb'"),
-    ("x.jsonl", '{"text": "fine", "label": "a\\rb"}', r"'a\\rb'"),
-    ("x.tsv", "text\tlabel\nfine\t\u00e9\npoor\te\u0301\n", r"'e\\u0301' and '\\xe9'")])
+    ("x.jsonl", '{"text": "fine", "label": "a\\rb"}', r"'a\\rb'")])
 def test_labels_that_nobody_can_tell_are_refused(tmp_path, name, content, pattern):
     with pytest.raises(InputError, match=pattern):
         custom.build_task({"train": DataFile(
