@@ -10,6 +10,7 @@ outputs of exported models.
 import collections
 import dataclasses
 import itertools
+import numbers
 import os
 from typing import Any, Iterable, Iterator, Mapping, Optional
 
@@ -25,7 +26,6 @@ from albert_tf.finetuning.answer import Answer, Answering, Request, answers
 from albert_tf.modeling.heads import Head
 from albert_tf.serving import engines, portable
 from albert_tf.serving.pretrained import MASK, Masks, Order
-from albert_tf.serving.saved_model import check_probability
 from albert_tf.text import inputs as text_inputs
 
 _STREAMED = 1024  # texts that are held in memory at a time
@@ -190,7 +190,11 @@ class Model(loading.Loaded):
             self.check_windows(task)
         if label_threshold is None:
             return
-        check_probability(label_threshold, "label_threshold")
+        if isinstance(label_threshold, bool) or not (
+                isinstance(label_threshold, numbers.Real)
+                and 0 <= label_threshold <= 1):  # type: ignore[operator]
+            raise InputError(f"label_threshold is {label_threshold!r}; give a "
+                             "probability from 0 to 1.")
         if self.problem_type != SEVERAL_LABELS or task not in ("", "classify"):
             raise InputError("label_threshold is for models that classify texts with any "
                              "number of labels; leave it out.")
