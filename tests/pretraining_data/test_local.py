@@ -7,6 +7,7 @@ import functools
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.checks import check
 from albert_tf.pretraining_data.options import (
     DataOptions, InstanceOptions, Sizes, shard_names)
-from albert_tf.pretraining_data.shuffle import GrowingFile, Shards
+from albert_tf.pretraining_data.shuffle import GrowingFile, Shards, unit_name
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.pretraining_data.data_creation import (
@@ -325,6 +326,27 @@ def test_killed_at_random_moments(kills, tmp_path, expected):
             pytest.fail("workers outlived their parent")
     subprocess.run(_command(tmp_path), cwd=ROOT, timeout=120, check=True)
     assert _bytes(options) == expected[0]
+
+
+class KilledOnce(local.Worker):
+    """Dies in one unit, the first time."""
+
+    def __call__(self, task):
+        # Beside the work folder, which holds only files of its own.
+        folder = os.path.dirname(self.folder.file("killed"))
+        mark = os.path.join(os.path.dirname(folder), "killed")
+        if task[1] == unit_name(2) and not os.path.exists(mark):
+            pathlib.Path(mark).write_bytes(b"")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(task)
+
+
+@pytest.mark.long
+def test_a_killed_worker_s_unit_is_made_by_another(
+        tmp_path, tokenizer, expected, monkeypatch, caplog):
+    monkeypatch.setattr(local, "Worker", KilledOnce)
+    _check_made(_options(tmp_path), tokenizer, expected, 2)
+    assert "writing: a worker process was killed" in caplog.text
 
 
 def test_after_a_full_disk_the_run_goes_on_later(
