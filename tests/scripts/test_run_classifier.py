@@ -190,9 +190,6 @@ WORKING = {
     "cola": dict(COLA, output_dir="{data}/cola", do_eval="true", do_predict="true"),
     "copy": ["copy", "{data}/cola", "{data}/used"],
     "used": dict(USE, do_eval="true", do_predict="true", num_length_buckets=2),
-    "copy again": ["copy", "{data}/cola", "{data}/padded"],
-    "one length": dict(USE, output_dir="{data}/padded", do_eval="true",
-                       do_predict="true", num_length_buckets=1),
     "taught": dict(
         COLA, output_dir="{data}/taught", init_checkpoint="{data}/cola", train_step=3,
         teacher="{data}/cola", teacher_weight=1.0, num_length_buckets=1,
@@ -242,9 +239,6 @@ WORKING = {
     "seeds": dict(
         COLA, do_eval="true", num_seeds=2, train_step=2, save_checkpoints_steps=2,
         output_dir="{data}/seeds"),
-    "glue, reordered": dict(
-        COLA, output_dir="{data}/reordered_cola", do_train=None, do_eval="true",
-        labels="1,0", init_checkpoint="{data}/cola"),
 }
 
 
@@ -346,16 +340,6 @@ def test_model_is_used_alone_with_the_numbers_of_the_full_run(worked, data):
 
 def probabilities(folder):
     return np.loadtxt(folder / "test_results.tsv")
-
-
-def test_lengths_change_nothing(worked, data):
-    del worked
-    assert evaluation(data / "padded") == pytest.approx(
-        evaluation(data / "cola"), rel=1e-5, abs=1e-6)
-    for part in ("", "eval_predictions"):
-        np.testing.assert_allclose(
-            probabilities(data / "padded" / part),
-            probabilities(data / "cola" / part), atol=1e-5)
 
 
 def test_regression_from_a_tf1_checkpoint(worked, data):
@@ -516,13 +500,6 @@ def test_texts_with_any_number_of_labels(worked, data):
         np.testing.assert_allclose(outputs["probabilities"], found, atol=1e-5)
         assert [",".join(filter(None, (label.decode() for label in row)))
                 for row in outputs["labels"].numpy()] == [row[2] for row in rows]
-
-
-def test_order_of_a_glue_tasks_labels_can_be_given(worked, data):
-    assert "Its outputs are reordered to 1, 0." in worked["glue, reordered"]["log"]
-    for name, value in evaluation(data / "reordered_cola").items():
-        if name in ("accuracy", "matthews"):
-            assert value == pytest.approx(evaluation(data / "cola")[name])
 
 
 def test_several_seeds(worked, data):

@@ -319,12 +319,6 @@ WORKING = {
     "masks after orders": dict(DYNAMIC, output_dir="{data}/orders", num_train_steps=4),
     "orders after masks": dict(PERMUTATION, output_dir="{data}/unbroken",
                                do_train="false", do_eval="true"),
-    "orders from masks": dict(
-        PERMUTATION, num_train_steps=2, init_checkpoint="{data}/unbroken",
-        depth_schedule="1:0.5,2:0.5", sentence_objective="next",
-        config_overrides="num_hidden_layers=2"),
-    "masks from orders": dict(
-        DYNAMIC, num_train_steps=1, init_checkpoint="{data}/orders"),
 }
 
 
@@ -519,13 +513,6 @@ def test_a_run_keeps_its_objective(results):
              "--objective=masked, but --objective is now permutation. Choose a new")):
         assert results[name]["status"] == 1
         assert re.search(pattern, results[name]["stderr"]), results[name]["stderr"]
-
-
-def test_either_objective_starts_from_the_other(results):
-    log = results.ok("orders from masks")["log"]
-    assert "new, start from random values: permutation/query_vector" in log
-    log = results.ok("masks from orders")["log"]
-    assert "dropped, not used by this model: permutation/query_vector" in log
 
 
 # ---- several workers -------------------------------------------------------

@@ -257,14 +257,6 @@ def test_prediction_alone_equals_that_after_training(name, results):
             assert one["probability"] == pytest.approx(other["probability"], abs=1e-4)
 
 
-def test_features_are_made_once_and_again_where_the_data_are_others(results):
-    assert "Wrote the features" in results["v1"]["log"]
-    assert "Reusing the features" in results["v1 alone"]["log"]
-    assert "Wrote the features" not in results["v1 alone"]["log"]
-    assert ("the features are computed again, because the content of predict data changed"
-            in results["v1 questions"]["log"])
-
-
 def test_questions_of_which_some_have_no_answer_are_predicted_without_metrics(
         results, data):
     found = files_after(results, "v1 questions")
