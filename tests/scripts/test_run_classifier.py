@@ -485,10 +485,10 @@ def test_texts_with_any_number_of_labels(worked, data):
         data / "topics_used" / "predictions.tsv")[1:]} == {"good,bad"}
     assert "has its labels in the order bad, good. Its outputs are reordered" in (
         worked["topics, reordered"]["log"])
-    # Served from the folder, from its export, and from Hugging Face's.
+    # Served from the folder and from Hugging Face's.
     convert(str(folder), str(data / "topics_hf"), "hf")
     texts = [row[1] for row in rows]
-    for path in ("topics", "topics_export", "topics_hf"):
+    for path in ("topics", "topics_hf"):
         answers = albert_tf.load(str(data / path)).predict(texts, probability_list=True)
         np.testing.assert_allclose(
             [answer["probabilities"] for answer in answers], found, atol=1e-5)
