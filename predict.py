@@ -53,6 +53,9 @@ flags.DEFINE_string("input_file", None, "File of texts to use instead of those o
                     "the standard input.")
 flags.DEFINE_string("output_file", None, "File to write the answers to, as JSON lines; "
                     "default: the standard output.")
+flags.DEFINE_bool("copy_texts", False, "Copy the texts of --input_file into the "
+                  "answers, under the names of their columns (default: text, text_pair); "
+                  "run_classifier.py can train on such answers (docs/DISTILLATION.md).")
 flags.DEFINE_string("work_dir", None, "Local folder for the unfinished answers to a "
                     "file, removed at the end; default: <output_file>.unfinished. If "
                     "the output is in a store, such as s3://, only a command with this "
@@ -114,7 +117,7 @@ def _listed(texts: list[str]) -> str:
 
 def main(argv):
     words = argv[1:]
-    checks.check_needs("text_column text_b_column id_column header delimiter",
+    checks.check_needs("text_column text_b_column id_column header delimiter copy_texts",
                        FLAGS.input_file, "--input_file")
     if (FLAGS.input_file is None) == (not words):
         raise InputError(
@@ -152,8 +155,23 @@ def _load():
     engines.use(model, FLAGS.engine, FLAGS.model, FLAGS.task, unless,
                 # An export takes longer than the answer to one input.
                 export=FLAGS.input_file is not None)
-    return model, functools.partial(
-        custom.inputs, **model_flags.columns(model.settings))
+    columns = model_flags.columns(model.settings)
+    read = functools.partial(custom.inputs, **columns)
+    return model, functools.partial(_with_texts, read, columns) if (
+        FLAGS.copy_texts) else read
+
+
+def _with_texts(read: Callable, columns: dict[str, Any], path: str
+                ) -> Iterator[inputs.Input]:
+    """Yields the inputs of a file, whose answers get their texts, too."""
+    titles = [title if title and not title.isdecimal() else name for title, name in (
+        (columns["text_column"], "text"), (columns["text_b_column"], "text_pair"))]
+    for item in read(path):
+        texts = (item.given,) if isinstance(item.given, str) else item.given
+        if isinstance(texts, tuple):
+            texts = dict(zip(titles, texts))
+        yield item._replace(kept={**texts, **item.kept}) if isinstance(
+            texts, dict) else item
 
 
 def _options() -> dict[str, Any]:
@@ -168,7 +186,8 @@ def _answer_file(path: str) -> None:
     folder = work_folder.WorkFolder.beside(path, FLAGS.work_dir, [
         FLAGS.input_file, *formats.folders_of_models(FLAGS.model)])
     settings = {"model": FLAGS.model, "input_file": FLAGS.input_file,
-                "do_lower_case": FLAGS.do_lower_case, **_options(),
+                "do_lower_case": FLAGS.do_lower_case, "copy_texts": FLAGS.copy_texts,
+                **_options(),
                 **model_flags.columns({}), **(
                     {"engine": FLAGS.engine} if FLAGS.engine in ("openvino", "onnxruntime")
                     else {})}

@@ -71,6 +71,12 @@ flags.DEFINE_string("text_b_column", None, "Custom task: column of the second te
 flags.DEFINE_string("id_column", None, "Custom task: column of the examples' ids, "
                     "which are written to the predictions.")
 flags.DEFINE_string("label_column", None, "Custom task: column of the label.")
+flags.DEFINE_string(
+    "probability_column", None, "Custom task: column of --train_file with the labels' "
+    "probabilities, which are learned in place of the label: a JSON object of label: "
+    "probability, or a list in the order of --labels, as predict.py writes them; or, "
+    "separated by commas, a column for each label, whose title is the label or "
+    "'probability of' and the label. Rows without probabilities need a label.")
 flags.DEFINE_bool("test_labels", True, "Custom task: check the labels of --test_file "
                   "and repeat them in the predictions; --notest_labels: its label "
                   "column is not read.")
@@ -98,9 +104,9 @@ flags.DEFINE_string("delimiter", None, "Custom task: column separator; default: 
                     "in TSV files, comma in CSV files.")
 
 _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
-                "text_b_column", "id_column", "label_column", "test_labels", "header",
-                "regression", "multi_label", "label_separator", "label_threshold",
-                "delimiter")
+                "text_b_column", "id_column", "label_column", "probability_column",
+                "test_labels", "header", "regression", "multi_label", "label_separator",
+                "label_threshold", "delimiter")
 
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
@@ -166,6 +172,7 @@ def _check_flags() -> None:
             checks.say_unused(f"{split}_file", wanted or split == "train",
                               f"without {_FLAG_OF_SPLIT[split]}")
         checks.say_unused("test_labels", FLAGS.do_predict, "without --do_predict")
+        checks.check_needs("probability_column", FLAGS.train_file, "--train_file")
 
 
 def _with_order(task: classification.ClassificationTask
@@ -200,11 +207,14 @@ def _task() -> classification.ClassificationTask:
         columns = tuple((labels or "").split(","))
         labels, separator = (columns, None) if len(columns) > 1 else (
             labels, FLAGS.label_separator)
+    probability = FLAGS.probability_column
+    if probability and "," in probability:
+        probability = tuple(probability.split(","))
     data = {split: custom.DataFile(
         path, FLAGS.text_column, FLAGS.text_b_column,
         None if split == "test" and not FLAGS.test_labels else labels,
         FLAGS.header, delimiter=FLAGS.delimiter, guid=FLAGS.id_column,
-        separator=separator)
+        separator=separator, probability=probability if split == "train" else None)
         for split in classification.SPLITS if (path := FLAGS[f"{split}_file"].value)}
     known = () if FLAGS.labels or FLAGS.train_file or FLAGS.regression else (
         finetuning_flags.initial_labels("classification"))
@@ -249,7 +259,8 @@ def main(argv):
             if task.name == "custom" else {}),
         reading=finetuning_flags.values(
             "text_column", "text_b_column", "label_column", "header", "delimiter",
-            *["label_separator"] * FLAGS.multi_label),
+            *["label_separator"] * FLAGS.multi_label,
+            *["probability_column"] * task.soft),
         label_threshold=FLAGS.label_threshold)
     task = dataclasses.replace(finetuning_flags.chosen(task), class_weights=(
         weights.parse(FLAGS.class_weights or ()) or ""))
@@ -268,7 +279,7 @@ def main(argv):
         data=dict.fromkeys(_USE_OF_SPLIT, FLAGS.data_dir),
         options={**finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "dropout_prob", "num_length_buckets"),
+            "dropout_prob", "num_length_buckets", *["probability_column"] * task.soft),
             **({"class_weights": task.class_weights} if task.class_weights else {})})
     fine_tune(task, settings, functools.partial(_export, task, settings))
 

@@ -64,23 +64,32 @@ def one_label(predictions: Callable[[Tensors], Tensors],
     """Returns the softmax cross-entropy of `logits` [B, K] and `label_ids` int [B, 1]
     (`classifier_utils.create_model`, `race_utils.create_model` in the original
     implementation), times the weight of the label, if there are `weights` [K]
-    (classification.weights)."""
+    (classification.weights). `label_ids` may also be float [B, K], the probability of
+    each label; these have no weights."""
     def loss(outputs: Tensors, features: Tensors):
-        labels = integers(features["label_ids"])
+        labels = tf.convert_to_tensor(features["label_ids"])
+        if labels.dtype.is_floating:
+            return tf.nn.softmax_cross_entropy_with_logits(
+                labels, tf.cast(outputs["logits"], tf.float32))
+        labels = integers(labels)
         values = cross_entropy(outputs["logits"], labels)
         return values * tf.gather(tf.constant(weights), labels) if len(weights) else values
 
-    return mean_over_examples(
-        loss, lambda outputs, features: {"accuracy": hits(
-            outputs["logits"], integers(features["label_ids"]))}, predictions)
+    def metrics(outputs: Tensors, features: Tensors):
+        labels = tf.convert_to_tensor(features["label_ids"])
+        labels = (tf.argmax(labels, axis=-1) if labels.dtype.is_floating
+                  else integers(labels))
+        return {"accuracy": hits(outputs["logits"], labels)}
+
+    return mean_over_examples(loss, metrics, predictions)
 
 
 def several_labels(predictions: Callable[[Tensors], Tensors],
                    weights: Sequence[float] = ()) -> Objective:
     """Returns the sigmoid cross-entropy of `logits` [B, K] and `label_ids` float [B, K],
-    1 for each label of an example and 0 for the others; the mean over the labels
-    (`BCEWithLogitsLoss` in transformers). `weights` [K] multiply the terms of the labels
-    that an example has."""
+    1 for each label of an example and 0 for the others, or the probability of each; the
+    mean over the labels (`BCEWithLogitsLoss` in transformers). `weights` [K] multiply
+    the terms of the labels that an example has."""
     def labels(features: Tensors):
         return tf.cast(features["label_ids"], tf.float32)
 

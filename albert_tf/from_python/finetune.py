@@ -42,6 +42,7 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
              train_batch_size: Optional[int] = None,
              max_seq_length: Optional[int] = None, warmup_proportion: float = 0.1,
              metric: str = "", class_weights: str | Mapping[str, float] = "",
+             probabilities: Optional[str] = None,
              early_stopping: int = 0, save_checkpoints_steps: int = 0,
              eval_batch_size: int = 32, gradient_accumulation_steps: int = 1,
              dropout_prob: float = 0.1, dtype: str = "float32",
@@ -90,6 +91,8 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
         number and length of the training examples (recipes.recipe_for_data); the length
         for questions is 384.
       class_weights: "balanced", or label → weight (classification.weights).
+      probabilities: the name of a column of dicts label → probability, which training
+        examples may have and learn in place of the label (docs/DISTILLATION.md).
       callbacks: functions that get step, metrics and checkpoint (training.callbacks).
       **options: further flags of run_tagger.py (scheme, split_words, doc_stride)
         or run_squad.py (version_2_with_negative, doc_stride, max_query_length,
@@ -107,7 +110,7 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
         eval_batch_size, gradient_accumulation_steps, dropout_prob, dtype, random_seed,
         checked_callbacks(callbacks))
     given = tasks.Arguments(text, text_pair, regression, multi_label, label_threshold,
-                            class_weights, label, labels, options).checked(task)
+                            class_weights, probabilities, label, labels, options).checked(task)
     for name in ("metric", "early_stopping"):
         if getattr(training, name) and dev is None:
             raise InputError(f"--{name} has an effect only with examples to evaluate on; "

@@ -46,6 +46,7 @@ class Arguments:
     multi_label: bool = False
     label_threshold: float = LABEL_THRESHOLD
     class_weights: str | Mapping[str, float] = ""
+    probabilities: Optional[str] = None
     label: Optional[str] = None
     labels: Optional[Sequence[str]] = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -59,7 +60,7 @@ class Arguments:
         given, known = dict(self.options), _OPTIONS[task]
         if task != "classify":
             given |= {field.name: getattr(self, field.name)
-                      for field in dataclasses.fields(self)[:6 if task == "tag" else 8]
+                      for field in dataclasses.fields(self)[:7 if task == "tag" else 9]
                       if getattr(self, field.name) not in (field.default, None)}
         for name, value in given.items():
             if name not in known:
@@ -124,7 +125,9 @@ def columns_of(task: str, given: Arguments) -> Columns:
         return Columns(("question", "context", "answers"), (), ("id", "is_impossible"),
                        "id")
     *names, label = _columns(given)
+    soft = given.probabilities
     return Columns((*(name for name in names if name is not None), label), (label,),
+                   () if soft is None else (label, soft),
                    advice=" Name them with text, text_pair and label.")
 
 
@@ -161,13 +164,16 @@ def _classes(paths: Mapping[str, str], names: Sequence[str], given: Arguments) -
     text, text_pair, label = (None if name is None else str(name)
                               for name in _columns(given))
     task = custom.build_task({
-        split: custom.DataFile(path, text or "", text_pair, label, separator=separator)
+        split: custom.DataFile(
+            path, text or "", text_pair, label, separator=separator,
+            probability=given.probabilities if split == "train" else None)
         for split, path in paths.items()},
         labels=given.labels or names or None, regression=given.regression)
     columns = {"text_column": text, "text_b_column": text_pair,
                "label_column": label}
+    soft = {"probability_column": given.probabilities} if task.soft else {}
     task = dataclasses.replace(
-        task, pairs=text_pair is not None, reading=columns,
+        task, pairs=text_pair is not None, reading={**columns, **soft},
         label_threshold=given.label_threshold, class_weights=given.class_weights)
     return Plan(
         task, dict.fromkeys(paths, ""),
@@ -176,7 +182,7 @@ def _classes(paths: Mapping[str, str], names: Sequence[str], given: Arguments) -
          "labels": list(task.labels) or None, "regression": given.regression,
          "multi_label": given.multi_label, "label_separator": separator or ",",
          "label_threshold": given.label_threshold, "delimiter": None},
-        {"task_name": task.name, "warmup_step": 0,
+        {"task_name": task.name, "warmup_step": 0, **soft,
          **({"class_weights": given.class_weights} if given.class_weights else {})},
         keeps_flags=False)
 

@@ -28,6 +28,9 @@ from albert_tf.finetuning.common import ExampleSet, read_shards
 from albert_tf.text import inputs as text_inputs
 from albert_tf.text.inputs import Input
 
+# The titles of columns of probabilities may begin so, as in files of predictions.
+_PROBABILITY_OF = "probability of "
+
 
 @dataclasses.dataclass(frozen=True)
 class DataFile:
@@ -45,6 +48,9 @@ class DataFile:
       delimiter: a character that replaces the tab of TSV or the comma of CSV.
       separator: what separates the labels in a column of several; None: a column holds
         one label. A field of JSON lines or Parquet may also be a list.
+      probability: the column of the labels' probabilities, a JSON object label →
+        probability or a list in the order of the labels; a tuple if each label has a
+        column. A row needs a label or probabilities.
     """
 
     path: str
@@ -56,16 +62,18 @@ class DataFile:
     delimiter: str | None = None
     guid: str | None = None
     separator: str | None = None
+    probability: str | tuple[str, ...] | None = None
 
     def __post_init__(self):
-        self.check_apart(self.text_a, self.text_b, *self.label_columns)
+        self.check_apart(self.text_a, self.text_b, *self.target_columns)
 
     def check_apart(self, *columns: Any) -> None:
-        """Raises InputError if two of the columns of text, second text and labels, by
-        their names or places, are one."""
+        """Raises InputError if two of the columns of text, second text, labels and
+        probabilities, by their names or places, are one."""
         flags = ["--text_column", "--text_b_column",
-                 *["--label_column"] * len(self.label_columns)]
-        names = [self.text_a, self.text_b, *self.label_columns]
+                 *["--label_column"] * len(self.label_columns),
+                 *["--probability_column"] * len(self.probability_columns)]
+        names = [self.text_a, self.text_b, *self.target_columns]
         seen: dict[Any, str] = {}
         for flag, name, column in zip(flags, names, columns):
             if column is None:
@@ -81,13 +89,33 @@ class DataFile:
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        return self.label if isinstance(self.label, tuple) else (
-            () if self.label is None else (self.label,))
+        return _as_tuple(self.label)
+
+    @property
+    def probability_columns(self) -> tuple[str, ...]:
+        return _as_tuple(self.probability)
+
+    @property
+    def target_columns(self) -> tuple[str, ...]:
+        return (*self.label_columns, *self.probability_columns)
+
+    @property
+    def labels_by_column(self) -> tuple[str, ...]:
+        """The labels that have a column of probabilities each, or the columns' numbers;
+        () without."""
+        return tuple(column.removeprefix(_PROBABILITY_OF)
+                     for column in self.probability) if isinstance(
+                         self.probability, tuple) else ()
 
     @property
     def several_labels(self) -> bool:
         """True if a text has any number of labels."""
         return self.separator is not None or isinstance(self.label, tuple)
+
+
+def _as_tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return columns if isinstance(columns, tuple) else (
+        () if columns is None else (columns,))
 
 
 def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = None,
@@ -116,7 +144,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
     for split, file in data.items():
         if split not in SPLITS:
             raise ValueError(f"{split!r} is none of {SPLITS}")
-        if split != "test" and file.label is None:
+        if split != "test" and not file.target_columns:
             raise InputError(
                 f"{file.path}: give the column of the label (--label_column); only "
                 "the test set does not need labels.")
@@ -124,6 +152,10 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
         raise InputError("--labels are the names of classes, which --regression does "
                          "not have; leave one of the two out.")
     several = any(file.several_labels for file in data.values())
+    soft = any(file.probability for file in data.values())
+    if regression and soft:
+        raise InputError("--probability_column is for the labels of a text, which "
+                         "--regression does not have; leave one of the two out.")
     if regression and several:
         raise InputError("--regression predicts one number for each text, and "
                          "--multi_label any number of labels; leave one of the two "
@@ -137,7 +169,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             labels if labels is not None else _collected(data.get("train"))), source, 1)
         names = ("micro_f1", "macro_f1", "exact_match")
     else:
-        labels = _checked_labels(tuple(
+        labels = _checked_labels(_in_columns(data, labels) or tuple(
             labels if labels is not None else _collected(data.get("train"))), source)
         names = ("accuracy", "macro_f1", *["f1"] * (len(labels) == 2), "matthews")
     return ClassificationTask(
@@ -147,7 +179,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             for split, file in data.items()},
         positive_label=labels[1] if names[0] == "accuracy" and len(labels) == 2
         else None, of_glue=False, column_names=_column_names(data.values()),
-        multi_label=several, separator=next(
+        multi_label=several, soft=soft, separator=next(
             (file.separator for file in data.values() if file.separator), ","))
 
 
@@ -166,10 +198,11 @@ def _in_columns(data: Mapping[str, DataFile], labels: Sequence[str] | None
     """Returns the labels that have a column each, in the order of `labels` if given; ()
     if there are none. Without a header, columns are numbers, and `labels` their
     names."""
-    file = next((file for file in data.values() if isinstance(file.label, tuple)), None)
-    if file is None:
+    columns = next(filter(None, (
+        file.label if isinstance(file.label, tuple) else file.labels_by_column
+        for file in data.values())), ())
+    if not columns:
         return ()
-    columns = file.label_columns
     if labels is None or sorted(labels) == sorted(columns):
         return tuple(labels or columns)
     numbered = all(column.isdecimal() for column in columns)
@@ -199,9 +232,15 @@ def _column_names(data: Iterable[DataFile]) -> dict[str, str]:
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
                 split: str) -> ExampleSet:
     del data_dir  # `build_task` has joined it to the path.
-    return read_shards(file.path, f"--{split}_file", lambda path, first: read(
+    found = read_shards(file.path, f"--{split}_file", lambda path, first: read(
         dataclasses.replace(file, path=path), labels=labels,
         label_needed=split != "test", split=split, first=first))
+    if file.probability and not any(each.probabilities for each in found.examples):
+        raise InputError(
+            f"--probability_column={','.join(file.probability_columns)}: no row of "
+            f"--{split}_file has probabilities there; correct the name, or leave the "
+            "flag out.")
+    return found
 
 
 def _collected(file: DataFile | None) -> tuple[str, ...]:
@@ -213,9 +252,12 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
               for path in files.shards(file.path, "--train_file")]
     if names := next(filter(None, map(_named_classes, shards)), ()):
         return names
-    found = [example.label for shard in shards for example in read(shard).examples]
-    labels = sorted({*itertools.chain.from_iterable(found)} if file.several_labels
-                    else set(map(str, found)))
+    found: set[str] = set()
+    for example in itertools.chain.from_iterable(read(shard).examples for shard in shards):
+        found.update(example.probabilities or ())
+        if example.label is not None:
+            found.update(example.label if file.several_labels else [str(example.label)])
+    labels = sorted(found)
     if file.several_labels and labels and set(labels) <= _TRUTHS.keys():
         raise InputError(
             f"{file.path}: column '{file.label}' holds only {' and '.join(labels)}, but "
@@ -233,10 +275,11 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
 
 def _named_classes(file: DataFile) -> tuple[str, ...]:
     """Returns the labels that the schema of a Parquet file names; () for none."""
-    if _kind(file) != "parquet" or isinstance(file.label, tuple):
+    if _kind(file) != "parquet" or not isinstance(file.label, str):
         return ()
-    column = row_files.columns_of(file.path)[_with_names(file).label]
-    return tuple(map(label_names.cleaned, column.classes))
+    name = _with_names(file, not file.probability).label
+    column = row_files.columns_of(file.path).get(name)
+    return tuple(map(label_names.cleaned, column.classes)) if column else ()
 
 
 def _kind(file: DataFile) -> str:
@@ -278,7 +321,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     empty: list[tuple[int, _EmptyText]] = []
 
     examples: list[Example] = []
-    rows, values_of = _rows(file, label_needed)
+    rows, values_of = _rows(file, label_needed and not file.probability)
     for row in rows:
         if row.cells == []:
             blank.append(row.number)
@@ -290,16 +333,20 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
             continue
         if values is None:
             continue
-        text_a, text_b, given, guid = values
+        text_a, text_b, given, guid, cells = values
+        probabilities = _probabilities(cells, file, labels, row.where)
+        needed = label_needed
+        if probabilities is not None and not any(_as_tuple(given)):
+            given, needed = None, False
         parts = _parts(given, file)
         if parts is not None and not all(map(label_names.is_clean, parts)):
             unclean.append(row.number)
-        label = (_by_column(given, file, labels, row.where, label_needed)
+        label = (_by_column(given, file, labels, row.where, needed)
                  if isinstance(given, tuple) else
-                 _label_of(parts, file, labels, row.where, label_needed))
+                 _label_of(parts, file, labels, row.where, needed))
         examples.append(Example(
             f"{split}-{first + len(examples) + 1}" if guid is None else guid,
-            text_a, text_b, label, row.where))
+            text_a, text_b, label, row.where, probabilities))
     if len(empty) == 1:
         raise empty[0][1]
     for note in tables.line_note(file.path, [number for number, _ in empty],
@@ -326,13 +373,13 @@ def _rows(file: DataFile, label_needed: bool = True) -> tuple[
     columns = [name for name in (named.text_a, named.text_b, named.guid) if name]
     return tables.read_rows(
         file.path, kind, columns=list(dict.fromkeys(columns)),
-        optional=[name for name in named.label_columns if name not in columns]), (
+        optional=[name for name in named.target_columns if name not in columns]), (
             functools.partial(_fields, file=named, label_needed=label_needed))
 
 
 def _with_names(file: DataFile, label_needed: bool = True) -> DataFile:
     """Returns a Parquet file with the names of its columns instead of their numbers. A
-    label's column may be missing unless it is needed."""
+    label's column may be missing unless it is needed, and one of probabilities."""
     there = list(row_files.columns_of(file.path))
 
     def name(column: str | None, needed: bool = True) -> str | None:
@@ -343,10 +390,14 @@ def _with_names(file: DataFile, label_needed: bool = True) -> DataFile:
                 raise
             return column
 
-    labels = tuple(name(column, label_needed) for column in file.label_columns)
+    def targets(columns: Any, needed: bool) -> Any:
+        return (tuple(name(column, needed) for column in columns)
+                if isinstance(columns, tuple) else name(columns, needed))
+
     return dataclasses.replace(
         file, text_a=name(file.text_a), text_b=name(file.text_b), guid=name(file.guid),
-        label=labels if isinstance(file.label, tuple) else next(iter(labels), None))
+        label=targets(file.label, label_needed),
+        probability=targets(file.probability, False))
 
 
 def _parts(given: Any, file: DataFile) -> list[str] | None:
@@ -367,15 +418,16 @@ def _label_of(parts: Sequence[str] | None, file: DataFile, labels: Sequence[str]
              for part in parts or () if label_names.cleaned(part)]
     if parts is not None and file.several_labels:
         return tuple(dict.fromkeys(map(str, found)))
-    if not found and needed and file.label is not None:
+    if not found and needed and file.target_columns:
         raise _no_label(file, where)
     return found[0] if found else None
 
 
 def _no_label(file: DataFile, where: str) -> InputError:
-    columns = ", ".join(file.label_columns)
-    return InputError(f"{where}: there is no label in column '{columns}'; fill it in, "
-                      f"or remove the {row_files.unit(file.path)}.")
+    columns = ", ".join(file.target_columns)
+    return InputError(
+        f"{where}: there is no label{' and no probability' * bool(file.probability)} in "
+        f"column '{columns}'; fill it in, or remove the {row_files.unit(file.path)}.")
 
 
 _TRUTHS = {"1": True, "true": True, "0": False, "false": False}
@@ -400,6 +452,59 @@ def _by_column(cells: tuple[str | None, ...], file: DataFile,
                 "not say whether the text has this label; write 1 or 0.")
     return tuple(name for name, cell in zip(names, cells)
                  if _TRUTHS[str(cell).strip().lower()])
+
+
+def _probabilities(cells: Sequence[Any], file: DataFile, labels: Sequence[str] | None,
+                   where: str) -> dict[str, float] | None:
+    """Returns label → probability of a row; None if it has none. `cells` are those of
+    the columns of probabilities."""
+    if all(cell is None or cell == "" for cell in cells):
+        return None
+    if isinstance(file.probability, tuple):
+        names: Sequence[str] = file.labels_by_column
+        if labels and {*names} != {*labels} and all(map(str.isdecimal, names)):
+            names = labels  # Without a header, the columns are in their order.
+        given = dict(zip(names, cells))
+    else:
+        given = _parsed_json(cells[0])
+    if isinstance(given, list) and labels and len(given) == len(labels):
+        given = dict(zip(labels, given))
+    if not isinstance(given, dict):
+        raise InputError(
+            f"{where}: column '{file.probability}' holds {str(cells[0])[:40]!r}, not a "
+            "JSON object of label: probability" + (
+                ", and the order of a list is that of --labels; give these."
+                if isinstance(given, list) and labels is None else
+                f", or a list of {len(labels)} numbers." if labels else "."))
+    found = {}
+    for name, value in given.items():
+        label = _plain(name, where) if labels is None else parse_label(
+            name, labels, where)
+        try:
+            found[label] = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            found[label] = math.nan
+        if not 0 <= found[label] <= 1:
+            raise InputError(f"{where}: the probability of '{label}' is {value!r:.40}, "
+                             "which is not a number from 0 to 1.")
+    missing = [label for label in labels or () if label not in found]
+    if missing:
+        raise InputError(f"{where}: there is no probability of '{missing[0]}'; give one "
+                         f"of each label: {', '.join(labels or ())}.")
+    total = math.fsum(found.values())
+    if not file.several_labels and abs(total - 1) > 1e-3:
+        raise InputError(
+            f"{where}: the probabilities of {', '.join(found)} add up to {total:.4g}, "
+            "not to 1; correct them, or give --multi_label if a text has any number of "
+            "labels.")
+    return found
+
+
+def _parsed_json(cell: Any) -> Any:
+    try:
+        return json.loads(cell) if isinstance(cell, str) else cell
+    except (ValueError, RecursionError):
+        return cell
 
 
 def _plain(label: str, where: str) -> str:
@@ -467,7 +572,7 @@ def inputs(path: str, text_column: str | None = None, text_b_column: str | None 
             values = values_of(row)
             if values is None:
                 continue
-            text_a, text_b, _, guid = values
+            text_a, text_b, _, guid, _ = values
             given = text_a if text_b is None else (text_a, text_b)
         except InputError as error:
             if not is_parquet and values_of.places is None:  # The file lacks a column.
@@ -481,9 +586,9 @@ def inputs(path: str, text_column: str | None = None, text_b_column: str | None 
         logging.warning("%s", note)
 
 
-# A row's text, second text, label and id. The label is a tuple if each label has a
-# column, and may be a list if a text has any number.
-_Values = tuple[str, str | None, Any, str | None]
+# A row's text, second text, label, id and the cells of probabilities. The label is a
+# tuple if each label has a column, and may be a list if a text has any number.
+_Values = tuple[str, str | None, Any, str | None, Sequence[Any]]
 
 
 @dataclasses.dataclass
@@ -506,9 +611,9 @@ class _Cells:
             self.width = len(row.cells)
             self.places = [None if name is None else _place(
                 file, name, row,
-                optional=name in file.label_columns and not self.label_needed)
+                optional=name in file.target_columns and not self.label_needed)
                 for name in (
-                    file.text_a, file.text_b, file.guid, *file.label_columns)]
+                    file.text_a, file.text_b, file.guid, *file.target_columns)]
             text_a, text_b, _, *labels = self.places
             file.check_apart(text_a, text_b, *labels)
             if file.header:
@@ -518,9 +623,11 @@ class _Cells:
                 f"{row.where}: the row has {len(row.cells)} columns, but the first "
                 f"line has {self.width}. If a text contains the delimiter, remove it, "
                 "or use CSV with the text in quotes.")
-        text_a, text_b, guid, *labels = (
+        text_a, text_b, guid, *cells = (
             None if place is None else row.cells[place] for place in self.places)
-        return _with_text(row, file, text_a, text_b, _label(labels, file), guid)
+        count = len(file.label_columns)
+        return _with_text(row, file, text_a, text_b, _label(cells[:count], file), guid,
+                          cells[count:])
 
 
 def _label(cells: Sequence[Any], file: DataFile) -> Any:
@@ -577,7 +684,8 @@ def _fields(row: tables.Row, file: DataFile, label_needed: bool) -> _Values:
             (file.guid, "label", True), *(
                 (name, "label" if file.separator is None else "labels", label_needed)
                 for name in file.label_columns)))
-    return _with_text(row, file, text_a, text_b, _label(labels, file), guid)
+    return _with_text(row, file, text_a, text_b, _label(labels, file), guid, [
+        row.cells.get(name) for name in file.probability_columns])
 
 
 def _field(row: tables.Row, name: str, what: str, needed: bool, noun: str = "field"

@@ -42,6 +42,8 @@ class Example(NamedTuple):
       label: one of the task's labels, a tuple of them if a text has any number, a
         number for regression, None if unknown.
       where: "file, line 12".
+      probabilities: the probability of each label, to learn in place of the label; None
+        if there are none.
     """
 
     guid: str
@@ -49,6 +51,7 @@ class Example(NamedTuple):
     text_b: str | None = None
     label: str | tuple[str, ...] | float | None = None
     where: str = ""
+    probabilities: Mapping[str, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +85,7 @@ class ClassificationTask(FineTuningTask):
       unlabeled_file: additional training texts without labels; paths or globs.
       unlabeled_inputs: yields the inputs in such a file; default: text.inputs.read.
       reading: the settings of reading the files, on which the features depend.
+      soft: whether training examples may have probabilities of the labels.
       class_weights: the weights of the labels in the training loss (see weights): "" for
         equal ones, "balanced", or label → weight.
     """
@@ -101,6 +105,7 @@ class ClassificationTask(FineTuningTask):
     unlabeled_file: str = ""
     unlabeled_inputs: Optional[Callable[[str], Iterator[Any]]] = None
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    soft: bool = False
     multi_label: bool = False
     label_threshold: float = LABEL_THRESHOLD
     separator: str = ","
@@ -108,6 +113,10 @@ class ClassificationTask(FineTuningTask):
 
     def __post_init__(self):
         weighting.check(self.class_weights, self.labels)
+        if self.class_weights and self.soft:
+            raise InputError(
+                "--class_weights are for labels, but training examples may have "
+                "probabilities (--probability_column); leave one of the two out.")
 
     @property
     def is_regression(self) -> bool:
@@ -137,6 +146,10 @@ class ClassificationTask(FineTuningTask):
                 "%s: %d examples with labels: %s.", split, len(known),
                 label_names.counted(self.labels, itertools.chain.from_iterable(
                     known) if self.multi_label else known))
+        if split == "train" and self.soft:
+            logging.info("train: %d of %d examples have probabilities of the labels.",
+                         sum(example.probabilities is not None
+                             for example in labelled.examples), len(labelled.examples))
         if split != "train" or not self.unlabeled_file:
             return labelled
         paths = files.expand_patterns(self.unlabeled_file, "--unlabeled_file")
@@ -188,7 +201,7 @@ class ClassificationTask(FineTuningTask):
     def spec(self, config):
         return classification_spec(
             self.num_outputs, config.vocab_size, config.type_vocab_size,
-            bool(self.unlabeled_file), self.multi_label)
+            bool(self.unlabeled_file), self.multi_label or self.soft)
 
     def featurizer(self, split, settings):
         return functools.partial(
@@ -202,7 +215,8 @@ class ClassificationTask(FineTuningTask):
     def feature_settings(self, split):
         return {**self.reading, "task": self.name, "labels": self.labels,
                 **({"marked": True} if self.unlabeled_file else {}),
-                **({"multi_label": True} if self.multi_label else {})}
+                **({"multi_label": True} if self.multi_label else {}),
+                **({"soft": True} if self.soft else {})}
 
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
                   max_seq_length: int, marked: bool = False) -> list[dict[str, list]]:
@@ -212,12 +226,17 @@ class ClassificationTask(FineTuningTask):
         Returns:
           A list of one dict (other tasks have several): input_ids, input_mask and
           segment_ids, not padded, and label_ids, the class id or number, or 1 or 0 for
-          each label if a text has any number; 0 if unknown.
+          each label if a text has any number; 0 if unknown. If training examples may
+          have probabilities, label_ids are those of the labels, 1 for the label.
           With `marked`, also `labelled`, 0 if the label is unknown, else 1.
         """
         features = tokenizer.features(example.text_a, example.text_b, max_seq_length)
-        if self.multi_label:
+        if example.probabilities is not None:
+            ids = [example.probabilities[label] for label in self.labels]
+        elif self.multi_label:
             ids = [float(label in (example.label or ())) for label in self.labels]
+        elif self.soft:
+            ids = [float(label == example.label) for label in self.labels]
         elif self.is_regression:
             ids = [float(example.label or 0)]
         else:
@@ -299,7 +318,10 @@ class ClassificationTask(FineTuningTask):
         return ""
 
     def chance_loss(self, data, table):
-        """Returns the loss of a model that knows only how frequent each label is."""
+        """Returns the loss of a model that knows only how frequent each label is; None
+        if training examples may have probabilities."""
+        if self.soft:
+            return None
         labels, weights = self.label_ids(_labelled(data)), self._weights(data)
         if self.multi_label:
             return metrics.entropy_by_label(labels, weights)
@@ -523,15 +545,15 @@ def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
 
 def classification_spec(
         num_labels: int, vocab_size: int, type_vocab_size: int = 2,
-        marked: bool = False, multi_label: bool = False) -> FeatureSpec:
+        marked: bool = False, by_label: bool = False) -> FeatureSpec:
     """Returns the specification of one sequence [None] and one label [1], 0 if unknown
     (as in the original implementation).
 
-    A task with one label is a regression, whose label is a float. With `multi_label`,
-    there is a float, 1 or 0, for each label. With `marked`, examples also have
+    A task with one label is a regression, whose label is a float. With `by_label`,
+    there is a float for each label. With `marked`, examples also have
     `labelled` [1], 0 or 1.
     """
-    label = (Feature("label_ids", "float32", (num_labels,)) if multi_label else
+    label = (Feature("label_ids", "float32", (num_labels,)) if by_label else
              Feature("label_ids", "float32", (1,)) if num_labels == 1 else
              Feature("label_ids", "int64", (1,), limit=num_labels,
                      limited_by="num_labels"))

@@ -1,0 +1,176 @@
+"""Probabilities as labels: columns, losses, a student that trains on predict.py's answers."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import albert_tf
+from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
+from albert_tf.errors import InputError
+from albert_tf.finetuning.classification import custom
+from albert_tf.finetuning.classification.head import Classification
+from tests import models, row_tables, tiny_run
+from tests.commands import run_commands
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad",
+          *map(str, range(23))]
+COLUMNS = dict(label="label", probability="probabilities")
+SOFT = [("a", "yes", None), ("b", None, {"no": 0.75, "yes": 0.25}),
+        ("c", "no", {"no": 0.0, "yes": 1.0})]
+LOGITS = tf.constant([[2.0, -1.0, 0.5], [0.0, 1.0, -2.0]])
+
+
+def task_of(path, labels=None, text="text", **columns):
+    return custom.build_task(
+        {"train": custom.DataFile(str(path), text, **columns)}, labels=labels)
+
+
+@pytest.mark.parametrize("name, content, columns", [
+    ("x.jsonl", '{"text": "a", "label": "yes"}\n'
+     '{"text": "b", "probabilities": {"no": 0.75, "yes": 0.25}}\n'
+     '{"text": "c", "label": "no", "probabilities": {"yes": 1, "no": 0}}', COLUMNS),
+    ("x.jsonl", '{"text": "a", "label": "yes"}\n{"text": "b", "probabilities": '
+     '[0.75, 0.25]}\n{"text": "c", "label": "no", "probabilities": [0, 1]}',
+     dict(COLUMNS, labels=("no", "yes"))),
+    ("x.tsv", 'text\tlabel\tprobabilities\na\tyes\t\nb\t\t{"yes": 0.25, "no": 0.75}\n'
+     "c\tno\t{\"no\": 0, \"yes\": 1}\n", COLUMNS),
+    ("x.csv", "label,probability of no,yes,text\nyes,,,a\n,0.75,0.25,b\nno,0,1,c\n",
+     dict(label="label", probability=("probability of no", "yes"))),
+    ("x.tsv", "a\tyes\t\t\nb\t\t0.75\t0.25\nc\tno\t0\t1\n", dict(
+        text="0", label="1", probability=("2", "3"), labels=("no", "yes"), header=False)),
+])
+def test_probabilities_beside_labels_or_in_their_place(tmp_path, name, content, columns):
+    (tmp_path / name).write_text(content)
+    task = task_of(tmp_path / name, **columns)
+    assert task.labels == ("no", "yes")
+    found = task.read("", "train").examples
+    assert [(each.text_a, each.label, each.probabilities) for each in found] == SOFT
+
+
+def test_columns_of_labels_and_of_probabilities_in_different_orders(tmp_path):
+    (tmp_path / "x.csv").write_text("text,q,a,b,probability of a\nc,0.1,0,1,0.9\n")
+    for probability, message in ((("b", "probability of a"), "too; give each"),
+                                 (("q", "probability of a"), "the label 'q' is not")):
+        with pytest.raises(InputError, match=message):
+            task_of(tmp_path / "x.csv", label=("a", "b"), probability=probability).read(
+                "", "train")
+    (tmp_path / "x.csv").write_text(
+        "text,probability of b,a,b,probability of a\nc,0.1,0,1,0.9\n")
+    [found] = task_of(tmp_path / "x.csv", label=("a", "b"), probability=(
+        "probability of b", "probability of a")).read("", "train").examples
+    assert (found.label, found.probabilities) == (("b",), {"a": 0.9, "b": 0.1})
+
+
+def test_parquet_holds_them_as_objects(tmp_path):
+    texts, labels, objects = map(list, zip(*SOFT))
+    path = row_tables.write(tmp_path / "x.parquet", row_tables.table(
+        {"text": texts, "label": labels, "probabilities": objects}))
+    found = task_of(path, **COLUMNS).read("", "train").examples
+    assert [(each.text_a, each.label, each.probabilities) for each in found] == SOFT
+
+
+@pytest.mark.parametrize("row, message", [
+    ('"probabilities": {"no": 0.5, "so": 0.5}', "line 2: the label 'so' is not one of"),
+    ('"probabilities": {"no": 1}', "line 2: there is no probability of 'yes'"),
+    ('"probabilities": {"no": 1.5, "yes": -0.5}', "line 2: .* of 'no' is 1.5, which is"),
+    ('"probabilities": {"no": true, "yes": 0}', "line 2: the probability of 'no' is True"),
+    ('"probabilities": {"no": "x", "yes": 0}', "line 2: the probability of 'no' is 'x'"),
+    ('"probabilities": {"no": 0.5, "yes": 0.4}', "line 2: .* no, yes add up to 0.9, not"),
+    ('"probabilities": [1]', r"line 2: column 'probabilities' holds '\[1\]', not a JSON"),
+    ('"probabilities": "0.5"', "line 2: column 'probabilities' holds '0.5', not a JSON"),
+    ('"label": ""', "line 2: there is no label and no probability in column 'label, prob"),
+    ('"label": "yes"', "--probability_column=probabilities: no row of --train_file has"),
+])
+def test_wrong_probabilities_are_refused(tmp_path, row, message):
+    (tmp_path / "x.jsonl").write_text(
+        '{"text": "a", "label": "no"}\n{"text": "b", %s}' % row)
+    with pytest.raises(InputError, match=message):
+        task_of(tmp_path / "x.jsonl", labels=("no", "yes"), **COLUMNS).read("", "train")
+
+
+def test_the_order_of_a_list_must_be_given(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"text": "a", "probabilities": [0.5, 0.5]}')
+    with pytest.raises(InputError, match="line 1: .*order of a list is that of --labels"):
+        task_of(tmp_path / "x.jsonl", **COLUMNS)
+
+
+def loss_of(head, label_ids):
+    """The losses [B], and the gradient of the batch's loss by the logits."""
+    features = {"input_ids": tf.ones([2, 4], tf.int32), "label_ids": tf.constant(label_ids)}
+    objective = head.objective()
+    with tf.GradientTape() as tape:
+        tape.watch(LOGITS)
+        losses = objective.losses({"logits": LOGITS}, features, {"examples": 2.0})
+    assert set(objective.metrics({"logits": LOGITS}, features, losses)) >= {"loss"}
+    return losses["example_loss"], tape.gradient(losses["total_loss"], LOGITS)
+
+
+def test_the_losses_by_hand():
+    soft = np.array([[0.5, 0.2, 0.3], [0.0, 0.9, 0.1]], np.float32)
+    given = LOGITS.numpy()
+    one = loss_of(Classification(3), soft)[0]
+    np.testing.assert_allclose(one, (soft * (
+        np.log(np.exp(given).sum(-1, keepdims=True)) - given)).sum(-1), rtol=1e-5)
+    several = loss_of(Classification(3, problem_type=SEVERAL_LABELS), soft)[0]
+    np.testing.assert_allclose(
+        several, (np.log1p(np.exp(given)) - soft * given).mean(-1), rtol=1e-5)
+    hard = loss_of(Classification(3), [[2], [1]])
+    for mine, theirs in zip(hard, loss_of(
+            Classification(3), [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.fixture(scope="module", name="model")
+def _model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    config = tiny_run.config(num_hidden_layers=1, max_position_embeddings=16)
+    (folder / "albert_config.json").write_text(config.to_json())
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    albert_tf.checkpoints.export_tf1(
+        models.AlbertForPreTraining(config), str(folder / "model.ckpt-best"))
+    return str(folder)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("several", [False, True])
+def test_certain_probabilities_train_as_labels_do(model, tmp_path, several):
+    hard = [{"text": f"{word} {i}", "label": [label] if several else label}
+            for i in range(8) for word, label in (("good", "yes"), ("bad", "no"))]
+    soft = [{"text": row["text"], "p": {
+        each: float(each in row["label"]) for each in ("no", "yes")}} for row in hard]
+    for name, examples in ("hard", hard), ("mixed", hard[:8] + soft[8:]):
+        albert_tf.finetune(
+            model, examples, output_dir=str(tmp_path / name), multi_label=several,
+            num_train_epochs=1, train_batch_size=8, learning_rate=0.001,
+            probabilities="p" if name == "mixed" else None)
+    tiny_run.assert_equal_tensors(*(tiny_run.stored(
+        tmp_path / name, "model.ckpt-2") for name in ("hard", "mixed")),
+        rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.long
+def test_a_student_trains_on_the_answers_of_predict(model, tmp_path):
+    albert_tf.finetune(model, [("good", "yes"), ("bad", "no")] * 8, text="review",
+                       num_train_epochs=1, train_batch_size=8,
+                       output_dir=str(tmp_path / "teacher"))
+    (tmp_path / "in.csv").write_text("review\ngood 1\nbad 2\n1 2\ngood bad\n")
+    with run_commands("predict", {"answers": [
+            f"--model={tmp_path}/teacher", f"--input_file={tmp_path}/in.csv",
+            f"--output_file={tmp_path}/soft.jsonl", "--copy_texts"]}) as results:
+        results.ok("answers")
+    answers = [json.loads(line) for line in open(tmp_path / "soft.jsonl")]
+    assert [each["review"] for each in answers] == ["good 1", "bad 2", "1 2", "good bad"]
+    (tmp_path / "labelled.csv").write_text("review,stars\nbad bad,no\ngood good,yes\n")
+    with run_commands("run_classifier", {"student": [
+            "--task_name=custom", f"--init_checkpoint={model}", "--do_train", "--do_eval",
+            f"--train_file={tmp_path}/labelled.csv,{tmp_path}/soft.jsonl",
+            f"--dev_file={tmp_path}/labelled.csv", "--text_column=review",
+            "--label_column=stars", "--probability_column=probabilities",
+            "--train_batch_size=6", "--train_step=2", "--max_seq_length=8",
+            f"--output_dir={tmp_path}/student"]}) as results:
+        log = results.ok("student")["log"]
+    assert "train: 4 of 6 examples have probabilities of the labels." in log
+    options = json.loads((tmp_path / "student" / "options.json").read_text())
+    assert options["probability_column"] == "probabilities"
