@@ -49,11 +49,6 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "data_dir", "", "Folder of the data: the GLUE download, the task's folder in it, "
     "or the folder of the files of a custom task.")
-flags.DEFINE_string(
-    "unlabeled_file", None, "Files of additional training texts without labels, for "
-    "which only --teacher gives a target. One text per line (a tab between the texts of "
-    "a pair), or JSON lines or Parquet with text and text_pair; comma-separated paths or "
-    "globs.")
 finetuning_flags.define_export_flags()
 flags.DEFINE_float("threshold_to_export", math.nan,
                    "Export only if the main metric reaches this value; nan: always "
@@ -150,9 +145,6 @@ def _check_flags() -> None:
                          "in a column.")
     checks.say_unused("all_probabilities", not FLAGS.regression,
                       "with --regression")
-    if FLAGS.unlabeled_file and not FLAGS.teacher:
-        raise InputError("--unlabeled_file: training on texts without labels needs a "
-                         "teacher; give --teacher, or leave the flag out.")
     if math.isinf(FLAGS.threshold_to_export):
         raise InputError(f"--threshold_to_export={FLAGS.threshold_to_export} is not a "
                          "score; give a finite number, or leave the flag out.")
@@ -252,11 +244,6 @@ def main(argv):
     task = _task()
     task = dataclasses.replace(
         task, pairs=task.pairs or FLAGS.text_b_column is not None,
-        unlabeled_file=FLAGS.unlabeled_file or "",
-        unlabeled_inputs=functools.partial(
-            custom.inputs, **finetuning_flags.values(
-                "text_column", "text_b_column", "header", "delimiter")
-            if task.name == "custom" else {}),
         reading=finetuning_flags.values(
             "text_column", "text_b_column", "label_column", "header", "delimiter",
             *["label_separator"] * FLAGS.multi_label,

@@ -16,14 +16,13 @@ masks in each epoch with --dynamic_masking, or orders with --objective=permutati
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import contextlib
-import functools
 import os
 from typing import Any, Optional
 
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats, vocabulary as model_vocabulary
+from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkpoint
 from albert_tf.checkpoints.run_files import check_run_folder, claim_run_folder
 from albert_tf.cli import checks, flags as cli_flags
@@ -43,8 +42,6 @@ cli_flags.define_device_flags()
 cli_flags.define_training_flags(
     train_batch_size=4096, eval_batch_size=64, optimizer="lamb",
     learning_rate=0.00176, save_checkpoints_steps=5000)
-cli_flags.define_teacher_flags(
-    "A pretrained model", "masked tokens and the order of sentences")
 flags.adopt_module_key_flags(cli_flags)  # --help lists them too.
 flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
@@ -158,11 +155,6 @@ def _check_combinations() -> None:
         checks.check_predictions(
             FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
     if FLAGS.objective == "permutation":
-        if FLAGS.teacher:
-            raise InputError(
-                "--teacher teaches masked tokens, but --objective=permutation masks "
-                "none, so that the teacher would see the answers: leave one of the two "
-                "out.")
         checks.say_unused("dynamic_masking", False, "with --objective=permutation")
     checks.say_unused(
         "num_train_steps num_warmup_steps start_warmup_step poly_power decay_share "
@@ -243,12 +235,12 @@ def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, An
     return options
 
 
-def _build(config, options, sentence_objective: str, teaching):
+def _build(config, options, sentence_objective: str):
     """Builds the task and, for training, its optimizer; in the strategy's scope."""
     import tf_keras
 
     from albert_tf.modeling.pretraining import AlbertForPreTraining
-    from albert_tf.training import distillation, losses, optimization, permutation
+    from albert_tf.training import losses, optimization, permutation
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     sentence_loss = sentence_objective != "none"
@@ -258,15 +250,12 @@ def _build(config, options, sentence_objective: str, teaching):
     else:
         model = AlbertForPreTraining(config)
         objective = losses.PRETRAINING if sentence_loss else losses.MASKED_LM_ALONE
-    targets = functools.partial(
-        distillation.pretraining_targets, sentence_loss=sentence_loss)
     if not sentence_loss:
         model.freeze_sentence_layers()
     task = losses.Task(
         model, objective, may_be_new=lambda name: name == QUERY_VECTOR,
         best_metric="permutation_accuracy" if FLAGS.objective == "permutation"
-        else "masked_lm_accuracy", training_objective=teaching and teaching.around(
-            objective, targets, options.step.dtype))
+        else "masked_lm_accuracy")
     if not FLAGS.do_train:
         return task, None
     optimizer = optimization.create_optimizer(
@@ -275,22 +264,6 @@ def _build(config, options, sentence_objective: str, teaching):
         start_warmup_step=FLAGS.start_warmup_step, decay_share=FLAGS.decay_share)
     optimizer.build(model.trainable_variables)
     return task, optimizer
-
-
-def _teaching(config, data: PretrainingData):
-    """Returns the checked training.distillation.Teaching of --teacher, or None."""
-    if not FLAGS.teacher:
-        return None
-    from albert_tf.training.distillation import Teaching
-
-    teaching = Teaching(formats.read(FLAGS.teacher),
-                        *(FLAGS[name].value for name in cli_flags.TEACHER_NUMBERS))
-    heads = {"masked_lm": 1, "sentence_order": 2}
-    if data.sentence_objective == "none":
-        del heads["sentence_order"]
-    teaching.check(heads, config, data.length)
-    teaching.check_records(data.vocabulary)
-    return teaching
 
 
 def _vocabulary(data: PretrainingData, output_dir: str
@@ -362,7 +335,6 @@ def main(argv):
     options = cli_flags.run_options()
     if not options.resume_from:
         checkpoint_of(options.output_dir, best=False, to_train=FLAGS.do_train)
-    cli_flags.check_teacher()
     cli_flags.check_init_checkpoint()
     _check_memory(config, options)
     if FLAGS.masked_lm_budget:
@@ -375,7 +347,6 @@ def main(argv):
     masking = _masking_options()
     data = PretrainingData.open(
         config, FLAGS.max_predictions_per_seq, _data_options())
-    teaching = _teaching(config, data)
     vocabulary, vocabulary_file = (
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
     files.make_directory(options.output_dir, "--output_dir")
@@ -388,14 +359,14 @@ def main(argv):
         claim_run_folder(options.output_dir)
     streams = data.streams(
         options, devices.num_processes(strategy)) if FLAGS.do_train else None
-    task_options = _task_options(data, streams) | (teaching.settings if teaching else {})
+    task_options = _task_options(data, streams)
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:
             stack.enter_context(run_folder.held(options.output_dir, strategy))
         if FLAGS.do_train or FLAGS.objective != "masked":
             _check_objective(options.output_dir, task_options)
         stack.enter_context(strategy.scope())
-        task, optimizer = _build(config, options, data.sentence_objective, teaching)
+        task, optimizer = _build(config, options, data.sentence_objective)
         run = loop.Run(
             task, config, options,
             data.batches(options, masking, config, streams, FLAGS.random_seed,

@@ -312,7 +312,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "bert-base": _bert(12, 768, 12),
     "bert-large": _bert(24, 1024, 16),
     "bert-xlarge": _bert(24, 2048, 16),
-    # Small models, for a single language or for distillation; the shapes of albert_zh.
+    # Small models, for a single language; the shapes of albert_zh.
     "tiny": _size(4, 312, 12),
     "small": _size(6, 384, 12),
     # Two of albert_zh's models, those with the original's layout of variables.

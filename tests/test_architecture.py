@@ -148,14 +148,14 @@ def test_every_folder_imports_what_it_may():
 
 
 def test_the_core_knows_the_paper_alone():
-    """Not the tasks, which are around it, nor clocks or teachers."""
+    """Not the tasks, which are around it, nor clocks."""
     for module in CORE:
         for other in own_modules(MODULES[module]):
             assert (other in CORE or other in GROUND | BESIDE_CORE
                     or folder_of(other) == "modeling.kernels"), (
                         f"{module} imports {other}")
         text = MODULES[module].read_text(encoding="utf-8").lower()
-        for word in ("squad", "race", "tagging", "teacher", "sentencetransformers"):
+        for word in ("squad", "race", "tagging", "sentencetransformers"):
             # What any head is, the docstring of its module lists.
             assert module == "modeling.heads" or not re.search(rf"\b{word}", text), (
                 f"{module} speaks of {word}")

@@ -95,7 +95,6 @@ def define_flags(train_step: int = 1000, warmup_step: int = 0,
         "Use the paper's settings for the task: dropout, batch size, learning rate, "
         "steps, warm-up and sequence length; for your own data, settings according to "
         "its size. Explicit flags override the recipe.")
-    cli_flags.define_teacher_flags("A model that was fine-tuned on the task", "labels")
     # Scripts that adopt this module's flags for --help adopt those of cli.flags, too.
     flags.adopt_module_key_flags(cli_flags)
     flags.DEFINE(
@@ -197,8 +196,8 @@ def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None
     sources = {f"--{name}": [FLAGS[name].value] for name in (
         *inputs, "spm_model_file", "vocab_file", "albert_config_file")
         if FLAGS[name].value}
-    sources |= {f"--{name}": formats.folders_of_models(FLAGS[name].value) for name in (
-        "init_checkpoint", "teacher") if FLAGS[name].value}
+    if FLAGS.init_checkpoint:
+        sources["--init_checkpoint"] = formats.folders_of_models(FLAGS.init_checkpoint)
     files.prepare_outputs({"--prediction_file": [path]}, sources)
     folder, name = os.path.split(os.path.realpath(path))
     if name != "predictions.tsv" and is_of_run(
@@ -367,7 +366,7 @@ def _check_combinations() -> None:
     checks.say_unused(
         "train_step warmup_step num_train_steps num_warmup_steps num_train_epochs "
         "warmup_proportion albert_dropout_prob dropout_prob early_stopping recipe "
-        "from_scratch unlabeled_file metric class_weights",
+        "from_scratch metric class_weights",
         FLAGS.do_train, "without --do_train")
     checks.say_unused("eval_batch_size", FLAGS.do_eval, "without --do_eval")
     checks.say_unused("predict_batch_size all_probabilities", FLAGS.do_predict,
@@ -451,7 +450,6 @@ def settings(kept: Sequence[str], *,
     its_tokenizer = known_tokenizer or tokenizer(config)
     check_start()
     _check_several_runs()
-    cli_flags.check_teacher()
     _check_export_dir()
     for name, folder in (("cached_dir", FLAGS.cached_dir), *(
             (name, os.path.dirname(FLAGS[name].value or "") or ".")
@@ -469,7 +467,6 @@ def settings(kept: Sequence[str], *,
                        for split, name in feature_files.items()},
         prediction_file="prediction_file" in FLAGS and FLAGS.prediction_file or "",
         all_probabilities="all_probabilities" in FLAGS and FLAGS.all_probabilities,
-        teacher=FLAGS.teacher or "",
         num_evaluations=NUM_EVALUATIONS * (
             own_data and FLAGS.do_train and FLAGS.do_eval
             and not FLAGS["save_checkpoints_steps"].present),
@@ -477,8 +474,7 @@ def settings(kept: Sequence[str], *,
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
                  "dropout_prob", "max_seq_length", "predict_batch_size", "num_workers",
-                 "do_lower_case", "num_seeds", "restart_on_failure",
-                 *cli_flags.TEACHER_NUMBERS))
+                 "do_lower_case", "num_seeds", "restart_on_failure"))
 
 
 def model_config() -> AlbertConfig:

@@ -32,7 +32,6 @@ OF_TRAINING = (
     "train_batch_size gradient_accumulation_steps optimizer learning_rate "
     "save_checkpoints_steps keep_checkpoint_max iterations_per_loop clip_norm "
     "replica_gradients sparse_gradient_norm jit_compile recompute ")
-TEACHER_NUMBERS = ("teacher_weight", "temperature", "teacher_hidden_weight")
 
 
 def lower_as_stated(vocabulary: str) -> None:
@@ -366,17 +365,15 @@ def check_output_dir() -> None:
 
 
 def _check_folders() -> None:
-    """Refuses to train in the folder of a model that the run reads, since training
-    overwrites files there."""
-    for name, path in (("init_checkpoint", init_checkpoint()),
-                       ("teacher", FLAGS["teacher"].value if "teacher" in FLAGS else "")):
-        if path and FLAGS.do_train and os.path.realpath(
-                formats.folder_of_model(path)) == os.path.realpath(FLAGS.output_dir):
-            raise InputError(
-                f"--output_dir={FLAGS.output_dir} is the folder of --{name}, whose "
-                "files the run would overwrite; give a new folder"
-                + (", or leave out --init_checkpoint to continue the run that is "
-                   "there." if name == "init_checkpoint" else "."))
+    """Refuses to train in the folder of the model that the run starts from, since
+    training overwrites files there."""
+    path = init_checkpoint()
+    if path and FLAGS.do_train and os.path.realpath(
+            formats.folder_of_model(path)) == os.path.realpath(FLAGS.output_dir):
+        raise InputError(
+            f"--output_dir={FLAGS.output_dir} is the folder of --init_checkpoint, whose "
+            "files the run would overwrite; give a new folder, or leave out "
+            "--init_checkpoint to continue the run that is there.")
 
 
 def init_checkpoint() -> str:
@@ -422,42 +419,3 @@ def known_replicas() -> int:
         workers.resolve()
         return workers.size
     return FLAGS.num_virtual_cpus or FLAGS.num_gpus or 1
-
-
-# ---- the teacher ------------------------------------------------------------
-
-
-def define_teacher_flags(teacher: str, what: str) -> None:
-    """Defines the flags of training.distillation. `teacher` describes the model that is
-    expected, and `what` names the targets that are learned besides its outputs."""
-    flags.DEFINE_string(
-        "teacher", None, f"{teacher}, in any format that --init_checkpoint accepts. Its "
-        f"outputs for each example are learned besides the {what} (distillation). It "
-        "must have the same vocabulary; its shape may differ. For a student with fewer "
-        "passes through the same layer, give the teacher also as --init_checkpoint, "
-        "and --config_overrides=num_hidden_layers=4.")
-    flags.DEFINE(
-        checks.Number(upper_bound=1), "teacher_weight", 0.5,
-        f"Weight of the teacher's loss, from 0 to 1; with 1 the {what} are ignored.")
-    flags.DEFINE(
-        checks.Number(lower_bound=0.01, upper_bound=100), "temperature", 2.0,
-        "Temperature: the logits of teacher and student are divided by it for the "
-        "teacher's loss. A higher value gives unlikely classes more weight.")
-    flags.DEFINE(
-        checks.Number(), "teacher_hidden_weight", 0.0,
-        "Weight of an additional loss: the squared difference between the last hidden "
-        "states of student and teacher (the pooled output for heads that classify "
-        "sequences). Both need the same hidden_size.")
-
-
-def check_teacher() -> None:
-    """Raises InputError if flags of distillation would have no effect."""
-    if FLAGS.teacher and not FLAGS.do_train:
-        raise InputError("--teacher is used in training only: give --do_train, or "
-                         "leave it out.")
-    weights = [name for name in TEACHER_NUMBERS if FLAGS[name].present]
-    if weights and not FLAGS.teacher and FLAGS.do_train:
-        raise InputError(f"--{weights[0]} has an effect only with --teacher: give that "
-                         "too, or leave it out.")
-    checks.say_unused(" ".join(TEACHER_NUMBERS), FLAGS.do_train,
-                      "without --do_train")

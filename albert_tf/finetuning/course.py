@@ -45,19 +45,17 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     """Trains, evaluates, predicts and exports, as the settings say.
 
     Raises:
-      InputError: for inputs, folders or a teacher that do not fit the task.
+      InputError: for inputs or folders that do not fit the task.
       DivergenceError: if the training diverges.
     """
-    # 1. Check that the folder fits the task, and the teacher fits the model.
+    # 1. Check that the folder fits the task.
     checked_callbacks(settings.callbacks)
     folder = settings.run.output_dir
     check_run_folder(folder, _name_of(task))
     model_folder.check_use(folder, settings.kept, settings.do_train)
-    teaching = None
     _log_initial_labels(task, settings)
     if settings.do_train:
         seeds.check_folder(folder, settings.several)
-        teaching = _teaching(task, settings)
     # 2. Read the examples, whose number may determine the number of steps.
     sets = _read(task, settings)
     if settings.do_train:
@@ -100,7 +98,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
         # 6. Train once, or several times; then the best run is evaluated again.
         def run(settings: Settings) -> str:
             with strategy.scope():
-                return _run(task, settings, sets, tables, teaching, export)
+                return _run(task, settings, sets, tables, export)
 
         if settings.several:
             seeds.train_all(task, settings, strategy, run, task.sources(
@@ -112,24 +110,6 @@ def fine_tune(task: FineTuningTask, settings: Settings,
 def _name_of(task: FineTuningTask) -> str:
     """Returns the name of the task's folder in finetuning."""
     return type(task).__module__.split(".")[-2]
-
-
-def _teaching(task: FineTuningTask, settings: Settings) -> Any:
-    """Returns the teacher's distillation.Teaching, checked; None without a teacher."""
-    if not settings.teacher:
-        return None
-    from albert_tf.training import distillation
-
-    head = task.head(settings)
-    root = head.name if head.name in ROOT_HEADS else ""
-    teaching = distillation.Teaching(
-        formats.read(settings.teacher, head=root),
-        settings.teacher_weight, settings.temperature, settings.teacher_hidden_weight)
-    teaching.check({head.name: head.width}, settings.config, settings.max_seq_length,
-                   settings.kept.get("problem_type", ""))
-    teaching.check_pieces(settings.tokenizer.vocab)
-    labels = settings.kept.get("labels", ())
-    return teaching.with_labels(labels) if labels else teaching
 
 
 def _log_initial_labels(task: FineTuningTask, settings: Settings) -> None:
@@ -239,8 +219,7 @@ def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str,
 
 
 def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
-         tables: Mapping[str, FeatureTable], teaching: Any,
-         export: Optional[Export]) -> str:
+         tables: Mapping[str, FeatureTable], export: Optional[Export]) -> str:
     """Trains, evaluates, predicts and exports in the strategy's scope. Returns what is
     wrong with the model according to its last evaluation, "" if nothing is."""
     from albert_tf.finetuning.length_batching import FeatureBatches
@@ -248,7 +227,7 @@ def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
     evaluated, predicted = task.evaluation_split, task.prediction_split
     padded = _padded(settings, tables)
     watch = _Watch(task, settings, sets, tables)
-    run = _loop(task, settings, sets, tables, padded, teaching, watch)
+    run = _loop(task, settings, sets, tables, padded, watch)
 
     def write(split: str, outputs: Mapping[str, Any]) -> None:
         if run.chief:
@@ -282,7 +261,7 @@ def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
 
 def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
           tables: Mapping[str, FeatureTable], padded: Mapping[str, Any],
-          teaching: Any, watch: "_Watch") -> Any:
+          watch: "_Watch") -> Any:
     """Returns the `training.loop.Run` of a new model."""
     import tf_keras
 
@@ -313,8 +292,6 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
         optimizer.build(model.trainable_variables)
         optimization.log_parameter_groups(model.trainable_variables, optimizer)
         learns = task.objective(head, sets["train"])
-        if teaching:
-            learns = teaching.around(learns, head.targets, options.step.dtype)
     # 2. Define what the model learns and how it is scored. An initial checkpoint needs
     # to have the encoder only; all other weights may be new.
     learned = losses.Task(
@@ -332,8 +309,7 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
         num_steps=options.num_train_steps, seed=options.step.random_seed)
     run = Run(learned, settings.config, options, batches, optimizer, {
         **task.kept_options(settings), **train_data,
-        "learning_rate": settings.learning_rate,
-        **(teaching.settings if teaching else {})},
+        "learning_rate": settings.learning_rate},
         evaluation_set=_evaluation_set(task, settings, sets),
         callbacks=settings.callbacks)
     return run

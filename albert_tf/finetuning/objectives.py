@@ -1,8 +1,7 @@
-"""Objectives that fine-tuned heads share: means over the examples that have labels.
+"""Objectives that fine-tuned heads share: means over the examples.
 
-A loss is computed for each example. The batch's loss is their sum over the examples
-that have a label, divided by the number of examples. Numerator and denominator are
-computed separately (training.losses).
+A loss is computed for each example. The batch's loss is their sum, divided by the number
+of examples. Numerator and denominator are computed separately (training.losses).
 
 Shapes: B batch, K labels.
 """
@@ -20,15 +19,6 @@ ExampleLoss = Callable[[Tensors, Tensors], tf.Tensor]
 ExampleMetrics = Callable[[Tensors, Tensors], Tensors]
 
 
-def labelled_weights(features: Tensors) -> tf.Tensor:
-    """Returns float32 [B]: 0 for padding and for examples without a label, for which
-    only a teacher gives a target; 1 for all others."""
-    weights, labelled = example_weights(features), features.get("labelled")
-    if labelled is None:
-        return weights
-    return weights * tf.cast(tf.reshape(labelled, [-1]), tf.float32)
-
-
 def mean_over_examples(example_loss: ExampleLoss, accuracies: ExampleMetrics,
                        predictions: Callable[[Tensors], Tensors]) -> Objective:
     """Returns the Objective whose loss is the mean of `example_loss`.
@@ -39,12 +29,10 @@ def mean_over_examples(example_loss: ExampleLoss, accuracies: ExampleMetrics,
       predictions: outputs → the ones that are returned (Head.predictions).
     """
     def denominators(features: Tensors):
-        # Examples without labels count, too, because they have the teacher's loss,
-        # which is divided by the same number.
         return {"examples": tf.reduce_sum(example_weights(features))}
 
     def losses(outputs: Tensors, features: Tensors, denominators: Tensors):
-        values = example_loss(outputs, features) * labelled_weights(features)
+        values = example_loss(outputs, features) * example_weights(features)
         # A replica's batch may hold nothing but padding.
         total = tf.math.divide_no_nan(
             tf.reduce_sum(values), denominators["examples"])
@@ -52,7 +40,7 @@ def mean_over_examples(example_loss: ExampleLoss, accuracies: ExampleMetrics,
 
     def metrics(outputs: Tensors, features: Tensors, losses: Tensors):
         values = {"loss": losses["example_loss"], **accuracies(outputs, features)}
-        return {name: (value, labelled_weights(features))
+        return {name: (value, example_weights(features))
                 for name, value in values.items()}
 
     return Objective(denominators, losses, metrics,

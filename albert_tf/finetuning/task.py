@@ -59,8 +59,6 @@ class Settings:
       num_seeds: the number of runs, each with its own seed (finetuning.seeds).
       restart_on_failure: whether a failed run is retried with a new seed and a lower
         learning rate.
-      teacher: the model to distil, "" for none (training.distillation, as
-        teacher_weight, temperature and teacher_hidden_weight).
       check_memory: a function that raises InputError if a batch does not fit into
         memory; maps the batch-size flag to the batch's contents.
       callbacks: functions that get the metrics and checkpoints of training
@@ -95,10 +93,6 @@ class Settings:
     all_probabilities: bool = False
     num_seeds: int = 1
     restart_on_failure: bool = False
-    teacher: str = ""
-    teacher_weight: float = 0.5
-    temperature: float = 2.0
-    teacher_hidden_weight: float = 0.0
     check_memory: Callable[..., None] = lambda **batches: None
     num_train_epochs: float = 0.0
     warmup_proportion: float = 0.1

@@ -1,14 +1,13 @@
 """Heads: the layers that a task adds to the encoder, one object for each task.
 
 A `Head` knows the names and shapes of its variables in a checkpoint, its layers, its
-outputs, its objective, what it learns from a teacher in distillation, and how its
-outputs become answers. Training, evaluation, prediction, export, conversion and
-distillation all use this one object:
+outputs, its objective, and how its outputs become answers. Training, evaluation,
+prediction, export and conversion all use this one object:
 
     shapes ──► checkpoints: conversion, restoring
     layers, outputs ──► modeling.models ──► predictions ──► scores, answers
                                        └──► served ──► exported models
-    objective, targets ──► training, distillation
+    objective ──► training
 
 This file defines the two heads of pretraining (section 3.1 of the paper); those of
 other tasks are in `albert_tf/finetuning/*/head.py`. Checkpoints are converted without
@@ -145,11 +144,6 @@ class Head:
 
     def objective(self) -> Any:
         """Returns its training.losses.Objective."""
-        raise NotImplementedError
-
-    def targets(self, features: Tensors) -> Mapping[str, Any]:
-        """Returns, for each output, how it is learned from a teacher
-        (training.distillation)."""
         raise NotImplementedError
 
     def answering(self) -> Any:

@@ -16,7 +16,7 @@ _READ = (*_OF_PIECES, "masked_lm_positions", "start_positions")
 # Features that records hold besides these, for masking, losses and answers.
 BESIDE = frozenset((
     "token_boundary", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels",
-    "sentence_order_labels", "label_ids", "labelled", "example_weights",
+    "sentence_order_labels", "label_ids", "example_weights",
     "example_index", "end_positions", "is_impossible", "unique_ids", "paragraph_len",
     "tok_start_to_orig_index", "tok_end_to_orig_index", "token_is_max_context"))
 

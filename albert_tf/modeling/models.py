@@ -105,8 +105,7 @@ class AlbertWithHeads(ConfiguredModel):
             seed: Optional[tf.Tensor] = None,
             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Computes the outputs of one head, and only those hidden states of the last
-        layer that the head reads. In training also returns these hidden states,
-        float32.
+        layer that the head reads.
 
         Takes the same arguments as `call`; `head` is one of `heads`, or the result of
         its `serving()`.
@@ -121,10 +120,8 @@ class AlbertWithHeads(ConfiguredModel):
         encoded, dropout = self._encode(
             features, training, seed, computation, padding_is_read=head.reads_padding,
             layers_are_read=False, **positions)
-        outputs = dict(head.outputs(
-            self.head_layers[head.name], encoded, features, dropout, training))
-        if training:
-            outputs[head.reads] = tf.cast(encoded[head.reads], tf.float32)
+        outputs = head.outputs(
+            self.head_layers[head.name], encoded, features, dropout, training)
         return _of_choices(outputs, choices)
 
     def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor],

@@ -45,8 +45,7 @@ class AlbertForPreTraining(ConfiguredModel):
           training, seed, computation: as for AlbertModel.call.
 
         Returns:
-          `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2]; in training also
-          `sequence_output` [B, P, H], the hidden states at the masked positions.
+          `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2].
         """
         if isinstance(features, Mapping) and (
                 features.get("masked_lm_positions") is None):
@@ -59,13 +58,10 @@ class AlbertForPreTraining(ConfiguredModel):
         # 2. Predict the masked tokens, with the word embeddings as output weights, and
         #    the order of the two segments.
         encoded["word_embeddings"] = self.bert.embeddings.word_embeddings
-        outputs = {
+        return {
             **MASKED_LM.outputs({"predictions": self.predictions}, encoded, features),
             **SENTENCE_ORDER.outputs(
                 {"output_layer": self.seq_relationship}, encoded, features)}
-        if training:
-            outputs["sequence_output"] = tf.cast(encoded["sequence_output"], tf.float32)
-        return outputs
 
     def encoded(self, features, training, seed, computation) -> dict:
         """Returns the encoder's outputs, as `AlbertModel.call` does. Its last layer

@@ -109,8 +109,6 @@ def _data(tmp_path_factory):
     write_own(folder / "own")
     write_models(folder)
     (folder / "config.json").write_text(tiny_run.config(**CONFIG).to_json())
-    (folder / "texts.txt").write_text("it was good.\nit was bad.\n")
-    (folder / "pairs.txt").write_text("it was good.\tit was bad.\n")
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     (folder / "short.txt").write_text("\n".join(PIECES[:-1]) + "\n", encoding="utf-8")
     (folder / "other.txt").write_text("\n".join([*PIECES[:-1], "us"]) + "\n",
@@ -161,22 +159,6 @@ EARLY = {
         "--export_dir={data}/made"),
     "threshold without a metric": (
         dict(COLA, export_dir="{data}/none", threshold_to_export=0.5), "--do_eval"),
-    "teacher of nothing": (
-        dict(COLA, teacher="{data}/pretrained"),
-        r"--teacher={data}/pretrained\S* has no classification head \(found: masked_lm, "
-        r"sentence_order\); give a model that was trained"),
-    "texts without teacher": (
-        dict(COLA, unlabeled_file="{data}/texts.txt"),
-        "--unlabeled_file: training on texts without labels needs a teacher"),
-    "pairs for a task of one text": (
-        dict(COLA, unlabeled_file="{data}/texts.txt,{data}/pairs.txt",
-             teacher="{data}/cola", output_dir="{data}/unused"),
-        "{data}/pairs.txt, line 1: there are 2 texts, but the model takes text"),
-    "teacher of no training": (
-        dict(COLA, do_train=None, do_predict="true", teacher="{data}/pretrained"),
-        "--teacher is used in training only: give --do_train, or"),
-    "weight of a teacher": (
-        dict(COLA, teacher_weight=1.5), "teacher_weight=1.5"),
 }
 
 # Found when the devices and the model are made:
@@ -190,11 +172,6 @@ WORKING = {
     "cola": dict(COLA, output_dir="{data}/cola", do_eval="true", do_predict="true"),
     "copy": ["copy", "{data}/cola", "{data}/used"],
     "used": dict(USE, do_eval="true", do_predict="true", num_length_buckets=2),
-    "taught": dict(
-        COLA, output_dir="{data}/taught", init_checkpoint="{data}/cola", train_step=3,
-        teacher="{data}/cola", teacher_weight=1.0, num_length_buckets=1,
-        unlabeled_file="{data}/texts.txt", config_overrides="num_hidden_layers=1",
-        do_eval="true"),
     "sts-b": dict(
         COLA, output_dir="{data}/sts-b", task_name="sts-b", do_eval="true",
         do_predict="true", init_checkpoint="{data}/tf1/model.ckpt", train_step=3,
@@ -291,19 +268,6 @@ def lines(path):
 
 def evaluation(folder):
     return json.loads((folder / "eval_results.json").read_text())
-
-
-def test_a_student_learns_from_its_teacher_in_fewer_passes(worked, data):
-    folder = data / "taught"
-    assert json.loads((folder / "albert_config.json").read_text())[
-        "num_hidden_layers"] == 1
-    rows = [json.loads(line) for line in lines(folder / "metrics.jsonl")]
-    assert all(("teacher_loss_logits" in row) == (row["split"] == "train")
-               for row in rows) and rows
-    options = json.loads((folder / "options.json").read_text())
-    assert (options["teacher_weight"], options["temperature"]) == (1.0, 2.0)
-    assert "2 training texts have no labels; only --teacher gives targets for them." in (
-        worked.ok("taught")["log"])
 
 
 def test_training_evaluation_and_prediction_in_one_command(worked, data):

@@ -231,9 +231,6 @@ EARLY = {
     "no ids": ({**DYNAMIC, **NO_IDS}, "--cls_id, --sep_id, --mask_id"),
     "order of masked records": (
         {**PERMUTATION, "input_file": "{data}/masked.tfrecord"}, "--objective=permutation"),
-    "order and teacher": (
-        {**PERMUTATION, "teacher": "{data}/unbroken"},
-        "--teacher teaches masked tokens, but --objective=permutation masks none"),
 }
 
 # Numbers, at their flags.
@@ -243,12 +240,6 @@ EARLY |= {
         ("train_batch_size", 10**20, {}), ("gradient_accumulation_steps", "auto", {}),
         ("num_train_steps", 0, {}), ("max_seq_length", 2**31, {}),
         ("learning_rate", "nan", {}), ("masked_lm_prob", "2.0", DYNAMIC))}
-EARLY["weight of no teacher"] = (
-    dict(teacher_weight=0.3), "--teacher_weight has an effect only with --teacher")
-EARLY["teacher of another vocabulary"] = (
-    dict(teacher="{data}/partial init", input_file="{data}/renamed/train.tfrecord"),
-    "--teacher={data}/partial init/model.ckpt-1 has a different vocabulary "
-    "than the records")
 
 # Found when the devices and the model are made, or while training:
 LATE = {
@@ -302,9 +293,6 @@ WORKING = {
         input_file="{data}/short.tfrecord", max_seq_length=5, max_predictions_per_seq=2,
         num_train_steps=2, save_checkpoints_steps=2),
     "longer records": dict(output_dir="{data}/short records", num_train_steps=4),
-    "taught": dict(
-        teacher="{data}/unbroken", teacher_hidden_weight=1.0, num_train_steps=2,
-        config_overrides="num_hidden_layers=2"),
     "with its vocabulary": dict(
         input_file="{data}/described/train.tfrecord", num_train_steps=1),
     "with a given vocabulary": dict(
@@ -395,15 +383,6 @@ def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
     assert result["stderr"].startswith(
         f"{SCRIPT}: the records were made with a different vocabulary (a.txt) than the "
         f"model in {data}/partial init (a.txt); choose a different --output_dir")
-
-
-def test_a_teacher_is_learned_from(results, data):
-    results.ok("taught")
-    row = metrics(data / "taught")[-1]
-    assert {"masked_lm_loss", "teacher_loss_mlm_logits", "teacher_loss_sequence_output",
-            "teacher_loss_sentence_order_logits"} < row.keys()
-    options = json.loads((data / "taught" / "options.json").read_text())
-    assert options["teacher_hidden_weight"] == 1.0 and options["temperature"] == 2.0
 
 
 def test_a_recipe(results):

@@ -111,9 +111,6 @@ WRONG = {
     "the folder of the start": (
         dict(do_train="true", init_checkpoint="{data}/v1", from_scratch=None,
              output_dir="{data}/v1/"), "--init_checkpoint"),
-    "the folder of the teacher": (
-        dict(do_train="true", teacher="{data}/v1", output_dir="{data}/v1"),
-        "is the folder of --teacher"),
     "no evaluation file": (
         dict(do_train="true", do_eval="true", predict_file=None), "--predict_file"),
     "no such file": (dict(do_train="true", train_file="{data}/none.json"), "none.json"),

@@ -62,10 +62,9 @@ STEPS = {
         albert_config_file="{data}/attention.json", sparse_gradient_norm="true"),
     "feed-forward shared, erf": dict(
         albert_config_file="{data}/ffn.json", dtype="bfloat16"),
-    "distillation": dict(teacher="{data}/teacher", albert_config_file="{data}/one.json"),
 }
 CONFIGS = {
-    "one": dict(num_hidden_layers=1), "four": dict(num_hidden_layers=4),
+    "four": dict(num_hidden_layers=4),
     "bert": dict(num_hidden_layers=2, parameter_sharing="none", embedding_size=8),
     "groups": dict(num_hidden_layers=4, num_hidden_groups=2),
     "inner": dict(num_hidden_layers=3, inner_group_num=2),
@@ -100,12 +99,6 @@ def _records(tmp_path_factory):
     pretraining.write(folder / "dev.tfrecord", tiny_run.examples(9, 2))
     pretraining.write(folder / "unmasked.tfrecord", pretraining.rows_with_words(30, 1))
     classifier.write_models(folder)
-    (folder / "teacher").mkdir()
-    model = pretraining.models.AlbertForPreTraining(
-        tiny_run.config(num_hidden_layers=2))
-    pretraining.tf.train.Checkpoint(model=model).write(
-        str(folder / "teacher" / "model.ckpt-best"))
-    (folder / "teacher" / "albert_config.json").write_text(model.config.to_json())
     return folder
 
 
@@ -141,17 +134,6 @@ def test_classes_with_lengths_and_several_labels(tmp_path):
         text_column="text", label_column="topics", multi_label="true",
         output_dir=tmp_path / "topics"))
     assert {row["step"] for row in topics} == {"train", "evaluate"}
-
-
-def test_a_teacher_of_classes(tmp_path):
-    """The teacher's layers are computed inside the student's step."""
-    data = classifier_data(tmp_path)
-    teacher = run_python("run_classifier.py", f"--output_dir={data}/teacher", *(
-        f"--{name}={value}".replace("{data}", str(data)) for name, value in OWN.items()))
-    assert teacher.returncode == 0, teacher.stderr[-3000:]
-    rows = compiled("run_classifier", data, dict(
-        OWN, teacher="{data}/teacher", config_overrides="num_hidden_layers=1"))
-    assert {row["step"] for row in rows} == {"train", "evaluate"}
 
 
 def classifier_data(folder):

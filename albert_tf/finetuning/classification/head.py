@@ -58,22 +58,13 @@ class Classification(Head):
     def objective(self, weights: Sequence[float] = ()):
         """Returns the objective, which needs the feature `label_ids`: the number of the
         label, int [B, 1], or float [B, K]: 1 for each label of the text and 0 for the
-        others, or the numbers of a regression. `weights` [K] are those of the labels in
-        the loss (classification.weights)."""
+        others, the probabilities of the labels, or the numbers of a regression.
+        `weights` [K] are those of the labels in the loss (classification.weights)."""
         from albert_tf.finetuning import objectives
 
         kind = {REGRESSION: objectives.numbers, ONE_LABEL: objectives.one_label,
                 SEVERAL_LABELS: objectives.several_labels}[self.problem]
         return kind(self.predictions, *[weights] * (len(weights) > 0))
-
-    def targets(self, features):
-        from albert_tf.training import distillation
-
-        distance = {REGRESSION: distillation.squared_difference,
-                    ONE_LABEL: distillation.divergence,
-                    SEVERAL_LABELS: distillation.divergence_by_label}[self.problem]
-        return distillation.targets_of(
-            features, {"logits": (1.0, distance)}, "pooled_output")
 
     def answering(self):
         return Classes

@@ -5,8 +5,7 @@ import functools
 import itertools
 import math
 import os
-from typing import (
-    Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence)
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -82,8 +81,6 @@ class ClassificationTask(FineTuningTask):
       column_names: the titles that guid, text_a, text_b and label have in files of
         predictions, if not these.
       pairs: whether an example is two texts.
-      unlabeled_file: additional training texts without labels; paths or globs.
-      unlabeled_inputs: yields the inputs in such a file; default: text.inputs.read.
       reading: the settings of reading the files, on which the features depend.
       soft: whether training examples may have probabilities of the labels.
       class_weights: the weights of the labels in the training loss (see weights): "" for
@@ -102,8 +99,6 @@ class ClassificationTask(FineTuningTask):
     pairs: bool = False
     of_glue: bool = True
     column_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    unlabeled_file: str = ""
-    unlabeled_inputs: Optional[Callable[[str], Iterator[Any]]] = None
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     soft: bool = False
     multi_label: bool = False
@@ -136,10 +131,9 @@ class ClassificationTask(FineTuningTask):
     # --- data and features
 
     def read(self, where: str, split: str) -> ExampleSet:
-        """Reads the examples of one of SPLITS; `where` is the folder of the data. The
-        training set includes the texts of `unlabeled_file`."""
-        labelled = self._read(where, split)
-        known = [example.label for example in labelled.examples
+        """Reads the examples of one of SPLITS; `where` is the folder of the data."""
+        found = self._read(where, split)
+        known = [example.label for example in found.examples
                  if example.label is not None]
         if self.labels and known:
             logging.info(
@@ -149,30 +143,8 @@ class ClassificationTask(FineTuningTask):
         if split == "train" and self.soft:
             logging.info("train: %d of %d examples have probabilities of the labels.",
                          sum(example.probabilities is not None
-                             for example in labelled.examples), len(labelled.examples))
-        if split != "train" or not self.unlabeled_file:
-            return labelled
-        paths = files.expand_patterns(self.unlabeled_file, "--unlabeled_file")
-        texts = [text for path in paths for text in self._unlabeled(path)]
-        if not texts:
-            raise InputError("--unlabeled_file: there is no text in the files; give "
-                             "files with text, or leave the flag out.")
-        return labelled._replace(
-            examples=[*labelled.examples, *texts], paths=(*labelled.paths, *paths),
-            notes=(*labelled.notes, f"{len(texts):,} training texts have no labels; "
-                   "only --teacher gives targets for them."))
-
-    def _unlabeled(self, path: str) -> Iterator[Example]:
-        from albert_tf.text import inputs
-
-        names = ("text", "text_pair") if self.pairs else ("text",)
-        for number, each in enumerate((self.unlabeled_inputs or inputs.read)(path)):
-            try:
-                texts = inputs.named(each.given, names)
-            except InputError as error:
-                raise InputError(f"{each.where}: {error}") from error
-            yield Example(f"unlabeled-{number}", *(texts[name] for name in names),
-                          where=each.where)
+                             for example in found.examples), len(found.examples))
+        return found
 
     def _read(self, data_dir: str, split: str) -> ExampleSet:
         if split not in self.readers:
@@ -201,12 +173,12 @@ class ClassificationTask(FineTuningTask):
     def spec(self, config):
         return classification_spec(
             self.num_outputs, config.vocab_size, config.type_vocab_size,
-            bool(self.unlabeled_file), self.multi_label or self.soft)
+            self.multi_label or self.soft)
 
     def featurizer(self, split, settings):
         return functools.partial(
             self.featurize, tokenizer=settings.tokenizer,
-            max_seq_length=settings.max_seq_length, marked=bool(self.unlabeled_file))
+            max_seq_length=settings.max_seq_length)
 
     def sources(self, split, data):
         return {f"{split} data {i}": files.sha256(path)
@@ -214,12 +186,11 @@ class ClassificationTask(FineTuningTask):
 
     def feature_settings(self, split):
         return {**self.reading, "task": self.name, "labels": self.labels,
-                **({"marked": True} if self.unlabeled_file else {}),
                 **({"multi_label": True} if self.multi_label else {}),
                 **({"soft": True} if self.soft else {})}
 
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
-                  max_seq_length: int, marked: bool = False) -> list[dict[str, list]]:
+                  max_seq_length: int) -> list[dict[str, list]]:
         """Computes the model's input (convert_single_example in the original
         implementation). A pair that is too long is cut from its longer text.
 
@@ -228,7 +199,6 @@ class ClassificationTask(FineTuningTask):
           segment_ids, not padded, and label_ids, the class id or number, or 1 or 0 for
           each label if a text has any number; 0 if unknown. If training examples may
           have probabilities, label_ids are those of the labels, 1 for the label.
-          With `marked`, also `labelled`, 0 if the label is unknown, else 1.
         """
         features = tokenizer.features(example.text_a, example.text_b, max_seq_length)
         if example.probabilities is not None:
@@ -241,8 +211,7 @@ class ClassificationTask(FineTuningTask):
             ids = [float(example.label or 0)]
         else:
             ids = [0 if example.label is None else self.labels.index(example.label)]
-        return [{**features, "label_ids": ids,
-                 **({"labelled": [int(example.label is not None)]} if marked else {})}]
+        return [{**features, "label_ids": ids}]
 
     def length_of(self, example: Example, tokenizer: FullTokenizer) -> int:
         """Returns the number of tokens of an example that is not cut."""
@@ -267,7 +236,7 @@ class ClassificationTask(FineTuningTask):
     def _weights(self, data: ExampleSet) -> Sequence[float]:
         """Returns the weights of the labels in the loss; () for equal ones."""
         return weighting.weights(
-            self.class_weights, self.labels, self.label_ids(_labelled(data))
+            self.class_weights, self.labels, self.label_ids(data.examples)
             ) if self.class_weights else ()
 
     def label_ids(self, examples: Sequence[Example]) -> np.ndarray:
@@ -322,7 +291,7 @@ class ClassificationTask(FineTuningTask):
         if training examples may have probabilities."""
         if self.soft:
             return None
-        labels, weights = self.label_ids(_labelled(data)), self._weights(data)
+        labels, weights = self.label_ids(data.examples), self._weights(data)
         if self.multi_label:
             return metrics.entropy_by_label(labels, weights)
         return (float(np.var(labels)) if self.is_regression
@@ -518,10 +487,6 @@ class ClassificationTask(FineTuningTask):
                    *[str(np.float32(value)) for value in row] * every, *[label] * known]
 
 
-def _labelled(data: ExampleSet) -> list[Example]:
-    return [example for example in data.examples if example.label is not None]
-
-
 def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
     """Parses a label in a file: one of `labels`, or a number if there are none.
     `where` is "file, line 12"."""
@@ -545,18 +510,15 @@ def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
 
 def classification_spec(
         num_labels: int, vocab_size: int, type_vocab_size: int = 2,
-        marked: bool = False, by_label: bool = False) -> FeatureSpec:
+        by_label: bool = False) -> FeatureSpec:
     """Returns the specification of one sequence [None] and one label [1], 0 if unknown
     (as in the original implementation).
 
     A task with one label is a regression, whose label is a float. With `by_label`,
-    there is a float for each label. With `marked`, examples also have
-    `labelled` [1], 0 or 1.
+    there is a float for each label.
     """
     label = (Feature("label_ids", "float32", (num_labels,)) if by_label else
              Feature("label_ids", "float32", (1,)) if num_labels == 1 else
              Feature("label_ids", "int64", (1,), limit=num_labels,
                      limited_by="num_labels"))
-    mark = Feature("labelled", "int64", (1,), limit=2)
-    return FeatureSpec((*model_inputs((None,), vocab_size, type_vocab_size), label,
-                        *[mark] * marked))
+    return FeatureSpec((*model_inputs((None,), vocab_size, type_vocab_size), label))

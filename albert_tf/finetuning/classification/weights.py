@@ -6,8 +6,8 @@ For one label, the loss of a batch of B examples with the class ids y is
 
 where n[c] of the N training examples have class c, and v are the weights as they are
 given, or 1 / n[c] if they are to be balanced (King and Zeng 2001; `class_weight` in
-scikit-learn). Their mean over the training examples is 1, so that the loss, the learning
-rate and a teacher's share keep their scale.
+scikit-learn). Their mean over the training examples is 1, so that the loss and the
+learning rate keep their scale.
 
 If a text has any number of labels, the weight of a label multiplies the loss of the texts
 that have it (`pos_weight` in PyTorch): as it is given, or (N - n) / n if balanced.

@@ -52,11 +52,6 @@ class MultipleChoice(Head):
 
         return objectives.one_label(self.predictions)
 
-    def targets(self, features):
-        from albert_tf.training.distillation import targets_of
-
-        return targets_of(features, {"logits": ()}, "pooled_output")
-
     def answering(self):
         return Choices
 

@@ -91,12 +91,6 @@ class Spans(Head):
             loss, lambda outputs, features: _accuracies("logits", outputs, features),
             self.predictions)
 
-    def targets(self, features):
-        from albert_tf.training.distillation import targets_of
-
-        return targets_of(features, {
-            "start_logits": (0.5,), "end_logits": (0.5,)}, "sequence_output")
-
     def answering(self):
         return Questions
 
@@ -227,13 +221,6 @@ class ConditionalSpans(Head):
                         predicted == impossible, tf.float32)}
 
         return objectives.mean_over_examples(loss, accuracies, self.predictions)
-
-    def targets(self, features):
-        from albert_tf.training.distillation import binary_divergence, targets_of
-
-        return targets_of(features, {
-            "start_log_probs": (0.5,), "end_log_probs": (0.5,),
-            "cls_logits": (0.5, binary_divergence)}, "sequence_output")
 
     def answering(self):
         return UnanswerableQuestions

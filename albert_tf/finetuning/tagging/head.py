@@ -77,13 +77,6 @@ class TokenClassification(Head):
                 # 64-bit integers are slow on TPUs.
                 "tags": tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)})
 
-    def targets(self, features):
-        from albert_tf.training.distillation import Target, hidden_difference
-
-        weights = _word_weights(features)
-        return {"logits": Target(weights, "words"), "sequence_output": Target(
-            weights, "words", distance=hidden_difference, hidden=True)}
-
     def answering(self):
         return Tags
 

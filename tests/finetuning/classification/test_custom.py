@@ -1,9 +1,7 @@
 """A user's own TSV, CSV, JSON lines and Parquet."""
 
 import csv
-import dataclasses
 import datetime
-import functools
 import gzip
 import json
 import os
@@ -491,14 +489,6 @@ def test_inputs_of_an_unknown_column_are_refused(tmp_path, columns, message):
         list(custom.inputs(write(tmp_path, "x.csv", "id,text\n7,a\n"), **columns))
 
 
-def test_texts_without_labels_are_read_as_in_training(tmp_path):
-    train = write(tmp_path, "train.csv", "text,label\na,x\nb,y\n")
-    texts = write(tmp_path, "more.csv", "id,text\n7,c\n8,d\n")
-    task = dataclasses.replace(
-        custom.build_task({"train": DataFile(train, "text", label="label")}),
-        unlabeled_file=texts,
-        unlabeled_inputs=functools.partial(custom.inputs, text_column="text"))
-    assert [each.text_a for each in task.read("", "train").examples] == list("abcd")
 # --- characters of labels
 
 @pytest.mark.parametrize("content", [

@@ -9,7 +9,6 @@ from albert_tf.finetuning import metrics
 from albert_tf.finetuning.classification import custom
 from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.common import ExampleSet
-from albert_tf.training import distillation
 
 NAMES = ("late", "dear", "fine")
 DataFile = custom.DataFile
@@ -207,12 +206,3 @@ def test_several_numbers_have_a_mean_squared_error():
     assert losses["total_loss"].numpy() == pytest.approx(
         np.mean((LOGITS - TARGETS) ** 2))
     assert set(head.predictions({"logits": LOGITS})) == {"logits"}
-
-
-def test_a_teacher_teaches_each_label():
-    teacher = LOGITS[::-1]
-    found = distillation.divergence_by_label(LOGITS, teacher, 2.0).numpy()
-    own, wanted = sigmoid(LOGITS / 2), sigmoid(teacher / 2)
-    expected = 4 * np.mean(wanted * np.log(wanted / own) + (1 - wanted) * np.log(
-        (1 - wanted) / (1 - own)), axis=-1)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
