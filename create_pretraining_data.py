@@ -136,19 +136,13 @@ flags.DEFINE_enum(
     "single_segment", "random", SINGLE_SEGMENT_CHOICES,
     "What to do with a chunk of one sentence, which has no second segment. random: "
     "take one from a different document, with label 1, as the original implementation "
-    "does even for sentence order; split: cut the sentence in two before a random "
-    "word; skip: leave the chunk out and count it.")
+    "does even for sentence order; skip: leave the chunk out and count it.")
 flags.DEFINE_enum(
     "word_start", "release", WORD_STARTS,
     "Which SentencePiece tokens start a word. sentencepiece: only those with "
     "SentencePiece's space mark; use it for scripts such as Cyrillic, Greek or Hangul, "
     "but not for text without spaces. release: also every token with a character that "
     "is not a Latin letter, so that words in other scripts are never masked whole.")
-flags.DEFINE_bool(
-    "strip_digit_comma_prefix", False,
-    "Split '9,' inside a word into '9' and ','. By default a space mark is put before "
-    "the digit, as in the original implementation; the released models expect that.")
-
 
 def from_flags(options: type, **values):
     """Returns options with these values; other fields come from flags of their name."""
@@ -168,8 +162,7 @@ def _check_combinations(instances: InstanceOptions) -> None:
         "with --sentence_objective=none, which has no pairs")
     say("num_workers work_dir", not (FLAGS.reproduce_release or FLAGS.runner),
         "with --reproduce_release" if FLAGS.reproduce_release else "with --runner")
-    say("word_start strip_digit_comma_prefix", FLAGS.spm_model_file,
-        "with a WordPiece vocabulary")
+    say("word_start", FLAGS.spm_model_file, "with a WordPiece vocabulary")
 
 
 def options_from_flags() -> DataOptions:
@@ -218,7 +211,7 @@ def main(argv):
     # A tokenizer.json says itself whether text is lower-cased.
     lower = FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None
     tokenizer = FullTokenizer(FLAGS.vocab_file, lower, FLAGS.spm_model_file,
-                              FLAGS.strip_digit_comma_prefix, FLAGS.strip_accents)
+                              FLAGS.strip_accents)
     if FLAGS["strip_accents"].present:
         tokenizer.check_keeps_accents()
     if FLAGS.runner:

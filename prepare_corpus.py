@@ -69,9 +69,6 @@ flags.DEFINE_string(
 flags.DEFINE(
     checks.Number(upper_bound=1), "heldout_share", None,
     "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.")
-flags.DEFINE_integer(
-    "heldout_documents", None,
-    "Number of documents to hold out, instead of --heldout_share.", lower_bound=1)
 flags.DEFINE(
     checks.Number(**checks.ANY), "sampling_exponent", None,
     "Mix several sources, such as languages, in more even shares. Each of the "
@@ -106,17 +103,13 @@ flags.DEFINE_string(
 
 def preparation_options() -> prepare.Options:
     """Returns the flags as options; raises InputError if they contradict each other."""
-    share, number = FLAGS.heldout_share, FLAGS.heldout_documents
-    if share is not None and number is not None:
+    share = FLAGS.heldout_share
+    if FLAGS.heldout_file is None and share is not None:
         raise InputError(
-            "--heldout_share and --heldout_documents exclude each other; give only "
-            "one.")
-    if FLAGS.heldout_file is None and (share is not None or number is not None):
-        raise InputError(
-            "--heldout_share and --heldout_documents need --heldout_file; give the "
-            "file to write the held-out documents to.")
+            "--heldout_share needs --heldout_file; give the file to write the held-out "
+            "documents to.")
     if share is None:
-        share = 0.05 if FLAGS.heldout_file and number is None else 0.0
+        share = 0.05 if FLAGS.heldout_file else 0.0
     if 0 < FLAGS.max_sentence_chars < max(20, FLAGS.min_sentence_chars):
         raise InputError(
             f"--max_sentence_chars={FLAGS.max_sentence_chars} is too small; give 0 "
@@ -151,8 +144,7 @@ def preparation_options() -> prepare.Options:
     return prepare.Options(
         language, FLAGS.min_sentence_chars,
         FLAGS.max_sentence_chars, FLAGS.min_document_sentences,
-        "sentences" if python else FLAGS.deduplicate, share, number or 0,
-        FLAGS.random_seed)
+        "sentences" if python else FLAGS.deduplicate, share, FLAGS.random_seed)
 
 
 def input_sources() -> dict[str, list[str]]:

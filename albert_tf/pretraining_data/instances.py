@@ -119,7 +119,7 @@ def create_instances(
         # 2. Cut it in two at the end of a sentence: the segments stay in order, or are
         #    swapped.
         pair = _pair_of_chunk(
-            chunk, documents, document_index, target_length, pieces, options, random)
+            chunk, documents, document_index, target_length, options, random)
         if pair is None:
             skipped.append(length)
         else:
@@ -177,26 +177,21 @@ def _target_length(options: InstanceOptions, random: RandomSource) -> int:
 
 def _pair_of_chunk(
         chunk: list[Segment], documents: Sequence[Document], document_index: int,
-        target_length: int, pieces: Pieces, options: InstanceOptions,
+        target_length: int, options: InstanceOptions,
         random: RandomSource) -> Optional[_Pair]:
     """Cuts a chunk into two segments; returns None if the chunk is to be left out."""
     generator = random.python
-    # 1. A single sentence has no second half: take a random one, skip it, or split it.
-    if len(chunk) == 1 and options.single_segment == "random":
+    # 1. A single sentence has no second half: take a random one, or skip it.
+    if len(chunk) == 1:
+        if options.single_segment == "skip":
+            return None
         second = _random_segment(
             documents, document_index, target_length - len(chunk[0]), random)
         return _Pair(chunk[0], second, RANDOM_DOCUMENT)
-    if len(chunk) == 1:
-        if options.single_segment == "skip" or len(chunk[0]) < 2:
-            return None
-        first, second = _split_segment(chunk[0], pieces, random)
-        num_unused = 0  # both halves come from one sentence, which is used up
-    else:
-        # 2. Otherwise cut after a random sentence.
-        num_first = generator.randint(1, len(chunk) - 1)
-        first = [token for segment in chunk[:num_first] for token in segment]
-        second = [token for segment in chunk[num_first:] for token in segment]
-        num_unused = len(chunk) - num_first
+    # 2. Otherwise cut after a random sentence.
+    num_first = generator.randint(1, len(chunk) - 1)
+    first = [token for segment in chunk[:num_first] for token in segment]
+    second = [token for segment in chunk[num_first:] for token in segment]
     # 3. Half of the pairs stay as they are, with label 0.
     if generator.random() >= 0.5:
         return _Pair(first, second, FOLLOWING)
@@ -207,7 +202,7 @@ def _pair_of_chunk(
     # 5. BERT's objective: put text of a different document in the second's place.
     second = _random_segment(
         documents, document_index, target_length - len(first), random)
-    return _Pair(first, second, RANDOM_DOCUMENT, num_unused)
+    return _Pair(first, second, RANDOM_DOCUMENT, len(chunk) - num_first)
 
 
 def _random_segment(
@@ -231,16 +226,6 @@ def _random_segment(
         if len(tokens) >= target_length:
             break
     return tokens
-
-
-def _split_segment(segment: Segment, pieces: Pieces,
-                   random: RandomSource) -> tuple[Segment, Segment]:
-    """Cuts a sentence in two at a random place."""
-    # Cut where a word starts if possible, since half a word would reveal the order.
-    starts = [index for index in range(1, len(segment))
-              if pieces.starts_word[segment[index]]]
-    cut = random.python.choice(starts or range(1, len(segment)))
-    return segment[:cut], segment[cut:]
 
 
 def _instance_of_pair(pair: _Pair, pieces: Pieces, options: InstanceOptions,

@@ -282,5 +282,4 @@ def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:
         settings |= settings.pop(name)
     return {**settings, "version": _VERSION,
             "vocabulary": vocabulary_of(tokenizer.vocabulary_path)["sha256"],
-            "do_lower_case": tokenizer.do_lower_case, **tokenizer.keeps,
-            "strip_digit_comma_prefix": tokenizer.strip_digit_comma_prefix}
+            "do_lower_case": tokenizer.do_lower_case, **tokenizer.keeps}

@@ -7,7 +7,7 @@ from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.tokenization import sequences
 
-SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
+SINGLE_SEGMENT_CHOICES = ("random", "skip")
 SENTENCE_OBJECTIVES = ("order", "next", "none")
 WORD_STARTS = ("release", "sentencepiece")
 # Much longer than attention can handle; longer sequences would also fill the memory.
@@ -35,7 +35,7 @@ def _require(flag: str, value: object, valid: bool, advice: str) -> None:
 class InstanceOptions:
     """How documents are cut into instances; the original's flags and defaults.
 
-        InstanceOptions(max_seq_length=128, single_segment="split")
+        InstanceOptions(max_seq_length=128, single_segment="skip")
     """
 
     max_seq_length: int = 512  # maximum length in tokens; [CLS] and [SEP] count
@@ -54,8 +54,8 @@ class InstanceOptions:
     # 4.6).
     sentence_objective: str | None = None
     # What to do with a chunk of a single sentence, which gives no second segment:
-    # "random" takes one from a different document, as the original does, "split" cuts
-    # the sentence in two, "skip" leaves the chunk out.
+    # "random" takes one from a different document, as the original does, "skip" leaves
+    # the chunk out.
     single_segment: str = "random"
     masking: MaskingOptions = MaskingOptions()
 

@@ -58,7 +58,6 @@ SPLIT, LABEL, START, DOCUMENT, CUT = 0, 1, 2, 3, 16
 AT_ONCE = 1 << 14  # walks; arrays of this size stay in the processor's cache
 _STEPS_AHEAD = 256
 _TRIES = 10  # attempts to find a different document
-_PIECES_AT_ONCE = 1 << 20  # tokens that are searched for starts of words together
 
 
 class SlicePosition(NamedTuple):
@@ -82,9 +81,8 @@ class Drafts(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """A slice of documents, and the codes at which its sentences start and end."""
+    """The codes at which the sentences of a slice of documents start and end."""
 
-    documents: Documents
     position: SlicePosition
     start: np.ndarray  # int64 [S]
     end: np.ndarray  # int64 [S]; before the separator, if there is one
@@ -131,7 +129,7 @@ def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
     start = before + np.repeat(
         position.first_code + np.asarray(documents.first_code[:-1], np.int64)
         - before[first_sentence[:-1]], np.diff(first_sentence))
-    text = _Text(documents, position, start, start + documents.sentence_lengths)
+    text = _Text(position, start, start + documents.sentence_lengths)
     pairs = options.sentence_objective != "none"
     begins = range(num_documents if pairs else 1)
     for first_copy in range(0, len(copies), at_once):
@@ -217,8 +215,6 @@ def _without_skipped(text: _Text, chunks: _Chunks, options: InstanceOptions,
         return chunks
     length = text.end[chunks.end - 1] - text.start[chunks.begin]
     skip = chunks.end - chunks.begin == 1
-    if options.single_segment == "split":
-        skip &= length < 2
     counts.skipped += int(skip.sum())
     counts.skipped_pieces += int(length[skip].sum())
     return _Chunks(*(field[~skip] for field in chunks))
@@ -228,23 +224,17 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
                    options: InstanceOptions) -> Drafts:
     """Divides each chunk into two segments, as instances._pair_of_chunk does."""
     key, plans = _plans_of(text, walks, chunks)
-    split = keyed_random.word(key, SPLIT)
     num_sentences = chunks.end - chunks.begin
     start = text.start[chunks.begin]
     length = text.end[chunks.end - 1] - start
-    first = text.end[chunks.begin + num_first(split, num_sentences) - 1] - start
+    split = num_first(keyed_random.word(key, SPLIT), num_sentences)
+    first = text.end[chunks.begin + split - 1] - start
     # Half of the pairs are negative. For sentence order their segments are swapped, so
     # that both kinds have the same topic and words and differ only in coherence.
     swap = keyed_random.as_uniform(keyed_random.word(key, LABEL)) < 0.5
     other = swap & options.random_next_sentence
-    single = num_sentences == 1
     if options.single_segment == "random":
-        other |= single
-    elif options.single_segment == "split":
-        rows = np.flatnonzero(single)
-        first[rows] = cuts_of_sentences(
-            text.documents.codes, start[rows] - text.position.first_code,
-            length[rows], split[rows])
+        other |= num_sentences == 1
     swap &= ~other
     plans["start_a"] = np.where(swap, start + first, start)
     plans["start_b"] = np.where(swap, start, start + first)
@@ -329,41 +319,6 @@ def num_first(numbers: np.ndarray, num_sentences: np.ndarray) -> np.ndarray:
     more. `numbers` are random, `num_sentences` counts the chunk's sentences, both [N].
     """
     return 1 + keyed_random.below(numbers, num_sentences - 1)
-
-
-def cuts_of_sentences(codes: np.ndarray, start: np.ndarray, length: np.ndarray,
-                      numbers: np.ndarray) -> np.ndarray:
-    """Returns the number of tokens before the cut for sentences to split: int64 [N].
-
-    The cut is before the start of a word, with equal probability for each, because half
-    a word at the cut would reveal the order. If no word starts after the first token,
-    it is before any token but the first. `start` and `length`, int64 [N], give the
-    positions of the sentences in the slice's codes; each has two tokens or more, and
-    may occur several times. `numbers`, uint64 [N], are random.
-    """
-    codes = np.asarray(codes)  # Slices of a memmap are slow.
-    cuts_at = np.zeros(len(start), np.int64)
-    order = np.argsort(start, kind="stable")
-    group = np.cumsum(length[order]) // _PIECES_AT_ONCE
-    for rows in np.split(order, np.flatnonzero(np.diff(group)) + 1):
-        starts, first, sentence = np.unique(
-            start[rows], return_index=True, return_inverse=True)
-        sizes = length[rows][first]
-        pieces = np.concatenate([
-            codes[at:at + size] for at, size in zip(starts, sizes)] or [codes[:0]])
-        word_starts = np.flatnonzero(pieces & 1)
-        bounds = sums_before(sizes)
-        begin = bounds[:-1]
-        low = np.searchsorted(word_starts, begin + 1)
-        num_words = np.searchsorted(word_starts, bounds[1:]) - low
-        num_choices = np.where(num_words > 0, num_words, sizes - 1)
-        chosen = keyed_random.below(numbers[rows], num_choices[sentence])
-        cuts_at[rows] = 1 + chosen
-        at_word = np.flatnonzero(num_words[sentence])
-        sentence = sentence[at_word]
-        cuts_at[rows[at_word]] = (
-            word_starts[low[sentence] + chosen[at_word]] - begin[sentence])
-    return cuts_at
 
 
 def other_documents(keys: np.ndarray, own: np.ndarray,

@@ -8,7 +8,6 @@ are never joined.
 import collections
 import dataclasses
 import hashlib
-import heapq
 from typing import BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from albert_tf import sampling
@@ -33,7 +32,6 @@ class Options(NamedTuple):
     # ignoring case; "sentences": also drop every sentence that was seen before; "none".
     deduplicate: str = "documents"
     heldout_share: float = 0.0  # fraction of the documents to hold out, 0 to 1
-    heldout_documents: int = 0  # number of documents to hold out; 0: use the share
     random_seed: int = 12345  # chooses the held-out documents, and those sampled
 
 
@@ -91,21 +89,14 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
 
     Without `heldout` all go to `training`. A hash of the sentences and of the seed
     decides whether a document is held out. Equal texts therefore never are on both
-    sides, and more input does not move a document to the other side (except that with
-    `heldout_documents` new documents with smaller hashes replace held-out ones). `times`
-    (source → number) says how often to write the documents of a source that are not held
-    out, on average (sampling.times_of). Raises InputError if nothing is left or a side
-    is empty.
+    sides, and more input does not move a document to the other side. `times` (source →
+    number) says how often to write the documents of a source that are not held out, on
+    average (sampling.times_of). Raises InputError if nothing is left or a side is empty.
     """
-    prepared = _prepared(documents, options, summary)
-    if heldout is not None and options.heldout_documents:
-        chosen = _held_out_by_number(prepared, options.heldout_documents)
-    else:
-        share = options.heldout_share if heldout is not None else 0.0
-        chosen = ((item, item.key < int(share * 2**64)) for item in prepared)
+    held_out_below = int(options.heldout_share * 2**64)
     copies = sampling.Copies(times, options.random_seed)
-    for item, out in chosen:
-        if out:
+    for item in _prepared(documents, options, summary):
+        if heldout is not None and item.key < held_out_below:
             _write(item.sentences, heldout, summary.heldout)
             continue
         count = copies.of(item.source, len(item.sentences))
@@ -117,31 +108,6 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
         elif count > 1:
             summary.dropped["copies added by --sampling_exponent"] += count - 1
     _check_result(options, heldout is not None, summary)
-
-
-def _held_out_by_number(
-        prepared: Iterable[_Prepared], number: int) -> Iterator[tuple[_Prepared, bool]]:
-    """Yields each document, and whether its key is one of the `number` smallest.
-
-    Memory holds the held-out documents. Copies of a text share a key, count once and
-    stay on one side.
-    """
-    held: dict[int, list[_Prepared]] = {}
-    largest_first: list[int] = []  # a heap of negated keys
-    for item in prepared:
-        if item.key in held:
-            held[item.key].append(item)
-        elif len(held) < number:
-            held[item.key] = [item]
-            heapq.heappush(largest_first, -item.key)
-        elif item.key < -largest_first[0]:
-            evicted = -heapq.heapreplace(largest_first, -item.key)
-            held[item.key] = [item]
-            yield from ((old, False) for old in held.pop(evicted))
-        else:
-            yield item, False
-    for items in held.values():
-        yield from ((item, True) for item in items)
 
 
 def _prepared(documents: Iterable[Document], options: Options,
@@ -234,16 +200,9 @@ def _check_result(options: Options, with_heldout: bool, summary: Summary) -> Non
             "limits --min_sentence_chars and --min_document_sentences.")
     if not with_heldout:
         return
-    wanted = (f"--heldout_documents={options.heldout_documents}"
-              if options.heldout_documents
-              else f"--heldout_share={options.heldout_share}")
     if not summary.training.documents or not summary.heldout.documents:
         side = "held out" if not summary.heldout.documents else "left to train on"
         raise InputError(
-            f"with {wanted}, none of the {num_documents} documents is {side}; choose a "
-            "different share or number of documents. If blank lines separate the "
-            "documents in a text file, give --document_separator=blank_line.")
-    if options.heldout_documents > summary.heldout.documents:
-        raise InputError(
-            f"{wanted} is more than the {num_documents} documents that there are; give "
-            "a smaller number.")
+            f"with --heldout_share={options.heldout_share}, none of the {num_documents} "
+            f"documents is {side}; choose a different share. If blank lines separate "
+            "the documents in a text file, give --document_separator=blank_line.")

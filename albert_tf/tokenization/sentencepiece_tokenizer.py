@@ -38,7 +38,6 @@ class SentencePieceMixin:
     unk_id: int
     do_lower_case: bool
     strip_accents: bool
-    strip_digit_comma_prefix: bool
     rules: Rules
     if TYPE_CHECKING:  # FullTokenizer has them
         def encode(self, text: str) -> list[int]: ...
@@ -153,11 +152,7 @@ class SentencePieceMixin:
             if not ends_in_digit_comma(piece):
                 result.append(piece)
                 continue
-            parts = self._encode(piece[:-1].replace(UNDERLINE, ""), str)
-            if (self.strip_digit_comma_prefix and piece[0] != UNDERLINE
-                    and parts[0][0] == UNDERLINE):
-                parts = [parts[0][1:], *parts[1:]] if parts[0][1:] else parts[1:]
-            result += [*parts, ","]
+            result += [*self._encode(piece[:-1].replace(UNDERLINE, ""), str), ","]
         return result
 
     def _normalize(self, text: str, sources: list[SourcedChar]) -> list[SourcedChar]:

@@ -52,7 +52,6 @@ class FullTokenizer(abc.ABC):
     def __new__(cls, vocab_file: Optional[str] = None,
                 do_lower_case: Optional[bool] = None,
                 spm_model_file: Optional[str] = None,
-                strip_digit_comma_prefix: bool = False,
                 strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         if cls is FullTokenizer:
             cls = SentencePieceTokenizer if spm_model_file else WordPieceTokenizer
@@ -61,7 +60,6 @@ class FullTokenizer(abc.ABC):
     def __init__(self, vocab_file: Optional[str] = None,
                  do_lower_case: Optional[bool] = None,
                  spm_model_file: Optional[str] = None,
-                 strip_digit_comma_prefix: bool = False,
                  strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         """Loads a SentencePiece model or a WordPiece vocabulary.
 
@@ -71,10 +69,6 @@ class FullTokenizer(abc.ABC):
           do_lower_case: whether to lower-case text: in `prepare` with SentencePiece, in
             `tokenize` with WordPiece. None: as a tokenizer.json says, otherwise True.
           spm_model_file: SentencePiece model file.
-          strip_digit_comma_prefix: SentencePiece only. A token such as "9," is split
-            into "9" and ",". The original implementation turns "9," inside a word into
-            "▁9" and ",", although it intends to leave out the "▁". True leaves it out.
-            Released models expect False.
           strip_accents: whether to remove accents and other combining marks, as in the
             original ("schön" becomes "schon"); with WordPiece only if do_lower_case.
             None: as in the vocabulary, which is True except for SentencePiece models
@@ -85,7 +79,6 @@ class FullTokenizer(abc.ABC):
         Raises:
           InputError: the vocabulary is missing, damaged or does not fit the arguments.
         """
-        self.strip_digit_comma_prefix = strip_digit_comma_prefix
         given = spm_model_file or vocab_file
         if not given:
             raise InputError(

@@ -22,7 +22,6 @@ KINDS = {
     "release": dict(spm_model_file=SPM_MODEL),
     "sentencepiece": dict(spm_model_file=SPM_MODEL, do_lower_case=False),
     "cased release": dict(spm_model_file=SPM_MODEL, do_lower_case=False),
-    "no added prefix": dict(spm_model_file=SPM_MODEL, strip_digit_comma_prefix=True),
     "wordpiece": dict(vocab_file=WORDPIECE),
     "cased wordpiece": dict(vocab_file=WORDPIECE, do_lower_case=False),
 }

@@ -1,6 +1,5 @@
 """Instances and masks: the release's unit cases, invariants, options."""
 
-import collections
 import gzip
 import json
 import random
@@ -13,7 +12,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import instances as pi
 from albert_tf.pretraining_data.options import (
-    FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES,
+    InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES,
     SWAPPED)
 from tests.helpers import FIXTURES
 
@@ -90,43 +89,9 @@ def test_single_segment_takes_another_document_by_default():
         assert (instance.label, instance.origin) == (1, RANDOM_DOCUMENT)
 
 
-def test_single_segment_split_gives_an_honest_order():
-    seen = collections.Counter()
-    for seed in range(60):
-        (instance,) = _walk(0, seed, single_segment="split").instances
-        first, second = _segments(instance)
-        if instance.label:
-            assert instance.origin == SWAPPED
-            first, second = second, first
-        else:
-            assert instance.origin == FOLLOWING
-        assert first + second == LONG
-        seen[instance.label, len(first)] += 1
-    # Cut before a word only: after two or four pieces.
-    assert set(seen) == {(0, 2), (0, 4), (1, 2), (1, 4)}
-
-
-def test_single_segment_split_inside_the_only_word():
-    documents = [[["▁ab", "cd", "ef"]], [SHORT]]
-    lengths = {len(_segments(_walk(
-        0, seed, documents, single_segment="split", short_seq_prob=0.1)[0][0])[0])
-        for seed in range(40)}
-    assert lengths == {1, 2}
-
-
-def test_what_cannot_be_split_is_skipped_and_counted():
-    assert _walk(1, single_segment="split") == ([], [1])
+def test_a_single_sentence_is_skipped_and_counted():
     assert _walk(0, single_segment="skip") == ([], [len(LONG)])
     assert len(_walk(2, single_segment="skip").instances) == 1
-
-
-def test_split_segment_does_not_come_back_after_a_random_one():
-    origins = set()
-    for seed in range(30):
-        walk = _walk(0, seed, single_segment="split", random_next_sentence=True)
-        (instance,) = walk.instances
-        origins.add(instance.origin)
-    assert origins == {FOLLOWING, RANDOM_DOCUMENT}
 
 
 @pytest.mark.parametrize("random_next", [True, False])

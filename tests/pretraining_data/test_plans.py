@@ -180,9 +180,6 @@ class PlannedNumbers:
             self.attempt = "found"
         return other
 
-    def choice(self, values):
-        return values[self._below(self.key(), 0, len(values))]
-
 
 @pytest.fixture
 def reference(monkeypatch):
@@ -271,9 +268,7 @@ SETTINGS = {
     "shortest": {"max_seq_length": 5},
     "half_short": {"short_seq_prob": 0.5},
     "next": {"random_next_sentence": True, "short_seq_prob": 0.5},
-    "split": {"single_segment": "split"},
     "skip": {"single_segment": "skip"},
-    "next_split": {"random_next_sentence": True, "single_segment": "split"},
     "next_skip": {"random_next_sentence": True, "single_segment": "skip"},
     "none": {"sentence_objective": "none"},
     "none_half_short": {"sentence_objective": "none", "short_seq_prob": 0.5},
@@ -304,7 +299,7 @@ def test_the_walk_of_the_reference(reference, setting):
         reference, _slices(_varied(), [3, 5]), _options(setting), range(2, 5))
 
 
-@pytest.mark.parametrize("setting", ["order", "next", "split", "none"])
+@pytest.mark.parametrize("setting", ["order", "next", "none"])
 @pytest.mark.parametrize("texts", [
     [_text(random.Random(2), 25, 8)],  # one document
     [_text(random.Random(2), 9, 8), _text(random.Random(3), 1, 8)],
@@ -331,7 +326,7 @@ def _without_parts(plans, slices):
     return found
 
 
-@pytest.mark.parametrize("setting", ["half_short", "next", "split"])
+@pytest.mark.parametrize("setting", ["half_short", "next"])
 @pytest.mark.parametrize("walks_at_once", [1, 7, 1 << 14])
 def test_instances_do_not_depend_on_slices_or_groups(setting, walks_at_once):
     options, texts = _options(setting), _varied()
@@ -356,7 +351,7 @@ def test_full_sentences_do_not_depend_on_groups_of_copies(walks_at_once):
     assert same_counts == counts
 
 
-@pytest.mark.parametrize("setting", ["order", "next", "split", "none"])
+@pytest.mark.parametrize("setting", ["order", "next", "none"])
 @pytest.mark.parametrize("texts, copies", [
     ([[[1] * 3] * 4000], 3),  # a long document
     ([[[1]]] * 2000, 2),  # many short ones
@@ -487,8 +482,7 @@ def _check_distribution(setting, texts, num_copies):
             (setting, name))
 
 
-DISTRIBUTIONS = ["order", "half_short", "next", "split", "skip", "next_split",
-                 "none_half_short"]
+DISTRIBUTIONS = ["order", "half_short", "next", "skip", "none_half_short"]
 
 
 @pytest.mark.parametrize("setting", DISTRIBUTIONS)

@@ -284,7 +284,6 @@ def test_flags_have_the_defaults_of_the_release():
         "max_seq_length": 512, "ngram": 3, "max_predictions_per_seq": 20,
         "random_seed": 12345, "dupe_factor": 40, "masked_lm_prob": 0.15,
         "short_seq_prob": 0.1, "single_segment": "random", "word_start": "release",
-        "strip_digit_comma_prefix": False,
         # Not flags of the release.
         "num_workers": 0, "num_shards": 1, "reproduce_release": False,
         "sentence_objective": "order", "runner": None,

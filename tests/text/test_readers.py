@@ -32,13 +32,12 @@ def read(path, counts=None, **layout):
 def prepare(tmp_path, texts, **options):
     """Writes documents given as texts; returns both files' documents, summary."""
     summary = Summary()
-    with_heldout = "heldout_share" in options or "heldout_documents" in options
     paths = tmp_path / "train.txt", tmp_path / "heldout.txt"
     with open(paths[0], "wb") as train, open(paths[1], "wb") as heldout:
         prepare_documents(
             [readers.Document(str(i), [text]) for i, text in enumerate(texts)],
             Options(**options), train,
-            heldout if with_heldout else None, summary)
+            heldout if "heldout_share" in options else None, summary)
     return [[d.split("\n") for d in p.read_text(encoding="utf-8").split("\n\n") if d]
             for p in paths], summary
 
@@ -295,31 +294,17 @@ def test_held_out_documents_stay_when_input_is_added(tmp_path):
     assert {d[0] for d in other} != old
 
 
-def test_number_held_out_depends_on_no_order(tmp_path):
-    options = {"heldout_documents": 20}
-    (train, heldout), _ = prepare(tmp_path, ARTICLES[:200], **options)
-    (_, backwards), _ = prepare(tmp_path, ARTICLES[:200][::-1], **options)
-    assert len(heldout) == 20 and len(train) == 180
-    assert sorted(heldout) == sorted(backwards)
-    # More input takes the place of some; it brings in no other old ones.
-    (_, more), _ = prepare(tmp_path, ARTICLES, **options)
-    assert 2 <= len([d for d in more if d in heldout]) < 20
-    assert not [d for d in more if d in train]
-
-
-@pytest.mark.parametrize("share", [{"heldout_share": 0.3}, {"heldout_documents": 60}])
 @pytest.mark.parametrize("deduplicate", DEDUPLICATION)
-def test_no_text_on_both_sides(tmp_path, share, deduplicate):
+def test_no_text_on_both_sides(tmp_path, deduplicate):
     copied = [t.replace(" ", "  ").upper() for t in ARTICLES]
     texts = [t for pair in zip(ARTICLES[:100], copied) for t in pair]
     texts += ARTICLES[100:200] + copied[100:200]
-    (train, heldout), _ = prepare(tmp_path, texts, deduplicate=deduplicate, **share)
+    (train, heldout), _ = prepare(
+        tmp_path, texts, deduplicate=deduplicate, heldout_share=0.3)
     sides = [{"".join(d).lower() for d in side} for side in (train, heldout)]
     assert not sides[0] & sides[1]
     copies = 2 if deduplicate == "none" else 1
     assert len(train) + len(heldout) == 200 * copies
-    if "heldout_documents" in share:
-        assert len(heldout) == 60 * copies
 
 
 def test_duplicates_and_limits_are_counted(tmp_path):
@@ -345,7 +330,7 @@ def test_duplicates_and_limits_are_counted(tmp_path):
 @pytest.mark.parametrize("texts, options, message", [
     ([" ", ""], {}, r"nothing is left of the 2 .* .2 documents without text"),
     (ARTICLES[:3], {"heldout_share": 0.0001}, "none of the 3 documents is held out"),
-    (ARTICLES[:3], {"heldout_documents": 3}, "none .* is left to train on"),
+    (ARTICLES[:3], {"heldout_share": 1}, "none .* is left to train on"),
 ])
 def test_nothing_left(tmp_path, texts, options, message):
     with pytest.raises(InputError, match=message):
@@ -358,11 +343,11 @@ def test_script(tmp_path):
     for i in range(30):
         (tmp_path / f"{i}.txt").write_text(ARTICLES[i])
     done = run(f"--input_file={tmp_path}/*.txt", f"--output_file={tmp_path}/o/train",
-               f"--heldout_file={tmp_path}/o/heldout", "--heldout_documents=5")
+               f"--heldout_file={tmp_path}/o/heldout", "--heldout_share=0.2")
     assert done.returncode == 0, done.stderr
-    assert "held out: 5 documents, 10 sentences" in done.stdout
+    assert "held out: 7 documents, 14 sentences" in done.stdout
     summary = json.loads((tmp_path / "o/train.summary.json").read_text())
-    assert summary["training"]["documents"] == 25
+    assert summary["training"]["documents"] == 23
     assert summary["dropped"] == {}
     assert sorted(p.name for p in (tmp_path / "o").iterdir()) == [
         "heldout", "train", "train.summary.json"]
@@ -394,7 +379,7 @@ def test_script_samples_sources(tmp_path):
 
     def written(folder, *flags, names=("en", "fi")):
         done = run("--input_file=" + ",".join(f"{tmp_path}/{n}.txt" for n in names),
-                   f"--output_file={tmp_path}/{folder}/o", "--heldout_documents=20",
+                   f"--output_file={tmp_path}/{folder}/o", "--heldout_share=0.1",
                    f"--heldout_file={tmp_path}/{folder}/h", *flags,
                    "--document_separator=blank_line")
         assert done.returncode == 0, done.stderr
@@ -420,7 +405,8 @@ def test_script_samples_sources(tmp_path):
         plain[2]["training"]["sentences"], abs=6)
     dropped, added = (sampled[2]["dropped"][f"{what} by --sampling_exponent"]
                       for what in ("documents left out", "copies added"))
-    assert sampled[2]["training"]["documents"] == 150 + added - dropped
+    assert sampled[2]["training"]["documents"] == (
+        plain[2]["training"]["documents"] + added - dropped)
     said = written("f", "--sampling_exponent=0.5", names=("en", "one"))[1]
     assert "one.txt: " in said and "sentences were written instead of" in said
 
@@ -432,9 +418,7 @@ WRONG = {  # message → flags, besides (or instead of) the input and the output
     "a.txt is also an input (--input_file ": ["--summary_file={0}/../{0.name}/a.txt"],
     "is also --output_file": ["--heldout_file={0}/o"],
     "cannot be written": ["--output_file={0}/a.txt/o"],
-    "need --heldout_file": ["--heldout_share=0.1"],
-    "exclude each other": [
-        "--heldout_file={0}/h", "--heldout_share=0.1", "--heldout_documents=2"],
+    "needs --heldout_file": ["--heldout_share=0.1"],
     "--language=english": ["--language=english"],
     "leave --input_file out": ["--input_format=python"],
     "--max_sentence_chars=3 is too small": ["--max_sentence_chars=3"],

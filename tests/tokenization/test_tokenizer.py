@@ -185,21 +185,13 @@ def test_character_classes_equal_the_release(name, belongs):
 
 # --- Digits and commas -----------------------------------------------------------
 
-@pytest.mark.parametrize("text, options, pieces", [
-    ("x123, a", {}, ["▁", "x", "12", "▁3", ",", "▁a"]),
-    ("x123, a", {"strip_digit_comma_prefix": True}, ["▁", "x", "12", "3", ",", "▁a"]),
-    # That of a word's start stays: "▁[0," is one piece.
-    ("in [0, 2", {"strip_digit_comma_prefix": True},
-     ["▁in", "▁[", "0", ",", "▁2"])])
-def test_digit_comma_prefix_stays_unless_asked(text, options, pieces):
-    assert "▁[0," in spm().vocab
-    assert spm(**options).tokenize(text) == pieces
+def test_a_digit_before_a_comma_gets_a_space_mark():
+    assert spm().tokenize("x123, a") == ["▁", "x", "12", "▁3", ",", "▁a"]
 
 
 # --- Batches ---------------------------------------------------------------------
 
-@pytest.mark.parametrize("make", [
-    spm, lambda: spm(strip_digit_comma_prefix=True), wordpiece])
+@pytest.mark.parametrize("make", [spm, wordpiece])
 def test_batches_equal_one_by_one(make):
     tokenizer = make()
     texts = [tokenizer.prepare(row["text"]) for row in rows()] + [""]
@@ -266,8 +258,7 @@ EXTRA = [
 
 
 @pytest.mark.parametrize("make", [
-    spm, lambda: spm(do_lower_case=False), lambda: spm(strip_digit_comma_prefix=True),
-    wordpiece, lambda: wordpiece(False)])
+    spm, lambda: spm(do_lower_case=False), wordpiece, lambda: wordpiece(False)])
 def test_offsets_hold_on_the_reference_strings(make):
     for text in [row["text"] for row in rows()] + EXTRA:
         check_offsets(make(), text)
