@@ -15,7 +15,7 @@ the columns are read that the model was trained with, or those that --text_colum
 names of .jsonl. The output has the texts' order, and its format is that of its name's
 end: .jsonl, .npz or .parquet. Without an output file, JSON lines are written to the
 standard output. The memory used does not depend on the number of texts. If the command
-is interrupted, run it again to resume. --runner runs it on a cluster.
+is interrupted, run it again to resume.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -59,10 +59,6 @@ flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string(
     "work_dir", None, "Folder for unfinished work, removed at the end; default: "
     "<output_file>.unfinished. If the output is remote, give a folder on this machine.")
-flags.DEFINE_string(
-    "runner", None, "Run on a cluster with Apache Beam: DirectRunner, FlinkRunner, "
-    "SparkRunner, DataflowRunner, DaskRunner, PortableRunner, or the full name of "
-    "another runner's class. Give options of the runner last, after a --.")
 
 
 def _layers() -> tuple[int, ...]:
@@ -74,13 +70,8 @@ def _layers() -> tuple[int, ...]:
 
 
 def main(argv):
-    if argv[1:] and not FLAGS.runner:
-        raise InputError(
-            f"'{argv[1]}' is not a flag; write flags as --name=value, and quote values "
-            "with spaces. (Words after a -- are options of --runner.)")
     script.check_packages("tensorflow", "tf_keras")
     checks.check_needs("work_dir", FLAGS.output_file, "--output_file")
-    checks.say_unused("work_dir", not FLAGS.runner, "with --runner")
     options = feature_options.Options(
         tuple(kind.strip() for kind in FLAGS.pooling), _layers(), FLAGS.max_seq_length,
         FLAGS.batch_size, FLAGS.windows, FLAGS.truncated)
@@ -95,11 +86,7 @@ def main(argv):
     if FLAGS.output_file:
         job.extract(
             FLAGS.model, paths, FLAGS.output_file, options, work_dir=FLAGS.work_dir,
-            runner=FLAGS.runner or "", runner_options=argv[1:], vocabulary=vocabulary,
-            read=read)
-    elif FLAGS.runner:
-        raise InputError("--runner needs --output_file, because workers do not write "
-                         "to the standard output; give both.")
+            vocabulary=vocabulary, read=read)
     else:
         # A user who types texts should see each answer immediately.
         job.show(job.stream(
@@ -109,4 +96,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main, takes_words=True)
+    script.run(main)

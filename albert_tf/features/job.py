@@ -1,4 +1,4 @@
-"""Vectors of many texts in one file, in bounded memory, on one machine or a cluster.
+"""Vectors of many texts in one file, in bounded memory.
 
     files ─► tasks ─► units of 1,024 texts ─► rows ─► parts ─► the output
 
@@ -51,7 +51,7 @@ Task = tuple[int, tuple[str, ...]]  # number, files to read in order
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The settings that workers need; can be pickled.
+    """What to compute.
 
     Attributes:
       options: options with all defaults filled in.
@@ -101,10 +101,6 @@ class Job:
                 size += text_size
         if texts:
             yield Unit(_name(number, count), texts)
-
-    def unfinished(self, task: Task) -> Iterator[Unit]:
-        """Yields the units of a task that have no part yet."""
-        return (unit for unit in self.units(task) if not self.is_finished(unit.name))
 
     def is_finished(self, name: str) -> bool:
         return self.folder.finished(name) is not None
@@ -187,7 +183,6 @@ def _extractor(job: Job):
 
 def extract(model: str, input_files: Sequence[str], output_file: str,
             options: Options = Options(), *, work_dir: Optional[str] = None,
-            runner: str = "", runner_options: Sequence[str] = (),
             vocabulary: Optional[Vocabulary] = None,
             unit_texts: int = Job.unit_texts,
             read: Reader = text_inputs.read) -> None:
@@ -202,17 +197,15 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
       output_file: a new file; the end of its name is one of feature_files.FORMATS and
         selects the format.
       work_dir: folder for unfinished work, by default the output's name and
-        ".unfinished"; with a `runner` all workers must be able to write to it.
-      runner, runner_options: runner of Apache Beam (beam_runner.pipeline) and its
-        options; by default this process does the work.
+        ".unfinished".
       vocabulary: vocabulary for a model whose folder has none.
       unit_texts: maximum number of texts in a unit.
-      read: yields the inputs in a file; workers need it, so it can be pickled.
+      read: yields the inputs in a file.
     """
     typed = text_inputs.STANDARD_INPUT in input_files
-    if typed and (runner or len(input_files) > 1):
+    if typed and len(input_files) > 1:
         raise InputError("--input_file=- is the standard input, which cannot be "
-                         "combined with other files or with --runner; give files.")
+                         "combined with other files; give files.")
     # 1. Check the files; a finished output of the same command needs no work.
     kind = feature_files.format_of(output_file)
     sources = [] if typed else list(input_files)
@@ -231,19 +224,12 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     job = _job(checkpoint, model, options, folder=folder, format=kind.end,
                vocabulary=vocabulary, unit_texts=unit_texts, read=read)
     tasks = tasks_of(input_files)
-    if runner:
-        from albert_tf.features import beam
-
-        run = beam.prepared(runner, runner_options, tasks)
     names, texts = ([], None) if typed else _scan(job, tasks)
     # 3. Compute the missing parts, unless model or inputs have changed, and join them.
     state = [os.urandom(8).hex()] if typed else state_of(
         [*sources, *checkpoint.files()])
     with folder.used(_settings(job), state, keeps=lambda error: not typed):
-        if runner:
-            run(job)
-        else:
-            names = _compute(job, tasks, texts)
+        names = _compute(job, tasks, texts)
         counts = [job.folder.known(name) or {} for name in names]
         _report_cut(job, *(sum(each.get(key, 0) for each in counts)
                            for key in ("cut", "texts")))

@@ -1,6 +1,6 @@
 """Vectors of many texts in a file: their numbers, formats, resuming, wrong inputs.
 
-Parquet needs pyarrow, a cluster apache_beam; tests of both are skipped without.
+Parquet needs pyarrow; its tests are skipped without.
 
     python -m pytest tests/features/test_features.py
 """
@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.jobs import beam
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.errors import InputError
@@ -35,9 +34,8 @@ from tests.serving import tiny_models
 
 TEXTS = ["It is.", "", "The first text of them is long. " * 20, "Größe", "x"]
 LINES = [f"text number {i}, " * (i % 7 + 1) for i in range(30)]
-NEEDS_PYARROW, NEEDS_BEAM, NEEDS_DASK = (pytest.mark.skipif(
-    find_spec(name) is None, reason=f"needs {name}")
-    for name in ("pyarrow", "apache_beam", "distributed"))
+NEEDS_PYARROW = pytest.mark.skipif(
+    find_spec("pyarrow") is None, reason="needs pyarrow")
 
 
 @pytest.fixture(scope="module", name="model")
@@ -402,13 +400,10 @@ def test_what_the_user_has_stays(model, tmp_path):
         extract(model, tmp_path, "o.jsonl", lines=[])
 
 
-def test_without_the_packages(model, tmp_path, monkeypatch):
+def test_without_pyarrow(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'albert_tf\[parquet\]'"):
         extract(model, tmp_path, "out.parquet")
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(InputError, match="--runner needs Apache Beam: pip install"):
-        extract(model, tmp_path, "out.jsonl", runner="DirectRunner")
     assert os.listdir(tmp_path) == ["texts.txt"]
 
 
@@ -448,7 +443,6 @@ def _results(model, tmp_path_factory):
             "wrong text": [f"--model={model}", f"--input_file={bad}",
                            f"--output_file={folder}/x.jsonl"],
             "wrong layers": [*common, "--layers=last"],
-            "no file": [*common, "--runner=DirectRunner"],
             "word": [*common, "mean"],
             "no vocabulary": [f"--model={bare}", common[1]],
             "two vocabularies": [f"--model={bare}", common[1], "--vocab_file=a.txt",
@@ -463,7 +457,7 @@ def _results(model, tmp_path_factory):
                 f"--model={bare}", f"--spm_model_file={tiny_models.SPM}", common[1],
                 f"--output_file={folder}/given.npz", *how],
             "made": [*common, f"--output_file={folder}/out.npz", *how],
-    }, light={"wrong text", "wrong layers", "no file", "word", "no model", "no vocabulary",
+    }, light={"wrong text", "wrong layers", "word", "no model", "no vocabulary",
               "two vocabularies", "vocabulary that is not there", "another vocabulary"},
     ) as found:
         yield found, folder
@@ -486,7 +480,6 @@ def test_the_command(results):
 @pytest.mark.parametrize("name, pattern", [
     ("wrong text", "bad.jsonl, line 1: 'text' is 5, not a text"),
     ("wrong layers", "--layers=last: give whole numbers"),
-    ("no file", "--runner needs --output_file"),
     ("word", "'mean' is not a flag"),
     ("no model", "/no/model: there is no such file"),
     ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
@@ -522,71 +515,6 @@ def test_kills_leave_nothing_wrong(name, model, tmp_path):
     assert not list(tmp_path.glob("*unfinished*"))
 
 
-# ---- on a cluster ----------------------------------------------------------
-
-
-@NEEDS_BEAM
-@pytest.mark.parametrize("name, pooling", [
-    ("out.jsonl", ()), pytest.param("out.npz", ("pieces",), marks=pytest.mark.slow)])
-def test_the_direct_runner_makes_the_same_file(name, pooling, model, tmp_path):
-    run_both(model, tmp_path, name, pooling, "DirectRunner", ())
-
-
-def run_both(model, tmp_path, name, pooling, runner, flags):
-    found = []
-    for folder, options in (("local", {}), ("beam", dict(
-            runner=runner, runner_options=flags))):
-        (tmp_path / folder).mkdir()
-        found.append(extract(model, tmp_path / folder, name, pooling, lines=LINES,
-                             unit_texts=7, **options))
-        assert sorted(os.listdir(tmp_path / folder)) == sorted(["texts.txt", name])
-    assert pathlib.Path(found[0]).read_bytes() == pathlib.Path(found[1]).read_bytes()
-
-
-@NEEDS_BEAM
-def test_a_cluster_goes_on_with_what_is_finished(model, tmp_path, monkeypatch):
-    def stopped(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(job, "_join", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        extract(model, tmp_path, "out.jsonl", lines=LINES, unit_texts=7)
-    monkeypatch.undo()
-    monkeypatch.setattr(features.Features, "rows", stopped)  # Nothing is left to do.
-    job.extract(model, [str(tmp_path / "texts.txt")],
-                        str(tmp_path / "out.jsonl"), unit_texts=7, runner="DirectRunner")
-    assert len(rows_of(tmp_path / "out.jsonl")) == len(LINES)
-
-
-@NEEDS_BEAM
-@pytest.mark.parametrize("runner, flags, pattern", [
-    ("DirectRunner", ["--direct_num_worker=2"], "--direct_num_worker is not an option"),
-    ("NoRunner", (), "--runner=NoRunner: ")])
-def test_an_unknown_runner_or_option(runner, flags, pattern, model, tmp_path):
-    with pytest.raises(InputError, match=pattern):
-        extract(model, tmp_path, "out.jsonl", runner=runner, runner_options=flags)
-    assert os.listdir(tmp_path) == ["texts.txt"]
-
-
-@NEEDS_BEAM
-@NEEDS_DASK
-@pytest.mark.slow
-def test_dask_makes_the_same_file(model, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.start_beam_engine", "--num_workers=2",
-         "--seconds_to_start=120", "--memory_limit=4GiB"], cwd=ROOT,
-        stdout=subprocess.PIPE, text=True)
-    try:
-        ready = process.stdout.readline()
-        assert ready.startswith("Ready"), ready
-        run_both(model, tmp_path, "out.jsonl", (), "DaskRunner",
-                 ready.split("--runner=DaskRunner")[1].split())
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def test_all_kinds_are_named_by_the_flag():
     text = (ROOT / "extract_features.py").read_text()
     assert all(f" {kind}" in text or f'"{kind}' in text for kind in KINDS)
-    assert beam.absolute("gs://x/y") == "gs://x/y"
