@@ -14,8 +14,9 @@ the columns are read that the model was trained with, or those that --text_colum
 --text_b_column and --id_column name; if there are none, the columns of Parquet have the
 names of .jsonl. The output has the texts' order, and its format is that of its name's
 end: .jsonl, .npz or .parquet. Without an output file, JSON lines are written to the
-standard output. The memory used does not depend on the number of texts. If the command
-is interrupted, run it again to resume.
+standard output. If the command is interrupted while it writes a .jsonl file, run it again
+to resume. A .npz or .parquet file is written at the end, so all vectors must fit in
+memory, twice: for many texts write JSON lines, or several files.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -38,8 +39,9 @@ FLAGS = flags.FLAGS
 model_flags.define_flags()
 flags.DEFINE_string("input_file", None, "Comma-separated paths or globs of text files, "
                     "or - for the standard input.", required=True)
-flags.DEFINE_string("output_file", None, "New output file: .jsonl, .npz or .parquet; "
-                    "default: write JSON lines to the standard output.")
+flags.DEFINE_string("output_file", None, "New output file: .jsonl, which resumes, "
+                    ".npz or .parquet, whose vectors must fit in memory; default: write "
+                    "JSON lines to the standard output.")
 flags.DEFINE_list(
     "pooling", [], "Comma-separated kinds of vectors: pooled (the model's pooler), cls "
     "(the first token), mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken (over "
@@ -57,8 +59,8 @@ model_flags.define_length_flags()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string(
-    "work_dir", None, "Folder for unfinished work, removed at the end; default: "
-    "<output_file>.unfinished. If the output is remote, give a folder on this machine.")
+    "work_dir", None, "Folder for unfinished JSON lines, removed at the end; "
+    "default: <output_file>.unfinished. If the output is remote, give a folder on this machine.")
 
 
 def _layers() -> tuple[int, ...]:
@@ -72,6 +74,8 @@ def _layers() -> tuple[int, ...]:
 def main(argv):
     script.check_packages("tensorflow", "tf_keras")
     checks.check_needs("work_dir", FLAGS.output_file, "--output_file")
+    checks.say_unused("work_dir", (FLAGS.output_file or ".jsonl").endswith(".jsonl"),
+                      "with a .npz or .parquet file, which is written at the end")
     options = feature_options.Options(
         tuple(kind.strip() for kind in FLAGS.pooling), _layers(), FLAGS.max_seq_length,
         FLAGS.batch_size, FLAGS.windows, FLAGS.truncated)

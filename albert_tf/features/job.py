@@ -1,16 +1,19 @@
-"""Vectors of many texts in one file, in bounded memory.
+"""Vectors of many texts in one file.
 
-    files ─► tasks ─► units of 1,024 texts ─► rows ─► parts ─► the output
+    files ─► units of 1,024 texts ─► rows ─► the output
 
 Each unit is computed separately, so that its vectors depend neither on earlier units
-nor on an interruption. Its part stays in a folder for unfinished work until all parts
-exist. TensorFlow is loaded after all inputs are checked.
+nor on an interruption. The JSON lines of finished units stay in a folder for unfinished
+work until all exist. The rows of other formats are held in memory. TensorFlow is loaded
+after all inputs are checked.
 """
 
+import collections
 import dataclasses
+import itertools
 import os
 import sys
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 from absl import logging
 
@@ -33,20 +36,9 @@ NAMES = ("text", "text_pair")
 _VERSION = 1
 # Maximum number of bytes of the vectors in a unit.
 _UNIT_BYTES = 64 << 20
-# Maximum number of bytes of small files that are read in one task.
-_TASK_BYTES = 8 << 20
-_JOINED = "joined"
-
-
-class Unit(NamedTuple):
-    """Texts that are computed separately from others."""
-
-    name: str
-    inputs: list[Input]
-
 
 Reader = Callable[[str], Iterator[Input]]
-Task = tuple[int, tuple[str, ...]]  # number, files to read in order
+Unit = list[Input]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,83 +47,44 @@ class Job:
 
     Attributes:
       options: options with all defaults filled in.
-      format: key of feature_files.FORMATS.
       text_bytes: bytes of the vectors of a text, or of each token with vectors of
         tokens.
       vocabulary: vocabulary for a model whose folder has none.
+      unit_texts: maximum number of texts in a unit.
       read: yields the inputs in a file.
+      alike_ids: whether all texts need ids of the same type.
     """
 
     model: str
     options: Options
-    folder: WorkFolder
-    format: str
     text_bytes: int
-    vocabulary: Optional[Vocabulary] = None
-    unit_texts: int = 1024
-    read: Reader = text_inputs.read
+    vocabulary: Optional[Vocabulary]
+    unit_texts: int
+    read: Reader
+    alike_ids: bool = False
 
-    @property
-    def files(self) -> feature_files.JsonLines:
-        return feature_files.FORMATS[self.format]
-
-    def units(self, task: Task, ids: Optional[feature_files.Ids] = None
-              ) -> Iterator[Unit]:
-        """Yields the units of a task's texts, which it checks."""
-        number, paths = task
-        ids = ids or feature_files.Ids()
-        texts, size, count = [], 0, 0
-        for path in paths:
-            for each in self.read(path):
-                try:
-                    text = text_inputs.named(each.given, NAMES, NAMES[1:])
-                except InputError as error:
-                    raise InputError(f"{each.where}: {error}") from error
-                if self.files.needs_columns:
-                    ids.check(each.kept.get("id"), each.where)
-                tokens = 1 if PIECES not in self.options.pooling else min(
-                    self.options.max_seq_length,
-                    sum(map(len, filter(None, text.values()))) + NUM_SPECIAL_PAIR)
-                text_size = self.text_bytes * tokens
-                if texts and (len(texts) == self.unit_texts
-                              or size + text_size > _UNIT_BYTES):
-                    yield Unit(_name(number, count), texts)
-                    texts, size, count = [], 0, count + 1
-                texts.append(each._replace(given=text))
-                size += text_size
+    def units(self, paths: Sequence[str]) -> Iterator[Unit]:
+        """Yields the units of the texts in files, which it checks."""
+        ids, texts, size = feature_files.Ids(), [], 0
+        for each in itertools.chain.from_iterable(map(self.read, paths)):
+            try:
+                text = text_inputs.named(each.given, NAMES, NAMES[1:])
+            except InputError as error:
+                raise InputError(f"{each.where}: {error}") from error
+            if self.alike_ids:
+                ids.check(each.kept.get("id"), each.where)
+            tokens = 1 if PIECES not in self.options.pooling else min(
+                self.options.max_seq_length,
+                sum(map(len, filter(None, text.values()))) + NUM_SPECIAL_PAIR)
+            text_size = self.text_bytes * tokens
+            if texts and (len(texts) == self.unit_texts
+                          or size + text_size > _UNIT_BYTES):
+                yield texts
+                texts, size = [], 0
+            texts.append(each._replace(given=text))
+            size += text_size
         if texts:
-            yield Unit(_name(number, count), texts)
-
-    def is_finished(self, name: str) -> bool:
-        return self.folder.finished(name) is not None
-
-    def part(self, extractor: Any, unit: Unit) -> tuple[bytes, dict[str, int]]:
-        """Computes the part of a unit, and counts its texts and those that are cut."""
-        rows, cut = extractor.rows(unit.inputs)
-        return self.files.part(rows), {"texts": len(rows), "cut": cut}
-
-    def keep(self, name: str, part: bytes, counts: dict[str, int]) -> None:
-        """Writes the part of a unit, and its counts."""
-        self.folder.keep(name, self.format, part, counts)
-
-
-def _name(task: int, unit: int) -> str:
-    return f"unit-{task:06d}-{unit:06d}"
-
-
-def tasks_of(paths: Sequence[str]) -> list[Task]:
-    """Groups files into tasks; consecutive small files share a task."""
-    groups: list[list[str]] = []
-    total = 0
-    for path in paths:
-        size = _TASK_BYTES if path == text_inputs.STANDARD_INPUT or (
-            files.is_remote(path)) else files.size(path)
-        if not groups or total + size > _TASK_BYTES:
-            groups.append([])
-            total = 0
-        groups[-1].append(path)
-        total += size
-    return [(number, tuple(group)) for number, group in enumerate(groups)]
+            yield texts
 
 
 def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
@@ -141,16 +94,27 @@ def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
     """Yields the rows of texts while they are read, at most `held` texts at a time;
     `on_load` is called before the model is loaded."""
     job = _job(formats.read(model, vocabulary=vocabulary), model, options,
-               folder=WorkFolder(""), format=".jsonl", vocabulary=vocabulary,
-               unit_texts=held, read=read)
-    extractor, total, all_cut = None, 0, 0
-    for unit in job.units((0, tuple(paths))):
-        if extractor is None:
-            on_load()
-            extractor = _extractor(job)
-        rows, cut = extractor.rows(unit.inputs)
+               vocabulary=vocabulary, unit_texts=held, read=read)
+    units = job.units(paths)
+    for first in units:
+        on_load()
+        yield from _rows(job, _extractor(job), itertools.chain([first], units))
+
+
+def _rows(job: Job, extractor: Any, units: Iterable[Unit],
+          progress: Optional[Progress] = None) -> Iterator[Row]:
+    """Yields the rows of units, and logs at the end how many texts are cut."""
+    total = all_cut = 0
+    for unit in units:
+        rows, cut = extractor.rows(unit)
         total, all_cut = total + len(rows), all_cut + cut
         yield from rows
+        if progress:
+            progress.update(total)
+    if not total:
+        raise InputError("--input_file: there is no text in it.")
+    if progress:
+        progress.report(total)
     _report_cut(job, all_cut, total)
 
 
@@ -183,10 +147,10 @@ def _extractor(job: Job):
 
 def extract(model: str, input_files: Sequence[str], output_file: str,
             options: Options = Options(), *, work_dir: Optional[str] = None,
-            vocabulary: Optional[Vocabulary] = None,
-            unit_texts: int = Job.unit_texts,
+            vocabulary: Optional[Vocabulary] = None, unit_texts: int = 1024,
             read: Reader = text_inputs.read) -> None:
-    """Writes the vectors of the texts in files, or resumes a run that was stopped.
+    """Writes the vectors of the texts in files. If JSON lines are written, a run that
+    was stopped is resumed; otherwise all vectors are held in memory.
 
         extract("runs/base", ["texts.txt"], "texts.parquet", Options(("mean",)))
 
@@ -194,9 +158,9 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
       model: a model that `load` accepts.
       input_files: files for `read`; STANDARD_INPUT, which must be the only
         one, is never resumed.
-      output_file: a new file; the end of its name is one of feature_files.FORMATS and
+      output_file: a new file; the end of its name is one of feature_files.WRITERS and
         selects the format.
-      work_dir: folder for unfinished work, by default the output's name and
+      work_dir: folder for unfinished JSON lines, by default the output's name and
         ".unfinished".
       vocabulary: vocabulary for a model whose folder has none.
       unit_texts: maximum number of texts in a unit.
@@ -206,104 +170,68 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     if typed and len(input_files) > 1:
         raise InputError("--input_file=- is the standard input, which cannot be "
                          "combined with other files; give files.")
-    # 1. Check the files; a finished output of the same command needs no work.
-    kind = feature_files.format_of(output_file)
+    # 1. Check the files.
+    end = feature_files.format_of(output_file)
     sources = [] if typed else list(input_files)
     files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
-    folder = WorkFolder.beside(output_file, work_dir, (*sources, model))
     if files.exists(output_file):
-        if (folder.known(_JOINED) or {}).get("mark") == _mark(output_file):
-            logging.info("%s is already complete.", output_file)
-            return folder.remove()
         raise InputError(f"--output_file={output_file} exists already; give a new "
                          "name, or remove the file.")
+    resumes = end == feature_files.LINES and not typed
+    folder = WorkFolder.beside(
+        output_file, work_dir, (*sources, model)) if resumes else None
     if not files.is_remote(output_file):
         files.make_directory(os.path.dirname(output_file) or ".", "--output_file")
     # 2. Read the model's config, and check all inputs.
     checkpoint = formats.read(model, vocabulary=vocabulary)
-    job = _job(checkpoint, model, options, folder=folder, format=kind.end,
-               vocabulary=vocabulary, unit_texts=unit_texts, read=read)
-    tasks = tasks_of(input_files)
-    names, texts = ([], None) if typed else _scan(job, tasks)
-    # 3. Compute the missing parts, unless model or inputs have changed, and join them.
-    state = [os.urandom(8).hex()] if typed else state_of(
-        [*sources, *checkpoint.files()])
-    with folder.used(_settings(job), state, keeps=lambda error: not typed):
-        names = _compute(job, tasks, texts)
-        counts = [job.folder.known(name) or {} for name in names]
-        _report_cut(job, *(sum(each.get(key, 0) for each in counts)
-                           for key in ("cut", "texts")))
-        _join(job, names, output_file)
+    job = _job(checkpoint, model, options, vocabulary=vocabulary, unit_texts=unit_texts,
+               read=read, alike_ids=end != feature_files.LINES)
+    total = None if typed else _count(job, sources)
+    # 3. Compute the rows, or those that are missing.
+    if folder:
+        state = state_of([*sources, *checkpoint.files()])
+        with folder.used(_settings(job), state):
+            _write_lines(job, folder, sources, total, output_file)
+    else:
+        feature_files.WRITERS[end](output_file, _rows(
+            job, _extractor(job), job.units(input_files),
+            Progress("embedding", "texts", total)))
+    logging.info("Wrote %s.", output_file)
 
 
 def _settings(job: Job) -> dict[str, Any]:
     columns = getattr(job.read, "keywords", {})
-    options = dataclasses.asdict(job.options)
-    for name in ("windows", "truncated"):  # Earlier versions did not have them.
-        if not options[name]:
-            del options[name]
-    return {**options, "model": job.model, "format": job.format,
+    return {**dataclasses.asdict(job.options), "model": job.model,
             "unit_texts": job.unit_texts, "version": _VERSION,
             **({"do_lower_case": job.vocabulary.do_lower_case} if job.vocabulary else {}),
             **{name: value for name, value in columns.items() if value is not None}}
 
 
-def _scan(job: Job, tasks: Iterable[Task]) -> tuple[list[str], int]:
-    """Checks all inputs; returns the names of the units and the number of texts."""
-    progress, ids = Progress("checking", "texts", None), feature_files.Ids()
-    names, texts = [], 0
-    for task in tasks:
-        for unit in job.units(task, ids):
-            names.append(unit.name)
-            texts += len(unit.inputs)
-            progress.update(texts)
-    if not names:
+def _count(job: Job, paths: Sequence[str]) -> int:
+    """Checks all inputs; returns the number of texts."""
+    progress, texts = Progress("checking", "texts", None), 0
+    for unit in job.units(paths):
+        texts += len(unit)
+        progress.update(texts)
+    if not texts:
         raise InputError("--input_file: there is no text in it.")
-    return names, texts
+    return texts
 
 
-def _compute(job: Job, tasks: Iterable[Task], texts: Optional[int]) -> list[str]:
-    """Computes the missing parts; returns the names of all units."""
-    progress, done, names, extractor = None, 0, [], None
-    for task in tasks:
-        for unit in job.units(task):
-            names.append(unit.name)
-            if not job.is_finished(unit.name):
-                # The model is loaded first, so that this does not count for the speed.
-                extractor = extractor or _extractor(job)
-                progress = progress or Progress("embedding", "texts", texts, done)
-                job.keep(unit.name, *job.part(extractor, unit))
-            done += len(unit.inputs)
-            if progress:
-                progress.update(done)
-    if not names:
-        raise InputError("--input_file: there is no text in it.")
-    if progress:
-        progress.report(done)
-    return names
+def _write_lines(job: Job, folder: WorkFolder, paths: Sequence[str],
+                 total: Optional[int], output_file: str) -> None:
+    """Writes JSON lines; computes those of units that are not finished."""
+    extractor, counts = _extractor(job), collections.Counter[str]()
 
+    def answer(unit: Unit) -> tuple[list[str], dict[str, int]]:
+        rows, cut = extractor.rows(unit)
+        return list(map(feature_files.line, rows)), {"texts": len(rows), "cut": cut}
 
-def _join(job: Job, names: Sequence[str], output_file: str) -> None:
-    """Joins all parts to the output."""
-    paths = [job.folder.file(f"{name}{job.format}") for name in names]
-    missing = [path for path in paths if not os.path.exists(path)]
-    if missing:
-        raise RuntimeError(f"{len(missing)} parts are missing, such as {missing[0]}.")
-    with files.staged(output_file) as (temporary,):
-        with files.open_binary(temporary, "wb") as opened:
-            job.files.join(paths, opened)
-        # Lets a restarted run recognise the output if this one is killed before
-        # cleanup.
-        job.folder.finish(_JOINED, {"mark": _mark(temporary)}, {})
-    logging.info("Wrote %s.", output_file)
-
-
-def _mark(path: str) -> list[int]:
-    """Returns properties of a file that do not change when it is renamed."""
-    if files.is_remote(path):
-        return [files.size(path)]
-    status = os.stat(path)
-    return [status.st_size, status.st_ino, status.st_mtime_ns]
+    folder.write_lines(
+        output_file, job.units(paths), answer,
+        lambda done: Progress("embedding", "texts", total, done),
+        lambda info: counts.update(texts=info["texts"], cut=info["cut"]))
+    _report_cut(job, counts["cut"], counts["texts"])
 
 
 def show(rows: Iterable[Row]) -> None:

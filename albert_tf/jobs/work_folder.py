@@ -10,13 +10,15 @@ import dataclasses
 import json
 import os
 import re
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping
+import shutil
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Sequence
 
 import google_crc32c
 from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.jobs import locks
+from albert_tf.jobs.progress import Progress
 from albert_tf.errors import InputError
 
 # Marks a folder as ours. The name is one that no other program uses.
@@ -26,7 +28,7 @@ _LOCK = "albert_tf.lock"
 _EARLIER_SETTINGS, _EARLIER_LOCK = "settings", "lock"
 # The names of all other files that a run writes into its folder.
 _OURS = re.compile(
-    rf"((part|plans|piece|unit|shard|summary)-\d[\d-]*(\.[a-z]+)?|joined\.json"
+    rf"((part|plans|piece|unit|shard|summary)-\d[\d-]*(\.[a-z]+)?"
     rf"|{re.escape(_SETTINGS)}\.json|{re.escape(_LOCK)})(\.incomplete-\d+)?"
     r"|\.writable-\d+")
 READ_BYTES = 1 << 20
@@ -197,7 +199,7 @@ class WorkFolder:
         # The settings are last, so that the folder is ours until it is empty.
         names = {*files.names_in(self.path)} - {*keep}
         for name in sorted(names, key=lambda name: (
-                name.startswith((_SETTINGS, _LOCK)), name == "joined.json", name)):
+                name.startswith((_SETTINGS, _LOCK)), name)):
             files.remove(self.file(name))
 
     def _check_settings(self, before: Mapping, now: Mapping) -> None:
@@ -226,12 +228,41 @@ class WorkFolder:
         files.write(self.file(f"{unit}.json"), content.encode())
         return json.loads(content)
 
-    def keep(self, unit: str, end: str, content: bytes, info: Mapping[str, Any]
-             ) -> dict[str, Any]:
-        """Writes the only file of a unit, `<unit><end>`, and finishes the unit."""
-        with self.write(f"{unit}{end}") as stream:
-            stream.write(content)
-        return self.finish(unit, info, {f"{unit}{end}": stream.sum})
+    def write_lines(self, path: str, units: Iterable[Sequence[Any]],
+                    answer: Callable[[Any], tuple[Iterable[str], Mapping[str, Any]]],
+                    progress: Callable[[int], Progress],
+                    count: Callable[[Mapping[str, Any]], None]) -> None:
+        """Writes the file `path`: the lines for all units of inputs, of which only
+        those that are not finished are computed.
+
+        Args:
+          path: the output.
+          units: lists of inputs, the same ones in every run.
+          answer: returns the lines for a unit, and JSON values to keep with them.
+          progress: returns the log for the number of inputs that are already done.
+          count: takes the JSON values of each unit.
+        """
+        names, done, log = [], 0, None
+        for number, unit in enumerate(units):
+            name = f"unit-{number:06d}"
+            info = self.finished(name)
+            if info is None:
+                log = log or progress(done)
+                lines, values = answer(unit)
+                with self.write(f"{name}.jsonl") as stream:
+                    stream.write("".join(f"{line}\n" for line in lines).encode())
+                info = self.finish(name, values, {f"{name}.jsonl": stream.sum})
+            count(info)
+            names.append(name)
+            done += len(unit)
+            if log:
+                log.update(done)
+        if log:
+            log.report(done)
+        with files.atomic_write(path) as output:
+            for name in names:
+                with files.open_binary(self.file(f"{name}.jsonl")) as part:
+                    shutil.copyfileobj(part, output, READ_BYTES)
 
     def finished(self, unit: str) -> dict[str, Any] | None:
         """Returns the information on a finished unit; None if a file is damaged."""

@@ -15,7 +15,6 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.features.files import JsonLines
 from albert_tf.jobs.progress import Progress
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.serving.predict import Answer, Model
@@ -71,28 +70,18 @@ def write(model: Model, inputs: Iterator[Input], path: str, folder: WorkFolder,
     Parts that are finished in the folder, which is in use (WorkFolder.used), are not
     computed again. The options are those of Model.stream.
     """
-    counts, parts, progress, kind = Counts(), [], None, JsonLines()
-    size = _BATCHES * options["batch_size"]
-    for number in itertools.count():
-        unit = list(itertools.islice(inputs, size))
-        if not unit:
-            break
-        name = f"unit-{number:06d}"
-        info = folder.finished(name)
-        if info is None:
-            progress = progress or Progress("answering", "inputs", total, counts.answers)
-            answers, cut = model.part(
-                enumerate(item.given for item in unit), keep_errors=True, **options)
-            of_unit = Counts(cut=dict(cut))
-            lines = [line(of_unit.full(*pair)) for pair in zip(unit, answers)]
-            info = folder.keep(name, kind.end, "".join(
-                f"{each}\n" for each in lines).encode(), dataclasses.asdict(of_unit))
-        counts.include(info)
-        parts.append(folder.file(f"{name}{kind.end}"))
-        if progress:
-            progress.update(counts.answers)
-    with files.atomic_write(path) as stream:
-        kind.join(parts, stream)
+    counts, size = Counts(), _BATCHES * options["batch_size"]
+
+    def answer(unit: list[Input]) -> tuple[list[str], dict[str, Any]]:
+        answers, cut = model.part(
+            enumerate(item.given for item in unit), keep_errors=True, **options)
+        of_unit = Counts(cut=dict(cut))
+        return [line(of_unit.full(*pair)) for pair in zip(unit, answers)], (
+            dataclasses.asdict(of_unit))
+
+    folder.write_lines(
+        path, iter(lambda: list(itertools.islice(inputs, size)), []), answer,
+        lambda done: Progress("answering", "inputs", total, done), counts.include)
     for note in model.cut_notes(counts.cut, counts.answers):
         logging.warning("%s", note)
     return counts

@@ -61,6 +61,11 @@ def rows_of(path):
     return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
 
 
+def stopped(*args):
+    """Takes the place of a step that is interrupted."""
+    raise KeyboardInterrupt
+
+
 # ---- numbers ---------------------------------------------------------------
 
 
@@ -118,15 +123,15 @@ def test_cut_texts_are_counted(model, tmp_path, caplog):
 
 def test_cut_texts_of_a_resumed_run_are_all_counted(model, tmp_path, caplog):
     path, output = texts_in(tmp_path, TEXTS[2:] + TEXTS[:3]), tmp_path / "out.jsonl"
-    keep = job.Job.keep
+    finish = WorkFolder.finish
 
-    def stop(self, name, *result):
-        keep(self, name, *result)
+    def stop(self, *result):
+        finish(self, *result)
         raise KeyboardInterrupt
 
     options = Options(("mean",), max_seq_length=16)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(job.Job, "keep", stop)
+        patch.setattr(WorkFolder, "finish", stop)
         job.extract(model, [path], str(output), options, unit_texts=2)
     job.extract(model, [path], str(output), options, unit_texts=2)
     assert "2 of 6 texts are longer than --max_seq_length=16" in caplog.text
@@ -134,12 +139,9 @@ def test_cut_texts_of_a_resumed_run_are_all_counted(model, tmp_path, caplog):
 
 def test_a_run_is_not_resumed_with_another_spelling(model, tmp_path, monkeypatch):
     """--do_lower_case of a vocabulary that is given."""
-    def stopped(*args):
-        raise KeyboardInterrupt
-
     given = Vocabulary(str(tiny_models.SPM), True, False)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(job, "_join", stopped)
+        patch.setattr(shutil, "copyfileobj", stopped)
         extract(model, tmp_path, "out.jsonl", lines=LINES, vocabulary=given)
     with pytest.raises(InputError, match="unfinished run with do_lower_case=true, but"):
         extract(model, tmp_path, "out.jsonl", lines=LINES,
@@ -260,9 +262,8 @@ def test_ids_of_columns(model, tmp_path):
 # ---- resuming --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [
-    "out.jsonl", "out.npz", pytest.param("out.parquet", marks=NEEDS_PYARROW)])
-def test_a_run_that_was_stopped_is_resumed(name, model, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_is_resumed(model, tmp_path, monkeypatch):
+    name = "out.jsonl"
     for folder in ("whole", "broken"):
         (tmp_path / folder).mkdir()
     whole = extract(model, tmp_path / "whole", name, lines=LINES, unit_texts=7)
@@ -290,30 +291,23 @@ def test_a_run_that_was_stopped_is_resumed(name, model, tmp_path, monkeypatch):
     assert sorted(os.listdir(folder)) == sorted(["texts.txt", name])
 
 
-def test_a_kill_right_after_the_last_step(model, tmp_path, monkeypatch):
-    """The output is whole, but the unfinished work is still there."""
-    monkeypatch.setattr(WorkFolder, "remove", lambda folder: None)
-    output = extract(model, tmp_path, "out.jsonl")
-    monkeypatch.undo()
-    before = os.stat(output)
-    assert os.path.isdir(f"{output}.unfinished")
-    job.extract(model, [str(tmp_path / "texts.txt")], output)
-    assert os.stat(output) == before and not os.path.isdir(f"{output}.unfinished")
-    with pytest.raises(InputError, match="--output_file=.*out.jsonl exists already"):
-        job.extract(model, [str(tmp_path / "texts.txt")], output)
+@pytest.mark.parametrize("name", [
+    "out.npz", pytest.param("out.parquet", marks=NEEDS_PYARROW)])
+def test_a_run_that_is_stopped_leaves_no_half_of_an_array(
+        name, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(features.Features, "rows", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        extract(model, tmp_path, name)
+    assert os.listdir(tmp_path) == ["texts.txt"]
 
 
 def test_another_text_begins_anew_and_other_options_are_refused(
         model, tmp_path, monkeypatch):
-    def stopped(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(job, "_join", stopped)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "copyfileobj", stopped)
         extract(model, tmp_path, "out.jsonl", ("mean",))
     with pytest.raises(InputError, match='unfinished run with pooling=."mean"..*this run'):
         extract(model, tmp_path, "out.jsonl", ("max",))
-    monkeypatch.undo()
     rows = rows_of(extract(model, tmp_path, "out.jsonl", ("mean",), lines=["x"] * 3))
     assert len(rows) == 3
     np.testing.assert_allclose(rows[0]["mean"], rows[2]["mean"], atol=1e-6)
@@ -327,14 +321,6 @@ def test_units_are_bounded_in_numbers(model, tmp_path, monkeypatch):
         seen.append(len(inputs)) or rows(head, inputs)))
     extract(model, tmp_path, "pieces.jsonl", ("pieces",), lines=["abcde"] * 12)
     assert seen == [6, 6]  # of five characters and three special pieces each
-
-
-def test_small_files_go_together(tmp_path, monkeypatch):
-    paths = [texts_in(tmp_path, ["x" * 30], f"{i}.txt") for i in range(5)]
-    assert job.tasks_of(paths) == [(0, tuple(paths))]
-    monkeypatch.setattr(job, "_TASK_BYTES", 70)
-    assert [task for _, task in job.tasks_of(paths)] == [
-        tuple(paths[:2]), tuple(paths[2:4]), tuple(paths[4:])]
 
 
 # ---- wrong inputs ----------------------------------------------------------
@@ -493,8 +479,8 @@ def test_wrong_commands_end_in_a_sentence(name, pattern, results):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["out.jsonl", "out.npz"])
-def test_kills_leave_nothing_wrong(name, model, tmp_path):
+def test_kills_leave_nothing_wrong(model, tmp_path):
+    name = "out.jsonl"
     texts_in(tmp_path, LINES * 300)
     command = [sys.executable, "extract_features.py", f"--model={model}",
                f"--input_file={tmp_path}/texts.txt", "--batch_size=4"]
