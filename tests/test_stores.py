@@ -10,7 +10,6 @@ import pytest
 
 from albert_tf import files, row_files, stores, text_files
 from albert_tf.errors import InputError, Interruption
-from albert_tf.jobs import locks
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.pretraining_data import local
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -109,15 +108,6 @@ def test_an_object_of_a_folders_own_name_is_no_file_in_it(monkeypatch):
     assert files.names_in("memory://own/folder") == ["a"]
     monkeypatch.undo()
     files.remove_folder("memory://own")
-
-
-def test_locks(folder):
-    files.make_directory(folder, "--output_dir")
-    with locks.hold(folder, "--output_dir", beat=0.05, patience=0.5):
-        with pytest.raises(InputError, match="another run is using this folder"):
-            with locks.hold(folder, "--output_dir", beat=0.05, patience=5.0):
-                pass
-    assert locks.LOCK_FILE not in files.names_in(folder)
 
 
 def test_killed_writers_leave_what_the_next_run_removes(tmp_path):
