@@ -7,8 +7,7 @@ r"""Turns text into TFRecords for pretraining: masked tokens and sentence order.
         --max_seq_length=512 --max_predictions_per_seq=20 --dupe_factor=40
 
 The text is UTF-8 with one sentence per line and a blank line between documents, as
-prepare_corpus.py writes it. It may be compressed (.gz, .bz2, .xz, .zst). In Parquet and
-Arrow files (.parquet, .arrow) each row of --text_column is a document. A summary is
+prepare_corpus.py writes it. It may be compressed (.gz, .bz2, .xz, .zst). A summary is
 written beside the first output: `summary-<name of the output>` as .json and .txt.
 
 The same flags and text give the same bytes on any number of cores and on a cluster
@@ -22,7 +21,7 @@ import dataclasses
 
 from absl import flags
 
-from albert_tf import files, row_files
+from albert_tf import files
 from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
@@ -37,11 +36,7 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
     "input_file", None,
-    "Input files, text, Parquet or Arrow: paths or globs, separated by commas.")
-flags.DEFINE_string(
-    "text_column", "text",
-    "Column with the text of Parquet and Arrow files. Each row is a document with one "
-    "sentence per line.")
+    "Text files: paths or globs, separated by commas.")
 flags.DEFINE_string(
     "output_file", None,
     "TFRecord files to write, separated by commas. The instances are divided equally "
@@ -190,8 +185,6 @@ def options_from_flags() -> DataOptions:
             f"it derives the names of the shards, but --output_file lists "
             f"{len(outputs)} files. Give one name, or leave --num_shards out.")
     inputs = files.expand_patterns(FLAGS.input_file, "--input_file")
-    checks.say_unused("text_column", any(map(row_files.is_row_file, inputs)),
-                      "without Parquet or Arrow files in --input_file")
     return from_flags(
         DataOptions, instances=instances, input_files=tuple(inputs),
         output_files=tuple(shard for name in outputs

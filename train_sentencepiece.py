@@ -20,7 +20,7 @@ from absl import flags, logging
 from albert_tf import files, row_files, sampling, text_files
 from albert_tf.cli import checks
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data.spans import MAX_LINE_BYTES, parts_of
+from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
 from albert_tf.jobs.progress import Progress
 from albert_tf.tokenization import train_sentencepiece
 
@@ -30,12 +30,8 @@ _DEFAULTS = train_sentencepiece.Options()
 _MOST = 2 ** 31 - 1  # The trainer's integers have 32 bits.
 flags.DEFINE_string(
     "input_file", None,
-    "Files with one sentence per line, text, Parquet or Arrow: paths or globs, separated "
-    "by commas.",
+    "Text files with one sentence per line: paths or globs, separated by commas.",
     required=True)
-flags.DEFINE_string(
-    "text_column", "text",
-    "Column with the text of Parquet and Arrow files, one sentence per line.")
 flags.DEFINE_string(
     "output_prefix", None,
     "Path of the outputs without their suffix; <output_prefix>.model and "
@@ -78,16 +74,6 @@ flags.DEFINE_integer(
 flags.DEFINE_bool("verbose", False, "Show the log of the SentencePiece trainer.")
 
 
-def lines_of(path, on_bytes=lambda count: None):
-    """Yields (number of the line or row, line) of a file."""
-    if not row_files.is_row_file(path):
-        yield from text_files.read_lines(path, on_bytes)
-        return
-    for number, text in row_files.read_texts(path, FLAGS.text_column, on_bytes=on_bytes):
-        for line in text.split("\n"):
-            yield number, line
-
-
 def read(sources, doing="reading"):
     """Yields (source, line) of the files of all sources.
 
@@ -96,10 +82,10 @@ def read(sources, doing="reading"):
     on_bytes = Progress.of_bytes(doing, files.total_size(
         itertools.chain(*sources.values())))
     for source, path in ((s, path) for s, paths in sources.items() for path in paths):
-        for number, line in lines_of(path, on_bytes):
+        for number, line in text_files.read_lines(path, on_bytes):
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
-                    f"{path}, {row_files.unit(path)} {number}: longer than "
+                    f"{path}, line {number}: longer than "
                     f"{MAX_LINE_BYTES >> 20} million characters, but the input must have "
                     "one sentence per line; split the text into sentences, for example "
                     "with prepare_corpus.py.")
@@ -133,11 +119,9 @@ def main(argv):
     train_sentencepiece.check(options)
     sources = files.expand_each(FLAGS.input_file, "--input_file")
     paths = list(itertools.chain(*sources.values()))
-    of_rows = list(filter(row_files.is_row_file, paths))
-    checks.say_unused("text_column", of_rows,
-                      "without Parquet or Arrow files in --input_file")
-    for path in of_rows:  # Raises InputError if one lacks the column.
-        parts_of(path, FLAGS.text_column)
+    for path in filter(row_files.is_row_file, paths):
+        raise InputError(f"--input_file: {path} is not text; prepare_corpus.py reads it "
+                         "and writes the text.")
     if sampling.is_wanted(FLAGS.sampling_exponent, sources):
         lines = sampled(sources, FLAGS.sampling_exponent)
     else:

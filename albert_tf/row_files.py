@@ -78,7 +78,7 @@ def columns_of(path: str) -> dict[str, Column]:
 
 def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
               on_bytes: Callable[[int], None] = lambda count: None,
-              advice: str = "", after: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+              advice: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number from 1, column name → value) for each row of a file.
 
     Numbers that the schema names become these names, and -1, which means "no label",
@@ -91,12 +91,11 @@ def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
       on_bytes: is called with the number of bytes on disk that were read since the last
         call, or nearly this.
       advice: what to do if a column is missing.
-      after: the number of rows to leave out, at the beginning of one of parts_of.
 
     Raises:
       InputError: if a column is missing or the file is damaged.
     """
-    number, done = after, 0
+    number = done = 0
     columns = columns_of(path)
     with _opened(path) as source:
         _check_columns(path, columns, names, advice)
@@ -106,7 +105,7 @@ def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
                 raise InputError(f"{path}: {count} columns are named '{name}'; rename "
                                  "all but one.")
         for batch, share in _reading(
-                path, source.batches(chosen, after), lambda: number):
+                path, source.batches(chosen), lambda: number):
             arrays = {name: _checked(path, name, batch.column(name), number)
                       for name in chosen}
             for start in range(0, batch.num_rows, _ROWS):
@@ -126,11 +125,11 @@ def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
 
 def read_texts(path: str, column: str, flag: str = "--text_column",
                on_bytes: Callable[[int], None] = lambda count: None,
-               after: int = 0) -> Iterator[tuple[int, str]]:
+               ) -> Iterator[tuple[int, str]]:
     """Yields (number from 1, text) for each row, as read_rows does. Raises InputError if
     a value is not a text; `flag` is the one that chooses the column."""
     for number, row in read_rows(
-            path, [column], (), on_bytes, f"choose one with {flag}", after):
+            path, [column], (), on_bytes, f"choose one with {flag}"):
         text = row[column]
         if not isinstance(text, str):
             raise InputError(
@@ -138,18 +137,6 @@ def read_texts(path: str, column: str, flag: str = "--text_column",
                 f"{json.dumps(text, default=repr)[:40]}, not a text; choose a "
                 f"different one with {flag}, or remove the row.")
         yield number, text
-
-
-def parts_of(path: str, column: str) -> list[tuple[int, int]]:
-    """Returns (rows before it, bytes of the column) for each part of a file that can be
-    read without those before it: the row groups of Parquet; an Arrow file is one part.
-
-    Raises InputError if there is no such column.
-    """
-    columns = columns_of(path)
-    _check_columns(path, columns, [column], "choose one with --text_column")
-    with _opened(path) as source, _errors(path, pyarrow()):
-        return source.parts([column])
 
 
 def _check_columns(path: str, columns: Iterable[str], names: Iterable[str],
@@ -197,30 +184,21 @@ class _Source:
         return (ipc.open_file if self._kind == "file" else ipc.open_stream)(
             self._stream, options=ipc.IpcReadOptions(included_fields=list(fields)))
 
-    def parts(self, columns: Sequence[str]) -> list[tuple[int, int]]:
-        """Returns (rows before it, bytes of columns) for each part; see parts_of."""
-        if not self._parquet:
-            return [(0, self.size)]
-        found, rows, metadata = [], 0, self._parquet.metadata
-        for i in range(metadata.num_row_groups):
-            group = metadata.row_group(i)
-            found.append((rows, sum(
-                group.column(j).total_uncompressed_size for j in range(group.num_columns)
-                if group.column(j).path_in_schema.partition(".")[0] in columns)))
-            rows += group.num_rows
-        return found
+    def _bytes_of(self, columns: Sequence[str]) -> int:
+        """Returns the bytes of columns of a Parquet file."""
+        metadata = self._parquet.metadata
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        return sum(
+            group.column(j).total_uncompressed_size for group in groups
+            for j in range(group.num_columns)
+            if group.column(j).path_in_schema.partition(".")[0] in columns)
 
-    def batches(self, names: Sequence[str], after: int = 0
-                ) -> Iterator[tuple[Any, float]]:
-        """Yields (rows, the share of the file that is read); leaves out the first
-        `after` rows."""
+    def batches(self, names: Sequence[str]) -> Iterator[tuple[Any, float]]:
+        """Yields (rows, the share of the file that is read)."""
         if self._parquet:
-            done, total = after, self._parquet.metadata.num_rows
-            parts = self.parts(names)
-            size = sum(num_bytes for _, num_bytes in parts)
+            done, total = 0, self._parquet.metadata.num_rows
             for batch in self._parquet.iter_batches(
-                    max(1, min(_ROWS, _BATCH * total // max(size, 1))),
-                    row_groups=[i for i, (rows, _) in enumerate(parts) if rows >= after],
+                    max(1, min(_ROWS, _BATCH * total // max(self._bytes_of(names), 1))),
                     columns=list(names)):
                 done += batch.num_rows
                 yield batch, done / total

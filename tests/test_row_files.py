@@ -161,19 +161,10 @@ def test_bytes_are_reported(tmp_path, end):
     assert sum(counts) == path.stat().st_size and min(counts) >= 0 and len(counts) > 3
 
 
-def test_parts_of_a_file(tmp_path, monkeypatch):
+def test_long_rows_are_read_few_at_a_time(tmp_path, monkeypatch):
     made = table({"text": [str(i) * 1000 for i in range(10)], "other": list(range(10))})
     path = write(tmp_path / "x.parquet", made, rows=4)
-    parts = row_files.parts_of(path, "text")
-    assert [rows for rows, _ in parts] == [0, 4, 8]
-    assert 4000 < parts[0][1] < 9000
-    assert [number for number, _ in row_files.read_texts(path, "text", after=4)] == [
-        5, 6, 7, 8, 9, 10]
-    assert list(row_files.read_texts(path, "text", after=8)) == [
-        (9, "8" * 1000), (10, "9" * 1000)]
-    arrow = write(tmp_path / "x.arrow", made, rows=4)
-    assert [rows for rows, _ in row_files.parts_of(arrow, "text")] == [0]
-    # Long rows are read few at a time; columns that are not read do not count.
+    # Columns that are not read do not count.
     for size, names, expected in ((3500, ["text"], 2), (3500, ["other"], 10),
                                   (10, ["text"], 1)):
         monkeypatch.setattr(row_files, "_BATCH", size)

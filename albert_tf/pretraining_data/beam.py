@@ -56,7 +56,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     beam = beam_runner.package()
     check(options, tokenizer)
     begin = time.monotonic()
-    spans = plan_spans(options.input_files, sizes.span_bytes, options.text_column)
+    spans = plan_spans(options.input_files, sizes.span_bytes)
     folder = files.unfinished_name(beam_runner.absolute(options.output_files[0]))
     encoder = PieceEncoder(tokenizer, options.word_start)
     check_room(options, encoder, sum(span.num_bytes for span in spans))

@@ -151,8 +151,7 @@ def tokenize_span(span: Any, job: Job) -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="albert_tf-span-") as path:
         folder = WorkFolder(path)
         counts, _ = token_store.write_part(
-            folder, job.options.input_files, span._replace(number=0), job.encoder(),
-            column=job.options.text_column)
+            folder, job.options.input_files, span._replace(number=0), job.encoder())
         store = token_store.TokenStore(folder)
         # Without a sentence objective instances depend on the size of slices, which
         # must therefore be that of `local`.

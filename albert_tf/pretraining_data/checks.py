@@ -32,8 +32,10 @@ _MANY_UNKNOWN = 0.02
 def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
     """Checks flags and file names before any work, and makes the output folders."""
     for path in options.input_files:
-        if not row_files.is_row_file(path):
-            _check_line_ends(path)
+        if row_files.is_row_file(path):
+            raise InputError(f"--input_file: {path} is not text; prepare_corpus.py reads "
+                             "it and writes the text.")
+        _check_line_ends(path)
     files.prepare_outputs(
         {"--output_file": options.output_files,
          "the summary of --output_file": summary_paths(options)},
@@ -172,15 +174,9 @@ def _sample(options: DataOptions, encoder: PieceEncoder) -> tuple[Documents, int
     step = max(1, len(options.input_files) // _FILES)
     for path in options.input_files[::step][:_FILES]:
         block = next(read_span(
-            [path], plan_spans([path], column=options.text_column)[0], encoder.prepare,
-            _BLOCK_BYTES, column=options.text_column), None)
+            [path], plan_spans([path])[0], encoder.prepare, _BLOCK_BYTES), None)
         if block is None:
             continue
-        if row_files.is_row_file(path) and len(block.first) == len(block.lines) > 1:
-            logging.warning(
-                "%s: each of its first %d rows is a single line, and so a document of one "
-                "sentence. If a row has more, split it with prepare_corpus.py, which "
-                "reads this file, too.", path, len(block.lines))
         bounds = sorted({0, *block.first, len(block.lines)})
         for start, end in zip(bounds, bounds[1:]):
             lines = block.lines[start:end]

@@ -116,8 +116,7 @@ def tokenize(worker: Worker, name: str, span: Span):
     """Tokenizes the documents of a span, each once."""
     del name  # The files have the name of the part.
     counts, sums = write_part(
-        worker.folder, worker.options.input_files, span, worker.encoder,
-        column=worker.options.text_column)
+        worker.folder, worker.options.input_files, span, worker.encoder)
     return {"counts": counts}, sums
 
 
@@ -189,7 +188,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     check(options, tokenizer)
     started = time.monotonic()
     workers = parallel.num_processes(num_workers)
-    spans = plan_spans(options.input_files, sizes.span_bytes, options.text_column)
+    spans = plan_spans(options.input_files, sizes.span_bytes)
     text_bytes = sum(span.num_bytes for span in spans)
     if text_bytes < sizes.few_bytes:
         workers = 1
@@ -276,8 +275,6 @@ def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:
     """Returns all settings that the records depend on; flags by their names."""
     settings = dataclasses.asdict(options)
     del settings["input_files"]
-    if options.text_column == DataOptions.text_column:
-        del settings["text_column"]  # Unfinished work of earlier versions has none.
     for name in ("instances", "masking"):
         settings |= settings.pop(name)
     return {**settings, "version": _VERSION,

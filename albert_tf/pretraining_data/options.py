@@ -115,7 +115,6 @@ class DataOptions:
     # punctuation marks, and tokens with anything but Latin letters and punctuation.
     word_start: str = "release"
     random_seed: int = 12345  # determines everything that is random
-    text_column: str = "text"  # of Parquet and Arrow files
 
     def __post_init__(self):
         _require("dupe_factor", self.dupe_factor, self.dupe_factor >= 1,

@@ -31,15 +31,15 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
 def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
-                   column: str = "text", block_bytes: int = BLOCK_BYTES
+                   block_bytes: int = BLOCK_BYTES
                    ) -> tuple[list[Document], CorpusCounts]:
     """Reads and tokenizes all documents with at least one sentence, in order.
 
     A document ends at a blank line. If a file does not end in one, its last document
-    continues in the next file, as in the original. Each row of `column` in a Parquet or
-    Arrow file is one. Equal tokens share one string.
+    continues in the next file, as in the original. Equal tokens share one
+    string.
     """
-    spans = plan_spans(paths, column=column)
+    spans = plan_spans(paths)
     progress = Progress("tokenizing", "bytes", sum(span.num_bytes for span in spans))
     documents, counts, known = [[]], CorpusCounts(), {}
     num_bytes = 0
@@ -48,7 +48,7 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
         return [tokenizer.prepare(line).strip() for line in lines]
 
     for span in spans:
-        for block in read_span(paths, span, prepare, block_bytes, column=column):
+        for block in read_span(paths, span, prepare, block_bytes):
             first = set(block.first)
             for i, tokens in enumerate(tokenizer.tokenize_batch(block.lines)):
                 if i in first:
@@ -129,11 +129,9 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     """
     check(options, tokenizer)
     check_room(options, PieceEncoder(tokenizer, options.word_start), sum(
-        span.num_bytes for span in plan_spans(
-            options.input_files, column=options.text_column)), in_memory=True)
+        span.num_bytes for span in plan_spans(options.input_files)), in_memory=True)
     started = time.monotonic()
-    documents, corpus = read_documents(
-        options.input_files, tokenizer, column=options.text_column)
+    documents, corpus = read_documents(options.input_files, tokenizer)
     logging.info("Read %d documents in %s.", len(documents),
                  duration(time.monotonic() - started))
     check_text(corpus, options)

@@ -7,21 +7,16 @@ line before it begins (imagine one before the input). A reader of a span skips w
 before its first blank line, and reads its last document to the end, even if that is in
 a later span or file. Every way to cut therefore gives the same documents.
 
-In Parquet and Arrow files each row is a document, whose lines are those of its text
-without blank ones. Such a file is read as if a blank line were before each row and after
-the last. Its rows take the place of bytes, and it is cut between row groups.
-
 Files are read in blocks of lines. A block is decoded, prepared and searched for blank
 lines as a whole, and a whole document is never held in memory.
 """
 
-import itertools
 import re
 from typing import BinaryIO, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
-from albert_tf import files, row_files, text_files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 
 # A line is tokenized as a whole. Each of its bytes takes about 100 bytes of memory with
@@ -44,9 +39,9 @@ class Span(NamedTuple):
 
     number: int  # counts spans from 0
     first_file: int
-    start: int  # byte, or row; above 0 only in a file that can be cut
+    start: int  # byte; above 0 only in a file that can be cut
     end_file: int  # the number of files if the span is the last
-    end: int  # byte, or row; 0 at the beginning of a file
+    end: int  # byte; 0 at the beginning of a file
     num_bytes: int  # approximate length; a compressed file counts four times
 
 
@@ -59,7 +54,7 @@ class Lines(NamedTuple):
     lines: list[str]
     first: list[int]  # the indices in `lines` at which documents begin
     # The ids of these documents: number of the file << 44 | the byte in its
-    # (uncompressed) content at which the document's first line begins, or its row.
+    # (uncompressed) content at which the document's first line begins.
     ids: list[int]
 
 
@@ -68,34 +63,31 @@ def span_bytes(total: int) -> int:
     return min(max(total // _SPANS, _SMALLEST_SPAN), _LARGEST_SPAN)
 
 
-def plan_spans(paths: Sequence[str], size: int = 0, column: str = "text"
-               ) -> list[Span]:
+def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
     """Cuts an input into spans, in a way that depends only on the sizes of its files.
 
-    Text is cut anywhere, but compressed text is not cut, and Parquet is between row
-    groups. Small files share a span. `size` is the size of a span in bytes,
-    by default span_bytes of the input. `column` has the text of Parquet and Arrow files.
+    Text is cut anywhere, but compressed text is not cut. Small files share a span.
+    `size` is the size of a span in bytes, by default span_bytes of the input.
     """
     if len(paths) > MAX_FILES:
         raise InputError(
             f"--input_file matches {len(paths):,} files, but at most {MAX_FILES:,} are "
             "supported; join some of them.")
-    parts = [parts_of(path, column) for path in paths]
-    size = size or span_bytes(sum(length for each in parts for _, length in each))
-    # `borders` are the file and byte, or row, at which each span ends, and its size.
+    lengths = [length_of(path) for path in paths]
+    size = size or span_bytes(sum(lengths))
+    # `borders` are the file and byte at which each span ends, and its size.
     borders, held = [], 0
-    for number, path in enumerate(paths):
-        for start, length in parts[number]:
-            if held >= size:
-                borders.append((number, start, held))
-                held = 0
-            if not (path.endswith(text_files.COMPRESSED) or row_files.is_row_file(path)):
-                while held + length > size:
-                    start += size - held
-                    length -= size - held
-                    borders.append((number, start, size))
-                    held = 0
-            held += length
+    for number, (path, length) in enumerate(zip(paths, lengths)):
+        start = 0
+        if held >= size:
+            borders.append((number, start, held))
+            held = 0
+        while not path.endswith(text_files.COMPRESSED) and held + length > size:
+            start += size - held
+            length -= size - held
+            borders.append((number, start, size))
+            held = 0
+        held += length
     if paths:
         borders.append((len(paths), 0, held))
     begins = [(0, 0), *(border[:2] for border in borders)]
@@ -103,32 +95,27 @@ def plan_spans(paths: Sequence[str], size: int = 0, column: str = "text"
             for number, (begin, border) in enumerate(zip(begins, borders))]
 
 
-def parts_of(path: str, column: str) -> list[tuple[int, int]]:
-    """Returns where each part of a file that can be read for itself begins, and its
-    size in bytes."""
-    if row_files.is_row_file(path):
-        return row_files.parts_of(path, column)
+def length_of(path: str) -> int:
+    """Returns the size of a file in bytes, or about that of its uncompressed text."""
     size = files.size(path)
     if size >> _OFFSET_BITS:
         raise InputError(
             f"{path}: larger than {1 << _OFFSET_BITS - 40} TiB; split the file.")
-    return [(0, size * _COMPRESSION if path.endswith(text_files.COMPRESSED) else size)]
+    return size * _COMPRESSION if path.endswith(text_files.COMPRESSED) else size
 
 
 def read_span(paths: Sequence[str], span: Span,
               prepare: Callable[[list[str]], list[str]],
               block_bytes: int = BLOCK_BYTES,
-              max_line_bytes: int = MAX_LINE_BYTES,
-              column: str = "text") -> Iterator[Lines]:
+              max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Lines]:
     """Yields the documents of a span in blocks; the first block begins with a document.
 
         for span in plan_spans(paths):
             for block in read_span(paths, span, encoder.prepare):
                 print(block.lines, block.first, block.ids)
 
-    `paths` are all files of the input and `column` is that of row files, as for
-    plan_spans. `prepare` turns lines (which
-    may end in "\\r") into lines for the tokenizer; a line that becomes "" is blank.
+    `paths` are all files of the input. `prepare` turns lines (which may end in "\\r")
+    into lines for the tokenizer; a line that becomes "" is blank.
     """
     # `begun`: a blank line of this span has been seen. `inside`: a document has begun
     # since the last blank line.
@@ -139,13 +126,8 @@ def read_span(paths: Sequence[str], span: Span,
         limit = (float("inf") if number < span.end_file
                  else span.end if number == span.end_file else 0)
         start = span.start if number == span.first_file else 0
-        if row_files.is_row_file(paths[number]):
-            blocks = _row_blocks(
-                paths[number], column, start, limit, prepare, block_bytes, max_line_bytes)
-        else:
-            blocks = _text_blocks(
-                paths[number], start, limit, prepare, block_bytes, max_line_bytes)
-        for lines, starts in blocks:
+        for lines, starts in _text_blocks(
+                paths[number], start, limit, prepare, block_bytes, max_line_bytes):
             if not begun and starts[0] >= limit:
                 return
             blanks = [i for i, line in enumerate(lines) if not line]
@@ -195,47 +177,6 @@ def _text_blocks(path: str, start: int, limit: float,
         ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
         yield prepare(_decoded(path, offset, data)), offset + np.concatenate(
             [[0], ends + 1])
-
-
-def _row_blocks(path: str, column: str, start: int, limit: float,
-                prepare: Callable[[list[str]], list[str]], block_bytes: int,
-                max_line_bytes: int) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Yields the prepared lines of rows from `start` on, before `limit`, with a blank
-    line before each row and after the last, and the rows to which they belong."""
-    row, size, before = start, 0, -1
-    raw: list[str] = []
-    rows: list[int] = []
-    texts = () if start >= limit else itertools.islice(
-        row_files.read_texts(path, column, after=start),
-        None if limit == float("inf") else int(limit) - start)
-    for row, text in texts:
-        for line in text.split("\n"):
-            num_bytes = len(line.encode("utf-8", "surrogatepass"))
-            if num_bytes > max_line_bytes:
-                raise InputError(
-                    f"{path}, row {row}: has a line {_too_long(max_line_bytes)}")
-            raw.append(line)
-            rows.append(row - 1)
-            size += num_bytes
-            if size >= block_bytes:
-                yield from _with_blanks(prepare(raw), rows, before)
-                raw, rows, size, before = [], [], 0, row - 1
-    yield from _with_blanks([*prepare(raw), ""], [*rows, row], before)
-
-
-def _with_blanks(lines: list[str], rows: list[int], before: int
-                 ) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Yields lines with one blank line, before each row, and their rows. `before` is the
-    row of the line before them. Yields nothing if all are left out."""
-    kept: list[tuple[str, int]] = []
-    for line, row in zip(lines, rows):
-        if row != before:
-            kept.append(("", row))
-        if line:
-            kept.append((line, row))
-        before = row
-    if kept:
-        yield [line for line, _ in kept], np.array([row for _, row in kept], np.int64)
 
 
 def _blocks(path: str, start: int, limit: float, block_bytes: int,
@@ -330,8 +271,6 @@ def document_place(paths: Sequence[str], document_id: int) -> str:
     """
     path = paths[document_id >> _OFFSET_BITS]
     offset = document_id & (1 << _OFFSET_BITS) - 1
-    if row_files.is_row_file(path):
-        return f"{path}, row {offset + 1}"
     return f"{path}, line {_line_number(path, offset)}"
 
 

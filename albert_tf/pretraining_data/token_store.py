@@ -135,22 +135,19 @@ class _Tokenizing:
 
 def write_part(
         folder: WorkFolder, paths: Sequence[str], span: spans.Span,
-        encoder: PieceEncoder, *, column: str = "text",
-        block_bytes: int = spans.BLOCK_BYTES,
+        encoder: PieceEncoder, *, block_bytes: int = spans.BLOCK_BYTES,
         max_pieces: int = MAX_DOCUMENT_PIECES,
         max_sentences: int = MAX_DOCUMENT_SENTENCES
         ) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Tokenizes a span's documents into the files of part `span.number`.
 
     Memory does not grow with the span or its documents, only with the longest line.
-    `block_bytes` of text are tokenized at a time. `paths` are all files of the input,
-    and `column` is that of the text in Parquet and Arrow files. Returns the fields of
-    summary.CorpusCounts, and the sums of the files for WorkFolder.finish. Raises
-    InputError if a document is too long.
+    `block_bytes` of text are tokenized at a time. `paths` are all files of the input.
+    Returns the fields of summary.CorpusCounts, and the sums of the files for
+    WorkFolder.finish. Raises InputError if a document is too long.
     """
     state = _Tokenizing(paths, encoder, max_pieces, max_sentences)
-    blocks = spans.read_span(
-        paths, span, encoder.prepare, block_bytes, column=column)
+    blocks = spans.read_span(paths, span, encoder.prepare, block_bytes)
     with contextlib.ExitStack() as stack:
         streams = {name: stack.enter_context(folder.write(name)) for name in (
             part_name(span.number, kind)

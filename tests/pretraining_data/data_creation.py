@@ -1,17 +1,14 @@
 """Texts and settings that tests of data creation share."""
 
-import dataclasses
 import gzip
 import json
 
 import numpy as np
-import pytest
 
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.token_store import Documents
 from tests.helpers import FIXTURES
-from tests.row_tables import table, write
 
 RUNS = json.loads((FIXTURES / "pretraining_data" / "runs.json").read_text())
 CORPUS = gzip.decompress((FIXTURES / "pretraining_data" / "corpus.txt.gz").read_bytes())
@@ -33,18 +30,6 @@ def options_of(tmp_path, text=TEXT, outputs=("out.tfrecord",), **options):
     return DataOptions(
         (written(tmp_path, text),), tuple(str(tmp_path / o) for o in outputs),
         instances, **{"dupe_factor": 3, **options})
-
-
-def row_options(tmp_path, rows=20, **options):
-    """Options for the documents of CORPUS as rows of two Parquet files."""
-    pytest.importorskip("pyarrow")
-    texts = [block for block in CORPUS.decode().split("\n\n") if block.strip()]
-    half = len(texts) // 2
-    paths = tuple(write(tmp_path / f"{i}.parquet", table(
-        {"id": list(range(len(part))), "story": part}), rows)
-        for i, part in enumerate((texts[:half], texts[half:])))
-    return dataclasses.replace(options_of(tmp_path, **options), input_files=paths,
-                               text_column="story")
 
 
 def golden_options(run, tmp_path, dupe_factor):

@@ -21,7 +21,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, beam_stages, local
 from albert_tf.pretraining_data.options import InstanceOptions, Sizes
 from tests.helpers import ROOT
-from tests.pretraining_data.data_creation import CORPUS, TEXT, options_of, row_options
+from tests.pretraining_data.data_creation import CORPUS, TEXT, options_of
 
 TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 NEEDS_BEAM = pytest.mark.skipif(
@@ -106,7 +106,7 @@ def stand_in(monkeypatch):
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())
-            if path.suffix not in (".txt", ".parquet") or "summary" in path.name}
+            if path.suffix not in (".txt",) or "summary" in path.name}
 
 
 def run_both(tmp_path, tokenizer, *runner, sizes=Sizes(span_bytes=3000),
@@ -155,12 +155,6 @@ def test_records_are_those_of_the_local_run(
         objective, single_segment, tmp_path, tokenizer, stand_in):
     assert_same(*run_both(
         tmp_path, tokenizer, sizes=SMALL_UNITS, **settings(objective, single_segment)))
-
-
-def test_rows_give_the_records_of_the_local_run(tmp_path, tokenizer, stand_in):
-    assert_same(*run_both(
-        tmp_path, tokenizer, sizes=SMALL_UNITS, make=row_options,
-        **{**settings(), "text": TEXT}))
 
 
 def test_a_sentence_longer_than_sequences_lends_all_that_may_stay(

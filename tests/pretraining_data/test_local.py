@@ -28,7 +28,7 @@ from albert_tf.pretraining_data.shuffle import GrowingFile, Shards, unit_name
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.pretraining_data.data_creation import (
-    CORPUS, SPM_MODEL, options_of, row_options)
+    CORPUS, SPM_MODEL, options_of)
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = InstanceOptions(
@@ -188,16 +188,6 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     kept = os.listdir(tmp_path / "a.tfrecord.unfinished")
     assert any(name.endswith(".json") for name in kept)
     _check_made(options, tokenizer, expected)
-
-
-def test_rows_give_the_same_bytes_on_any_number_of_processes(tmp_path, tokenizer):
-    options = row_options(tmp_path, outputs=("a.tfrecord", "b.tfrecord"),
-                          instances=SMALL, dupe_factor=2)
-    summary = _create(options, tokenizer, sizes=Sizes())
-    made = _bytes(options)
-    text = _create(_options(tmp_path), tokenizer)["text"]
-    assert summary["text"] == text and text["documents"] > 40
-    assert _create(options, tokenizer, 2) == summary and _bytes(options) == made
 
 
 def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):

@@ -23,7 +23,6 @@ from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.text import readers
 from albert_tf.tokenization.cleaning import preprocess_batch
 from tests.pretraining_data.data_creation import written
-from tests.row_tables import table, write
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress,
             ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -115,73 +114,6 @@ def test_where_documents_begin(tmp_path, contents, expected):
 
 
 # Rows are documents, whose lines are some of these texts.
-ROWS = st.lists(st.lists(st.sampled_from(TEXTS), max_size=4).map("\n".join), max_size=7)
-
-
-def as_text(rows):
-    """The same documents as a text file, and the byte → row of each document."""
-    content, row_at = b"\n", {}
-    for row, text in enumerate(rows):
-        row_at[len(content)] = row
-        content += "".join(f"{line}\n" for line in prepare(text.split("\n")) if line
-                           ).encode() + b"\n"
-    return content, row_at
-
-
-@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
-@hypothesis.given(
-    sources=st.lists(st.one_of(FILES, ROWS), min_size=1, max_size=3),
-    end=st.sampled_from([".parquet", ".feather", ".arrow"]), group=st.integers(1, 3),
-    size=st.integers(1, 200), block_bytes=st.integers(1, 40))
-def test_any_cutting_of_rows_gives_the_same_documents(
-        sources, end, group, size, block_bytes):
-    pa = pytest.importorskip("pyarrow")
-    with tempfile.TemporaryDirectory() as folder:
-        paths, contents, rows_at = [], [], []
-        for number, source in enumerate(sources):
-            path = pathlib.Path(folder) / f"{number}.txt"
-            content, row_at = (source, {}) if isinstance(source, bytes) else (
-                as_text(source))
-            if isinstance(source, bytes):
-                path.write_bytes(source)
-            else:
-                path = path.with_suffix(end)
-                write(path, table({"other": [1] * len(source),
-                                   "story": pa.array(source, pa.string())}), rows=group)
-            paths.append(str(path))
-            contents.append(content)
-            rows_at.append(row_at)
-        expected = []
-        for place, lines in expected_documents(contents):
-            number, start = place >> 44, place & (1 << 44) - 1
-            expected.append((number << 44 | rows_at[number].get(start, start), lines))
-        assert documents(paths, plan_spans(paths, size, "story"), column="story",
-                         block_bytes=block_bytes) == expected
-        for place, _ in expected:
-            is_row = paths[place >> 44].endswith(end)
-            assert (", row " in text_spans.document_place(paths, place)) == is_row
-
-
-def test_parquet_is_cut_between_row_groups(tmp_path):
-    pytest.importorskip("pyarrow")
-    made = table({"text": [f"{i} words\nhere." * 20 for i in range(10)]})
-    path = write(tmp_path / "x.parquet", made, rows=4)
-    assert [(span.start, span.end_file, span.end) for span in plan_spans([path], 1)] == [
-        (0, 0, 4), (4, 0, 8), (8, 1, 0)]
-    arrow = write(tmp_path / "x.arrow", made, rows=4)
-    assert len(plan_spans([arrow], 1)) == 1
-
-
-@pytest.mark.parametrize("column, rows, message", [
-    ("story", ["a"], "'story'.*'text'.*--text_column"),
-    ("text", ["a", None], "row 2: the column 'text' holds null"),
-    ("text", ["a", "b\n" + "long " * 9], "row 2: has a line longer than")])
-def test_wrong_rows(column, rows, message, tmp_path):
-    pytest.importorskip("pyarrow")
-    path = write(tmp_path / "x.parquet", table({"text": rows}))
-    with pytest.raises(InputError, match=message):
-        documents([path], plan_spans([path], column=column), max_line_bytes=20,
-                  column=column)
 
 
 def test_spans(tmp_path):

@@ -3,8 +3,6 @@
     python -m pytest tests/scripts/test_create_pretraining_data.py
 """
 
-import dataclasses
-import importlib.util
 import json
 import logging
 import os
@@ -24,8 +22,7 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.commands import run_commands
 from tests.helpers import ROOT, run_python
 from tests.pretraining_data.data_creation import (
-    SPM_MODEL, TEXT, WORDPIECE, options_of, row_options, written)
-from tests.row_tables import table, write
+    SPM_MODEL, TEXT, WORDPIECE, options_of, written)
 
 
 @pytest.fixture(scope="module")
@@ -65,17 +62,6 @@ def test_outputs_are_filled_evenly_with_a_summary_beside(tmp_path, tokenizer, cr
     assert stored["settings"]["random_seed"] == 12345
     assert {k: stored[k] for k in ("instances", "label_1_share", "padding_share")} == {
         k: summary[k] for k in ("instances", "label_1_share", "padding_share")}
-
-
-def test_rows_that_are_single_lines_are_warned_of(tmp_path, tokenizer, create, caplog):
-    options = row_options(tmp_path)
-    create(options, tokenizer)
-    assert "is a single line" not in caplog.text
-    path = write(tmp_path / "lines.parquet", table(
-        {"story": ["The cat sat on the mat.", "It saw a mouse there."] * 9}))
-    create(dataclasses.replace(options, input_files=(path,)), tokenizer)
-    assert ("lines.parquet: each of its first 18 rows is a single line, and so a document "
-            "of one sentence.") in caplog.text
 
 
 def test_summary_counts_agree_with_the_records(tmp_path, tokenizer, create):
@@ -225,12 +211,6 @@ def results(tmp_path_factory):
         f"--input_file={folder}/te*.txt", f"--spm_model_file={SPM_MODEL}",
         f"--output_file={folder}/new/train.tfrecord", "--max_seq_length=24",
         "--max_predictions_per_seq=4", "--do_permutation", "--dupe_factor=2"]
-    if importlib.util.find_spec("pyarrow"):
-        write(folder / "rows.parquet", table({"story": TEXT.split("\n\n")}))
-        commands["rows"] = [
-            f"--input_file={folder}/*.parquet", f"--spm_model_file={SPM_MODEL}",
-            "--text_column=story", f"--output_file={folder}/new/rows.tfrecord",
-            "--max_seq_length=24", "--dupe_factor=2"]
     commands["fast"] = [
         f"--input_file={folder}/te*.txt", f"--spm_model_file={SPM_MODEL}",
         f"--output_file={folder}/new/fast.tfrecord", "--max_seq_length=24",
@@ -246,12 +226,6 @@ def test_script_without_tensorflow_and_vocab_file(results):
     records = [spec.parse_numpy(each) for each in read_records(output)]
     assert len(records) > 4 and not done["loaded"]
     assert "3 documents, 6 sentences" in done["log"]
-
-
-def test_rows_by_the_script(results):
-    pytest.importorskip("pyarrow")
-    done = results.ok("rows")
-    assert "3 documents, 6 sentences" in done["log"] and not done["loaded"]
 
 
 def test_records_of_a_recipe(results):

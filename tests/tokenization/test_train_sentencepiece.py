@@ -13,11 +13,9 @@ import pytest
 import sentencepiece
 
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
 from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.train_sentencepiece import (
     Options, train, vocab_lines)
-from tests import row_tables
 from tests.commands import run_commands
 from tests.helpers import ROOT, SHARED, run_python
 
@@ -174,9 +172,6 @@ def test_sources_are_sampled(tmp_path):
 WRONG = {  # message → flags
     "--vocab_size=30000": [], "--output_prefix": ["--output_prefix={0}/a.txt/o"],
     "--sampling_exponent=0.7": ["--sampling_exponent=0.7"],
-    "b.parquet: there is no column 'body'": [
-        "--input_file={0}/a.txt,{rows}/b.parquet", "--text_column=body"],
-    "b.parquet, row 3: longer than": ["--input_file={rows}/long/b.parquet"],
     "a.vocab is also an input": ["--input_file={0}/*", "--output_prefix={0}/a"]}
 
 
@@ -186,20 +181,9 @@ def results(tmp_path_factory):
     folders = {name: tmp_path_factory.mktemp("command") for name in (*WRONG, "right", "sampled")}
     (folders["right"] / "a.txt").write_text("\n".join(lines()[:200]) + "\n\n")
     (folders["right"] / "b.txt").write_text("\n".join(lines()[200:]))
-    # The same lines in rows, in parts and with blank lines.
-    folders["rows"] = tmp_path_factory.mktemp("rows")
-    (folders["rows"] / "long").mkdir()
-    texts = ["\n".join(lines()[i:i + 7]) + "\n" * (i % 3) for i in range(0, 400, 7)]
-    row_tables.write(folders["rows"] / "b.parquet", row_tables.table({"text": texts[30:]}), 9)
-    row_tables.write(folders["rows"] / "a.arrow", row_tables.table({"text": texts[:30]}))
-    row_tables.write(folders["rows"] / "long" / "b.parquet", row_tables.table({
-        "text": ["a", "b\nc", "\n" + "d" * (MAX_LINE_BYTES + 1)]}))
-    commands = {"rows": [
-        f"--input_file={folders['rows']}/a.arrow,{folders['rows']}/b.parquet",
-        f"--output_prefix={folders['rows']}/spm", "--vocab_size=110", "--num_threads=2"]}
-    commands["right"] = [
+    commands = {"right": [
         f"--input_file={folders['right']}/*.txt", "--vocab_size=110",
-        f"--output_prefix={folders['right']}/o/spm", "--num_threads=2"]
+        f"--output_prefix={folders['right']}/o/spm", "--num_threads=2"]}
     commands["sampled"] = [
         f"--input_file={folders['right']}/a.txt,{folders['right']}/b.txt",
         f"--output_prefix={folders['sampled']}/spm", *commands["right"][1::2],
@@ -208,7 +192,7 @@ def results(tmp_path_factory):
         (folders[name] / "a.txt").write_text("good text\n")
         if "a.vocab" in name:
             os.symlink("a.txt", folders[name] / "a.vocab")
-        commands[name] = [flag.format(folders[name], rows=folders["rows"]) for flag in (
+        commands[name] = [flag.format(folders[name]) for flag in (
             "--input_file={0}/a.txt", "--output_prefix={0}/spm", *flags)]
     with run_commands("train_sentencepiece", commands, light=commands) as found:
         yield {name: (folders[name], found[name]) for name in commands}
@@ -222,13 +206,6 @@ def test_script(results, small):
     # Shares that are equal stay so.
     folder, done = results["sampled"]
     assert done["status"] == 0 and "50.00%" in done["log"], done["stderr"]
-    assert (folder / "spm.model").read_bytes() == small.model
-
-
-def test_script_reads_parquet_and_arrow(results, small):
-    """As the same lines of text."""
-    folder, done = results["rows"]
-    assert done["status"] == 0, done["stderr"]
     assert (folder / "spm.model").read_bytes() == small.model
 
 
