@@ -216,8 +216,7 @@ def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, An
         "input_files": {info.path: info.num_records for info in data.train},
         "eval_input_files": {
             info.path: info.num_records for info in data.evaluation or []}}
-    # Write only what differs from the original implementation: folders of earlier
-    # versions have no such entries.
+    # Write only what differs from the original implementation.
     if streams:
         options["streams"] = streams
     for name in _SCHEDULE_FLAGS:
@@ -357,8 +356,7 @@ def main(argv):
 
     if devices.is_chief(strategy):
         claim_run_folder(options.output_dir)
-    streams = data.streams(
-        options, devices.num_processes(strategy)) if FLAGS.do_train else None
+    streams = data.streams(options) if FLAGS.do_train else None
     task_options = _task_options(data, streams)
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:

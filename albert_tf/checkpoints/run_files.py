@@ -6,7 +6,7 @@ none of them, or that an earlier run marked with RUN_FILE.
 
 import os
 import re
-from typing import Any, Iterable, Optional
+from typing import Iterable
 
 import albert_tf
 from albert_tf import files, text_files
@@ -70,7 +70,7 @@ def check_run_folder(folder: str, task: str = "") -> None:
         raise InputError(f"{board} is a file, but a run makes a folder of that name; "
                          "move it away, or choose a different --output_dir.")
     names = files.names_in(folder)
-    if RUN_FILE in names or _is_of_earlier_version(folder, names):
+    if RUN_FILE in names:
         return
     owned = (*_RUN, *_FOLDERS, *_TASKS.get(task, ()))
     foreign = [name for name in names if _matches(name, owned)]
@@ -88,23 +88,3 @@ def claim_run_folder(folder: str, task: str = "") -> None:
     if not files.exists(path):
         text_files.write_json(path, {"written_by": "albert_tf",
                                      "version": albert_tf.__version__})
-
-
-def _is_of_earlier_version(folder: str, names: Iterable[str]) -> bool:
-    """Returns whether a version that wrote no RUN_FILE has trained, or evaluated, in a
-    folder."""
-    def known(name: str) -> Optional[dict[str, Any]]:
-        try:
-            return text_files.read_object(os.path.join(folder, name)) if (
-                name in names) else None
-        except InputError:
-            return None
-
-    options, task, seeds, results = map(known, (
-        "options.json", "task.json", "seeds.json", "eval_results.json"))
-    return bool(
-        options and {"num_train_steps", "train_batch_size"} <= options.keys()
-        or task and {"flags", "vocabulary"} <= task.keys()
-        or seeds and {"metric", "runs"} <= seeds.keys()
-        or results and type(results.get("step")) is int and all(
-            isinstance(value, (int, float)) for value in results.values()))

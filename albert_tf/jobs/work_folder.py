@@ -24,8 +24,6 @@ from albert_tf.errors import InputError
 # Marks a folder as ours. The name is one that no other program uses.
 _SETTINGS = "albert_tf.unfinished"
 _LOCK = "albert_tf.lock"
-# The same two files in folders of earlier versions.
-_EARLIER_SETTINGS, _EARLIER_LOCK = "settings", "lock"
 # The names of all other files that a run writes into its folder.
 _OURS = re.compile(
     rf"((part|plans|piece|unit|shard|summary)-\d[\d-]*(\.[a-z]+)?"
@@ -144,31 +142,24 @@ class WorkFolder:
         with locks.hold(self.path, name=_LOCK):
             files.remove_leftovers(self.path)
             now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
-            before = self.known(_SETTINGS) or self._of_earlier_version()
+            before = self.known(_SETTINGS)
             if before != now:
                 if before is not None:
                     self._check_settings(before.get("settings", {}), now["settings"])
                 self._clear(keep=(_LOCK,))
-                before = None
-            # An earlier version's run continues under the new name.
-            if self.known(_SETTINGS) != now:
                 files.write(self.file(f"{_SETTINGS}.json"), json.dumps(now).encode())
-            yield before is not None
+            yield before == now
 
     def _others(self) -> list[str]:
         """Returns the names in the folder that are not of our files."""
-        ours = (f"{_EARLIER_SETTINGS}.json", _EARLIER_LOCK) if (
-            self._of_earlier_version()) else ()
         return [name for name in files.names_in(self.path)
-                if name not in ours and (
-                    not _OURS.fullmatch(name) or files.is_folder(self.file(name)))]
+                if not _OURS.fullmatch(name) or files.is_folder(self.file(name))]
 
     def _check_others(self) -> None:
         """Raises InputError if the folder holds anything that is not a run's."""
         names, others = files.names_in(self.path), self._others()
-        is_ours = f"{_SETTINGS}.json" in names or self._of_earlier_version()
         # A run that was killed at its start leaves files without settings.
-        unclear = [] if is_ours else [
+        unclear = [] if f"{_SETTINGS}.json" in names else [
             name for name in names if not name.startswith(
                 (_SETTINGS, _LOCK, ".writable-"))]
         if others or unclear:
@@ -176,13 +167,6 @@ class WorkFolder:
                 f"{self.path} holds files that are not unfinished work, such as "
                 f"{(others or unclear)[0]}; give an empty or new folder (--work_dir), "
                 "because it is removed at the end. Nothing there was changed.")
-
-    def _of_earlier_version(self) -> dict[str, Any] | None:
-        """Returns the settings that an earlier version of this project wrote."""
-        value = self.known(_EARLIER_SETTINGS)
-        return value if value and value.keys() == {"settings", "inputs"} and (
-            isinstance(value["settings"], dict)
-            and "version" in value["settings"]) else None
 
     def remove(self) -> None:
         """Removes the run's files, and the folder if nothing else is in it."""
@@ -283,8 +267,7 @@ class WorkFolder:
 
     def is_empty(self) -> bool:
         """Returns whether no unit is finished."""
-        return not any(name.endswith(".json") and name not in (
-            f"{_SETTINGS}.json", f"{_EARLIER_SETTINGS}.json")
+        return not any(name.endswith(".json") and name != f"{_SETTINGS}.json"
                        for name in os.listdir(self.path))
 
 

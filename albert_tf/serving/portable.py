@@ -366,15 +366,8 @@ def _own(folder: str, graph: str) -> dict[str, Any]:
     check_settings(settings["settings"], where)
     labels = os.path.join(folder, LABELS_FILE)
     needed(form, FORMS[form].readers)
-
-    def first(*names):
-        """Returns the path of the first file that exists, else of the first file."""
-        paths = [os.path.join(folder, name) for name in names]
-        return next(filter(files.exists, paths), paths[0])
-
-    # Earlier exports have config and graph under our own names.
-    places = graph_name(form, settings["precision"]), onnx_folder.NAMES["float32"]
-    config = AlbertConfig.from_json_file(first(huggingface.CONFIG, CONFIG_FILE))
+    config = AlbertConfig.from_json_file(os.path.join(
+        folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG))
     return {
         "format": form, "config": config,
         "sentence": sentence_transformers.described(folder, config)[0] if files.exists(
@@ -384,8 +377,9 @@ def _own(folder: str, graph: str) -> dict[str, Any]:
         "heads": settings["heads"], "settings": settings["settings"],
         "threshold": float(settings["threshold"]),
         "problem_type": check_problem(settings.get("problem_type"), where),
-        "engine": ENGINES[form](graph or first(*places), settings["task"],
-                                 settings["precision"])}
+        "engine": ENGINES[form](
+            graph or os.path.join(folder, graph_name(form, settings["precision"])),
+            settings["task"], settings["precision"])}
 
 
 def _foreign(folder: str, graph: str) -> dict[str, Any]:
@@ -458,25 +452,23 @@ class Engine(abc.ABC):
 
 
 class _Graph(Engine):
-    """An engine for ONNX graphs, with transformers' names or, in earlier exports,
-    with ours."""
+    """An engine for ONNX graphs, with transformers' names."""
+
+    exchanges = True
 
     def _set(self, ranks: Mapping[str, int], types: Mapping[str, Any]) -> None:
         """Takes the ranks and types of the inputs, by name."""
         self._ranks, self._types = ranks, types
-        self.exchanges = "input_mask" not in ranks
-        unknown = sorted(set(ranks) - set(_INPUTS)) if self.exchanges else []
+        unknown = sorted(set(ranks) - set(_INPUTS))
         if unknown:
             raise ValueError(f"it has the input {unknown[0]}, but only "
                              f"{', '.join(_INPUTS)} are supported")
         for name in ("input_ids", "attention_mask"):
-            if self.exchanges and name not in ranks:
+            if name not in ranks:
                 raise ValueError(f"it has no input {name}")
 
     def _given(self, batch: _Arrays) -> dict[str, np.ndarray]:
         """Returns the graph's inputs for a batch."""
-        if not self.exchanges:
-            return {name: batch[name] for name in self._ranks}
         if "token_type_ids" not in self._ranks and batch["segment_ids"].any():
             raise InputError(f"{self.path} has no input token_type_ids, and cannot "
                              "compute pairs of texts; export the model with it.")

@@ -298,10 +298,7 @@ def load(path: str, config: formats.Config = None, head: str = "",
 def _threshold(folder: str) -> float:
     """Returns the null odds above which questions are left unanswered, as found by the
     evaluation; 0 if there was none."""
-    # Folders of version 0.1.0 have it in the results of the evaluation only.
-    for name in (NULL_THRESHOLD_FILE, "eval_results.json"):
-        path = os.path.join(folder, name)
-        if files.exists(path):
-            value = text_files.read_object(path).get(NULL_THRESHOLD)
-            return float(value) if isinstance(value, (int, float)) else 0.0
-    return 0.0
+    path = os.path.join(folder, NULL_THRESHOLD_FILE)
+    value = text_files.read_object(path).get(
+        NULL_THRESHOLD) if files.exists(path) else None
+    return float(value) if isinstance(value, (int, float)) else 0.0

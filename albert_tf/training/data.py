@@ -155,14 +155,14 @@ class PretrainingData(NamedTuple):
             "number of sequences": min(
                 total, max_eval_steps * eval_batch_size or total)} if infos else {}
 
-    def streams(self, options: RunOptions, num_processes: int) -> Optional[int]:
+    def streams(self, options: RunOptions) -> int:
         """Returns the number of streams into which the training records are split (see
         run_folder.streams)."""
         from albert_tf.training import run_folder
 
         return run_folder.streams(
             options.output_dir, sum(info.num_records for info in self.train),
-            options.train_batch_size, num_processes)
+            options.train_batch_size)
 
     def batches(self, options: RunOptions, masking: Optional[MaskingOptions],
                 config: AlbertConfig, streams: Optional[int], seed: int,

@@ -89,7 +89,7 @@ class RunOptions:
         flat = dataclasses.asdict(self)
         step = flat.pop("step")
         del flat["resume_from"]  # It concerns one start only.
-        # Folders of earlier versions do not have these entries.
+        # Written only if they differ from the original implementation.
         for name in ("dtype", "replica_gradients"):
             if step[name] == getattr(StepOptions, name):
                 del step[name]

@@ -47,7 +47,7 @@ _NO_EFFECT = frozenset((
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
     "allow_partial_init", "from_scratch", "early_stopping", "recompute", "metric",
     "gradient_accumulation_steps"))
-# The digests of the training data; folders of version 0.1.0 have none.
+# The digests of the training data.
 TRAIN_DATA = "train_data"
 _STEP = "step/.ATTRIBUTES/VARIABLE_VALUE"
 _SHOWN_LENGTH = 100  # maximum number of characters of a value in a message
@@ -129,7 +129,7 @@ def check_best(output_dir: str) -> None:
 
 def kept_set(output_dir: str) -> dict[str, Any]:
     """Returns the set by which a folder's best checkpoint is chosen, as `keep_set`
-    wrote it; empty for a new folder, or one of version 0.1.0."""
+    wrote it; empty for a new folder."""
     path = os.path.join(output_dir, SET_FILE)
     if not files.exists(path):
         return {}
@@ -302,8 +302,7 @@ def changed_options(
     if new.get("replica_gradients") != "sum":
         no_effect |= {"num_replicas"}
     return {name: (old.get(name), new.get(name)) for name in {**old, **new}
-            if name not in no_effect and old.get(name) != new.get(name)
-            and (name != TRAIN_DATA or name in old)}
+            if name not in no_effect and old.get(name) != new.get(name)}
 
 
 def kept_options(output_dir: str) -> dict[str, Any]:
@@ -314,24 +313,13 @@ def kept_options(output_dir: str) -> dict[str, Any]:
         ) if files.exists(path) else {}
 
 
-def streams(output_dir: str, num_records: int, batch_size: int,
-            num_processes: int) -> Optional[int]:
+def streams(output_dir: str, num_records: int, batch_size: int) -> int:
     """Returns the number of streams into which the training records are split: the same
-    as in the folder's run so far, if it has started.
-
-    None stands for a run of an earlier version in one process, whose options have no
-    such entry and which had one stream. If it had several processes, each had its own
-    order, which cannot be continued; the change is logged like that of any option.
-    """
-    default = num_streams(num_records, batch_size)
-    options = holds_checkpoint(output_dir) and kept_options(output_dir)
-    if not options:
-        return default
-    if "streams" not in options and num_processes == 1:
-        return None
-    count = options.get("streams")
+    as in the folder's run so far, if it has started."""
+    count = kept_options(output_dir).get("streams") if (
+        holds_checkpoint(output_dir)) else None
     fits = type(count) is int and count > 0 and batch_size % count == 0
-    return count if fits else default
+    return count if fits else num_streams(num_records, batch_size)
 
 
 def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:

@@ -1,6 +1,5 @@
 """The names that a run owns: which files it may replace, and in whose folder."""
 
-import json
 import os
 
 import pytest
@@ -50,19 +49,6 @@ def test_other_names_are_no_hindrance_and_the_folder_is_marked(task, name, tmp_p
     # From now on these names are the run's.
     write(tmp_path, "options.json")
     run_files.claim_run_folder(str(tmp_path), task)
-
-
-@pytest.mark.parametrize("name, content", [
-    ("options.json", {"num_train_steps": 3, "train_batch_size": 8, "learning_rate": 1}),
-    ("task.json", {"flags": {}, "vocabulary": {"file": "spm.model"}}),
-    ("seeds.json", {"metric": "f1", "runs": []}),
-    ("eval_results.json", {"step": 0, "accuracy": 0.5})])
-def test_a_folder_of_an_earlier_version_is_a_runs(name, content, tmp_path):
-    write(tmp_path, name, json.dumps(content))
-    for other in ("metrics.jsonl", "curves.png", "predictions.tsv"):
-        write(tmp_path, other)
-    run_files.claim_run_folder(str(tmp_path), "classification")
-    assert (tmp_path / run_files.RUN_FILE).exists()
 
 
 def test_a_file_in_place_of_a_folder_of_the_run(tmp_path):

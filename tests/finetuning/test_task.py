@@ -215,15 +215,6 @@ def test_other_training_data_in_a_finished_folder_are_warned_of(whole, caplog):
     Other(whole.folder).run("train", "eval")
     assert line in caplog.text and "nothing to train" in caplog.text
     assert "were on a different set (dev data changed)" in caplog.text
-    # A folder of version 0.1.0 does not know.
-    options = options_of(whole)
-    del options["train_data"]
-    (whole.folder / "options.json").write_text(json.dumps(options))
-    caplog.clear()
-    Other(whole.folder).run("train")
-    assert "data" not in "".join(record.getMessage() for record in caplog.records
-                                 if record.levelname == "WARNING"
-                                 and "made up" not in record.getMessage())
 
 
 @pytest.mark.parametrize("wanted", ["train", "eval"])

@@ -103,16 +103,6 @@ def test_a_run_killed_in_its_first_moments_is_no_hindrance(name, tmp_path):
     assert not _claim(str(tmp_path), {})
 
 
-def test_an_unfinished_run_of_an_earlier_version_is_resumed(tmp_path):
-    folder = WorkFolder(str(tmp_path))
-    _write(tmp_path, {
-        "settings.json": '{"settings": {"version": 1}, "inputs": []}', "lock": ""})
-    _finish(folder)
-    with folder.used({"version": 1}, []):
-        assert folder.finished("part-1")
-    assert not tmp_path.exists()
-
-
 @pytest.mark.parametrize("settings, size, damaged", [
     ({"ngram": 2}, 10, True), ({"ngram": 3}, 11, False)],
     ids=["unknown settings", "other text"])

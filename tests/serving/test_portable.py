@@ -22,7 +22,6 @@ from albert_tf.checkpoints import onnx_folder
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights, portable, pretrained
 from tests.commands import run_commands
 from tests.helpers import FIXTURES
@@ -318,31 +317,6 @@ def test_vectors_of_sentence_transformers(tmp_path):
                                atol=1e-5)
     with pytest.raises(InputError, match="embed cannot average the answers of windows"):
         asked.predict(texts, windows=True)
-
-
-@pytest.mark.long
-@needs_onnx
-def test_earlier_exports_are_read(model, exported, tmp_path):
-    """A folder with our own names, and the graph of Answering.outputs."""
-    import tf2onnx
-
-    folder = tmp_path / "earlier"
-    shutil.copytree(exported("spans2", "answer", "tflite"), folder)
-    (folder / "model.tflite").unlink()
-    head = type(shared := model("spans2").head("answer"))(model("spans2"), shared.head)
-    head.computation = Computation(constants=portable._constants(head.bert))
-    graph, _ = tf2onnx.convert.from_function(
-        head.function, head.function.input_signature, opset=18)
-    (folder / "model.onnx").write_bytes(onnx_weights.stored_as(
-        graph, "float32").SerializeToString())
-    settings = json.loads((folder / "portable.json").read_text())
-    (folder / "portable.json").write_text(json.dumps({**settings, "format": "onnx"}))
-    inputs = ASKED["spans2", "answer"]
-    for path in (folder, folder / "model.onnx"):
-        for one, other in zip(albert_tf.load(path).predict(inputs),
-                              model("spans2").predict(inputs)):
-            np.testing.assert_allclose(numbers(one)[0], numbers(other)[0], atol=1e-5)
-            assert numbers(one)[1] == numbers(other)[1]
 
 
 @needs_onnx

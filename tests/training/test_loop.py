@@ -243,16 +243,6 @@ def test_a_finished_run_keeps_the_best_of_its_own_set(copy, data, caplog):
     assert before == {path.name: path.read_bytes() for path in copy.glob("*.json")}
 
 
-def test_a_folder_of_0_1_0_continues_its_best(copy, data, caplog):
-    go_back_to(copy, 6)
-    (copy / "evaluation_set.json").unlink()
-    (copy / "best_metric.json").write_text("2.0")
-    make_run(copy, data).train()
-    assert "different set" not in caplog.text
-    assert (copy / "best_metric.json").read_text() == "2.0"
-    assert (copy / "evaluation_set.json").exists()
-
-
 @pytest.mark.parametrize("batch_size", [5, 16])
 def test_evaluation_alone_gives_the_numbers_of_training(batch_size, copy, data):
     """Over all 13 records, whatever the batch size; it writes them."""
@@ -512,22 +502,21 @@ def test_changed_options_are_named(copy, data, caplog):
     assert json.loads((copy / "options.json").read_text())["train_batch_size"] == 8
 
 
-@pytest.mark.parametrize("kept, processes, expected", [
-    (None, 1, 16), (None, 2, 16),  # a new run
-    ({"streams": 4}, 1, 4), ({"streams": 4}, 2, 4), ({"streams": 32}, 1, 32),
-    ({"seed": 1}, 1, None), ({"seed": 1}, 2, 16),  # of an earlier version
-    *(({"streams": value}, 1, 16) for value in (3, 0, -4, "4", True, 2.0))])
-def test_streams_of_a_run_stay_as_they_were(tmp_path, kept, processes, expected):
+@pytest.mark.parametrize("kept, expected", [
+    (None, 16),  # a new run
+    ({"streams": 4}, 4), ({"streams": 32}, 32),
+    *(({"streams": value}, 16) for value in (3, 0, -4, "4", True, 2.0))])
+def test_streams_of_a_run_stay_as_they_were(tmp_path, kept, expected):
     # Options alone, without a checkpoint, are those of a run that never saved.
     old = {"streams": 8} if kept is None else kept
     (tmp_path / "options.json").write_text(json.dumps(old))
     if kept is not None:
         (tmp_path / "model.ckpt-best.index").touch()
-    found = run_folder.streams(str(tmp_path), 10**6, 32, processes)
+    found = run_folder.streams(str(tmp_path), 10**6, 32)
     assert found == expected
     if kept is not None:
         changes = run_folder.changed_options(
-            str(tmp_path), {**old, **({"streams": found} if found else {})})
+            str(tmp_path), {**old, "streams": found})
         assert changes == ({} if kept.get("streams") == expected else {
             "streams": (kept.get("streams"), expected)})
 
