@@ -49,6 +49,14 @@ def test_what_memory_has_not_got_is_refused(tmp_path, tokenizer, monkeypatch):
         release.create(options_of(tmp_path), tokenizer)
 
 
+def test_a_table_is_not_text(tmp_path, tokenizer):
+    options = options_of(tmp_path)
+    table = str(tmp_path / "x.parquet")
+    shutil.copy(options.input_files[0], table)
+    with pytest.raises(InputError, match="--input_file: .*x.parquet .*prepare_corpus.py"):
+        checks.check(dataclasses.replace(options, input_files=(table,)), tokenizer)
+
+
 def test_lines_longer_than_a_sequence_are_reported(tmp_path, tokenizer, caplog):
     """Before the work from a sample, and at the end from all instances."""
     options = options_of(tmp_path)
