@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+import types
 import zlib
 
 import aiohttp
@@ -500,3 +501,15 @@ def test_the_command_stops_cleanly_under_load(folder, model):
     rest = process.stdout.read()
     assert "Stopped." in rest and "Traceback" not in rest, rest
     assert statuses.count(200) >= 59
+
+
+def test_a_batch_is_as_large_as_it_may_be():
+    batcher = http.Batcher(None, batch_size=4, queue_size=9)
+    batcher._waiting = [
+        (types.SimpleNamespace(by="task", length=size, sequences=[None] * size),
+         types.SimpleNamespace(done=lambda: False)) for size in (1, 3, 1, 1)]
+    assert [request.length for request, _ in batcher._next()] == [1, 1, 1]
+    batcher._waiting = [
+        (types.SimpleNamespace(by="task", length=2, sequences=[None] * 2),
+         types.SimpleNamespace(done=lambda: False)) for _ in range(3)]
+    assert len(batcher._next()) == 2 and batcher.waiting == 2
