@@ -94,7 +94,7 @@ def _data(tmp_path_factory):
         (folder / copy).mkdir()
         for name in ("task.json", "albert_config.json", "vocab.txt", "checkpoint",
                      "model.ckpt-best.index", "model.ckpt-best.data-00000-of-00001",
-                     *["null_threshold.json"] * (copy == "v2 other")):
+                     "albert_tf-run.json", *["null_threshold.json"] * (copy == "v2 other")):
             (folder / copy / name).symlink_to(folder / version / name)
     return folder
 
