@@ -72,6 +72,9 @@ flags.DEFINE_string(
     "probability, or a list in the order of --labels, as predict.py writes them; or, "
     "separated by commas, a column for each label, whose title is the label or "
     "'probability of' and the label. Rows without probabilities need a label.")
+flags.DEFINE(checks.Number(lower_bound=0.01, upper_bound=100), "temperature", 1.0,
+             "With --probability_column: the probabilities, as scores, and the model's "
+             "scores are divided by it in the loss.")
 flags.DEFINE_bool("test_labels", True, "Custom task: check the labels of --test_file "
                   "and repeat them in the predictions; --notest_labels: its label "
                   "column is not read.")
@@ -100,8 +103,8 @@ flags.DEFINE_string("delimiter", None, "Custom task: column separator; default: 
 
 _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
                 "text_b_column", "id_column", "label_column", "probability_column",
-                "test_labels", "header", "regression", "multi_label", "label_separator",
-                "label_threshold", "delimiter")
+                "temperature", "test_labels", "header", "regression", "multi_label",
+                "label_separator", "label_threshold", "delimiter")
 
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
@@ -165,6 +168,8 @@ def _check_flags() -> None:
                               f"without {_FLAG_OF_SPLIT[split]}")
         checks.say_unused("test_labels", FLAGS.do_predict, "without --do_predict")
         checks.check_needs("probability_column", FLAGS.train_file, "--train_file")
+        checks.check_needs("temperature", FLAGS.probability_column,
+                           "--probability_column")
 
 
 def _with_order(task: classification.ClassificationTask
@@ -248,7 +253,7 @@ def main(argv):
             "text_column", "text_b_column", "label_column", "header", "delimiter",
             *["label_separator"] * FLAGS.multi_label,
             *["probability_column"] * task.soft),
-        label_threshold=FLAGS.label_threshold)
+        label_threshold=FLAGS.label_threshold, temperature=FLAGS.temperature)
     task = dataclasses.replace(finetuning_flags.chosen(task), class_weights=(
         weights.parse(FLAGS.class_weights or ()) or ""))
     _check_problem(task.problem_type)
@@ -266,7 +271,8 @@ def main(argv):
         data=dict.fromkeys(_USE_OF_SPLIT, FLAGS.data_dir),
         options={**finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "dropout_prob", "num_length_buckets", *["probability_column"] * task.soft),
+            "dropout_prob", "num_length_buckets",
+            *["probability_column", "temperature"] * task.soft),
             **({"class_weights": task.class_weights} if task.class_weights else {})})
     fine_tune(task, settings, functools.partial(_export, task, settings))
 

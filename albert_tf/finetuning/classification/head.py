@@ -55,16 +55,19 @@ class Classification(Head):
     def output_names(self, labels):
         return labels or [str(i) for i in range(self.width)] * (self.width > 1)
 
-    def objective(self, weights: Sequence[float] = ()):
+    def objective(self, weights: Sequence[float] = (), temperature: float = 1.0):
         """Returns the objective, which needs the feature `label_ids`: the number of the
         label, int [B, 1], or float [B, K]: 1 for each label of the text and 0 for the
         others, the probabilities of the labels, or the numbers of a regression.
-        `weights` [K] are those of the labels in the loss (classification.weights)."""
+        `weights` [K] are those of the labels in the loss (classification.weights),
+        `temperature` is that of the loss of probabilities."""
         from albert_tf.finetuning import objectives
 
-        kind = {REGRESSION: objectives.numbers, ONE_LABEL: objectives.one_label,
-                SEVERAL_LABELS: objectives.several_labels}[self.problem]
-        return kind(self.predictions, *[weights] * (len(weights) > 0))
+        if self.problem == REGRESSION:
+            return objectives.numbers(self.predictions)
+        kind = (objectives.several_labels if self.problem == SEVERAL_LABELS
+                else objectives.one_label)
+        return kind(self.predictions, weights, temperature)
 
     def answering(self):
         return Classes

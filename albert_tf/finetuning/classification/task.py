@@ -83,6 +83,7 @@ class ClassificationTask(FineTuningTask):
       pairs: whether an example is two texts.
       reading: the settings of reading the files, on which the features depend.
       soft: whether training examples may have probabilities of the labels.
+      temperature: the temperature of the loss of probabilities.
       class_weights: the weights of the labels in the training loss (see weights): "" for
         equal ones, "balanced", or label → weight.
     """
@@ -101,6 +102,7 @@ class ClassificationTask(FineTuningTask):
     column_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     soft: bool = False
+    temperature: float = 1.0
     multi_label: bool = False
     label_threshold: float = LABEL_THRESHOLD
     separator: str = ","
@@ -231,7 +233,7 @@ class ClassificationTask(FineTuningTask):
             logging.info("Weights of the labels in the training loss: %s.", ", ".join(
                 f"{label_names.shown(label)} {weight:.4g}"
                 for label, weight in zip(self.labels, weights)))
-        return head.objective(weights)
+        return head.objective(weights, self.temperature)
 
     def _weights(self, data: ExampleSet) -> Sequence[float]:
         """Returns the weights of the labels in the loss; () for equal ones."""

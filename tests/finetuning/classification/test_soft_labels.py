@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import special
 
 import albert_tf
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
@@ -96,10 +97,10 @@ def test_the_order_of_a_list_must_be_given(tmp_path):
         task_of(tmp_path / "x.jsonl", **COLUMNS)
 
 
-def loss_of(head, label_ids):
+def loss_of(head, label_ids, **options):
     """The losses [B], and the gradient of the batch's loss by the logits."""
     features = {"input_ids": tf.ones([2, 4], tf.int32), "label_ids": tf.constant(label_ids)}
-    objective = head.objective()
+    objective = head.objective(**options)
     with tf.GradientTape() as tape:
         tape.watch(LOGITS)
         losses = objective.losses({"logits": LOGITS}, features, {"examples": 2.0})
@@ -120,6 +121,22 @@ def test_the_losses_by_hand():
     for mine, theirs in zip(hard, loss_of(
             Classification(3), [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_the_losses_at_a_temperature():
+    scores, labels = np.float32([[1, -2, 0.5], [3, 0, 1]]), np.float32([[0, 0, 1], [0, 1, 0]])
+    one, several = Classification(3), Classification(3, problem_type=SEVERAL_LABELS)
+    target, own = (special.softmax(x / 2, axis=-1) for x in (scores, LOGITS.numpy()))
+    found = loss_of(one, special.softmax(scores, axis=-1), temperature=2.0)[0]
+    np.testing.assert_allclose(found, -4 * (target * np.log(own)).sum(-1), rtol=1e-5)
+    target, own = (special.expit(x / 2) for x in (scores, LOGITS.numpy()))
+    found = loss_of(several, special.expit(scores), temperature=2.0)[0]
+    np.testing.assert_allclose(found, -4 * (
+        target * np.log(own) + (1 - target) * np.log(1 - own)).mean(-1), rtol=1e-5)
+    for head in one, several:
+        for mine, theirs in zip(loss_of(head, labels, temperature=2.0),
+                                loss_of(head, labels)):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
 @pytest.fixture(scope="module", name="model")
