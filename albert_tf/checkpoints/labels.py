@@ -17,6 +17,10 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import some
 from albert_tf.errors import InputError
 
+# The file of the labels in an export, one on each line, and the advice for a label that
+# it cannot hold.
+LABELS_FILE = "labels.txt"
+RENAME = "rename it in the config.json or task.json of the model"
 # The names that Hugging Face gives to unnamed classes.
 _UNNAMED = re.compile(r"LABEL_\d+")
 # Characters of class Cf that tell labels apart: joiners between letters, which scripts

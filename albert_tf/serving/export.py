@@ -20,7 +20,7 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.labels import check_lines
+from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError, reason_of
@@ -29,9 +29,10 @@ from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
 from albert_tf.jobs.progress import duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import INPUTS, Head
-from albert_tf.serving.saved_model import (
-    IDS_SIGNATURE, LABELS_FILE, RENAME, SIGNATURE, TOKENIZE_SIGNATURE)
 
+SIGNATURE = "serving_default"
+# Signatures of an export that takes text: one takes ids, one converts text to ids.
+IDS_SIGNATURE, TOKENIZE_SIGNATURE = "ids", "tokenize"
 THRESHOLD_FILE = "null_score_diff_threshold.txt"
 Outputs = Mapping[str, tf.Tensor]
 

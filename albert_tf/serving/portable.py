@@ -31,7 +31,7 @@ from albert_tf.checkpoints import (
     huggingface, onnx_folder, sentence_transformers, tokenizer_files)
 from albert_tf.checkpoints.checkpoint import (
     Checkpoint, Report, Vocabulary, check_problem, head_of)
-from albert_tf.checkpoints.labels import check_lines
+from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.checkpoints.vocabulary import VOCABULARY_FILE, check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError, reason_of
@@ -41,7 +41,6 @@ from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights
-from albert_tf.serving.saved_model import LABELS_FILE, RENAME
 
 
 class Form(NamedTuple):
