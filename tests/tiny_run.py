@@ -9,6 +9,7 @@ import signal
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.checkpoints.restore import export_tf1, write_config
 from albert_tf.config import AlbertConfig
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
@@ -45,6 +46,15 @@ def config(**changes) -> AlbertConfig:
         vocab_size=VOCAB_SIZE, embedding_size=4, hidden_size=8, num_hidden_layers=2,
         num_attention_heads=2, intermediate_size=12, max_position_embeddings=LENGTH)
     return AlbertConfig(**{**values, **changes})
+
+
+def write_pretrained(folder, pieces) -> str:
+    """Writes a pretrained model with one layer and a WordPiece vocabulary."""
+    shape = config(num_hidden_layers=1, max_position_embeddings=16)
+    write_config(str(folder), shape)
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    export_tf1(models.AlbertForPreTraining(shape), str(folder / "model.ckpt-best"))
+    return str(folder)
 
 
 def example(random: np.random.Generator, masked: int | None = None) -> dict:

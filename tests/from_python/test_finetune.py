@@ -10,7 +10,7 @@ from absl import logging
 import albert_tf
 from albert_tf.errors import InputError
 from albert_tf.from_python.rows import Columns, Rows
-from tests import models, tiny_run
+from tests import tiny_run
 from tests.commands import run_commands
 from tests.helpers import ROOT
 
@@ -26,14 +26,7 @@ SMALL = dict(num_train_epochs=2, train_batch_size=8, learning_rate=0.01)
 
 @pytest.fixture(scope="module", name="model")
 def _model(tmp_path_factory):
-    """A tiny pretrained model with its vocabulary."""
-    folder = tmp_path_factory.mktemp("model")
-    config = tiny_run.config(num_hidden_layers=1, max_position_embeddings=16)
-    (folder / "albert_config.json").write_text(config.to_json())
-    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    albert_tf.checkpoints.export_tf1(
-        models.AlbertForPreTraining(config), str(folder / "model.ckpt-best"))
-    return str(folder)
+    return tiny_run.write_pretrained(tmp_path_factory.mktemp("model"), PIECES)
 
 
 # ---- rows ------------------------------------------------------------------

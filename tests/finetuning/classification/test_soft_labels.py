@@ -12,7 +12,7 @@ from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import custom
 from albert_tf.finetuning.classification.head import Classification
-from tests import models, row_tables, tiny_run
+from tests import row_tables, tiny_run
 from tests.commands import run_commands
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad",
@@ -141,13 +141,7 @@ def test_the_losses_at_a_temperature():
 
 @pytest.fixture(scope="module", name="model")
 def _model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    config = tiny_run.config(num_hidden_layers=1, max_position_embeddings=16)
-    (folder / "albert_config.json").write_text(config.to_json())
-    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    albert_tf.checkpoints.export_tf1(
-        models.AlbertForPreTraining(config), str(folder / "model.ckpt-best"))
-    return str(folder)
+    return tiny_run.write_pretrained(tmp_path_factory.mktemp("model"), PIECES)
 
 
 @pytest.mark.long
