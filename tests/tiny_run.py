@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints.restore import export_tf1, write_config
+from albert_tf.checkpoints.restore import export_tf1, load_tf1_tensors, write_config
 from albert_tf.config import AlbertConfig
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
@@ -53,7 +53,10 @@ def write_pretrained(folder, pieces) -> str:
     shape = config(num_hidden_layers=1, max_position_embeddings=16)
     write_config(str(folder), shape)
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    export_tf1(models.AlbertForPreTraining(shape), str(folder / "model.ckpt-best"))
+    model = models.AlbertForPreTraining(shape)
+    # The same in each process: some weights would magnify rounding more than others do.
+    load_tf1_tensors(model, weights_of(model))
+    export_tf1(model, str(folder / "model.ckpt-best"))
     return str(folder)
 
 
