@@ -39,9 +39,16 @@ benchmark_flags.define_output_flag()
 # The original TF1 code on this kind of machine: 1.5 MB of the same text, equal settings.
 RELEASE_INSTANCES_PER_CPU_SECOND = 123
 # Runs a command; prints the CPU seconds of all its processes and the most memory of one.
+# Workers may end after the script, so they become this process's children, which it awaits.
 _COUNTED = """
-import resource, subprocess, sys
+import ctypes, os, resource, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
 status = subprocess.call(sys.argv[1:])
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    pass
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(used.ru_utime + used.ru_stime, used.ru_maxrss)
 sys.exit(status)
