@@ -316,8 +316,9 @@ def main(argv):
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     if FLAGS.one_dtype:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps([measure(config, task, FLAGS.one_dtype, folder)
-                              for task in FLAGS.tasks]))
+            print(json.dumps([
+                measure(config, task, FLAGS.one_dtype, tempfile.mkdtemp(dir=folder))
+                for task in FLAGS.tasks]))
         return
     results = []
     for dtype in FLAGS.dtypes:
