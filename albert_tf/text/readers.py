@@ -159,21 +159,25 @@ def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
             raise InputError(
                 f"{where}: the object has no field '{field}' (its fields: "
                 f"{', '.join(map(repr, value)) or 'none'}); {otherwise}.")
-        text = value[field]
-        if not isinstance(text, str):
-            raise InputError(
-                f"{where}: the field '{field}' holds {json.dumps(text)[:40]}, not "
-                f"a text; {otherwise}.")
-        yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
+        yield _document(where, field, value[field], layout, otherwise)
 
 
 def _parquet(path: str, layout: Layout, on_bytes: Callable[[int], None]
              ) -> Iterator[Document]:
     """Yields each row as a document."""
-    for number, text in row_files.read_texts(
-            path, layout.json_field, "--json_field", on_bytes):
-        yield Document(f"{path}, row {number}",
-                       paragraphs_of(text.split("\n"), layout.line_breaks))
+    field, otherwise = layout.json_field, "choose one with --json_field"
+    for number, row in row_files.read_rows(path, [field], (), on_bytes, otherwise):
+        yield _document(f"{path}, row {number}", field, row[field], layout, otherwise)
+
+
+def _document(where: str, field: str, text: Any, layout: Layout,
+              otherwise: str) -> Document:
+    """Returns the document in a field; raises InputError if it is not a text."""
+    if not isinstance(text, str):
+        raise InputError(
+            f"{where}: the field '{field}' holds {json.dumps(text, default=repr)[:40]}, "
+            f"not a text; {otherwise}.")
+    return Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
 
 
 def _objects(lines: Iterator[Line]) -> Iterable[Line]:
