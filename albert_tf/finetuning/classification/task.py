@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import os
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 from absl import logging
@@ -312,7 +312,7 @@ class ClassificationTask(FineTuningTask):
         """Returns the metrics and, for classes, the precision, recall and F1 of each,
         and what is confused, as text; if a text has any number of them, also the
         threshold that would have given the highest micro F1."""
-        from sklearn.metrics import classification_report
+        from sklearn.metrics import classification_report, confusion_matrix
 
         predictions, labels = self.decisions(outputs), self.label_ids(examples)
         scores = self.metrics_of(predictions, labels)
@@ -326,7 +326,9 @@ class ClassificationTask(FineTuningTask):
                       f"has the highest micro_f1 on this set, {best[1]:.4f} "
                       "(--label_threshold)."]
         if not self.is_regression:
-            listed, matrix = self._listed(predictions, labels)
+            # As in macro_f1, a class that occurs nowhere has no F1 to average.
+            listed = (range(len(self.labels)) if self.multi_label
+                      else np.union1d(labels, predictions).tolist())
             single = self.multi_label and len(self.labels) == 1
             if single:  # Given or not: scikit-learn takes this for two classes.
                 labels, predictions = labels[:, 0], predictions[:, 0]
@@ -338,39 +340,22 @@ class ClassificationTask(FineTuningTask):
             if absent:
                 lines += ["", "Neither in the data nor predicted: "
                           f"{', '.join(absent)}."]
-            if matrix is not None:
-                lines += ["", reporting.matrix_text(
-                    matrix, [self.labels[i] for i in listed])]
+            if not self.multi_label:
+                lines[-1] += reporting.matrix_text(
+                    confusion_matrix(labels, predictions, labels=listed),
+                    [self.labels[i] for i in listed])
         return "\n".join(lines) + "\n"
-
-    def _listed(self, predictions: np.ndarray, labels: np.ndarray
-                ) -> tuple[list[int], Optional[np.ndarray]]:
-        """Returns the classes of a report, and their matrix of confusions if a text has
-        one label."""
-        if self.multi_label:
-            return list(range(len(self.labels))), None
-        # As in macro_f1, a class that occurs nowhere has no F1 to average.
-        listed = np.union1d(labels, predictions)
-        matrix = reporting.confusions(labels, predictions, len(self.labels))
-        return listed.tolist(), matrix[np.ix_(listed, listed)]
 
     def draw_report(self, path: str, examples: Sequence[Example], outputs: Outputs
                     ) -> None:
-        """Draws precision, recall and F1 of each label, and what is confused, as PNG."""
-        from sklearn.metrics import precision_recall_fscore_support
+        """Draws what is confused, as PNG, if a text has one label."""
+        from sklearn.metrics import confusion_matrix
 
         predictions, labels = self.decisions(outputs), self.label_ids(examples)
-        listed, matrix = self._listed(predictions, labels)
-        if self.multi_label:  # Given or not: one label would be two classes.
-            scores = np.transpose([precision_recall_fscore_support(
-                *columns, labels=[1], zero_division=0.0) for columns in zip(
-                    labels.T, predictions.T)], (1, 0, 2))[:, :, 0]
-        else:
-            scores = np.array(precision_recall_fscore_support(
-                labels, predictions, labels=listed, zero_division=0.0))
-        reporting.draw(
-            path, f"{self.name}: {len(labels)} examples",
-            [self.labels[i] for i in listed], scores[:3], scores[3].astype(int), matrix)
+        listed = np.union1d(labels, predictions)
+        reporting.draw(path, f"{self.name}: {len(labels)} examples",
+                       confusion_matrix(labels, predictions, labels=listed),
+                       [self.labels[i] for i in listed])
 
     # --- files of predictions
 
@@ -389,7 +374,7 @@ class ClassificationTask(FineTuningTask):
                 all_probabilities=settings.all_probabilities)
             report = self.report(examples, outputs)
             paths += write_files(folder, {"eval_report.txt": report})
-            if not self.is_regression:
+            if self.problem_type == ONE_LABEL:
                 paths.append(os.path.join(folder, "eval_report.png"))
                 self.draw_report(paths[-1], examples, outputs)
             for line in report.splitlines():

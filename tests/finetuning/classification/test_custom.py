@@ -281,26 +281,19 @@ def test_the_best_checkpoint_is_chosen_by_any_metric_of_the_task(tmp_path):
             task.chosen_by(wrong)
 
 
-def test_confusions_are_counted_and_drawn(tmp_path):
+def test_confusions_are_shown_and_drawn(tmp_path):
     names = ["no", "$yes$", "a label whose name is too long to show"]
-    matrix = report.confusions(np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 2, 1]), 3)
-    np.testing.assert_array_equal(matrix, [[1, 1, 0], [0, 1, 0], [0, 1, 1]])
-    assert report.matrix_text(matrix, names).splitlines()[2:] == [
+    matrix = np.array([[1, 1, 0], [0, 1, 0], [0, 1, 1]])
+    assert report.matrix_text(matrix, names).splitlines()[4:] == [
         "                          no  $yes$  a label whose name is t…",
         "                      no   1      1                         0",
         "                   $yes$   0      1                         0",
         "a label whose name is t…   0      1                         1"]
-    many = np.diag(np.full(70, 5))
-    many[3, 7], many[8, 2] = 2, 4
-    lines = report.matrix_text(many, [f"n{i}" for i in range(70)]).splitlines()
-    assert [line.split() for line in lines[2:]] == [
-        ["4", "n8", "as", "n2"], ["2", "n3", "as", "n7"]]
-    for number, (labels, given) in enumerate((
-            (names, matrix), ([f"n{i}" for i in range(70)], many), (names, None))):
+    many = np.diag(np.full(200, 5))
+    assert report.matrix_text(many, ["n"] * 200) == ""
+    for number, (labels, given) in enumerate(((names, matrix), (["n"] * 200, many))):
         path = tmp_path / f"{number}.png"
-        count = len(labels)
-        report.draw(str(path), "title", labels, np.full([3, count], 0.5),
-                    np.arange(count), given)
+        report.draw(str(path), "title", given, labels)
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
