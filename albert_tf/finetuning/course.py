@@ -27,7 +27,6 @@ from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.tokenization import (
     cleaning, sentencepiece_tokenizer, sequences, tokenizer, wordpiece_tokenizer)
-from albert_tf.training.callbacks import checked_callbacks
 from albert_tf.training.memory import Sequences
 
 # Modules that the features of every task depend on.
@@ -49,7 +48,6 @@ def fine_tune(task: FineTuningTask, settings: Settings,
       DivergenceError: if the training diverges.
     """
     # 1. Check that the folder fits the task.
-    checked_callbacks(settings.callbacks)
     folder = settings.run.output_dir
     check_run_folder(folder, _name_of(task))
     model_folder.check_use(folder, settings.kept, settings.do_train)

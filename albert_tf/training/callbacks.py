@@ -8,6 +8,7 @@
 TensorBoard's files are written by such a function, too. hooks.Callbacks calls them.
 """
 
+import contextlib
 import inspect
 import os
 from typing import Any, Callable, Iterable, NamedTuple, Optional
@@ -41,21 +42,16 @@ Callback = Callable[[Event], Any]
 
 
 def checked_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
-    """Returns callbacks as a tuple. Raises InputError if they are not a list, or if one
-    cannot be called with an event."""
-    if callable(callbacks) or isinstance(callbacks, str):
-        raise InputError("callbacks must be a list of functions; write "
-                         f"callbacks=[{name_of(callbacks)}].")
-    functions = tuple(callbacks)
-    for i, function in enumerate(functions):
-        try:
-            inspect.signature(function).bind(None)
-        except ValueError:  # Some functions of C have no signature.
-            pass
-        except TypeError as error:
-            raise InputError(
-                f"callbacks[{i}], {name_of(function)}, cannot be called with an event "
-                f"({error}); give a function of one argument.") from error
+    """Returns callbacks as a tuple. Raises InputError unless they are a list of
+    functions of one argument: the first event may come after an hour."""
+    try:
+        functions = tuple(callbacks)
+        for function in functions:
+            with contextlib.suppress(ValueError):  # Some functions of C: no signature.
+                inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise InputError("callbacks must be a list of functions of one argument "
+                         f"({error}).") from error
     return functions
 
 

@@ -421,11 +421,10 @@ def test_callbacks_of_the_page(package, tmp_path, monkeypatch, capfd):
             assert part.encode() in written.read_bytes()
 
 
-@pytest.mark.parametrize("callbacks, message", [
-    (print, r"callbacks=\[print\]"), ([print, 3], r"callbacks\[1\]"),
-    ([functools.partial(print, end=""), lambda: None], r"callbacks\[1\], <lambda>")])
-def test_wrong_callbacks_are_refused_first(callbacks, message, data, tmp_path):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("callbacks", [
+    print, [print, 3], [functools.partial(print, end=""), lambda: None]])
+def test_wrong_callbacks_are_refused_first(callbacks, data, tmp_path):
+    with pytest.raises(InputError, match="callbacks must be"):
         make_run(tmp_path / "run", data, callbacks=callbacks)
     assert not (tmp_path / "run").exists()
 
