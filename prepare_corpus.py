@@ -183,17 +183,13 @@ def read(sources: dict[str, list[str]], summary: prepare.Summary,
 
 def times_of(sources: dict[str, list[str]], options: prepare.Options
              ) -> tuple[dict[str, int], dict[str, float]]:
-    """Returns the number of sentences of each source, and how often to take it, and logs
-    the shares."""
+    """Returns the number of sentences of each source, and how often to take it."""
     counted = prepare.Summary()
     with open(os.devnull, "wb") as nowhere:
         prepare.prepare(read(sources, counted, "counting"), options, nowhere,
                         nowhere if FLAGS.heldout_file else None, counted)
     amounts = {source: counted.sources[source] for source in sources}
-    times = sampling.times_of(amounts, FLAGS.sampling_exponent)
-    logging.info("Sources with --sampling_exponent=%g:\n%s", FLAGS.sampling_exponent,
-                 sampling.as_table(amounts, times))
-    return amounts, times
+    return amounts, sampling.times_of(amounts, FLAGS.sampling_exponent)
 
 
 def main(argv):

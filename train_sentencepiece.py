@@ -93,14 +93,11 @@ def read(sources, doing="reading"):
 
 
 def sampled(sources, exponent):
-    """Yields the lines of all sources in shares by the exponent, and logs these."""
+    """Yields the lines of all sources in shares by the exponent."""
     amounts = dict.fromkeys(sources, 0)
     for source, line in read(sources, "counting"):
         amounts[source] += bool(line.strip())
-    times = sampling.times_of(amounts, exponent)
-    logging.info("Sources with --sampling_exponent=%g:\n%s", exponent,
-                 sampling.as_table(amounts, times))
-    copies = sampling.Copies(times)
+    copies = sampling.Copies(sampling.times_of(amounts, exponent))
     for source, line in read(sources):
         if line.strip():
             yield from itertools.repeat(line, copies.of(source))

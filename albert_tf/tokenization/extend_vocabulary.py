@@ -17,7 +17,6 @@ from typing import Iterable, NamedTuple
 
 import sentencepiece
 
-from albert_tf import sampling
 from albert_tf.errors import InputError
 from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.cleaning import preprocess_batch
@@ -80,7 +79,7 @@ def extend(model_file: str, lines: Iterable[str], options: Options = Options()
             "train_sentencepiece.py.")
     strip_accents = not keeps_accents(model)
     # A sample of the lines that are not blank, in their order.
-    lines = [line for _, line in sorted(sampling.sample(
+    lines = [line for _, line in sorted(train_sentencepiece.sample(
         enumerate(filter(str.strip, lines)), options.input_sentence_size, seed=0))]
     domain = sentencepiece.SentencePieceProcessor(
         model_proto=train_sentencepiece.train(lines, train_sentencepiece.Options(

@@ -9,15 +9,15 @@ import ctypes
 import io
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
-from typing import Any, Callable, Iterable, Iterator, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, TypeVar
 
 import sentencepiece
 
-from albert_tf import sampling
 from albert_tf.errors import InputError, Interruption
 from albert_tf.tokenization.cleaning import preprocess_text
 from albert_tf.tokenization.sentencepiece_tokenizer import marked
@@ -30,6 +30,7 @@ USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
 _LONGEST_WORD, _LONGEST_LINE = 1 << 12, 1 << 14
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
 _PART = re.compile(rf"\S.{{,{_LONGEST_LINE}}}(?!\S)")
+T = TypeVar("T")
 FIRST_PIECES = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_SYMBOLS)
 
 
@@ -139,7 +140,7 @@ def serve() -> None:
     try:
         sentencepiece.SentencePieceTrainer.train(
             # The trainer's own sample would differ in each process.
-            sentence_iterator=_freed(sampling.sample(
+            sentence_iterator=_freed(sample(
                 stream, arguments["input_sentence_size"], _SEED)),
             model_writer=model, **arguments)
         sys.stdout.buffer.write(b"m" + model.getvalue())
@@ -162,6 +163,19 @@ def check(options: Options) -> None:
         raise InputError(
             f"--input_sentence_size={options.input_sentence_size} is too small; more "
             "than 100 sentences are needed.")
+
+
+def sample(items: Iterable[T], size: int, seed: int) -> list[T]:
+    """Returns all items, or a uniform random sample of `size` of them if there are more
+    (Vitter 1985, "Random sampling with a reservoir", algorithm R)."""
+    draw = random.Random(seed)
+    chosen: list[T] = []
+    for number, item in enumerate(items):
+        if number < size:
+            chosen.append(item)
+        elif (place := draw.randrange(number + 1)) < size:
+            chosen[place] = item
+    return chosen
 
 
 def _freed(lines: list[bytes]) -> Iterator[str]:

@@ -205,7 +205,7 @@ def test_script(results, small):
     assert (folder / "o/spm.vocab").read_bytes() == small.vocab
     # Shares that are equal stay so.
     folder, done = results["sampled"]
-    assert done["status"] == 0 and "50.00%" in done["log"], done["stderr"]
+    assert done["status"] == 0 and "50.00 %" in done["log"], done["stderr"]
     assert (folder / "spm.model").read_bytes() == small.model
 
 
