@@ -8,7 +8,7 @@ r"""Turns text into TFRecords for pretraining: masked tokens and sentence order.
 
 The text is UTF-8 with one sentence per line and a blank line between documents, as
 prepare_corpus.py writes it. It may be compressed (.gz, .bz2, .xz, .zst). A summary is
-written beside the first output: `summary-<name of the output>` as .json and .txt.
+written beside the first output: `summary-<name of the output>.json`.
 
 The same flags and text give the same bytes on any number of cores and on a cluster
 (--runner). If a run was stopped, run the same command again to resume it. Each process

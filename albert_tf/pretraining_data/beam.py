@@ -27,7 +27,7 @@ from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, publish, report, summary_files, summary_of)
+    CorpusCounts, publish, report, summary_of, summary_path)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
@@ -158,5 +158,5 @@ def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer
     summary = summary_of(options, tokenizer, corpus, instance_counts)
     publish({result["shards"][str(shard)]: path
              for shard, path in enumerate(options.output_files)},
-            summary_files(summary, options), job.file)
+            summary, summary_path(options.output_files[0]), job.file)
     return summary

@@ -2,7 +2,6 @@
 data, and too little disk space or memory.
 """
 
-import dataclasses
 import os
 import re
 import shutil
@@ -15,14 +14,11 @@ from albert_tf import files, row_files, text_files
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount
-from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
+from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, SHARD
-from albert_tf.pretraining_data.plans import PLAN, SlicePosition, finish, plan_chunks
+from albert_tf.pretraining_data.plans import PLAN
 from albert_tf.pretraining_data.spans import plan_spans, read_span
-from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, long_lines, summary_paths)
-from albert_tf.pretraining_data.token_store import Documents, random_starts
-from albert_tf.records.spec import pretraining_spec
+from albert_tf.pretraining_data.summary import CorpusCounts, summary_path
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # If more tokens than this share are unknown, the vocabulary does not fit the text.
@@ -38,7 +34,7 @@ def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
         _check_line_ends(path)
     files.prepare_outputs(
         {"--output_file": options.output_files,
-         "the summary of --output_file": summary_paths(options)},
+         "the summary of --output_file": [summary_path(options.output_files[0])]},
         {"--input_file": options.input_files,
          "the vocabulary": [tokenizer.vocabulary_path]})
     for folder in {os.path.dirname(path) or "." for path in options.output_files}:
@@ -133,104 +129,40 @@ def check_number(made: dict[str, Any], options: DataOptions) -> None:
 
 # ---- room on the disk and in memory ----------------------------------------
 
-# The estimate plans the instances of a small sample of the text.
-_FILES, _BLOCK_BYTES = 4, 1 << 16  # the files in the sample, and the bytes of each
-_COPIES = 8  # the most walks over each document of the sample
-_FRAME_BYTES = 16  # the length and the checksums of a record
+_BLOCK_BYTES = 1 << 16  # the bytes at the beginning of the text that are counted
 _MEMORY_OF_PIECE = 9  # bytes for a token if all documents are held as lists
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """The expected size of a data set, accurate to about 20 %."""
-
-    pieces: float
-    instances: float
-    record_bytes: float  # of all instances together
-    work_bytes: float  # of unfinished work, without the records
-    warning: str = ""  # summary.long_lines of the sample
-
-
-def estimate(options: DataOptions, encoder: PieceEncoder,
-             text_bytes: int) -> Estimate:
-    """Returns the expected size of the data set; `text_bytes` are decompressed."""
-    sample, num_bytes = _sample(options, encoder)
-    copies = min(options.dupe_factor, _COPIES)
-    made = _planned(sample, options, copies)
-    ids = sample.codes >> 1 if len(sample.codes) else np.zeros(1, encoder.dtype)
-    scale = text_bytes / max(num_bytes, 1)
-    pieces = int(sample.sentence_lengths.sum())
-    instances = made["instances"] * scale * options.dupe_factor / copies
-    return Estimate(
-        pieces * scale, instances, instances * _record_bytes(options, ids),
-        pieces * scale * ids.itemsize + instances * PLAN.itemsize,
-        long_lines(pieces, len(sample.sentence_lengths), made, options))
-
-
-def _sample(options: DataOptions, encoder: PieceEncoder) -> tuple[Documents, int]:
-    """Returns the first documents of a few files, of which the last may be cut short,
-    and the bytes of their text."""
-    codes, lengths, sizes, num_bytes = [np.zeros(0, encoder.dtype)], [], [], 0
-    step = max(1, len(options.input_files) // _FILES)
-    for path in options.input_files[::step][:_FILES]:
-        block = next(read_span(
-            [path], plan_spans([path])[0], encoder.prepare, _BLOCK_BYTES), None)
-        if block is None:
-            continue
-        bounds = sorted({0, *block.first, len(block.lines)})
-        for start, end in zip(bounds, bounds[1:]):
-            lines = block.lines[start:end]
-            num_bytes += sum(len(line.encode()) + 1 for line in lines)
-            encoded = encoder.encode(lines)
-            if len(encoded.codes):
-                codes += [encoded.codes, [encoder.separator]]
-                lengths.append(encoded.lengths[encoded.lengths > 0])
-                sizes.append(len(encoded.codes) + 1)
-    return Documents(
-        np.concatenate(codes).astype(encoder.dtype),
-        np.concatenate(lengths or [np.zeros(0, np.uint32)]),
-        sums_before(list(map(len, lengths))), sums_before(sizes),
-        np.arange(len(sizes), dtype=np.uint64)), num_bytes
-
-
-def _planned(sample: Documents, options: DataOptions, copies: int) -> dict[str, Any]:
-    """Plans the instances of `copies` walks over documents; returns their counts, as
-    InstanceCounts.as_dict does."""
-    counts = InstanceCounts(options.instances.max_seq_length)
-    position = SlicePosition(0, 0, 0, len(sample.ids))
-    for drafts in plan_chunks(sample, position, range(copies), options.instances,
-                              options.random_seed, counts):
-        lookups = drafts.lookups
-        finish(drafts, np.zeros(len(lookups)), *random_starts(
-            sample, lookups["document"], lookups["drawn"], lookups["wanted"]), counts)
-    return counts.as_dict()
-
-
-def _record_bytes(options: DataOptions, ids: np.ndarray) -> int:
-    """Returns the size in bytes of a record that is filled with these ids."""
-    masking = options.instances.masking
-    length, slots = options.instances.max_seq_length, masking.num_prediction_slots
-    masked = int(masking.num_to_predict(length)) if masking.masked_lm_prob else 0
-    spec, ones = pretraining_spec(length, slots), np.ones(length, np.int64)
-    labels = np.pad(np.resize(ids, masked), (0, slots - masked)[:2])
-    return _FRAME_BYTES + len(spec.serialize({
-        "input_ids": np.resize(ids, length), "input_mask": ones, "segment_ids": ones,
-        "token_boundary": ones, "masked_lm_positions": labels % length,
-        "masked_lm_ids": labels, "masked_lm_weights": np.zeros(slots, np.float32),
-        "next_sentence_labels": [1]}))
+def _counted(path: str, encoder: PieceEncoder, text_bytes: int) -> np.ndarray:
+    """Returns the numbers of tokens, sentences and documents in a text of this size,
+    from the beginning of a file."""
+    block = next(read_span(
+        [path], plan_spans([path])[0], encoder.prepare, _BLOCK_BYTES), None)
+    if block is None:
+        return np.zeros(3)
+    lengths = encoder.encode(block.lines).lengths
+    found = [lengths.sum(), np.count_nonzero(lengths), len(block.first) + 1]
+    return np.array(found) * text_bytes / sum(
+        len(line.encode()) + 1 for line in block.lines)
 
 
 def check_room(options: DataOptions, encoder: PieceEncoder, text_bytes: int,
                work_dir: str = "", in_memory: bool = False) -> None:
     """Logs what will be written; raises InputError if disk or memory is too small."""
-    expected = estimate(options, encoder, text_bytes)
-    size = (f"about {expected.instances:,.0f} instances, "
-            f"{amount(expected.record_bytes)} (text of {amount(text_bytes)}, "
-            f"--dupe_factor={options.dupe_factor}, "
-            f"--max_seq_length={options.instances.max_seq_length})")
+    length = options.instances.max_seq_length
+    tokens, sentences, documents = _counted(options.input_files[0], encoder, text_bytes)
+    # The last sentence of a sequence is cut on average in its middle, one target length
+    # in ten is shorter, and a document's last sequence is half full.
+    instances = options.dupe_factor * (documents / 2 + tokens / (
+        0.95 * length + tokens / max(sentences, 1) / 2))
+    # A token has an id of one to three bytes, and three numbers of a byte.
+    records = instances * (
+        4.8 * length + 8 * options.instances.masking.num_prediction_slots + 180)
+    work = tokens * encoder.dtype.itemsize + instances * PLAN.itemsize
+    size = (f"about {instances:,.0f} instances, {amount(records)} (text of "
+            f"{amount(text_bytes)}, --dupe_factor={options.dupe_factor}, "
+            f"--max_seq_length={length})")
     logging.info("The records will be %s.", size)
-    if expected.warning:
-        logging.warning("In the beginning of the input, %s", expected.warning)
     advice = ("a smaller --dupe_factor, or write each record once and mask it during "
               "training (--masked_lm_prob=0 --dupe_factor=1, and --dynamic_masking in "
               "run_pretraining.py)")
@@ -239,8 +171,7 @@ def check_room(options: DataOptions, encoder: PieceEncoder, text_bytes: int,
     done = sum(files.size(os.path.join(work_dir, name))
                for name in (files.names_in(work_dir) if work_dir else []))
     for folder, needed in (
-            (work_dir or outputs, expected.record_bytes + expected.work_bytes - done),
-            (outputs, expected.record_bytes - done)):
+            (work_dir or outputs, records + work - done), (outputs, records - done)):
         free = _free(folder)
         if needed > free:
             raise InputError(
@@ -248,7 +179,7 @@ def check_room(options: DataOptions, encoder: PieceEncoder, text_bytes: int,
                 f"{amount(needed)} of disk space, but {folder or '.'} has "
                 f"{amount(free)} free; make room, write to a different disk "
                 f"(--output_file, --work_dir), give {advice}.")
-    needed = expected.record_bytes + _MEMORY_OF_PIECE * expected.pieces
+    needed = records + _MEMORY_OF_PIECE * tokens
     if in_memory and needed > (free := parallel.available_memory()):
         raise InputError(
             f"--reproduce_release holds everything in memory: {size}. This needs "

@@ -37,8 +37,7 @@ from albert_tf.pretraining_data.shuffle import (
     Shards, Unit, fragment_name, shard_name, unit_name)
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, publish, report, summary_files, summary_of,
-    summary_paths)
+    CorpusCounts, InstanceCounts, publish, report, summary_of, summary_path)
 from albert_tf.pretraining_data.token_store import TokenStore, write_part
 from albert_tf.jobs.progress import Progress
 from albert_tf.records import encode
@@ -206,7 +205,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
         # A shard that is not there was moved before the run was stopped.
         publish({whole: path for shard, path in enumerate(options.output_files)
                  if os.path.exists(whole := folder.file(shard_name(shard)))},
-                summary_files(summary, options), folder.file)
+                summary, summary_path(options.output_files[0]), folder.file)
     report(options, summary, time.monotonic() - started)
     return summary
 
@@ -268,7 +267,7 @@ def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:
     """Returns the folder for unfinished work."""
     first, *others = options.output_files
     return WorkFolder.beside(first, work_dir, (
-        *options.input_files, *others, *summary_paths(options)))
+        *options.input_files, *others, summary_path(first)))
 
 
 def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:

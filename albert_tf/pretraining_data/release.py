@@ -22,7 +22,7 @@ from albert_tf.pretraining_data.instances import (
     Document, Instance, Pieces, create_walks)
 from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, report, summary_files, summary_of)
+    CorpusCounts, InstanceCounts, report, summary_of, summary_path, write_summary)
 from albert_tf.jobs.progress import Progress, duration
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
@@ -141,15 +141,14 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
         random or RandomSource.from_seed(options.random_seed))
     check_number(counts.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, counts)
-    contents, outputs = summary_files(summary, options), options.output_files
+    outputs = options.output_files
     # Either all files are replaced or none, even if one cannot be written.
-    with files.staged(*outputs, *contents) as staged:
+    with files.staged(*outputs, summary_path(outputs[0])) as staged:
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(RecordWriter(path))
-                       for path in staged[:len(outputs)]]
+                       for path in staged[:-1]]
             for number, record in enumerate(records):
                 writers[number % len(outputs)].write(record)
-        for path, content in zip(staged[len(outputs):], contents.values()):
-            files.write(path, content)
+        write_summary(staged[-1], summary)
     report(options, summary, time.monotonic() - started)
     return summary

@@ -1,4 +1,4 @@
-"""The summary of a pretraining data set: counts, shares and lengths, in two files.
+"""The summary of a pretraining data set: counts, shares and lengths, as JSON.
 
 Counts are filled where data is created, on any number of workers. They are passed on as
 JSON and merged into one summary.
@@ -225,37 +225,28 @@ def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str
            "off to fit")
 
 
-def long_lines(num_tokens: int, num_lines: int, made: Mapping[str, Any],
-               options: DataOptions) -> str:
-    """Returns what to do about text whose lines make poor instances; "" if they do not.
-
-    The lines have `num_tokens` in total; `made` is from InstanceCounts.as_dict.
-    """
-    instances, lost = made["instances"], made["pieces_cut_off"]
+def _warn_of_lines(summary: Mapping[str, Any], options: DataOptions) -> None:
+    """Warns of text whose lines make poor instances."""
+    corpus = summary["text"]
+    kept, cut, skipped = (summary[f"pieces_{name}"] for name in (
+        "in_instances", "cut_off", "skipped"))
     single = options.instances.single_segment
     # The label of a pair is a coin; a share of few coins may be high by chance.
-    chance = 1 / max(instances, 1) ** 0.5
+    chance = 1 / max(summary["instances"], 1) ** 0.5
     found = []
-    if made["label_1_share"] > _MUCH_LABEL_1 + chance:
-        found.append(
-            f"{made['label_1_share']:.1%} of the instances have label 1, because many "
-            "chunks of text are a single line, whose second segment is taken from a "
-            "different document")
-    if lost > _MUCH_CUT * (lost + made["pieces_in_instances"]):
-        found.append(f"{_share(lost, lost + made['pieces_in_instances']):.1%} of the "
-                     "tokens are cut off to fit")
-    left_out = _share(made["pieces_skipped"],
-                      made["pieces_skipped"] + lost + made["pieces_in_instances"])
-    if left_out > _MUCH_CUT:
+    if summary["label_1_share"] > _MUCH_LABEL_1 + chance:
+        found.append(f"{summary['label_1_share']:.1%} of the instances have label 1")
+    if cut > _MUCH_CUT * (cut + kept):
+        found.append(f"{_share(cut, cut + kept):.1%} of the tokens are cut off to fit")
+    if (left_out := _share(skipped, skipped + cut + kept)) > _MUCH_CUT:
         found.append(f"{left_out:.1%} of the tokens are left out by "
                      f"--single_segment={single}")
-    if not found:
-        return ""
-    return (f"{', and '.join(found)}. Lines have {num_tokens / num_lines:.0f} tokens "
-            f"on average, and --max_seq_length={options.instances.max_seq_length}. "
-            "Write one sentence per line and several to a document, which "
-            "prepare_corpus.py does; --single_segment says what becomes of a single "
-            f"line (now: {single}).")
+    if found:
+        logging.warning(
+            "In the records, %s. Lines have %.0f tokens on average, and "
+            "--max_seq_length=%d. Write one sentence per line and several to a "
+            "document, which prepare_corpus.py does.", ", and ".join(found),
+            corpus["pieces"] / corpus["sentences"], options.instances.max_seq_length)
 
 
 # ---- the files ---------------------------------------------------------------
@@ -269,12 +260,6 @@ def summary_path(output_file: str) -> str:
     """
     folder, name = os.path.split(SHARD.sub("", output_file))
     return os.path.join(folder, f"summary-{name}.json")
-
-
-def summary_paths(options: DataOptions) -> tuple[str, ...]:
-    """Returns the paths of the summary as JSON and as text."""
-    stem = summary_path(options.output_files[0]).removesuffix(".json")
-    return tuple(stem + suffix for suffix in (".json", ".txt"))
 
 
 def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
@@ -296,25 +281,19 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
         **made.as_dict()}
 
 
-def summary_files(summary: dict[str, Any], options: DataOptions) -> dict[str, bytes]:
-    """Returns path → content for the summary's files."""
-    as_json, as_text = summary_paths(options)
-    lines = describe(summary["text"], summary)
-    return {
-        as_json: (json.dumps(summary, indent=1) + "\n").encode(),
-        as_text: "".join(f"{line}\n" for line in lines).encode()}
+def write_summary(path: str, summary: dict[str, Any]) -> None:
+    """Writes the JSON file."""
+    files.write(path, (json.dumps(summary, indent=1) + "\n").encode())
 
 
-def publish(outputs: Mapping[str, str], contents: Mapping[str, bytes],
+def publish(outputs: Mapping[str, str], summary: dict[str, Any], path: str,
             file: Callable[[str], str]) -> None:
-    """Gives outputs (path → final path) and the summary's files (summary_files) their
-    final names once all are complete; `file` returns where unfinished files are."""
-    moves = dict(outputs)
-    for number, (path, content) in enumerate(contents.items()):
-        moves[file(f"summary-{number}")] = path
-        files.write(file(f"summary-{number}"), content)
-    for whole, path in moves.items():
-        files.move(whole, path)
+    """Gives outputs (path → final path) and the summary their final names once all are
+    complete; `file` returns where unfinished files are."""
+    whole_summary = file("summary-0")
+    write_summary(whole_summary, summary)
+    for whole, final in {**outputs, whole_summary: path}.items():
+        files.move(whole, final)
 
 
 def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> None:
@@ -324,10 +303,7 @@ def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> Non
                  duration(seconds), num_instances / max(seconds, 1e-9))
     for line in describe(summary["text"], summary):
         logging.info("%s", line)
-    text = summary["text"]
-    warning = long_lines(text["pieces"], text["sentences"], summary, options)
-    if warning:
-        logging.warning("In the records, %s", warning)
+    _warn_of_lines(summary, options)
     shown = options.output_files
     if len(shown) > 4:
         shown = (*shown[:2], "...", shown[-1])

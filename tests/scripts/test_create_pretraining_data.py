@@ -54,8 +54,7 @@ def test_outputs_are_filled_evenly_with_a_summary_beside(tmp_path, tokenizer, cr
     counts = [sum(1 for _ in read_records(path)) for path in options.output_files]
     assert sum(counts) == summary["instances"] and abs(counts[0] - counts[1]) <= 1
     assert sorted(os.listdir(tmp_path / "data")) == [
-        "a.tfrecord", "b.tfrecord", "summary-a.tfrecord.json",
-        "summary-a.tfrecord.txt"]
+        "a.tfrecord", "b.tfrecord", "summary-a.tfrecord.json"]
     stored = json.loads((tmp_path / "data" / "summary-a.tfrecord.json").read_text())
     assert stored["text"]["documents"] == 3 and stored["text"]["sentences"] == 6
     assert stored["text"]["single_sentence_documents"] == 1
@@ -136,16 +135,11 @@ def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatc
     with caplog.at_level(logging.INFO):
         made = local.create(
             options_of(tmp_path), tokenizer)["instances"]
+    assert "3 documents, 6 sentences" in caplog.text
     assert " MB (100.0%), 0 s left, " in caplog.text
     assert " MB/s, 3 documents" in caplog.text
     assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
     assert f"writing: {made} of {made} instances (100.0%), 0 s left, " in caplog.text
-
-
-def test_the_summary_is_a_text_too(tmp_path, tokenizer):
-    local.create(options_of(tmp_path), tokenizer)
-    assert "3 documents, 6 sentences" in (
-        tmp_path / "summary-out.tfrecord.txt").read_text()
 
 
 @pytest.mark.parametrize("text, more, message", [
