@@ -122,9 +122,6 @@ class Trainer(orbit.StandardTrainer):
         step number and its batch, so that the schedule and the data continue as usual.
 
     Attributes:
-      stops: True if a step of several parts ends after the part in which `stop` becomes
-        True. Nothing of such a step remains. XLA would read `stop` only once, before
-        the first part.
       stop: a variable that another thread may set, see stops.StopSignals.
     """
 
@@ -144,7 +141,6 @@ class Trainer(orbit.StandardTrainer):
         self.scaling, self.computation = scaling, computation
         self._on_step, self._on_compile = on_step, on_compile
         self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
-        self.stops = not options.jit_compile and fast.device_kind() != "TPU"
         self.stop = replica_variable(False, tf.bool, "stop")
         self._begin = (0.0, 0)
         # First step since the start whose loss or gradient is not finite, with float16
@@ -164,6 +160,13 @@ class Trainer(orbit.StandardTrainer):
         """True if the loop runs on the device, as on TPUs. Otherwise it runs on the
         host, where progress can be shown after any step and starting a step is fast."""
         return isinstance(self.strategy, tf.distribute.TPUStrategy)
+
+    @property
+    def stops(self) -> bool:
+        """True if a step of several parts ends after the part in which `stop` becomes
+        True. Nothing of such a step remains. XLA would read `stop` only once, before
+        the first part."""
+        return not self.options.jit_compile and fast.device_kind() != "TPU"
 
     @property
     def _objective(self):
@@ -343,7 +346,7 @@ class Trainer(orbit.StandardTrainer):
         def body(part, state):
             return part + 1, tf.nest.map_structure(tf.add, state, part_values(part))
 
-        stops = self.stops and fast.device_kind() != "TPU"
+        stops = self.stops
         zeros = [tf.zeros([]), [tf.zeros(each.shape) for each in self._variables],
                  {name: tf.zeros([2]) for name in self._names}]
         done, sums = tf.while_loop(goes_on, body, [0, zeros], parallel_iterations=1)
