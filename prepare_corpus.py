@@ -9,10 +9,10 @@ each document, and some documents held out for evaluation.
 The input may be plain text (UTF-8; one document per file, or with
 --document_separator=blank_line one per block of lines), the output of wikiextractor
 (--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), Parquet or Arrow (.parquet,
-.arrow), or the passages in SQuAD's JSON and RACE's files. Text may be compressed (.gz,
-.bz2, .xz, .zst). Instead of files, --input_format=python takes the English prose that
-comes with the running Python. The script prints the counts of what was read, written and
-dropped, and writes them as JSON beside the output.
+.arrow), or the passages in SQuAD's JSON and RACE's files (--input_format=squad or race).
+Text may be compressed (.gz, .bz2, .xz, .zst). Instead of files, --input_format=python
+takes the English prose that comes with the running Python. The script prints the counts
+of what was read, written and dropped, and writes them as JSON beside the output.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -40,12 +40,13 @@ flags.DEFINE_string(
     "input_file", "", "Input files: paths or globs, separated by commas.")
 flags.DEFINE_enum(
     "input_format", "auto", [*readers.FORMATS, "python"],
-    "Format of the input files. auto: detected from the name and beginning of each "
-    "file; parquet: also Arrow files, each row is a document; squad: the paragraphs of "
-    "an article, in order, are a document; race: each passage is a document, and "
-    "--input_file may name folders, such as RACE/dev; python: no --input_file; takes "
-    "the documentation of the running Python and of the packages installed in it, and "
-    "drops repeated sentences (--deduplicate=sentences).")
+    "Format of the input files. auto: text, wikiextractor, jsonl or parquet, detected "
+    "from the name and first line of each file; parquet: also Arrow files, each row is "
+    "a document; squad: the paragraphs of an article, in order, are a document; race: "
+    "each file is a document, and --input_file may name folders, such as RACE/dev; "
+    "python: no --input_file; takes the documentation of the running Python and of the "
+    "packages installed in it, and drops repeated sentences "
+    "(--deduplicate=sentences).")
 flags.DEFINE_string(
     "json_field", "text", "Name of the field, or column, with the text (JSON lines and "
     "Parquet only).")

@@ -34,16 +34,13 @@ class Input(NamedTuple):
     line: int
 
     def with_id(self, value: Any) -> "Input":
-        """Returns the input with an id, which must be JSON; Python reads NaN, too."""
+        """Returns the input with an id, which must be JSON: no NaN, as Python reads, and
+        no date, as Parquet has."""
         try:
             json.dumps(value, allow_nan=False)
-        except TypeError:  # Parquet has dates and bytes.
+        except (TypeError, ValueError):
             return self._replace(given=InputError(
-                f"the id is {value!r:.40}; give a text or a number."))
-        except ValueError:
-            return self._replace(given=InputError(
-                "the id is or holds NaN or an infinite number, which is not JSON; give "
-                "a text or a number."))
+                f"the id is {value!r:.40}, which is not JSON; give a text or a number."))
         return self._replace(kept={"id": value})
 
 
@@ -145,12 +142,9 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
         if value is None:
             raise InputError(f"'{name}' is missing; the model takes "
                              f"{', '.join(names)}. In a line, a tab separates them.")
-        if name == "options":
-            is_valid = isinstance(value, (list, tuple)) and len(value) > 1 and all(
-                isinstance(option, str) for option in value)
-        else:
-            is_valid = isinstance(value, str)
-        if not is_valid:
+        texts = value if name == "options" else [value, ""]
+        if not (isinstance(texts, (list, tuple)) and len(texts) > 1
+                and all(isinstance(text, str) for text in texts)):
             raise InputError(f"'{name}' is {value!r:.40}, not " + (
                 "a list of two or more texts." if name == "options" else "a text."))
     return given

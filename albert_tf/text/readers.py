@@ -23,8 +23,6 @@ DOCUMENT_SEPARATORS = ("file", "blank_line")
 LINE_BREAKS = ("keep", "join")
 # A document is held in memory; a longer one is a corpus that is read as one document.
 MAX_DOCUMENT_CHARS = 100_000_000
-# Characters read to detect the format: in RACE's files the passage may come last.
-_HEAD = 20_000
 
 Line = tuple[int, str]
 
@@ -63,52 +61,40 @@ def read_documents(
             continue
         lines = text_files.read_lines(path, on_bytes, True)
         if kind == "auto":
-            kind, lines = _recognise(path, lines, layout.json_field)
+            kind, lines = _recognise(path, lines)
         if kind == "wikiextractor":
             yield from _wikiextractor(path, lines, layout, counts)
         elif kind == "jsonl":
             yield from _json_lines(
                 path, lines, layout, "each line must hold one JSON object",
-                "choose one with --json_field")
+                "choose one with --json_field, or give --input_format")
         elif kind == "squad":
             yield from _squad(path, lines, layout, counts)
         elif kind == "race":
             yield from _json_lines(
-                path, _objects(lines), layout._replace(json_field="article"),
-                "RACE's files have one object for each passage", _OTHER_FORMAT)
+                path, [(0, "".join(line for _, line in lines))],
+                layout._replace(json_field="article"),
+                "RACE's files hold one object", _OTHER_FORMAT)
         else:
             yield from _plain_text(path, lines, layout)
 
 
-# The beginning of SQuAD's files; strings or numbers may be before their lists.
-_VALUES = r'(?:"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[\d.]+)\s*,\s*)*'
-_SQUAD = re.compile(
-    rf'\{{\s*{_VALUES}"data"\s*:\s*\[\s*\{{\s*{_VALUES}"paragraphs"\s*:')
-# A quotation mark within a JSON text has a backslash before it, so these are keys.
-_KEYS = re.compile(r'(?<!\\)"(\w+)"\s*:')
 _OTHER_FORMAT = "give a different file or --input_format"
 
 
-def _recognise(path: str, lines: Iterator[Line], json_field: str
-               ) -> tuple[str, Iterator[Line]]:
-    """Detects the format of a file from its name or its beginning; returns it with the
-    lines. Blank lines at the start are ignored."""
-    head, size = [], 0
+def _recognise(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]]:
+    """Detects the format of a file from its name or its first line that is not blank;
+    returns it with the lines."""
+    head = []
     for line in lines:
         head.append(line)
-        size += len(line[1].strip())
-        if size > _HEAD:
+        if line[1].strip():
             break
-    text = "".join(line for _, line in head).lstrip()
-    keys = set(_KEYS.findall(text, 0, _HEAD)) if text.startswith("{") else set()
-    if text.startswith("<doc "):
+    first = head[-1][1].strip() if head else ""
+    if first.startswith("<doc "):
         kind = "wikiextractor"
-    elif _SQUAD.match(text, 0, _HEAD):
-        kind = "squad"
-    elif {"article", "options"} <= keys and json_field not in keys:
-        kind = "race"
     elif re.search(r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path) or re.match(
-            r'\{\s*"', text.partition("\n")[0]):
+            r'\{(\s*"|$)', first):
         kind = "jsonl"
     else:
         kind = "text"
@@ -180,18 +166,6 @@ def _document(where: str, field: str, text: Any, layout: Layout,
     return Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
 
 
-def _objects(lines: Iterator[Line]) -> Iterable[Line]:
-    """Returns the lines if each holds a JSON object, else the whole file as line 0."""
-    head = []
-    for line in lines:
-        head.append(line)
-        if line[1].strip():
-            break
-    if head and head[-1][1].rstrip().endswith("}"):
-        return itertools.chain(head, lines)
-    return [(0, "".join(line for _, line in itertools.chain(head, lines)))]
-
-
 def _squad(path: str, lines: Iterable[Line], layout: Layout,
            counts: collections.Counter) -> Iterator[Document]:
     """Yields an article as a document, because its paragraphs have the same order in
@@ -199,26 +173,18 @@ def _squad(path: str, lines: Iterable[Line], layout: Layout,
     content = text_files.parse_json(
         "".join(line for _, line in lines), path,
         f"SQuAD's files hold one object; {_OTHER_FORMAT}", cleaned=True)
-    for number, article in enumerate(_of_squad(content, "data", list, path), 1):
-        where = f"{path}, article {number}"
-        contexts = [
-            _of_squad(paragraph, "context", str, f"{where}, paragraph {place}")
-            for place, paragraph in enumerate(
-                _of_squad(article, "paragraphs", list, where), 1)]
-        once = dict.fromkeys(contexts)
-        if len(once) < len(contexts):
-            counts["repeated paragraphs"] += len(contexts) - len(once)
-        yield Document(where, paragraphs_of(
-            "\n\n".join(once).split("\n"), layout.line_breaks))
-
-
-def _of_squad(holder: Any, key: str, kind: type, where: str) -> Any:
-    value = holder.get(key) if isinstance(holder, dict) else None
-    if not isinstance(value, kind):
-        raise InputError(
-            f"{where}: has no {'text' if kind is str else 'list'} '{key}', so this is "
-            f"not SQuAD's JSON; {_OTHER_FORMAT}.")
-    return value
+    try:
+        articles = [[paragraph["context"] for paragraph in article["paragraphs"]]
+                    for article in content["data"]]
+        texts = ["\n\n".join(dict.fromkeys(contexts)) for contexts in articles]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path}: not SQuAD's JSON ({type(error).__name__}: {error}); "
+                         f"{_OTHER_FORMAT}.") from error
+    for number, (contexts, text) in enumerate(zip(articles, texts), 1):
+        if repeated := len(contexts) - len(set(contexts)):
+            counts["repeated paragraphs"] += repeated
+        yield Document(f"{path}, article {number}",
+                       paragraphs_of(text.split("\n"), layout.line_breaks))
 
 
 # Wiki and HTML tags that wikiextractor leaves in the text, escaped. Those in the second

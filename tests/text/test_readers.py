@@ -194,37 +194,25 @@ PASSAGE = {"answers": ["A"], "options": [["a", "b", "c", "d"]],
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize("input_format", ["auto", "squad"])
-def test_squad(tmp_path, indent, input_format):
+def test_squad(tmp_path, indent):
     path, counts = tmp_path / "a.json", collections.Counter()
     path.write_text(json.dumps(SQUAD, indent=indent))
-    assert read(path, counts, input_format=input_format) == [
+    assert read(path, counts, input_format="squad") == [
         readers.Document(f"{path}, article 1", [
             "One. Two.", "Three.", "Four is a long sentence."]),
         readers.Document(f"{path}, article 2", ["Five."])]
     assert counts == {"repeated paragraphs": 1}
 
 
-@pytest.mark.parametrize("input_format", ["auto", "race"])
-def test_race(tmp_path, input_format):
-    path, paragraphs = tmp_path / "1.txt", ["One.", "Two is _ in the end."]
-    path.write_text(json.dumps(PASSAGE))
-    assert read(path, input_format=input_format) == [
-        readers.Document(f"{path}, line 1", paragraphs)]
-    path.write_text(f"\n{json.dumps(PASSAGE, indent=1)}\n")
-    assert read(path, input_format=input_format) == [
-        readers.Document(str(path), paragraphs)]
-    path.write_text(f"{json.dumps(PASSAGE)}\n\n" * 2)
-    assert [document.name for document in read(path, input_format=input_format)] == [
-        f"{path}, line 1", f"{path}, line 3"]
-
-
-def test_json_lines_are_not_taken_for_race(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({**PASSAGE, "text": "The text."}))
-    assert read(path)[0].paragraphs == ["The text."]
-    path.write_text(json.dumps({"text": json.dumps(PASSAGE), "data": [SQUAD]}))
-    assert read(path)[0].paragraphs[0].startswith('{"answers"')
+@pytest.mark.parametrize("indent", [None, 1])
+def test_race(tmp_path, indent):
+    path = tmp_path / "1.txt"
+    path.write_text(f"\n{json.dumps(PASSAGE, indent=indent)}\n")
+    assert read(path, input_format="race") == [
+        readers.Document(str(path), ["One.", "Two is _ in the end."])]
+    # They are not taken for text.
+    with pytest.raises(InputError, match="1.txt, line 2: "):
+        read(path)
 
 
 def test_progress_counts_every_byte(tmp_path):
@@ -242,13 +230,12 @@ def test_progress_counts_every_byte(tmp_path):
     ("a.jsonl", b'{"body": "a"}\n', r"line 1: .* no field 'text' .*'body'"),
     ("a.jsonl", b'{"text": 5}\n', r"line 1: the field 'text' holds 5, not a text"),
     ("a.json", b'[1, 2]\n', r"line 1: holds a JSON list"),
-    ("squad.json", b'[{"data": []}]', "squad.json: has no list 'data'"),
-    ("squad.json", b'{"data": [{"title": "A"}]}', "article 1: has no list 'paragraphs'"),
-    ("squad.json", b'{"data": [{"paragraphs": [{"context": 5}]}]}',
-     "article 1, paragraph 1: has no text 'context'"),
+    ("squad.json", b'[{"data": []}]', "squad.json: not SQuAD's"),
+    ("squad.json", b'{"data": [{"title": "A"}]}', "squad.json: .*'paragraphs'"),
+    ("squad.json", b'{"data": [{"paragraphs": [{"context": 5}]}]}', "squad.json: "),
     ("squad.json", b'\n{"data": [\n', "squad.json, line 3"),
     ("squad.json", b"", "squad.json, line 1"),
-    ("race.txt", b'{"answers": ["A"]}', "race.txt, line 1: .*'article'"),
+    ("race.txt", b'{"answers": ["A"]}', "race.txt: .*'article'"),
     ("race.txt", b'{"article": 5}', "'article' holds 5"), ("race.txt", b'["a"]', "race.txt"),
     ("race.txt", b'{"article":\n"a', "race.txt, line 2"), ("race.txt", b"\n", "race.txt"),
     ("wiki_00", b'<doc id="1" title="A">\nA\n', r"wiki_00, line 1: this <doc> has no"),
@@ -554,7 +541,7 @@ def test_real_chinese_text(tmp_path):
 @pytest.mark.shared
 def test_real_passages(tmp_path):
     path = SHARED / "data/squad/dev-v1.1.json"
-    squad, contexts = read(path), [
+    squad, contexts = read(path, input_format="squad"), [
         paragraph["context"] for article in json.loads(path.read_text())["data"]
         for paragraph in article["paragraphs"]]
     assert len(squad) == 48 and len(contexts) == 2067
@@ -563,8 +550,8 @@ def test_real_passages(tmp_path):
                        "".join(context.split()) for context in contexts)
     paths = sorted(map(str, SHARED.glob("data/race/dev/*/*.txt")))
     race = list(readers.read_documents(
-        paths, readers.Layout(), collections.Counter()))
-    assert [document.name for document in race] == [f"{path}, line 1" for path in paths]
+        paths, readers.Layout("race"), collections.Counter()))
+    assert [document.name for document in race] == paths
     assert min(len(" ".join(document.paragraphs)) for document in race) > 200
 
 

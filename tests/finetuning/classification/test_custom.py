@@ -470,7 +470,7 @@ def test_ids_and_lines_of_inputs_and_wrong_rows(tmp_path):
     '{"review": "a", "id": 1e999}'])
 def test_ids_that_are_no_json_are_errors(tmp_path, content):
     [found] = custom.inputs(write(tmp_path, "x.jsonl", content), "review", id_column="id")
-    assert found.kept == {} and "the id is or holds NaN" in str(found.given)
+    assert found.kept == {} and "which is not JSON" in str(found.given)
 
 
 @pytest.mark.parametrize("columns, message", [
