@@ -431,7 +431,7 @@ class Trainer(orbit.StandardTrainer):
 # ---- evaluation ------------------------------------------------------------
 
 
-class Evaluator(orbit.AbstractEvaluator):
+class Evaluator:
     """Evaluates a task's model on every example of the evaluation datasets, once.
 
         Evaluator(task, batches.evaluation()).evaluate()  # {"masked_lm_accuracy": ...}
@@ -462,10 +462,9 @@ class Evaluator(orbit.AbstractEvaluator):
         """The number of batches per replica."""
         return sum(steps for _, steps in self._datasets)
 
-    def evaluate(self, num_steps=None) -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
         """Returns the metrics over all examples: the objective's means and the task's
         score."""
-        del num_steps  # orbit passes it, but all batches are used.
         self.metrics.reset()
         self.predictions = self.predict(self._datasets)
         metrics = self.metrics.result()

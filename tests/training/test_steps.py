@@ -75,7 +75,7 @@ def check_golden_run(run, start, final, infos, spec):
     evaluator = Evaluator(task, [(held.dataset, held.num_batches)])
 
     def check_evaluation(expected):
-        metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
+        metrics = evaluator.evaluate()
         for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
                      "sentence_order_accuracy"):
             assert metrics[name] == pytest.approx(expected[name], abs=1e-5), name
@@ -319,7 +319,7 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
         dataset = strategy.distribute_datasets_from_function(lambda _: data.dataset)
         evaluator = Evaluator(
             tiny_run.task_with_loss(model), [(dataset, data.num_batches // replicas)])
-        metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
+        metrics = evaluator.evaluate()
 
     plain = models.AlbertForPreTraining(tiny_run.config())
     load_tf1_tensors(plain, weights)
