@@ -6,8 +6,6 @@ How a step is computed does not change it: test_same_step; nor do replicas and s
 test_replicas and scripts/test_run_pretraining.
 """
 
-import collections
-import itertools
 import types
 
 import numpy as np
@@ -22,16 +20,13 @@ from albert_tf.errors import InputError
 from albert_tf.masking import reference
 from albert_tf.masking.options import (
     MaskingOptions, PREDICTED_SHARE, cumulative_size_odds)
-from albert_tf.modeling.albert import attention_bias
-from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.layers import DropoutSeeds
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.modeling.pretraining import AlbertForPreTraining
 from albert_tf.training import losses, permutation
 from albert_tf.training.permutation import AlbertForPermutation, Orders, streams_mask
 from tests import tiny_run
 from tests.masking.maskers import (
-    IDS, ODD_ROWS, VOCABULARY, features, random_rows, row_of, words_of)
+    IDS, ODD_ROWS, VOCABULARY, features, random_rows, words_of)
 
 # ---- orders ----------------------------------------------------------------
 
@@ -96,17 +91,6 @@ def test_the_end_of_the_order_are_the_ngrams_of_the_reference(options):
         assert not {row[at] for at in in_order} & {IDS.cls, IDS.sep}
 
 
-def test_spans_of_one_word_come_in_every_order_equally_often():
-    """Of four words two are predicted: twelve orders."""
-    options = MaskingOptions(2, 1 / 3, ngram=1)
-    found = orders_of([row_of(1, 1, 1, 1)] * 12000, options)
-    counts = collections.Counter(
-        tuple(np.argsort(order)[-2:].tolist()) for order in found["order"])
-    assert set(counts) == set(itertools.permutations(range(1, 5), 2))
-    # The standard deviation is 30.
-    assert max(abs(count - 1000) for count in counts.values()) < 130
-
-
 # ---- what each row sees ----------------------------------------------------
 
 
@@ -124,13 +108,6 @@ def test_mask_of_the_streams():
         # queries: of position 3, and of 1, which is later
         [1, 0, 1, 0, 0, 0, 0],
         [1, 0, 1, 1, 0, 0, 0]]
-
-
-def all_orders(length=4):
-    """Every order of some tokens, and every number of predicted ones at its end."""
-    for ranks in itertools.permutations(range(length)):
-        for context in range(1, length):
-            yield np.maximum(np.array(ranks) - context + 1, 0)
 
 
 def batch_of(orders, ids):
@@ -155,71 +132,6 @@ def model_with_weights(make=AlbertForPermutation, **changes):
     return model
 
 
-def test_no_token_sees_itself_or_a_later_one():
-    """All orders of four tokens, all cuts: by the gradients with respect to the words,
-    in both streams, behind three layers."""
-    model = model_with_weights(num_hidden_layers=3, type_vocab_size=2)
-    orders, ids = list(all_orders()), [7, 8, 9, 10]
-    batch = {name: tf.constant(value) for name, value in batch_of(orders, ids).items()}
-    order = batch["order"].numpy()
-    table = model.bert.embeddings
-    states = {}
-    with tf.GradientTape(persistent=True) as tape:
-        # One table of words for each sequence, so that all have gradients of their own.
-        words = tf.tile(table.word_embeddings[tf.newaxis], [len(orders), 1, 1])
-        tape.watch(words)
-        table.sums = lambda ids, segments: (
-            tf.gather(words, ids, batch_dims=1)
-            + tf.gather(table.token_type_embeddings, segments)
-            + table.position_embeddings[:ids.shape[1]])
-        whole = model.bert.encode
-
-        def encode(embedded, rows, bias, seeds, computation, positions, **kwargs):
-            # The states of both streams at all positions, too.
-            states["all"] = whole(embedded, rows, bias, seeds, computation)[
-                "sequence_output"]
-            found = whole(embedded, rows, bias, seeds, computation, positions, **kwargs)
-            states["queries"] = found["sequence_output"]
-            return found
-
-        model.bert.encode = encode
-        model(batch, training=True)
-        # Sums of squares with odd weights, as the sum of a normalized row is constant.
-        weights = tf.constant(np.random.default_rng(0).uniform(1, 2, 8).astype("f"))
-        targets = {name: [tf.reduce_sum(value[:, at] * weights)
-                          for at in range(value.shape[1])]
-                   for name, value in states.items()}
-    for name, values in targets.items():
-        for slot, value in enumerate(values):
-            gradient = np.abs(tape.gradient(value, words).numpy()).sum(axis=-1)[:, ids]
-            if name == "all" and slot < 4:  # content
-                at, seen = slot, order <= order[:, slot:slot + 1]
-            else:
-                slot -= 4 * (name == "all")
-                at = batch["masked_lm_positions"].numpy()[:, slot]
-                place = np.take_along_axis(order, at[:, np.newaxis], axis=1)
-                seen = order < place
-                used = place[:, 0] > 0
-                gradient, seen = gradient[used], seen[used]
-            assert (gradient[~seen] == 0).all(), (name, slot)
-            assert (gradient[seen] > 1e-7).all(), (name, slot)
-
-
-def test_content_stream_with_the_full_mask_is_the_encoder():
-    model = model_with_weights(AlbertForPreTraining, num_hidden_layers=3)
-    features = tiny_run.features(tiny_run.examples(5))
-    bert, mask = model.bert, features["input_mask"]
-    full = np.repeat(mask[:, np.newaxis], tiny_run.LENGTH, axis=1)
-    for how in ({}, dict(positions=features["masked_lm_positions"])):
-        expected = bert(features, **how)
-        embedded = bert.embeddings(
-            features["input_ids"], features["segment_ids"], DropoutSeeds(None))
-        found = bert.encode(embedded, tf.constant(mask), attention_bias(full),
-                            DropoutSeeds(None), Computation(), how.get("positions"))
-        for name in ("sequence_output", "pooled_output"):
-            np.testing.assert_array_equal(found[name], expected[name])
-
-
 def test_without_predictions_it_is_the_model_of_masked_tokens():
     model = model_with_weights(num_hidden_layers=3)
     plain = AlbertForPreTraining(model.config)
@@ -230,12 +142,6 @@ def test_without_predictions_it_is_the_model_of_masked_tokens():
     np.testing.assert_allclose(
         found["sentence_order_logits"], plain(features)["sentence_order_logits"],
         rtol=0, atol=1e-6)
-
-
-def test_only_the_query_vector_is_new():
-    config = tiny_run.config()
-    assert {*tf1_tensors(AlbertForPermutation(config))} - {
-        *tf1_tensors(AlbertForPreTraining(config))} == {QUERY_VECTOR}
 
 
 def test_later_uses_drop_the_vector_by_name(tmp_path):
