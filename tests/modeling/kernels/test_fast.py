@@ -1,4 +1,4 @@
-"""Fast parts of a layer: equal to the plain ones, their gradients to differences."""
+"""Fast parts of a layer: they and their gradients equal the plain ones."""
 
 import types
 
@@ -103,36 +103,6 @@ def test_served_is_plain(part, dtype, tolerance):
     served, plain = (tf.cast(x, tf.float64).numpy() for x in (served, plain))
     np.testing.assert_allclose(
         served, plain, rtol=tolerance, atol=tolerance * max(1, np.abs(plain).max()))
-
-
-@pytest.mark.parametrize("part, dropped", CASES)
-def test_gradients_are_differences(part, dropped):
-    arrays, function = arguments(part, dropped)
-    check_gradients(lambda x: function(fused.FAST, x), arrays)
-
-
-def check_gradients(function, arrays, delta=1e-6):
-    """Compares the gradient of a sum with odd weights to differences, along directions
-    in which every number of the arrays changes otherwise."""
-    tensors = [tf.constant(array) for array in arrays]
-
-    @tf.function
-    def total(*tensors):
-        return tf.add_n([tf.reduce_sum(out * numbers(7 + i, *out.shape))
-                         for i, out in enumerate(tf.nest.flatten(function(tensors)))])
-
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        value = total(*tensors)
-    gradients = tape.gradient(value, tensors)
-    for i, array in enumerate(arrays):
-        for seed in range(5):
-            step = numbers(100 + seed, *array.shape)
-            above, below = (total(*tensors[:i], tensors[i] + sign * delta * step,
-                                  *tensors[i + 1:]) for sign in (1, -1))
-            np.testing.assert_allclose(
-                (gradients[i].numpy() * step).sum(), (above - below) / (2 * delta),
-                rtol=1e-6, atol=1e-6)
 
 
 def test_units_dropped_on_accelerators_are_tensorflows(monkeypatch):
@@ -254,31 +224,18 @@ def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch)
 LARGE = tf.TensorShape([2, 16, fused.MIN_SIZE // 32])
 
 
-def devices(*names):
-    """A strategy that computes on other devices, as far as `on_cpu` can tell."""
-    return types.SimpleNamespace(extended=types.SimpleNamespace(
-        worker_devices=[
-            f"/job:worker/replica:0/task:0/device:{name}" for name in names]))
-
-
 @pytest.mark.parametrize("names, fast", [
     (["CPU:0"], True), (["CPU:0", "CPU:1"], True), (["GPU:0"], False),
-    (["GPU:0", "GPU:1"], False), (["TPU:0"], False), (["CPU:0", "GPU:0"], False)])
+    (["GPU:0", "GPU:1"], False), (["TPU:7"], False), (["CPU:0", "GPU:0"], False)])
 def test_parts_suit_the_devices_of_the_strategy(names, fast, monkeypatch):
-    monkeypatch.setattr(tf.distribute, "has_strategy", lambda: True)
-    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: devices(*names))
-    assert fused.parts_for(LARGE) is (fused.FAST if fast else plain_parts.PLAIN)
-
-
-@pytest.mark.parametrize("name, kind", [
-    ("/job:tpu_worker/replica:0/task:0/device:CPU:0", "CPU"),
-    ("/job:worker/replica:0/task:3/device:GPU:1", "GPU"),
-    ("/job:worker/replica:0/task:0/device:TPU:7", "TPU")])
-def test_the_kind_of_device_is_not_that_of_the_job(name, kind, monkeypatch):
+    """Not those that the name of its job would tell."""
     monkeypatch.setattr(tf.distribute, "has_strategy", lambda: True)
     monkeypatch.setattr(tf.distribute, "get_strategy", lambda: types.SimpleNamespace(
-        extended=types.SimpleNamespace(worker_devices=[name])))
-    assert fused.device_kind() == kind
+        extended=types.SimpleNamespace(worker_devices=[
+            f"/job:tpu_worker/replica:0/task:3/device:{name}" for name in names])))
+    assert fused.parts_for(LARGE) is (fused.FAST if fast else plain_parts.PLAIN)
+    if len(names) == 1:
+        assert fused.device_kind() == names[0][:3]
 
 
 @pytest.mark.parametrize("there", [(), ("GPU",), ("TPU",)])
