@@ -155,16 +155,3 @@ def test_gradients_that_float16_would_lose():
         norms.append(made.run(even_batches(), 1)[0]["gradient_norm"])
     assert norms[1] == pytest.approx(norms[2], rel=1e-3)
     assert abs(norms[0] - norms[1]) > 0.01 * norms[1]
-
-
-def test_what_no_scale_helps_is_a_bad_step():
-    made = half()
-    made.run(even_batches(), 1)
-    bias = made.model.bert.pooler.weights[-1]
-    bias.assign(tf.fill(bias.shape, np.nan))
-    set_scaling(made, 4.0)
-    made.more(2)
-    assert made.trainer.first_bad_step.numpy() == -1
-    made.more(2)
-    assert made.trainer.first_bad_step.numpy() == 3
-    assert held(made) == [1.0, 4, 5]

@@ -143,19 +143,6 @@ def test_replicas_clip_before_they_sum():
     assert_close(two.state(), expected, 1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [
-    dict(replicas=2), dict(gradient_accumulation_steps=2)])
-def test_replicas_and_parts_drop_different_units(options):
-    """A batch twice, half each, is not the batch once."""
-    [batch] = even_batches(1)
-    doubled = {name: np.concatenate([value, value]) for name, value in batch.items()}
-    one, two = (
-        training(dropout=0.3, **options).run([rows], 1)[0]["masked_lm_loss"]
-        for rows, options in ((batch, {}), (doubled, options)))
-    assert abs(one - two) > 1e-4
-
-
 # ---- the loop on the device ------------------------------------------------
 
 
