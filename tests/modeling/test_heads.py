@@ -253,16 +253,6 @@ def test_a_number_of_candidates_under_1_is_refused(option):
         models.conditional_spans(case("spans").config, **{option: 0})
 
 
-def test_metrics_are_values_and_weights_of_one_shape():
-    model, objective = without_dropout("cola")
-    features = case("cola").features()
-    outputs = model(features)
-    losses = objective.losses(outputs, features, objective.denominators(features))
-    assert losses["total_loss"].shape == ()
-    assert all(values.shape == weights.shape == (7,) for values, weights
-               in objective.metrics(outputs, features, losses).values())
-
-
 def test_span_metrics_are_shares_of_right_positions():
     features = case("conditional_spans").features()
     outputs, losses = train_losses("conditional_spans", features)

@@ -37,25 +37,23 @@ def test_schedule(text, steps, expected):
 
 
 @pytest.mark.parametrize("text, message", [
-    *((text, "cannot be read; give PASSES:SHARE")
-      for text in ("12", "3:0.5,", "3:0.5;12:0.5", "-3:0.5,12:0.5", "3:x,12:1",
-                   "3.5:0.5,12:0.5", "3:1e,12:1", ":1")),
-    *((text, "the shares of the steps add up to [0-9.inf-]+; give")
-      for text in ("3:0.5,12:0.6", "3:0.5,12:0.4", "3:0,12:1", "3:-1,12:2",
-                   "3:1e999,12:1")),
+    *((text, "PASSES:SHARE") for text in (
+        "12", "3:0.5,", "3:0.5;12:0.5", "-3:0.5,12:0.5", "3:x,12:1", "3.5:0.5,12:0.5",
+        "3:1e,12:1", ":1")),
+    *((text, "the shares") for text in (
+        "3:0.5,12:0.6", "3:0.5,12:0.4", "3:0,12:1", "3:-1,12:2", "3:1e999,12:1")),
     ("3:0.9999,12:0.0001", "12:0.0001 is less than one step of 1000"),
-    ("0:0.5,12:0.5", "0 passes; .*num_hidden_layers 12; give 1 to 12"),
-    ("13:0.5,12:0.5", "13 passes; the config has"),
-    ("12:0.5,6:0.5", "ends at 6 passes, but .*_layers 12; end")])
+    ("0:0.5,12:0.5", "0 passes"), ("13:0.5,12:0.5", "13 passes"),
+    ("12:0.5,6:0.5", "ends at 6 passes")])
 def test_wrong_values(text, message):
     with pytest.raises(InputError, match=message):
         depth_of(config(), STEPS, text)
 
 
 @pytest.mark.parametrize("changes, message", [
-    (dict(parameter_sharing="none"), "do not share one attention block"),
-    (dict(parameter_sharing="attention"), "do not share one feed-forward block"),
-    (dict(num_hidden_groups=2), r"do not share .* \(num_hidden_groups 2")])
+    (dict(parameter_sharing="none"), "attention block"),
+    (dict(parameter_sharing="attention"), "feed-forward block"),
+    (dict(num_hidden_groups=2), "num_hidden_groups 2")])
 def test_layers_that_are_not_shared(changes, message):
     with pytest.raises(InputError, match=message):
         depth_of(config(**changes), STEPS, "3:0.5,12:0.5")

@@ -222,18 +222,6 @@ def test_sparse_gradients_act_as_dense_ones(kind):
     assert np.all(ended[0][1] != np.float32(TOY["table"])[1]), "weight decay acts too"
 
 
-def test_slots_are_named_after_the_variables_and_of_single_precision():
-    variables = [tf.Variable(tf.ones([2], tf.bfloat16), name="a/b/kernel")]
-    optimizer = toy_optimizer("lamb")
-    with tf.name_scope("somewhere"):
-        run(optimizer, variables, range(3))
-    assert sorted(v.name for v in optimizer.slots.values()) == [
-        "a/b/kernel/adam_m:0", "a/b/kernel/adam_v:0"]
-    assert list(optimizer.slots) == ["a/b/kernel/adam_m", "a/b/kernel/adam_v"]
-    assert {v.dtype for v in optimizer.slots.values()} == {tf.float32}
-    assert variables[0].dtype == tf.bfloat16
-
-
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_optimizer_from_its_own_config(kind):
     optimizer = toy_optimizer(kind, weight_decay_rate=0.2, excluded=["table"])
@@ -441,19 +429,6 @@ def test_clipped_gradients_are_the_releases(name):
 
 
 # ---- parameter groups ------------------------------------------------------
-
-
-def test_groups_of_the_model(pretraining):
-    model, _ = pretraining
-    groups = optimization.parameter_groups(
-        model.trainable_variables, toy_optimizer("lamb"))
-    names = [v.name[:-2] for v in model.trainable_variables]
-    assert sorted(groups["decay"] + groups["no_decay"]) == sorted(names)
-    assert groups["excluded"] == []
-    assert set(groups["decay"]) == {
-        n for n in names if n.endswith(("kernel", "embeddings", "output_weights"))}
-    assert "cls/predictions/output_bias" in groups["no_decay"]
-    assert "bert/embeddings/LayerNorm/gamma" in groups["no_decay"]
 
 
 def test_excluded_neighbours_are_all_excluded(pretraining):

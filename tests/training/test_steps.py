@@ -320,9 +320,12 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
         (nll * used).sum() / used.sum(), rel=1e-5)
     assert metrics["masked_lm_accuracy"] == pytest.approx(
         ((logits.argmax(-1) == labels) * used).sum() / used.sum(), rel=1e-6)
-    order = outputs["sentence_order_logits"].numpy().argmax(-1)
+    logs = tf.nn.log_softmax(outputs["sentence_order_logits"]).numpy()
+    labels = batch["sentence_order_labels"]
+    assert metrics["sentence_order_loss"] == pytest.approx(
+        -np.take_along_axis(logs, labels, -1).mean(), rel=1e-5)
     assert metrics["sentence_order_accuracy"] == pytest.approx(
-        (order == batch["sentence_order_labels"][:, 0]).mean(), rel=1e-6)
+        (logs.argmax(-1) == labels[:, 0]).mean(), rel=1e-6)
 
 
 def test_evaluation_and_prediction_show_their_progress(tmp_path, monkeypatch, caplog):
