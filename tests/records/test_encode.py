@@ -155,15 +155,6 @@ def test_no_records():
     assert encode.serialize(spec, batch) == [] and encode.frames(spec, batch) == b""
 
 
-def test_tensorflow_parses_them():
-    spec, batch = pretraining_batch(3, 40, 5, 30_000)
-    parsed = spec.parse(encode.serialize(spec, batch))
-    batch["sentence_order_labels"] = batch.pop("next_sentence_labels")[:, None]
-    del batch["token_boundary"]
-    for name, values in batch.items():
-        np.testing.assert_array_equal(parsed[name], values, err_msg=name)
-
-
 def test_frames_are_what_the_writer_writes(tmp_path):
     spec, batch = pretraining_batch(4, 40, 5, 30_000)
     path, rows = tmp_path / "x.tfrecord", one_by_one(spec, batch)

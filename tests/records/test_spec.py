@@ -11,7 +11,7 @@ import pytest
 
 from albert_tf import records
 from albert_tf.errors import InputError
-from tests.helpers import FIXTURES, run_python
+from tests.helpers import FIXTURES
 from tests.records.examples import P, S, SPEC, example
 
 GOLDEN = FIXTURES / "records" / "default_32_for_training.tfrecord.gz"
@@ -135,22 +135,6 @@ def test_wrong_records_of_variable_length_are_told():
 def test_specifications_that_make_no_sense(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.long
-def test_no_tensorflow_and_no_clash_with_it():
-    code = """
-import sys
-from albert_tf import records
-spec = records.FeatureSpec((records.Feature("a", "int64", (2,)),))
-data = spec.serialize({"a": [1, 2]})
-assert spec.parse_numpy(data)["a"].tolist() == [1, 2]
-assert "tensorflow" not in sys.modules
-import tensorflow as tf
-assert tf.train.Example.FromString(data).features.feature["a"].int64_list.value[1] == 2
-assert spec.serialize({"a": [1, 2]}) == data
-"""
-    run_python("-c", code, check=True)
 
 
 def test_the_releases_records(tmp_path):
