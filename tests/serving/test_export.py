@@ -45,19 +45,6 @@ def _exported(tmp_path_factory):
     return folder, model
 
 
-def test_exported_classifier_serves_any_batch_without_dropout(exported):
-    folder, model = exported
-    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
-    for features in (batch(2, 12), batch(3, 5)):
-        found = serve(**features)
-        assert found.keys() == {"logits", "probabilities"}
-        logits = model(features)["logits"]
-        assert np.ptp(logits) > 0
-        np.testing.assert_allclose(found["logits"], logits, atol=1e-6)
-        np.testing.assert_allclose(
-            found["probabilities"], tf.nn.softmax(logits), atol=1e-6)
-
-
 def test_labels_stand_beside_it(exported):
     folder, _ = exported
     assert (folder / "assets" / "labels.txt").read_text(encoding="utf-8") == (

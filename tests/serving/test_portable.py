@@ -167,7 +167,7 @@ def test_the_layout_and_the_names_of_the_hub(model, tmp_path):
     files = folder, folder / "onnx/model_quantized.onnx", folder / "onnx/model.onnx"
     small, same, whole = (np.abs(np.subtract(
         probabilities(albert_tf.load(path)), exact)).max() for path in files)
-    assert whole < 1e-6 < small == same
+    assert whole < 1e-6 < small == same < 0.06
 
 
 @needs_onnx
@@ -250,6 +250,7 @@ def test_graphs_that_others_made_otherwise(exported, model, tmp_path):
               location="model.onnx_data", size_threshold=256)
     np.testing.assert_allclose(numbers(albert_tf.load(folder).predict(text))[0],
                                numbers(expected)[0], atol=1e-5)
+    (folder / "answers.txt").write_text("on which answers do not depend")
     assert {*map(os.path.basename, onnx_folder.files_of(str(folder), ""))} == {
         "config.json", "labels.txt", "spiece.model", "tokenizer.json",
         "tokenizer_config.json", "vocabulary.json", "model.onnx", "model.onnx_data"}
@@ -493,15 +494,6 @@ def test_simpler_nodes_compute_the_same(exported):
     np.testing.assert_allclose(*logits, atol=1e-5)
 
 
-def test_whole_numbers_and_scales():
-    value = np.random.default_rng(1).normal(size=(16, 9)).astype(np.float32)
-    value[:, 3] = 0
-    whole, scale = onnx_weights.quantized(value, 0)
-    assert whole.dtype == np.int8 and np.abs(whole).max(axis=0).tolist() == [
-        0 if i == 3 else 127 for i in range(9)]
-    assert np.abs(whole * scale - value).max() <= scale.max() / 2 * 1.001
-
-
 @pytest.mark.parametrize("form", FEW_FORMS)
 def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     folder = tmp_path / "moved"
@@ -525,13 +517,6 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     (folder / "portable.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(InputError, match="portable.json is not as export_model.py"):
         albert_tf.load(folder)
-
-
-def test_a_folder_without_vocabulary_asks_for_one(exported, tmp_path):
-    shutil.copytree(exported("classes", "classify", "tflite"), tmp_path / "bare")
-    (tmp_path / "bare" / tiny_models.SPM.name).unlink()
-    with pytest.raises(InputError, match="holds no vocabulary"):
-        albert_tf.load(tmp_path / "bare").predict("It")
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -563,7 +548,7 @@ def _commands(tmp_path_factory):
         "several": [model, "--format=tflite", "--precision=int8,float32", other],
         "unknown": [model, "--format=onnx", "--precision=int4", other],
         "vocabulary": [f"--model={root}/bare", *small, other],
-    }) as results:
+    }, light={"task of text"}) as results:
         yield results, root
 
 
@@ -582,7 +567,7 @@ def test_the_command(commands):
     ("unknown", "--precision=int4"), ("pairs", "--pairs"), ("vocabulary", "bare .*vocabulary")])
 def test_wrong_flags_get_a_sentence(name, says, commands):
     results, root = commands
-    results.refused(name, says, loaded=True)
+    results.refused(name, says, loaded=name != "task of text")
     assert not (root / "other").exists()
 
 
@@ -599,13 +584,3 @@ def test_a_package_does_not_change_who_writes_the_log(fails, tmp_path, monkeypat
                        ) if fails else contextlib.nullcontext():
         portable.needed("onnx", [name])
     assert logging.root.handlers == [handler]
-
-
-def test_answers_depend_on_the_files_of_the_export_only(tmp_path):
-    names = ["config.json", "labels.txt", "onnx/model.onnx", "onnx/model.onnx_data",
-             "own.model", "vocab.txt"]
-    (tmp_path / "onnx").mkdir()
-    for name in (*names, "answers.txt", "texts.csv"):
-        (tmp_path / name).write_text("")
-    assert sorted(os.path.relpath(path, tmp_path) for path in onnx_folder.files_of(
-        str(tmp_path), "")) == names
