@@ -16,11 +16,7 @@ from albert_tf.text.sentences import (
     check_language, clean_text, cut_long, split_sentences)
 from tests import row_tables
 from tests.commands import run_commands
-from tests.helpers import SHARED, run_python
-
-
-def run(*flags):
-    return run_python("prepare_corpus.py", *flags)
+from tests.helpers import SHARED
 
 
 def read(path, counts=None, **layout):
@@ -326,38 +322,46 @@ def test_nothing_left(tmp_path, texts, options, message):
 
 # The script.
 
-def test_script(tmp_path):
+
+@pytest.fixture(scope="module", name="run")
+def _run():
+    """Runs the script, which must succeed, in a process that all share: its log."""
+    with run_commands("prepare_corpus", {}) as results:
+        def run(*flags):
+            result = results.run(flags)
+            assert result["status"] == 0, result["stderr"]
+            return result["log"]
+
+        yield run
+
+
+def test_script(tmp_path, run):
     for i in range(30):
         (tmp_path / f"{i}.txt").write_text(ARTICLES[i])
-    done = run(f"--input_file={tmp_path}/*.txt", f"--output_file={tmp_path}/o/train",
+    said = run(f"--input_file={tmp_path}/*.txt", f"--output_file={tmp_path}/o/train",
                f"--heldout_file={tmp_path}/o/heldout", "--heldout_share=0.2")
-    assert done.returncode == 0, done.stderr
-    assert "held out: 7 documents, 14 sentences" in done.stdout
+    assert "single document" not in said
     summary = json.loads((tmp_path / "o/train.summary.json").read_text())
-    assert summary["training"]["documents"] == 23
+    assert [summary[side][of] for side in ("training", "heldout")
+            for of in ("documents", "sentences")] == [23, 46, 7, 14]
     assert summary["dropped"] == {}
     assert sorted(p.name for p in (tmp_path / "o").iterdir()) == [
         "heldout", "train", "train.summary.json"]
+    assert "single document" in run(
+        f"--input_file={tmp_path}/1.txt", f"--output_file={tmp_path}/one")
 
 
-def test_script_takes_a_folder_of_race(tmp_path):
+def test_script_takes_a_folder_of_race(tmp_path, run):
     for level, text in (("high", "One. Two."), ("middle", "Three.")):
         (tmp_path / "RACE, all/dev" / level).mkdir(parents=True)
         (tmp_path / "RACE, all/dev" / level / "1.txt").write_text(
             json.dumps({**PASSAGE, "article": text}))
-    done = run("--input_format=race", f"--input_file={tmp_path}/RACE, all/dev",
-               f"--output_file={tmp_path}/o")
-    assert done.returncode == 0, done.stderr
+    run("--input_format=race", f"--input_file={tmp_path}/RACE, all/dev",
+        f"--output_file={tmp_path}/o")
     assert (tmp_path / "o").read_text() == "One.\nTwo.\n\nThree.\n\n"
 
 
-def test_script_warns_of_a_single_document(tmp_path):
-    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n")
-    done = run(f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/o")
-    assert done.returncode == 0 and "single document" in done.stderr
-
-
-def test_script_samples_sources(tmp_path):
+def test_script_samples_sources(tmp_path, run):
     """Shares change, the total and the held-out documents do not; 1 changes nothing."""
     for name, number in (("en", 160), ("fi", 10)):
         (tmp_path / f"{name}.txt").write_text("\n\n".join(
@@ -365,15 +369,14 @@ def test_script_samples_sources(tmp_path):
     (tmp_path / "one.txt").write_text("The one story. " * 900)
 
     def written(folder, *flags, names=("en", "fi")):
-        done = run("--input_file=" + ",".join(f"{tmp_path}/{n}.txt" for n in names),
+        said = run("--input_file=" + ",".join(f"{tmp_path}/{n}.txt" for n in names),
                    f"--output_file={tmp_path}/{folder}/o", "--heldout_share=0.1",
                    f"--heldout_file={tmp_path}/{folder}/h", *flags,
                    "--document_separator=blank_line")
-        assert done.returncode == 0, done.stderr
         summary = json.loads((tmp_path / folder / "o.summary.json").read_text())
         del summary["seconds"]
         texts = [(tmp_path / folder / name).read_bytes() for name in "oh"]
-        return [*texts, summary], done.stderr
+        return [*texts, summary], said
 
     plain, _ = written("a")
     assert written("b", "--sampling_exponent=1")[0] == plain
@@ -516,10 +519,9 @@ def test_the_language_reference_is_there():
 # Real data.
 
 @pytest.mark.shared
-def test_real_wikiextractor_output(tmp_path):
-    done = run(f"--input_file={SHARED}/data/wiki_en/raw/wiki_0[01]",
-               f"--output_file={tmp_path}/train", f"--heldout_file={tmp_path}/heldout")
-    assert done.returncode == 0, done.stderr
+def test_real_wikiextractor_output(tmp_path, run):
+    run(f"--input_file={SHARED}/data/wiki_en/raw/wiki_0[01]",
+        f"--output_file={tmp_path}/train", f"--heldout_file={tmp_path}/heldout")
     summary = json.loads((tmp_path / "train.summary.json").read_text())
     assert summary["documents_read"] == 3581
     assert summary["dropped"]["documents without text"] == 2466
