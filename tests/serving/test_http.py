@@ -100,7 +100,8 @@ def test_forms_of_tensorflow_serving(model):
                                      f"{PREDICT}?probability_list={given}")
                 assert found["predictions"][0]["probabilities"] == listed
             _, found = await ask(session, {"examples": [{"text": "One."}]},
-                                 "/v1/models/tiny/versions/1:classify")
+                                 "/v1/models/tiny/versions/1:classify"
+                                 "?probability_list=true")  # Which has no effect.
             assert [name for name, _ in found["results"][0]] == list(model.labels)
             assert [value for _, value in found["results"][0]] == values
             status, found = await ask(session, {
