@@ -250,8 +250,9 @@ def test_a_full_disk_and_a_user_without_a_home(folder, tmp_path, monkeypatch):
         raise Interruption(f"{path}: cannot be written: No space left on device.")
 
     monkeypatch.setattr(files, "write", fails)
-    assert re.search(f"^Engine: TensorFlow, because .*{tmp_path}/cache.*: No space left",
-                     engines.use(albert_tf.load(folder), "auto", str(folder)))
+    assert re.search(
+        f"^Engine: TensorFlow, because .*{tmp_path}/cache.*: No space left",
+        engines.use(albert_tf.load(folder), "auto", str(folder)))
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setattr(engines.os.path, "expanduser", lambda path: path)
     assert [*engines._places(str(folder))] == [f"{folder}/engines"]

@@ -298,7 +298,7 @@ def test_callbacks_get_metrics_and_checkpoints(data, tmp_path):
 
 
 def test_a_run_without_evaluation(data, tmp_path, monkeypatch, caplog):
-    """Callbacks get its checkpoints; the log tells where it starts, and the time left."""
+    """Callbacks get its checkpoints; the log has its start, and the time left."""
     events = Events()
     monkeypatch.setattr(hooks.ProgressLines, "seconds_beside", lambda self, of_step: (
         172800.0 + len(self.checkpoint_seconds) * 86400))
@@ -309,7 +309,8 @@ def test_a_run_without_evaluation(data, tmp_path, monkeypatch, caplog):
     assert not (tmp_path / "tensorboard" / "eval").exists()
     assert not (tmp_path / "model.ckpt-best.index").exists()
     assert f"Starting at step 0 from random weights: {tmp_path} holds no" in caplog.text
-    [*_, first, last] = [line for line in caplog.messages if line.startswith("training")]
+    [*_, first, last] = [
+        line for line in caplog.messages if line.startswith("training")]
     assert " 2 d 0 h left" in first and " 3 d 0 h left" in last
 
 
