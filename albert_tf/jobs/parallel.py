@@ -1,8 +1,7 @@
 """Worker processes that apply a function to many items; cores and memory to run them.
 
-If a worker is killed, for example for lack of memory, the others do not hang: a new
-worker repeats its item, up to a few times. Workers end when their parent ends, even if
-that is killed.
+A killed worker, for example for lack of memory, ends the run with a sentence. Workers
+end when their parent ends, even if that is killed.
 """
 
 import atexit
@@ -18,16 +17,12 @@ import pickle
 import signal
 import sys
 import threading
-import traceback
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, Iterable, Iterator, Optional
-
-from absl import logging
 
 from albert_tf.errors import InputError, Interruption
 
-# More kills than this have a cause that a new worker does not fix.
-_MOST_RESTARTS = 3
 MOST_PROCESSES = 1024
 # The number of items submitted ahead per worker; more results of a slow reader would
 # fill the memory.
@@ -109,154 +104,80 @@ class WorkerPool(contextlib.AbstractContextManager):
 
     `function` must be picklable; each process receives it once. With one worker, this
     process does the work.
-
-    For each worker a thread sends one item and waits for the result, through a pipe
-    that no other process holds. If a worker is killed, even while it sends a result,
-    its pipe ends at once. (Processes from concurrent.futures share one pipe, and wait
-    forever for the rest of a result.)
     """
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
         self._function = function
         self._num_workers = num_workers
-        self._threads: Optional[ThreadPoolExecutor] = None
-        self._workers: dict[int, _Worker] = {}  # by thread id
-        self._lock = threading.Lock()  # for the attributes below
-        self._ended = False
-        self._kills = 0
+        self._executor: Optional[ProcessPoolExecutor] = None
 
     def __exit__(self, *exception_info) -> None:
-        self._stop(kill=exception_info[0] is not None)
+        self._end(at_once=exception_info[0] is not None)
 
     def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
         """Yields function(item) for each item in order; items must be picklable.
 
-        Raises the error of the first item that has one, and Interruption if processes
-        are killed repeatedly. `what` names the work in messages ("tokenizing").
+        Raises the error of the first item that has one, and Interruption if a process
+        is killed. `what` names the work in messages ("tokenizing").
         """
         if self._num_workers == 1:
             yield from map(self._function, items)
             return
-        self._start()
-        todo = iter(items)
+        executor, todo = self._started(), iter(items)
         pending: collections.deque[Future] = collections.deque()
         try:
             while True:
                 room = _AHEAD * self._num_workers - len(pending)
                 for item in itertools.islice(todo, room):
-                    pending.append(self._threads.submit(self._apply, item, what))
+                    pending.append(self._thread.submit(
+                        executor.submit, _apply, item).result())
                 if not pending:
                     return
                 result = pending[0].result()
                 pending.popleft()
                 yield result
+        except BrokenProcessPool as error:
+            raise Interruption(
+                f"{what}: a worker process was killed, perhaps for lack of memory; "
+                "run the same command again, with --num_workers below "
+                f"{self._num_workers} if memory is short.") from error
         finally:
             # An error, or a reader that stops early, leaves work behind.
             if pending:
-                self._stop(kill=True)
+                self._end(at_once=True)
 
-    def _apply(self, item: Any, what: str) -> Any:
-        """Returns the result for an item, in a thread of this process. If the worker is
-        killed, a new one repeats the item."""
-        while True:
-            try:
-                return self._worker().ask(item)
-            except _Killed:
-                with self._lock:
-                    if worker := self._workers.pop(threading.get_ident(), None):
-                        worker.end()
-                    if self._ended:
-                        raise
-                    self._kills += 1
-                    if self._kills > _MOST_RESTARTS:
-                        raise Interruption(
-                            f"{what}: worker processes were killed {self._kills} "
-                            "times, perhaps for lack of memory; start again with "
-                            f"--num_workers below {self._num_workers}.") from None
-                logging.warning(
-                    "%s: a worker process was killed, perhaps for lack of memory. Its "
-                    "work is repeated.", what)
-
-    def _worker(self) -> "_Worker":
-        """Returns this thread's worker."""
-        # A new process must be registered before a different thread ends them all.
-        with self._lock:
-            if self._ended:
-                raise _Killed
-            thread_id = threading.get_ident()
-            if thread_id not in self._workers:
-                self._workers[thread_id] = _Worker(self._context, self._pickled)
-            return self._workers[thread_id]
-
-    def _start(self) -> None:
-        if self._threads is not None:
-            return
-        self._pickled = pickle.dumps(self._function)
+    def _started(self) -> ProcessPoolExecutor:
+        if self._executor:
+            return self._executor
         # fork is not used: a copy of a process with TensorFlow's threads may hang.
         methods = multiprocessing.get_all_start_methods()
-        self._context = multiprocessing.get_context(
+        context = multiprocessing.get_context(
             "forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
             # The module is imported once for all workers.
-            self._context.set_forkserver_preload([type(self._function).__module__])
+            context.set_forkserver_preload([type(self._function).__module__])
             _start_helpers()
-        self._ended, self._kills = False, 0
-        self._threads = ThreadPoolExecutor(self._num_workers)
-        # A suspended generator that holds this pool does not end it. Without this,
-        # multiprocessing would end the workers, whose work the threads would repeat.
-        atexit.register(self._stop, kill=True)
+        end, self._alive = context.Pipe(duplex=False)
+        self._executor = ProcessPoolExecutor(
+            self._num_workers, context, _begin, (pickle.dumps(self._function), end))
+        # Submitting starts processes. A signal that interrupted this would leave some
+        # that nobody knows.
+        self._thread = ThreadPoolExecutor(1)
+        # For a suspended generator that holds this pool and does not end it.
+        atexit.register(self._end, at_once=True)
+        return self._executor
 
-    def _stop(self, kill: bool = False) -> None:
-        """Ends the processes; with `kill` at once, without finishing their items."""
-        if self._threads is None:
+    def _end(self, at_once: bool = False) -> None:
+        """Ends the processes; `at_once`: without finishing their items."""
+        if not self._executor:
             return
-        threads, self._threads = self._threads, None
-        atexit.unregister(self._stop)
-        if kill:
-            with self._lock:
-                self._ended = True
-                for worker in self._workers.values():
-                    worker.process.kill()
-        threads.shutdown(wait=True, cancel_futures=True)
-        for worker in self._workers.values():
-            worker.end()
-        self._workers.clear()
-
-
-class _Killed(Exception):
-    """A worker ended before it sent its result."""
-
-
-class _Worker:
-    """A process that applies a function, and this process's end of its pipe."""
-
-    def __init__(self, context, pickled: bytes):
-        self._pipe, other = context.Pipe()
-        with other:
-            self.process = context.Process(
-                target=_work, args=(other, pickled), daemon=True)
-            self.process.start()
-
-    def ask(self, item: Any) -> Any:
-        """Returns the function's result or raises its error; raises _Killed if the
-        process has ended."""
-        pickled = pickle.dumps(item)
-        try:
-            self._pipe.send_bytes(pickled)
-            answer = self._pipe.recv_bytes()
-        except (EOFError, OSError):
-            raise _Killed from None
-        done, result = pickle.loads(answer)
-        if done:
-            return result
-        error, where = result
-        raise error from RuntimeError(f"in a worker process:\n{where}")
-
-    def end(self) -> None:
-        """Closes its pipe, which ends the process, and waits for that."""
-        self._pipe.close()
-        self.process.join()
-        self.process.close()
+        executor, self._executor = self._executor, None
+        atexit.unregister(self._end)
+        self._thread.shutdown()
+        if at_once:
+            self._alive.close()
+        executor.shutdown(cancel_futures=True)
+        self._alive.close()
 
 
 def _start_helpers() -> None:
@@ -283,30 +204,48 @@ def _start_helpers() -> None:
 
 # ---- in a worker -------------------------------------------------------------
 
-def _work(pipe: multiprocessing.connection.Connection, pickled: bytes) -> None:
-    """Answers an item with (True, result) or (False, (error, where it was raised))."""
+_pickled, _function, _computing = b"", None, False
+_lock = threading.Lock()  # for _computing
+
+
+def _begin(pickled: bytes, end: multiprocessing.connection.Connection) -> None:
+    """Prepares a worker, which ends when the other side of the pipe `end` is closed."""
+    global _pickled, _end
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    function = None
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            item = pipe.recv_bytes()
-            try:
-                if function is None:
-                    # This is not done at the start, so that errors reach the parent.
-                    function = pickle.loads(pickled)
-                answer = pickle.dumps((True, function(pickle.loads(item))))
-            except BaseException as error:  # Every error is raised in the parent.
-                where = traceback.format_exc()
-                try:
-                    answer = pickle.dumps((False, (error, where)))
-                except Exception:
-                    answer = pickle.dumps((False, (RuntimeError(str(error)), where)))
-            pipe.send_bytes(answer)
+    _pickled, _end = pickled, end
+    threading.Thread(target=_end_with_pool, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """Ends this worker when its parent is killed, instead of after its item."""
+def _end_with_pool() -> None:
+    """Ends this worker, even in an item, when its pool ends or its parent is killed.
+
+    While it sends a result, only the latter: the parent would wait for the rest.
+    """
+    multiprocessing.connection.wait([_end])
+    with _lock:
+        if _computing:
+            os._exit(1)
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
+
+
+def _apply(item: Any) -> Any:
+    global _function, _computing
+    with _lock:
+        if _end.poll():
+            os._exit(1)
+        _computing = True
+    try:
+        # It is not loaded at the start, so that errors reach the parent.
+        _function = _function or pickle.loads(_pickled)
+        return _function(item)
+    except BaseException as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # Such an error would look like a killed worker.
+            raise RuntimeError(str(error)) from error
+        raise
+    finally:
+        with _lock:
+            _computing = False

@@ -95,34 +95,15 @@ def test_the_first_wrong_example_is_named(workers):
 
 
 @pytest.mark.parametrize("function, examples, workers, error, message", [
-    # Processes that are killed again and again.
+    # A process that is killed.
     (Featurize(kill=2000), range(MANY), 2, InputError,
-     "features of train: .*killed 4 times.*--num_workers"),
+     "features of train: .*was killed.*--num_workers below 2"),
     # A function that cannot be sent fails at once.
     (lambda _: [], range(MANY), 2, (pickle.PicklingError, AttributeError), "lambda"),
     (Featurize(), [1], -1, InputError, "--num_workers=-1")])
 def test_what_cannot_be_done(function, examples, workers, error, message):
     with pytest.raises(error, match=message):
         list(featurize(function, examples, workers))
-
-
-class KilledOnce(Featurize):
-    """Dies at one example, the first time only."""
-
-    def __init__(self, folder):
-        super().__init__()
-        self.mark = str(folder / "killed")
-
-    def __call__(self, example):
-        if example == 1500 and not os.path.exists(self.mark):
-            open(self.mark, "wb").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(example)
-
-
-def test_what_a_killed_process_was_doing_is_done_again(tmp_path):
-    assert ids(featurize(KilledOnce(tmp_path))) == EXPECTED
-    assert os.path.exists(tmp_path / "killed")
 
 
 def test_a_reader_that_stops_early_ends_the_processes():

@@ -5,11 +5,11 @@ may happen to workers (see also finetuning/test_featurizing, pretraining_data/te
 import os
 import signal
 import sys
-import threading
 import time
 
 import pytest
 
+from albert_tf.errors import Interruption
 from albert_tf.jobs import parallel
 from tests.helpers import run_python
 
@@ -57,24 +57,35 @@ def large(item):
     return bytes(100_000_000)
 
 
-def killed(mark):
-    """A large result, while the first of which is sent the process is killed."""
-    if not os.path.exists(mark):
-        open(mark, "wb").close()
-        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    return large(mark)
-
-
-def test_workers_are_killed_while_they_send(tmp_path):
+def test_a_pool_ends_while_workers_send():
     """Half a result in a pipe is not waited for."""
     with parallel.WorkerPool(large, 2) as pool:
         results = pool.in_order(range(8), "sending")
         assert len(next(results)) == 100_000_000
         results.close()
-    with parallel.WorkerPool(killed, 2) as pool:
-        marks = [str(tmp_path / str(number)) for number in range(3)]
-        for result in pool.in_order(marks, "sending"):
-            assert len(result) == 100_000_000
+
+
+def killed(item):
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def test_a_killed_worker_ends_the_run():
+    results = []
+    with pytest.raises(Interruption, match="trying: .*--num_workers below 2"):
+        with parallel.WorkerPool(killed, 2) as pool:
+            results.extend(pool.in_order(range(20), "trying"))
+    assert results == list(range(len(results))) and len(results) <= 3
+
+
+class Unloadable(Exception):
+    def __init__(self, name, *, reason):
+        super().__init__(f"{name}: {reason}")
+
+
+def fail_unloadably(item):
+    raise Unloadable("it", reason="by itself")
 
 
 class Unsendable(Exception):
@@ -95,14 +106,15 @@ def test_errors_of_workers(error, found):
     assert "in fail" in str(caught.value.__cause__)
 
 
-def test_an_error_that_cannot_be_sent():
-    with pytest.raises(RuntimeError, match="by itself"), parallel.WorkerPool(
-            fail_by_itself, 2) as pool:
-        list(pool.in_order([0], "failing"))
-
-
 def fail_by_itself(item):
     raise Unsendable("by itself")
+
+
+@pytest.mark.parametrize("function", [fail_by_itself, fail_unloadably])
+def test_an_error_that_cannot_be_sent(function):
+    with pytest.raises(RuntimeError, match="by itself"), parallel.WorkerPool(
+            function, 2) as pool:
+        list(pool.in_order([0], "failing"))
 
 
 def test_an_error_ends_workers_in_the_middle_of_their_work():
