@@ -24,6 +24,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional
 from albert_tf.errors import InputError, Interruption
 
 MOST_PROCESSES = 1024
+_HAS_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()  # not Windows
 # The number of items submitted ahead per worker; more results of a slow reader would
 # fill the memory.
 _AHEAD = 4
@@ -150,19 +151,21 @@ class WorkerPool(contextlib.AbstractContextManager):
         if self._executor:
             return self._executor
         # fork is not used: a copy of a process with TensorFlow's threads may hang.
-        methods = multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context(
-            "forkserver" if "forkserver" in methods else "spawn")
-        if "forkserver" in methods:
+        block: tuple = ()
+        if _HAS_FORKSERVER:
+            context = multiprocessing.get_context("forkserver")
             # The module is imported once for all workers.
             context.set_forkserver_preload([type(self._function).__module__])
-            _start_helpers()
+            _start_tracker()
+            block = signal.pthread_sigmask, (signal.SIG_BLOCK, [signal.SIGINT])
+        else:
+            context = multiprocessing.get_context("spawn")
         end, self._alive = context.Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
             self._num_workers, context, _begin, (pickle.dumps(self._function), end))
-        # Submitting starts processes. A signal that interrupted this would leave some
-        # that nobody knows.
-        self._thread = ThreadPoolExecutor(1)
+        # Submitting starts processes: in a thread, because a signal that interrupted this
+        # would leave some that nobody knows. Ctrl-C is blocked in them from the beginning.
+        self._thread = ThreadPoolExecutor(1, "", *block)
         # For a suspended generator that holds this pool and does not end it.
         atexit.register(self._end, at_once=True)
         return self._executor
@@ -180,24 +183,15 @@ class WorkerPool(contextlib.AbstractContextManager):
         self._alive.close()
 
 
-def _start_helpers() -> None:
-    """Starts the processes that start workers and clean up after them.
-
-    Ctrl-C is blocked in them and in all workers from the beginning. Semaphores that a
-    killed process left are removed without a warning.
-    """
-    from multiprocessing import forkserver, resource_tracker  # not on Windows
+def _start_tracker() -> None:
+    """Starts the process that removes the semaphores of a killed process, so that it
+    does this without a warning, and does not unblock Ctrl-C when it is started later."""
+    from multiprocessing import resource_tracker  # not on Windows
 
     quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
     sys.warnoptions.append(quiet)
     try:
-        # It ends by unblocking Ctrl-C, and the fork server would start it.
         resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     finally:
         sys.warnoptions.remove(quiet)
 

@@ -1,34 +1,34 @@
 """Creates the same pretraining records as `local`, on a cluster with Apache Beam.
 
-    spans -> Tokenize -> slices of documents -> Plan -> finished instances
-               counts -> Number ----------------^  |         (packs)
-                                                   |            ^
-                          texts and requests for them -> Answer |
-    packs -> Write -> files of records -> Join -> shards -> renamed at the end
-       counts -> Rank -^
+    spans --scatter--> parts of packs --GroupByKey--> buckets --write--> files of records
+    files of records --divide--> outputs --join--> shards, which are renamed at the end
 
-The steps are functions in `beam_stages`. Elements are joined by their keys. Side inputs
-are not used, because Beam's Dask runner computes them again in every task.
+Side inputs are not used, because Beam's Dask runner computes them again in every task.
 """
 
 import dataclasses
-import json
+import functools
+import itertools
+import os
 import pickle
 import time
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
+
+import numpy as np
 
 from albert_tf.jobs import beam as beam_runner
-from albert_tf import files
-from albert_tf.pretraining_data import beam_stages as stages
-from albert_tf.pretraining_data.beam_stages import Job
+from albert_tf import files, text_files
+from albert_tf.pretraining_data import local, packs
 from albert_tf.pretraining_data.checks import (
     check, check_number, check_room, check_text)
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, publish, report, summary_of, summary_path)
+    CorpusCounts, InstanceCounts, published, report, summary_of)
 from albert_tf.tokenization.tokenizer import FullTokenizer
+
+_COUNTS = -1  # the key of counts among the buckets
 
 
 def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
@@ -39,124 +39,139 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     Workers need this package, and must reach input and output files by the same names.
     Their memory depends on the runner: the DirectRunner holds everything in this
     process, Dask holds one partition at a time, and others hold a few elements. An
-    element is at most a span of text or the instances of a bucket (beam_stages).
+    element is a pack or a bucket.
 
         run(options, tokenizer, "FlinkRunner", ["--flink_master=host:8081"])
 
-    Args:
-      options, tokenizer, sizes: as for local.create. The tokenizer is sent to
-        the workers.
-      runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner, or the
-        full name of another runner's class.
-      runner_options: flags of Beam and of the runner.
-
-    Returns:
-      The summary, which equals that of local.create, as do the records.
+    The arguments and the result are as for local.create, besides the runner and flags of
+    Beam and of the runner. The tokenizer is sent to the workers.
     """
     beam = beam_runner.package()
     check(options, tokenizer)
-    begin = time.monotonic()
+    started = time.monotonic()
     spans = plan_spans(options.input_files, sizes.span_bytes)
-    folder = files.unfinished_name(beam_runner.absolute(options.output_files[0]))
+    text_bytes = sum(span.num_bytes for span in spans)
     encoder = PieceEncoder(tokenizer, options.word_start)
-    check_room(options, encoder, sum(span.num_bytes for span in spans))
+    check_room(options, encoder, text_bytes)
+    # Workers have other working directories.
+    inputs = tuple(path if files.is_remote(path) else os.path.abspath(path)
+                   for path in (*options.input_files, options.output_files[0]))
     job = Job(
-        dataclasses.replace(
-            options,
-            input_files=tuple(map(beam_runner.absolute, options.input_files))),
-        folder,
-        stages.num_buckets(sum(span.num_bytes for span in spans), options.dupe_factor,
-                           sizes.bucket_bytes),
-        encoder.dtype.str, sizes)
-    files.make_directory(folder, "--output_file")
+        dataclasses.replace(options, input_files=inputs[:-1]),
+        files.unfinished_name(inputs[-1]), packs.num_buckets(
+            text_bytes, options.dupe_factor, sizes), sizes)
+    files.make_directory(job.folder, "--output_file")
     try:
         # The encoder is large, so workers read it from a file instead of every task.
         files.write(job.file("encoder"), pickle.dumps(encoder))
-        with beam_runner.package_importable():
-            _run_pipeline(beam, beam_runner.pipeline(
-                beam, runner, runner_options, len(spans)), spans, job)
-        summary = _publish(job, options, tokenizer)
+        pipeline = beam_runner.pipeline(beam, runner, runner_options, len(spans))
+        build(beam, pipeline, spans, job)
+        beam_runner.finish(beam, pipeline)
+        result = text_files.read_object(job.file("result"))
+        corpus, counts = CorpusCounts(), job.new_counts()
+        corpus.merge(result["text"])
+        check_text(corpus, options)
+        counts.merge(result["made"])
+        check_number(counts.as_dict(), options)
+        summary = summary_of(options, tokenizer, corpus, counts)
+        with published(options, summary) as outputs:
+            for number, path in enumerate(outputs):
+                files.move(job.file(f"shard-{number}"), path)
     finally:
-        files.remove_folder(folder)
-    report(options, summary, time.monotonic() - begin)
+        files.remove_folder(job.folder)
+    report(options, summary, time.monotonic() - started)
     return summary
 
 
-def build(beam, pipeline, spans: Sequence[Span], job: Job):
-    """Joins the steps of beam_stages to a pipeline; `beam` is the package apache_beam.
-
-    The last collection has one element, the name of the file with the result.
-    """
-    packs, results = _instances(beam, pipeline, spans, job)
-    ranks = (packs
-             | "CountInstances" >> beam.Map(stages.count_pack)
-             | "OfBuckets" >> beam.CombinePerKey(sum)
-             | "AllBuckets" >> beam.Map(stages.with_others)
-             | "GroupBuckets" >> beam.GroupByKey()
-             | "Rank" >> beam.FlatMap(stages.number_through))
-    written = ({"packs": packs, "ranks": ranks}
-               | "JoinRanks" >> beam.CoGroupByKey()
-               | "Write" >> beam.FlatMap(stages.write_bucket, job))
-    shards = (written
-              | "Fragments" >> _of_kind(beam, "fragment")
-              | "GroupFragments" >> beam.GroupByKey()
-              | "Join" >> beam.Map(stages.join_shard, job))
-    return ((*results, written | "ResultsOfWrite" >> _of_kind(beam, "result"), shards)
-            | "Results" >> beam.Flatten()
-            | "Merge" >> beam.CombinePerKey(stages.merge_results)
-            | "Finish" >> beam.Map(stages.write_result, job))
+def build(beam, pipeline, spans: Sequence[Span], job: "Job") -> None:
+    """Joins the steps to a pipeline; `beam` is the package apache_beam."""
+    _ = (pipeline
+         | "Spans" >> beam.Create([tuple(span) for span in spans])
+         | "Spread" >> beam.Reshuffle()
+         | "Scatter" >> beam.FlatMap(scatter, job)
+         | "Buckets" >> beam.GroupByKey()
+         | "Write" >> beam.Map(write, job)
+         | "AllBuckets" >> beam.GroupByKey()
+         | "Divide" >> beam.FlatMap(divide, job)
+         | "SpreadOutputs" >> beam.Reshuffle()
+         | "Join" >> beam.Map(join, job))
 
 
-def _instances(beam, pipeline, spans: Sequence[Span], job: Job):
-    """Returns packs of instances made from the text, and collections of results."""
-    read = (pipeline
-            | "Spans" >> beam.Create([tuple(span) for span in spans])
-            | "Spread" >> beam.Reshuffle()
-            | "Tokenize" >> beam.FlatMap(stages.tokenize_span, job))
-    counts = read | "Counts" >> _of_kind(beam, "counts")
-    numbers = (counts
-               | "CountDocuments" >> beam.Map(stages.count_documents)
-               | "AllSpans" >> beam.Map(stages.with_others)
-               | "GroupSpans" >> beam.GroupByKey()
-               | "Number" >> beam.FlatMap(stages.number_through))
-    planned = ({"slices": read | "Slices" >> _of_kind(beam, "slice"),
-                "numbers": numbers}
-               | "JoinNumbers" >> beam.CoGroupByKey()
-               | "Plan" >> beam.FlatMap(stages.plan_span, job))
-    packs = planned | "PacksOfPlan" >> _of_kind(beam, "pack")
-    results = [counts | "ResultsOfTokenize" >> beam.Map(stages.text_result),
-               planned | "ResultsOfPlan" >> _of_kind(beam, "result")]
-    if job.options.instances.needs_random_documents:
-        answered = ({"texts": planned | "Texts" >> _of_kind(beam, "text"),
-                     "requests": planned | "Requests" >> _of_kind(beam, "request")}
-                    | "JoinTexts" >> beam.CoGroupByKey()
-                    | "Answer" >> beam.FlatMap(stages.answer_requests, job))
-        packs = ((packs, answered | "PacksOfAnswer" >> _of_kind(beam, "pack"))
-                 | "Packs" >> beam.Flatten())
-        results.append(answered | "ResultsOfAnswer" >> _of_kind(beam, "result"))
-    return packs, results
+# ---- the steps, without Beam -------------------------------------------------
 
 
-def _of_kind(beam, kind: str):
-    return beam.FlatMap(stages.of_kind, kind)
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The settings that all workers share."""
+
+    options: DataOptions
+    folder: str  # for unfinished work; all workers reach it under this name
+    num_buckets: int
+    sizes: Sizes = Sizes()
+
+    def file(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def new_counts(self) -> InstanceCounts:
+        return InstanceCounts(self.options.instances.max_seq_length)
+
+    def encoder(self) -> PieceEncoder:
+        return _load(self.file("encoder"))
 
 
-def _run_pipeline(beam, pipeline, spans: Sequence[Span], job: Job) -> None:
-    build(beam, pipeline, spans, job)
-    beam_runner.finish(beam, pipeline)
+@functools.lru_cache(maxsize=1)
+def _load(path: str) -> PieceEncoder:
+    with files.open_binary(path) as stream:
+        return pickle.load(stream)
 
 
-def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer
-             ) -> dict[str, Any]:
-    """Checks the result, and gives files their final names once all are complete."""
-    with files.open_binary(job.file("result.json")) as stream:
-        result = json.load(stream)
-    corpus, instance_counts = CorpusCounts(**result["text"]), job.new_counts()
-    check_text(corpus, options)
-    instance_counts.merge(result["made"])
-    check_number(instance_counts.as_dict(), options)
-    summary = summary_of(options, tokenizer, corpus, instance_counts)
-    publish({result["shards"][str(shard)]: path
-             for shard, path in enumerate(options.output_files)},
-            summary, summary_path(options.output_files[0]), job.file)
-    return summary
+def scatter(span: Any, job: Job) -> Iterator[tuple[int, Any]]:
+    """Yields (bucket, its rows and codes in a pack) and the counts of a span, which is
+    given by its fields."""
+    corpus, counts = CorpusCounts(), job.new_counts()
+    for pack in packs.scatter(Span(*span), job.options, job.encoder(), job.num_buckets,
+                              job.sizes, corpus, counts):
+        for bucket in np.flatnonzero(np.diff(pack.first_row)).tolist():
+            (row, end), (code, end_code) = (
+                first[bucket:bucket + 2] for first in (pack.first_row, pack.first_code))
+            yield bucket, (
+                pack.rows[row:end].tobytes(), pack.codes[code:end_code].tobytes())
+    yield _COUNTS, {"text": vars(corpus), "made": vars(counts)}
+
+
+def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
+    """Writes the records of (bucket, its rows and codes); returns (0, (bucket, file,
+    number of records, counts)). Counts of spans are passed on."""
+    bucket, parts = element
+    if bucket == _COUNTS:
+        return 0, (bucket, "", 0, list(parts))
+    encoder, counts, path = job.encoder(), job.new_counts(), job.file(f"bucket-{bucket}")
+    rows, codes = (
+        np.frombuffer(b"".join(data), dtype)
+        for data, dtype in zip(zip(*parts), (packs.ROW, encoder.dtype)))
+    # An engine may run a step twice, which writes the same file.
+    with files.atomic_write(path) as stream:
+        stream.writelines(packs.records(
+            rows, codes, job.options.instances, encoder.tokenizer, counts))
+    return 0, (bucket, path, len(rows), [{"text": {}, "made": vars(counts)}])
+
+
+def divide(element: tuple[int, Any], job: Job) -> Iterator[tuple[int, Any]]:
+    """Yields what each output consists of from (0, what `write` returned for all
+    buckets); writes the counts to a file for the process that started the pipeline."""
+    written = sorted(element[1], key=lambda each: each[0])
+    corpus, counts = CorpusCounts(), job.new_counts()
+    for each in itertools.chain.from_iterable(infos for _, _, _, infos in written):
+        corpus.merge(each["text"])
+        counts.merge(each["made"])
+    text_files.write_json(
+        job.file("result"), {"text": vars(corpus), "made": vars(counts)})
+    yield from enumerate(local.divided(
+        [each[1:3] for each in written], len(job.options.output_files)))
+
+
+def join(element: tuple[int, Any], job: Job) -> None:
+    """Writes an output from (its number, what it consists of)."""
+    number, parts = element
+    with files.atomic_write(job.file(f"shard-{number}")) as output:
+        local.join(parts, output)

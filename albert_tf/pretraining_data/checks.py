@@ -16,7 +16,6 @@ from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, SHARD
-from albert_tf.pretraining_data.plans import PLAN
 from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.pretraining_data.summary import CorpusCounts, summary_path
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -102,6 +101,11 @@ def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
             "sentences. With --single_segment=random, second segments that should come "
             "from a different document are taken from elsewhere in this one. Put a "
             "blank line between documents.")
+    elif options.instances.random_next_sentence and corpus.documents_alone:
+        logging.warning(
+            "%d documents are so long that their second segments, which should come from "
+            "a different document, come from the same one. Split them by blank lines.",
+            corpus.documents_alone)
     unknown_share = corpus.unknown_pieces / corpus.pieces
     if unknown_share > _MANY_UNKNOWN:
         logging.warning(
@@ -158,7 +162,6 @@ def check_room(options: DataOptions, encoder: PieceEncoder, text_bytes: int,
     # A token has an id of one to three bytes, and three numbers of a byte.
     records = instances * (
         4.8 * length + 8 * options.instances.masking.num_prediction_slots + 180)
-    work = tokens * encoder.dtype.itemsize + instances * PLAN.itemsize
     size = (f"about {instances:,.0f} instances, {amount(records)} (text of "
             f"{amount(text_bytes)}, --dupe_factor={options.dupe_factor}, "
             f"--max_seq_length={length})")
@@ -170,8 +173,9 @@ def check_room(options: DataOptions, encoder: PieceEncoder, text_bytes: int,
     # Files of an unfinished run that is resumed need no more space.
     done = sum(files.size(os.path.join(work_dir, name))
                for name in (files.names_in(work_dir) if work_dir else []))
+    # Unfinished work takes as much as the records, until they are joined to outputs.
     for folder, needed in (
-            (work_dir or outputs, records + work - done), (outputs, records - done)):
+            (work_dir or outputs, (2 - in_memory) * records - done), (outputs, records)):
         free = _free(folder)
         if needed > free:
             raise InputError(

@@ -1,87 +1,46 @@
 """Creates pretraining records on the cores of one machine, in constant memory.
 
-    text --spans--> tokenize --> token store: the codes of every document, once
-         --parts--> plan     --> rows of PLAN.itemsize = 50 bytes: where an instance's
-                                 tokens are; sorted by their rank in the shuffle
-         --units--> write    --> tokens are read, masked, serialized, appended to the
-                                 output files, which are renamed when all are complete
+    spans    --scatter--> files of packs, in the folder for unfinished work
+    buckets  --write----> a file of records from the bucket's part of all packs
+    outputs  <--join----- the files of all buckets in a row, divided equally
 
-Units of work are independent of each other. They can therefore run in any number of
-processes, and interrupted work is resumed from the finished units. The shuffle is
-uniform over all instances of the data set (shuffle).
+Spans and buckets are units of work that do not depend on each other (packs). They can
+therefore run in any number of processes, and interrupted work is resumed from the
+finished units.
 
 Records have the same distribution as those of `release`. Random numbers are functions
-of the seed and the document (keyed_random), so records depend neither on the number of
-workers nor on how the text is cut into units.
+of the seed and the document (keyed_random), so records do not depend on the number of
+workers.
 """
 
 import dataclasses
 import functools
-import os
+import itertools
+import shutil
 import time
-from typing import Any, Sequence
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from albert_tf import files
 from albert_tf.jobs import parallel
-from albert_tf.errors import InputError, Interruption
-from albert_tf.masking.batched import mask_batch
-from albert_tf.masking.options import SpecialIds
-from albert_tf.pretraining_data import shuffle
+from albert_tf.pretraining_data import packs
 from albert_tf.pretraining_data.checks import (
     check, check_number, check_room, check_text)
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.options import DataOptions, InstanceOptions, Sizes
-from albert_tf.pretraining_data.plans import SlicePosition, finish, plan_chunks
-from albert_tf.pretraining_data.shuffle import (
-    Shards, Unit, fragment_name, shard_name, unit_name)
+from albert_tf.pretraining_data.options import DataOptions, Sizes
+from albert_tf.pretraining_data.packs import ROW, Pack
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, publish, report, summary_of, summary_path)
-from albert_tf.pretraining_data.token_store import TokenStore, write_part
+    CorpusCounts, InstanceCounts, published, report, summary_of, summary_path)
 from albert_tf.jobs.progress import Progress
-from albert_tf.records import encode
-from albert_tf.records.spec import pretraining_spec
-from albert_tf.tokenization.sequences import assemble_batch
+from albert_tf.records import tfrecord
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.jobs.work_folder import WorkFolder, state_of
 
 # Increase this when records change, so that older unfinished runs are not resumed.
-_VERSION = 1
-plans_name = "plans-{:05d}".format  # the unit that plans a part
-ROWS_PER_BATCH = 512  # Arrays of this size stay in the processor's cache.
-
-
-def record_frames(
-        plans: np.ndarray, codes_a: np.ndarray, codes_b: np.ndarray,
-        options: InstanceOptions, tokenizer: FullTokenizer,
-        counts: InstanceCounts) -> bytes:
-    """Returns masked records in the bytes of a TFRecord file, from PLAN [N].
-
-    `codes_a` and `codes_b` are the codes of all first and all second segments,
-    concatenated. The masks are added to `counts`.
-    """
-    sequences = assemble_batch(
-        plans, codes_a, codes_b, options.max_seq_length,
-        tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
-    masked = mask_batch(
-        sequences.input_ids, sequences.starts_word, sequences.lengths,
-        plans["mask"], options.masking,
-        SpecialIds(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
-        tokenizer.vocab_size)
-    counts.add_masks(masked.num_masked, masked.shown, masked.ngram_words)
-    num_slots = options.masking.num_prediction_slots
-    return encode.frames(pretraining_spec(options.max_seq_length, num_slots), {
-        "input_ids": masked.input_ids,
-        "input_mask": sequences.input_mask,
-        "segment_ids": sequences.segment_ids,
-        "token_boundary": masked.token_boundary,
-        "masked_lm_positions": masked.masked_lm_positions,
-        "masked_lm_ids": masked.masked_lm_ids,
-        "masked_lm_weights": (
-            np.arange(num_slots) < masked.num_masked[:, None]).astype(np.float32),
-        "next_sentence_labels": plans["label"][:, None],
-    })
+_VERSION = 2
+_SPAN, _BUCKET = "plans-{:05d}", "unit-{:06d}"  # the names of units
 
 
 # ---- units of work, in any process -------------------------------------------
@@ -93,74 +52,75 @@ class Worker:
 
     A unit that is finished already is not done again. A step takes the worker, the
     unit's name and the unit, and returns what WorkFolder.finish stores: JSON values and
-    the sums of its files.
+    the names of its files.
     """
 
     options: DataOptions
     encoder: PieceEncoder
     folder: WorkFolder
+    num_buckets: int
+    sizes: Sizes
 
-    def __call__(self, task: tuple) -> dict[str, Any]:
+    def __call__(self, task: tuple[Callable, str, Any]) -> dict[str, Any]:
         step, name, unit = task
-        finished = self.folder.finished(name)
-        return finished or self.folder.finish(name, *step(self, name, unit))
+        return self.folder.finished(name) or self.folder.finish(
+            name, *step(self, name, unit))
+
+    def new_counts(self) -> InstanceCounts:
+        return InstanceCounts(self.options.instances.max_seq_length)
 
     @functools.cached_property
-    def store(self) -> TokenStore:
-        """The token store of all parts, which must have been written."""
-        return TokenStore(self.folder)
+    def packs(self) -> list[str]:
+        """The names of all packs, which must have been written."""
+        infos = map(self.folder.known, map(_SPAN.format, itertools.count()))
+        return [name for info in iter(infos.__next__, None) for name in info["files"]]
 
 
-def tokenize(worker: Worker, name: str, span: Span):
-    """Tokenizes the documents of a span, each once."""
-    del name  # The files have the name of the part.
-    counts, sums = write_part(
-        worker.folder, worker.options.input_files, span, worker.encoder)
-    return {"counts": counts}, sums
+def scatter(worker: Worker, name: str, span: Span):
+    """Makes the instances of a span, and writes them with their tokens."""
+    corpus, counts, names = CorpusCounts(), worker.new_counts(), []
+    for pack in packs.scatter(span, worker.options, worker.encoder, worker.num_buckets,
+                              worker.sizes, corpus, counts):
+        names.append(f"{name}-{len(names):04d}")
+        with worker.folder.write(names[-1]) as stream:
+            write_pack(pack, stream)
+    return {"text": vars(corpus), "made": vars(counts)}, names
 
 
-def plan(worker: Worker, name: str, part: int):
-    """Plans the instances of a part's documents: their tokens and their ranks."""
-    options, store = worker.options, worker.store
-    counts = InstanceCounts(options.instances.max_seq_length)
-    writer = shuffle.SortedWriter(worker.folder, name)
-    for first, first_code, documents in store.slices(part):
-        position = SlicePosition(part, first_code, int(store.first_document[part])
-                                 + first, store.num_documents)
-        for drafts in plan_chunks(documents, position, range(options.dupe_factor),
-                                  options.instances, options.random_seed, counts):
-            lookups = drafts.lookups
-            writer.add(finish(drafts, *store.second_segments(
-                lookups["document"], lookups["drawn"], lookups["wanted"]), counts))
-    writer.flush()
-    # The key "runs" is that of existing unfinished work.
-    return {"counts": vars(counts), "runs": writer.names}, writer.sums
+def write(worker: Worker, name: str, bucket: int):
+    """Writes the records of a bucket."""
+    counts, options = worker.new_counts(), worker.options
+    rows, codes = zip(*(
+        read_pack(worker.folder.file(each), bucket, worker.encoder.dtype)
+        for each in worker.packs))
+    with worker.folder.write(f"{name}.records") as stream:
+        stream.writelines(packs.records(
+            np.concatenate(rows), np.concatenate(codes), options.instances,
+            worker.encoder.tokenizer, counts))
+    return {"made": vars(counts), "rows": sum(map(len, rows))}, [f"{name}.records"]
 
 
-def write(worker: Worker, name: str, task: tuple[Unit, int]):
-    """Writes a unit's records, in one file for each output file they belong to."""
-    del name  # Each file has its own name.
-    (unit, num_instances), store = task, worker.store
-    counts = InstanceCounts(worker.options.instances.max_seq_length)
-    names = (name for part in range(store.num_parts)
-             for name in worker.folder.known(plans_name(part))["runs"])
-    rows = shuffle.rows_of_unit(worker.folder, names, unit)
-    sums = {}
-    for shard, first, end in shuffle.shards_of_ranks(
-            unit.first_rank, unit.end_rank, num_instances,
-            len(worker.options.output_files)):
-        fragment = fragment_name(shard, unit.number)
-        unit_rows = rows[first - unit.first_rank:end - unit.first_rank]
-        with worker.folder.write(fragment) as stream:
-            for at in range(0, len(unit_rows), ROWS_PER_BATCH):
-                plans = unit_rows[at:at + ROWS_PER_BATCH]
-                stream.write(record_frames(
-                    plans,
-                    store.read(plans["part_a"], plans["start_a"], plans["length_a"]),
-                    store.read(plans["part_b"], plans["start_b"], plans["length_b"]),
-                    worker.options.instances, worker.encoder.tokenizer, counts))
-        sums[fragment] = stream.sum
-    return {"counts": vars(counts)}, sums
+def write_pack(pack: Pack, stream: BinaryIO) -> None:
+    """Writes a pack: for each bucket and the end, the bytes at which its rows and its
+    codes begin; all rows; all codes."""
+    starts = np.stack([pack.first_row * ROW.itemsize,
+                       pack.first_code * pack.codes.itemsize], axis=1)
+    starts += (starts.nbytes, starts.nbytes + pack.rows.nbytes)
+    for array in (starts, pack.rows, pack.codes):
+        stream.write(array.tobytes())
+
+
+def read_pack(path: str, bucket: int, dtype: np.dtype
+              ) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows and codes of a bucket from a file of `write_pack`."""
+    with open(path, "rb", buffering=0) as stream:
+        stream.seek(16 * bucket)
+        first_row, first_code, end_row, end_code = np.frombuffer(
+            stream.read(32), np.int64).tolist()
+        stream.seek(first_row)
+        rows = np.frombuffer(stream.read(end_row - first_row), ROW)
+        stream.seek(first_code)
+        return rows, np.frombuffer(stream.read(end_code - first_code), dtype)
 
 
 # ---- the run -----------------------------------------------------------------
@@ -171,18 +131,10 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
            sizes: Sizes = Sizes()) -> dict[str, Any]:
     """Creates a pretraining data set, or resumes one that was interrupted.
 
-    Args:
-      options: what to create, and from which files.
-      tokenizer: splits the text into tokens.
-      num_workers: number of processes, 0 for one on each core; records do not depend
-        on it.
-      work_dir: folder for unfinished work, removed at the end; by default the first
-        output's name and ".unfinished". It takes about half the size of the text, 50
-        bytes for each instance, and the records until they are complete.
-      sizes: sizes of the units of work.
-
-    Returns:
-      The summary, as in its JSON file.
+    The records do not depend on the number of processes; 0 means one on each core.
+    `work_dir` is a folder for unfinished work, which is removed at the end, by default
+    the first output's name and ".unfinished". It takes about as much as the records, and
+    a third more until they are complete. Returns the summary, as in its JSON file.
     """
     check(options, tokenizer)
     started = time.monotonic()
@@ -194,73 +146,82 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     folder = _work_folder(options, work_dir)
     encoder = PieceEncoder(tokenizer, options.word_start)
     check_room(options, encoder, text_bytes, folder.path)
-    worker = Worker(options, encoder, folder)
-    with folder.used(_settings(options, tokenizer), state_of(options.input_files),
-                     # After an InputError the text or flags will change, and then
-                     # nothing in the folder can be used.
-                     keeps=lambda error: not isinstance(error, InputError)
-                     or isinstance(error, Interruption)):
+    worker = Worker(options, encoder, folder, packs.num_buckets(
+        text_bytes, options.dupe_factor, sizes), sizes)
+    with folder.used(_settings(options, tokenizer), state_of(options.input_files)):
         with parallel.WorkerPool(worker, workers) as pool:
-            summary = _make(worker, pool, spans, sizes)
-        # A shard that is not there was moved before the run was stopped.
-        publish({whole: path for shard, path in enumerate(options.output_files)
-                 if os.path.exists(whole := folder.file(shard_name(shard)))},
-                summary, summary_path(options.output_files[0]), folder.file)
+            corpus, counts, pieces = _make(worker, pool, spans)
+        summary = summary_of(options, tokenizer, corpus, counts)
+        with published(options, summary) as outputs:
+            for path, parts in zip(outputs, divided(pieces, len(outputs))):
+                with files.open_binary(path, "wb") as output:
+                    join(parts, output)
     report(options, summary, time.monotonic() - started)
     return summary
 
 
-def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span],
-          sizes: Sizes) -> dict[str, Any]:
-    """Does all units that are not finished yet; returns the summary."""
+def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
+          ) -> tuple[CorpusCounts, InstanceCounts, list[tuple[str, int]]]:
+    """Does all units that are not finished yet; returns the counts, and the file and
+    the number of records of each bucket."""
     options, folder = worker.options, worker.folder
-    progress = Progress("tokenizing", "MB", sum(s.num_bytes for s in spans) / 1e6)
-    corpus, done = CorpusCounts(), 0
-    tasks = ((tokenize, f"part-{span.number:05d}", span) for span in spans)
-    for span, info in zip(spans, pool.in_order(tasks, "tokenizing")):
-        corpus.merge(info["counts"])
-        done += span.num_bytes
-        progress.update(done / 1e6, f"{corpus.documents:,} documents")
-    check_text(corpus, options)
+    corpus, counts = CorpusCounts(), worker.new_counts()
+    names = [_SPAN.format(span.number) for span in spans]
+    units = [_BUCKET.format(bucket) for bucket in range(worker.num_buckets)]
+    done = all(map(folder.finished, units)) and all(map(folder.known, names))
 
-    progress = Progress("planning", "parts", len(spans))
-    counts = InstanceCounts(options.instances.max_seq_length)
-    cells = np.zeros(shuffle.NUM_CELLS, np.int64)
-    tasks = ((plan, plans_name(span.number), span.number) for span in spans)
-    for part, info in enumerate(pool.in_order(tasks, "planning")):
-        counts.merge(info["counts"])
-        for name in info["runs"]:
-            cells += shuffle.cells_of(folder, name)
-        progress.update(part + 1, f"{int(cells.sum()):,} instances")
+    def results(step: Callable, names: Sequence[str], items: Iterable, what: str):
+        # Without a finished bucket the packs are needed, and else may be gone.
+        return map(folder.known, names) if done else pool.in_order(
+            zip(itertools.repeat(step), names, items), what)
+
+    progress = Progress("tokenizing", "MB", sum(s.num_bytes for s in spans) / 1e6)
+    read = 0
+    for span, info in zip(spans, results(scatter, names, spans, "tokenizing")):
+        corpus.merge(info["text"])
+        counts.merge(info["made"])
+        read += span.num_bytes
+        progress.update(read / 1e6, f"{corpus.documents:,} documents")
+    check_text(corpus, options)
     check_number(counts.as_dict(), options)
 
-    units = shuffle.units_of_cells(cells, sizes.unit_rows)
-    _write(units, int(cells.sum()), options.output_files, folder, pool, counts)
-    return summary_of(options, worker.encoder.tokenizer, corpus, counts)
+    progress = Progress("writing", "instances", sum(counts.lengths.values()))
+    pieces = []
+    for name, info in zip(units, results(
+            write, units, range(worker.num_buckets), "writing")):
+        counts.merge(info["made"])
+        pieces.append((folder.file(f"{name}.records"), info["rows"]))
+        progress.add(info["rows"])
+    for name in worker.packs:
+        files.remove(folder.file(name))
+    return corpus, counts, pieces
 
 
-def _write(units: Sequence[Unit], num_instances: int, outputs: Sequence[str],
-           folder: WorkFolder, pool: parallel.WorkerPool,
-           counts: InstanceCounts) -> None:
-    """Writes the shards; adds the masks to `counts`."""
-    shards = Shards(folder, outputs, units, num_instances)
-    todo = []
-    for unit in units:
-        # The unit's JSON file holds the counts of its masks, but may be damaged.
-        info = shards.hold(unit) and folder.known(unit_name(unit.number))
-        if info:
-            counts.merge(info["counts"])
+def divided(pieces: Sequence[tuple[str, int]], num_outputs: int
+            ) -> Iterator[list[tuple[str, int, int, int]]]:
+    """Yields what each output consists of: (file, first record, end, number of records
+    in the file). The sizes of outputs differ by at most one record."""
+    total = sum(size for _, size in pieces)
+    for number in range(num_outputs):
+        first, end = (k * total // num_outputs for k in (number, number + 1))
+        parts, start = [], 0
+        for path, size in pieces:
+            low, high = max(first - start, 0), min(end - start, size)
+            if low < high:
+                parts.append((path, low, high, size))
+            start += size
+        yield parts
+
+
+def join(parts: Iterable[tuple[str, int, int, int]], output: BinaryIO) -> None:
+    """Writes a TFRecord file that consists of parts of others (divided)."""
+    for piece, first, end, size in parts:
+        if end - first == size:
+            with files.open_binary(piece) as stream:
+                shutil.copyfileobj(stream, output, 1 << 20)
         else:
-            todo.append(unit)
-    done = num_instances - sum(unit.end_rank - unit.first_rank for unit in todo)
-    progress = Progress("writing", "instances", num_instances, done)
-    tasks = ((write, unit_name(unit.number), (unit, num_instances)) for unit in todo)
-    for unit, info in zip(todo, pool.in_order(tasks, "writing")):
-        shards.append(unit)
-        counts.merge(info["counts"])
-        done += unit.end_rank - unit.first_rank
-        progress.update(done)
-    shards.finish()
+            for record in itertools.islice(tfrecord.read_records(piece), first, end):
+                output.write(tfrecord.frame(record))
 
 
 def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:

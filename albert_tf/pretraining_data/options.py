@@ -129,16 +129,14 @@ class DataOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Sizes of the units of work. The records do not depend on them; tests use small
-    ones."""
+    """Sizes of the units of work; tests use small ones. Second segments from other
+    documents depend on the first two, and the rest of the records on none."""
 
-    span_bytes: int = 0  # of text in a unit of tokenizing; 0: by the input's size
+    span_bytes: int = 0  # of text; 0: by the input's size
+    slice_codes: int = 8 << 20  # minimum tokens of text in memory at a time
+    pack_bytes: int = 16 << 20  # minimum size of the tokens of instances in memory
+    bucket_bytes: int = 1 << 20  # minimum size of the tokens of a bucket
     few_bytes: int = 1 << 20  # less text takes one process: starting more is slower
-    unit_rows: int = 2048  # minimum instances in a unit of writing
-    # Elements of the Beam pipeline (beam_stages); the last is a minimum, in bytes.
-    slice_sentences: int = 1 << 16
-    block_documents: int = 256
-    bucket_bytes: int = 1 << 20
 
 
 def shard_names(output_file: str, num_shards: int) -> tuple[str, ...]:

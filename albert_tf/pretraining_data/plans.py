@@ -4,17 +4,13 @@
            objective, one slice of documents and one copy
     chunk  the sentences from the walk's position until a target length is reached;
            one instance
-    plan   where an instance's tokens are in the token store: a row of numbers
+    plan   where an instance's tokens are among those of its slice
 
 Instances have the same distribution as those of instances.create_instances. The t-th
 chunks of all walks that have not ended are found together. Every random number is a
-function of the walk's key and t (keyed_random), so instances depend neither on which
-walks are processed together nor on where slices begin.
-
-Each decision uses its own number from the walk's or the chunk's key, so it does not
-depend on how many numbers were drawn before. Second segments from other documents are
-in other parts of the store. Planning therefore has two halves: plan_chunks, which
-returns what to look up, and finish.
+function of the walk's key and t (keyed_random), so instances do not depend on which
+walks are processed together. A decision uses its own number from the walk's or the
+chunk's key, so it does not depend on how many numbers were drawn before.
 """
 
 from typing import Iterator, NamedTuple
@@ -25,27 +21,18 @@ from albert_tf import keyed_random
 from albert_tf.pretraining_data.encoder import sums_before
 from albert_tf.pretraining_data.options import InstanceOptions, ORIGINS
 from albert_tf.pretraining_data.summary import InstanceCounts
-from albert_tf.pretraining_data.token_store import Documents
 from albert_tf.tokenization import sequences
 
 # The codes for the second segment's origin are indices into ORIGINS.
 _FOLLOWING, _SWAPPED, _RANDOM_DOCUMENT, _ONE_SEGMENT = range(len(ORIGINS))
 
-# One instance, 50 bytes. order: a random number that gives its rank in the shuffle;
-# mask: the key for its masks. The first segment is length_a tokens from code start_a on
-# in part part_a of the token store, and likewise the second. Both are already swapped
-# and cut. length_b is 0 if there is no second segment.
+# One instance. order: a random number that gives its rank in the shuffle; mask: the key
+# for its masks. The first segment is length_a tokens from the slice's code start_a on,
+# and likewise the second. Both are already swapped and cut. length_b is 0 if there is no
+# second segment.
 PLAN = np.dtype([
-    ("order", "<u8"), ("mask", "<u8"), ("start_a", "<u8"), ("start_b", "<u8"),
-    ("part_a", "<u4"), ("part_b", "<u4"), ("length_a", "<u4"), ("length_b", "<u4"),
-    ("label", "u1"), ("origin", "u1")])
-
-# A second segment to look up. row: the row of the instance; document: the number of the
-# document in the corpus; drawn: the random number that decides where the text starts;
-# wanted: the number of tokens. At least one sentence is taken, even if `wanted` is not
-# positive, and more until `wanted` is reached or the document ends.
-LOOKUP = np.dtype([
-    ("row", "<i8"), ("document", "<i8"), ("drawn", "<u8"), ("wanted", "<i8")])
+    ("order", "<u8"), ("mask", "<u8"), ("start_a", "<i8"), ("start_b", "<i8"),
+    ("length_a", "<u4"), ("length_b", "<u4"), ("label", "u1"), ("origin", "u1")])
 
 # The purpose of a key: a walk; a chunk's rank in the shuffle, its plan, its masks; a
 # walk's target length.
@@ -57,42 +44,33 @@ SPLIT, LABEL, START, DOCUMENT, CUT = 0, 1, 2, 3, 16
 
 AT_ONCE = 1 << 14  # walks; arrays of this size stay in the processor's cache
 _STEPS_AHEAD = 256
-_TRIES = 10  # attempts to find a different document
 
 
-class SlicePosition(NamedTuple):
-    """The position of a slice of documents."""
+class Documents(NamedTuple):
+    """A slice of the text in memory: C codes, S sentences, D documents.
 
-    part: int  # of the token store
-    first_code: int  # position in the part's codes of the slice's first code
-    first_document: int  # number in the corpus of the slice's first document
-    num_documents: int  # in the whole corpus
+    Document d has the sentences first_sentence[d], ..., first_sentence[d + 1] - 1.
+    """
 
-
-class Drafts(NamedTuple):
-    """N instances before they are cut, and what to look up for them."""
-
-    # PLAN [N]; segments are already swapped, but not cut. The second segments of the
-    # rows in `lookups` are unknown.
-    plans: np.ndarray
-    key: np.ndarray  # uint64 [N]; key for the instance's random numbers
-    room: np.ndarray  # int64 [N]; maximum number of tokens in both segments together
-    lookups: np.ndarray  # LOOKUP [R]; rows ascending
+    codes: np.ndarray  # [C]; the codes of each document, followed by a separator
+    sentence_lengths: np.ndarray  # uint32 [S]; tokens in each sentence, at least 1
+    first_sentence: np.ndarray  # int64 [D + 1]
+    ids: np.ndarray  # uint64 [D]; where each begins in the input (spans.Lines)
 
 
 class _Text(NamedTuple):
     """The codes at which the sentences of a slice of documents start and end."""
 
-    position: SlicePosition
     start: np.ndarray  # int64 [S]
     end: np.ndarray  # int64 [S]; before the separator, if there is one
+    first_sentence: np.ndarray  # int64 [D + 1], of each document
 
 
 class _Walks(NamedTuple):
     """W walks over the sentences begin, ..., end - 1."""
 
     key: np.ndarray  # uint64 [W]
-    document: np.ndarray  # int64 [W]; number in the slice of the first document
+    document: np.ndarray  # int64 [W]; number of the first document
     begin: np.ndarray  # int64 [W]
     end: np.ndarray  # int64 [W]
     # int64 [W]; tokens in a chunk. (Full sentences draw a target for every chunk.)
@@ -108,50 +86,37 @@ class _Chunks(NamedTuple):
     end: np.ndarray
 
 
-def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
-                options: InstanceOptions, seed: int, counts: InstanceCounts,
-                at_once: int = AT_ONCE) -> Iterator[Drafts]:
-    """Cuts a slice of documents into chunks and draws the instances made from them.
-
-    The instances are a function of the documents, position.num_documents, copies,
-    options and seed alone, and not of where slices begin. Without a sentence objective
-    they do depend on that, because a walk goes over a slice.
+def plan_chunks(documents: Documents, copies: range, options: InstanceOptions,
+                seed: int, counts: InstanceCounts,
+                at_once: int = AT_ONCE) -> Iterator[np.ndarray]:
+    """Yields the instances made from a slice of documents as PLAN [N].
 
     `copies` are the numbers of the copies to make. At most `at_once` walks advance
-    together. Chunks that are left out are added to `counts`. Yields some ten thousand
-    instances at a time, which bounds the memory.
+    together. Everything except masks is added to `counts`. Some ten thousand instances
+    are yielded at a time, which bounds the memory.
     """
-    num_documents = len(documents.ids)
-    if not num_documents:
-        return
-    first_sentence = np.asarray(documents.first_sentence, np.int64)
-    before = sums_before(documents.sentence_lengths)[:-1]
-    start = before + np.repeat(
-        position.first_code + np.asarray(documents.first_code[:-1], np.int64)
-        - before[first_sentence[:-1]], np.diff(first_sentence))
-    text = _Text(position, start, start + documents.sentence_lengths)
+    first_sentence, num_documents = documents.first_sentence, len(documents.ids)
+    # Each document before a sentence has a separator after it.
+    start = sums_before(documents.sentence_lengths)[:-1] + np.repeat(
+        np.arange(num_documents), np.diff(first_sentence))
+    text = _Text(start, start + documents.sentence_lengths, first_sentence)
     pairs = options.sentence_objective != "none"
-    begins = range(num_documents if pairs else 1)
-    for first_copy in range(0, len(copies), at_once):
-        some = copies[first_copy:first_copy + at_once]
-        size = max(1, at_once // len(some))
-        for first in range(0, len(begins), size):
-            numbers = begins[first:first + size]
-            document = np.repeat(np.arange(numbers.start, numbers.stop), len(some))
-            copy = np.tile(np.arange(some.start, some.stop), len(numbers))
-            key = keyed_random.keys_of(seed, WALK_KEY, documents.ids[document], copy)
-            target = target_lengths(keyed_random.words(
-                keyed_random.keys_of(key, TARGET_KEY), 0, 2), options)
-            walks = _Walks(
-                key, document, first_sentence[document],
-                first_sentence[document + 1 if pairs else document + num_documents],
-                target)
-            for chunks in _chunks(text, walks, options, at_once):
-                if not pairs:
-                    yield _full_sentences(text, walks, chunks, options)
-                    continue
+    num_walks = len(copies) * (num_documents if pairs else min(num_documents, 1))
+    for first in range(0, num_walks, at_once):
+        number = np.arange(first, min(first + at_once, num_walks))
+        document, copy = number // len(copies), copies.start + number % len(copies)
+        key = keyed_random.keys_of(seed, WALK_KEY, documents.ids[document], copy)
+        target = target_lengths(keyed_random.words(
+            keyed_random.keys_of(key, TARGET_KEY), 0, 2), options)
+        walks = _Walks(
+            key, document, first_sentence[document],
+            first_sentence[document + (1 if pairs else num_documents)], target)
+        for chunks in _chunks(text, walks, options, at_once):
+            if pairs:
                 chunks = _without_skipped(text, chunks, options, counts)
-                yield _segment_pairs(text, walks, chunks, options)
+                yield _segment_pairs(text, walks, chunks, options, counts)
+            else:
+                yield _full_sentences(text, walks, chunks, options, counts)
 
 
 def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
@@ -221,9 +186,9 @@ def _without_skipped(text: _Text, chunks: _Chunks, options: InstanceOptions,
 
 
 def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
-                   options: InstanceOptions) -> Drafts:
+                   options: InstanceOptions, counts: InstanceCounts) -> np.ndarray:
     """Divides each chunk into two segments, as instances._pair_of_chunk does."""
-    key, plans = _plans_of(text, walks, chunks)
+    key, plans = _plans_of(walks, chunks)
     num_sentences = chunks.end - chunks.begin
     start = text.start[chunks.begin]
     length = text.end[chunks.end - 1] - start
@@ -244,51 +209,43 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
         swap, _SWAPPED, np.where(other, _RANDOM_DOCUMENT, _FOLLOWING))
     plans["label"] = swap | other
     rows = np.flatnonzero(other)
-    lookups = np.zeros(len(rows), LOOKUP)
-    lookups["row"] = rows
-    lookups["document"] = other_documents(
-        key[rows], text.position.first_document + walks.document[chunks.walk[rows]],
-        text.position.num_documents)
-    lookups["drawn"] = keyed_random.word(key[rows], START)
-    lookups["wanted"] = walks.target[chunks.walk[rows]] - first[rows]
-    return Drafts(plans, key, np.full(len(key), options.max_pieces), lookups)
+    document = walks.document[chunks.walk[rows]]
+    plans["start_b"][rows], plans["length_b"][rows] = random_starts(
+        text, other_documents(keyed_random.word(key[rows], DOCUMENT), document,
+                              len(text.first_sentence) - 1),
+        keyed_random.word(key[rows], START),
+        walks.target[chunks.walk[rows]] - first[rows])
+    return _cut_to_size(plans, key, np.full(len(key), options.max_pieces), counts)
 
 
 def _full_sentences(text: _Text, walks: _Walks, chunks: _Chunks,
-                    options: InstanceOptions) -> Drafts:
+                    options: InstanceOptions, counts: InstanceCounts) -> np.ndarray:
     """Turns each chunk into one segment, as instances.create_full_sentences does."""
-    key, plans = _plans_of(text, walks, chunks)
+    key, plans = _plans_of(walks, chunks)
     plans["start_a"] = text.start[chunks.begin]
     plans["length_a"] = text.end[chunks.end - 1] - text.start[chunks.begin]
     plans["origin"] = _ONE_SEGMENT
     room = target_lengths(keyed_random.words(key, 0, 2), options)
-    return Drafts(plans, key, room, np.zeros(0, LOOKUP))
+    return _cut_to_size(plans, key, room, counts)
 
 
-def _plans_of(text: _Text, walks: _Walks, chunks: _Chunks):
+def _plans_of(walks: _Walks, chunks: _Chunks):
     """Returns the keys for the chunks' numbers, and PLAN rows without segments."""
     walk_key = walks.key[chunks.walk]
     plans = np.zeros(len(walk_key), PLAN)
     plans["order"] = keyed_random.keys_of(walk_key, ORDER_KEY, chunks.ordinal)
     plans["mask"] = keyed_random.keys_of(walk_key, MASK_KEY, chunks.ordinal)
-    plans["part_a"] = plans["part_b"] = text.position.part
     return keyed_random.keys_of(walk_key, PLAN_KEY, chunks.ordinal), plans
 
 
-def finish(drafts: Drafts, part_b: np.ndarray, start_b: np.ndarray,
-           length_b: np.ndarray, counts: InstanceCounts) -> np.ndarray:
-    """Adds second segments from other documents and cuts pairs to size: PLAN [N].
-
-    `part_b`, `start_b`, `length_b`, integers [R], give the position of the segment for
-    each of the R lookups. Everything except masks is added to `counts`.
-    """
-    plans, rows = drafts.plans.copy(), drafts.lookups["row"]
-    plans["part_b"][rows], plans["start_b"][rows] = part_b, start_b
-    plans["length_b"][rows] = length_b
+def _cut_to_size(plans: np.ndarray, key: np.ndarray, room: np.ndarray,
+                 counts: InstanceCounts) -> np.ndarray:
+    """Cuts the segments of PLAN [N] so that both together have at most `room` tokens,
+    and counts the instances; `key` is as for `cuts`."""
     lengths = [plans[name].astype(np.int64) for name in ("length_a", "length_b")]
-    cut, front = cuts(drafts.key, *lengths, drafts.room)
+    cut, front = cuts(key, *lengths, room)
     for i, name in enumerate("ab"):
-        plans[f"start_{name}"] += front[i].astype(np.uint64)
+        plans[f"start_{name}"] += front[i]
         plans[f"length_{name}"] = lengths[i] - cut[i]
     num_special = np.where(plans["origin"] == _ONE_SEGMENT,
                            sequences.NUM_SPECIAL_SINGLE, sequences.NUM_SPECIAL_PAIR)
@@ -321,20 +278,27 @@ def num_first(numbers: np.ndarray, num_sentences: np.ndarray) -> np.ndarray:
     return 1 + keyed_random.below(numbers, num_sentences - 1)
 
 
-def other_documents(keys: np.ndarray, own: np.ndarray,
+def other_documents(numbers: np.ndarray, own: np.ndarray,
                     num_documents: int) -> np.ndarray:
-    """Returns random documents that differ from `own`: int64 [N].
+    """Returns random documents that differ from `own`, if there is a different one:
+    int64 [N]. `numbers` are random."""
+    other = keyed_random.below(numbers, max(num_documents - 1, 1))
+    return np.minimum(other + (other >= own), num_documents - 1)
 
-    If ten draws all give `own`, it is returned. `keys` are PLAN_KEYs [N].
+
+def random_starts(text: _Text, documents: np.ndarray, numbers: np.ndarray,
+                  targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Chooses text from a random sentence on in each of `documents`, all [K].
+
+    A text has enough sentences to reach the target (in tokens), at least one, and ends
+    at the end of the document at the latest. `numbers` are random. Returns the first
+    code of each text and its number of tokens, int64 [K].
     """
-    other = keyed_random.below(keyed_random.word(keys, DOCUMENT), num_documents)
-    for attempt in range(1, _TRIES):
-        same = np.flatnonzero(other == own)
-        if not same.size:
-            break
-        other[same] = keyed_random.below(
-            keyed_random.word(keys[same], DOCUMENT + attempt), num_documents)
-    return other
+    first, limit = text.first_sentence[documents], text.first_sentence[documents + 1]
+    first += keyed_random.below(numbers, limit - first)
+    start = text.start[first]
+    end = np.clip(np.searchsorted(text.start, start + targets), first + 1, limit)
+    return start, text.end[end - 1] - start
 
 
 def cuts(keys: np.ndarray, length_a: np.ndarray, length_b: np.ndarray,

@@ -6,13 +6,9 @@ in one process, and memory grows with the text and with dupe_factor. `local` cre
 records of the same distribution faster and in constant memory.
 """
 
-import contextlib
 import time
 from typing import Any, Optional, Sequence
 
-from absl import logging
-
-from albert_tf import files
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data.checks import (
     check, check_number, check_room, check_text)
@@ -22,8 +18,8 @@ from albert_tf.pretraining_data.instances import (
     Document, Instance, Pieces, create_walks)
 from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, report, summary_of, summary_path, write_summary)
-from albert_tf.jobs.progress import Progress, duration
+    CorpusCounts, InstanceCounts, published, report, summary_of)
+from albert_tf.jobs.progress import Progress
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.tokenization import sequences
@@ -42,7 +38,6 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
     spans = plan_spans(paths)
     progress = Progress("tokenizing", "bytes", sum(span.num_bytes for span in spans))
     documents, counts, known = [[]], CorpusCounts(), {}
-    num_bytes = 0
 
     def prepare(lines: list[str]) -> list[str]:
         return [tokenizer.prepare(line).strip() for line in lines]
@@ -53,22 +48,17 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
             for i, tokens in enumerate(tokenizer.tokenize_batch(block.lines)):
                 if i in first:
                     documents.append([])
-                if not tokens:
-                    counts.lines_without_pieces += 1
-                    continue
-                segment = [known.setdefault(piece, piece) for piece in tokens]
-                documents[-1].append(segment)
-                counts.pieces += len(segment)
-        num_bytes += span.num_bytes
-        progress.update(num_bytes)
-    documents = [document for document in documents if document]
-    counts.documents = len(documents)
-    counts.sentences = sum(map(len, documents))
+                documents[-1].append([known.setdefault(p, p) for p in tokens])
+                counts.lines_without_pieces += not tokens
+        progress.add(span.num_bytes)
+    documents = [list(filter(None, document)) for document in documents if any(document)]
+    sentences = [sentence for document in documents for sentence in document]
+    counts.documents, counts.sentences = len(documents), len(sentences)
     counts.single_sentence_documents = sum(len(d) == 1 for d in documents)
+    counts.pieces = sum(map(len, sentences))
     unk_id = tokenizer.unk_id
     unknown = {p for p in known if tokenizer.vocab.get(p, unk_id) == unk_id}
-    counts.unknown_pieces = sum(
-        piece in unknown for d in documents for segment in d for piece in segment)
+    counts.unknown_pieces = sum(piece in unknown for s in sentences for piece in s)
     return documents, counts
 
 
@@ -132,23 +122,16 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
         span.num_bytes for span in plan_spans(options.input_files)), in_memory=True)
     started = time.monotonic()
     documents, corpus = read_documents(options.input_files, tokenizer)
-    logging.info("Read %d documents in %s.", len(documents),
-                 duration(time.monotonic() - started))
     check_text(corpus, options)
-    started = time.monotonic()
     records, counts = make_records(
         documents, tokenizer, options,
         random or RandomSource.from_seed(options.random_seed))
     check_number(counts.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, counts)
-    outputs = options.output_files
-    # Either all files are replaced or none, even if one cannot be written.
-    with files.staged(*outputs, summary_path(outputs[0])) as staged:
-        with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(RecordWriter(path))
-                       for path in staged[:-1]]
-            for number, record in enumerate(records):
-                writers[number % len(outputs)].write(record)
-        write_summary(staged[-1], summary)
+    with published(options, summary) as outputs:
+        for number, path in enumerate(outputs):
+            with RecordWriter(path) as writer:
+                for record in records[number::len(outputs)]:
+                    writer.write(record)
     report(options, summary, time.monotonic() - started)
     return summary

@@ -11,8 +11,7 @@ Files are read in blocks of lines. A block is decoded, prepared and searched for
 lines as a whole, and a whole document is never held in memory.
 """
 
-import re
-from typing import BinaryIO, Callable, Iterator, NamedTuple, Sequence
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
@@ -26,12 +25,9 @@ MAX_FILES = 1 << 20
 _OFFSET_BITS = 44  # the low bits of a document id; the file's number is above them.
 BLOCK_BYTES = 128 << 10
 _SPANS = 256
-_SMALLEST_SPAN, _LARGEST_SPAN = 1 << 20, 16 << 20
+_SMALLEST_SPAN, _LARGEST_SPAN = 4 << 20, 16 << 20
 # Text is about this many times as large as when it is compressed.
 _COMPRESSION = 4
-# Near a byte that is not UTF-8 these bytes indicate a binary file. Without them the
-# text has a different encoding.
-_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a]")
 
 
 class Span(NamedTuple):
@@ -73,7 +69,9 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
         raise InputError(
             f"--input_file matches {len(paths):,} files, but at most {MAX_FILES:,} are "
             "supported; join some of them.")
-    lengths = [length_of(path) for path in paths]
+    # About those of the text.
+    lengths = [files.size(path) * (_COMPRESSION if path.endswith(text_files.COMPRESSED)
+                                   else 1) for path in paths]
     size = size or span_bytes(sum(lengths))
     # `borders` are the file and byte at which each span ends, and its size.
     borders, held = [], 0
@@ -95,15 +93,6 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
             for number, (begin, border) in enumerate(zip(begins, borders))]
 
 
-def length_of(path: str) -> int:
-    """Returns the size of a file in bytes, or about that of its uncompressed text."""
-    size = files.size(path)
-    if size >> _OFFSET_BITS:
-        raise InputError(
-            f"{path}: larger than {1 << _OFFSET_BITS - 40} TiB; split the file.")
-    return size * _COMPRESSION if path.endswith(text_files.COMPRESSED) else size
-
-
 def read_span(paths: Sequence[str], span: Span,
               prepare: Callable[[list[str]], list[str]],
               block_bytes: int = BLOCK_BYTES,
@@ -119,8 +108,7 @@ def read_span(paths: Sequence[str], span: Span,
     """
     # `begun`: a blank line of this span has been seen. `inside`: a document has begun
     # since the last blank line.
-    begun = span.first_file == 0 and span.start == 0
-    inside = False
+    begun, inside = span.first_file == 0 and span.start == 0, False
     for number in range(span.first_file, len(paths)):
         # Lines of the file that begin before this byte belong to the span.
         limit = (float("inf") if number < span.end_file
@@ -130,53 +118,43 @@ def read_span(paths: Sequence[str], span: Span,
                 paths[number], start, limit, prepare, block_bytes, max_line_bytes):
             if not begun and starts[0] >= limit:
                 return
-            blanks = [i for i, line in enumerate(lines) if not line]
-            # The first blank line beyond the span ends its last document.
-            last = next((i for i in blanks if starts[i] >= limit), None)
-            if last is not None:
-                blanks = [i for i in blanks if i < last]
-            first = 0
-            if not begun and blanks:
-                begun, first = True, blanks[0] + 1
-            if begun:
-                documents, inside = _between(
-                    lines, blanks, first, len(lines) if last is None else last,
-                    starts, number << _OFFSET_BITS, inside)
-                if documents.lines:
-                    yield documents
-            if last is not None:
+            text, first, ids, ended = [], [], [], False
+            for line, place in zip(lines, starts):
+                if not line:
+                    # The first blank line beyond the span ends its last document.
+                    begun, inside, ended = True, False, place >= limit
+                    if ended:
+                        break
+                elif begun:
+                    if not inside:
+                        inside = True
+                        first.append(len(text))
+                        ids.append(number << _OFFSET_BITS | place)
+                    text.append(line)
+            if text:
+                yield Lines(text, first, ids)
+            if ended:
                 return
-
-
-def _between(lines: list[str], blanks: list[int], at: int, end: int,
-             starts: np.ndarray, file_bits: int,
-             inside: bool) -> tuple[Lines, bool]:
-    """Returns the lines at ... end - 1 of a block without blank lines, and whether a
-    document continues after them. If `inside`, one continues from before them."""
-    rest: list[str] = []
-    first: list[int] = []
-    ids: list[int] = []
-    for blank in (*blanks, end):
-        if blank < at:
-            continue
-        if blank > at:
-            if not inside:
-                first.append(len(rest))
-                ids.append(file_bits | int(starts[at]))
-            rest += lines[at:blank]
-        inside = blank == end > at  # The end of the block is not a blank line.
-        at = blank + 1
-    return Lines(rest, first, ids), inside
 
 
 def _text_blocks(path: str, start: int, limit: float,
                  prepare: Callable[[list[str]], list[str]], block_bytes: int,
-                 max_line_bytes: int) -> Iterator[tuple[list[str], np.ndarray]]:
+                 max_line_bytes: int) -> Iterator[tuple[list[str], list[int]]]:
     """Yields the prepared lines of a text file, and the bytes at which they begin."""
-    for offset, data in _blocks(path, start, limit, block_bytes, max_line_bytes):
-        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-        yield prepare(_decoded(path, offset, data)), offset + np.concatenate(
-            [[0], ends + 1])
+    try:
+        for offset, data in _blocks(path, start, limit, block_bytes, max_line_bytes):
+            text = data.decode("utf-8")
+            lines = (text if offset else text.removeprefix("\ufeff")).split("\n")
+            if data.endswith(b"\n"):
+                lines.pop()
+            if "\0" in text and any(map(text_files.is_binary, lines)):
+                raise UnicodeError
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+            yield prepare(lines), [offset, *(offset + 1 + ends).tolist()]
+    except (UnicodeError, *text_files.READ_ERRORS):
+        for _ in text_files.read_lines(path):  # It names the line.
+            pass
+        raise
 
 
 def _blocks(path: str, start: int, limit: float, block_bytes: int,
@@ -192,7 +170,7 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
             stream.seek(offset)
             newline = -1
             while newline < 0:
-                data = _read(path, stream, offset, block_bytes)
+                data = stream.read(block_bytes)
                 newline = data.find(b"\n")
                 offset += newline + 1 if newline >= 0 else len(data)
                 if offset >= limit or not data:
@@ -201,13 +179,15 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
         parts: list[bytes] = []  # the beginning of a line that is not complete yet
         length = 0
         while True:
-            data = _read(path, stream, offset + length, block_bytes)
+            data = stream.read(block_bytes)
             newline = data.find(b"\n")
             # The limit is exact, so that it does not depend on where blocks begin.
             if length + (newline if newline >= 0 else len(data)) > max_line_bytes:
                 raise InputError(
-                    f"{path}, line {_line_number(path, offset)}: "
-                    + _too_long(max_line_bytes))
+                    f"{path}, line {_line_number(path, offset)}: longer than "
+                    f"{max_line_bytes >> 20} MiB, but the input must have one sentence "
+                    "per line; split the text into sentences, for example with "
+                    "prepare_corpus.py.")
             end = data.rfind(b"\n") + 1
             if end:
                 content = b"".join((*parts, data[:end]))
@@ -223,69 +203,12 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
                 return
 
 
-def _too_long(max_line_bytes: int) -> str:
-    """Returns what is wrong with a line of more bytes, and what to do."""
-    return (f"longer than {max_line_bytes >> 20} MiB, but the input must have one "
-            "sentence per line; split the text into sentences, for example with "
-            "prepare_corpus.py.")
-
-
-def _read(path: str, stream: BinaryIO, offset: int, size: int) -> bytes:
-    try:
-        return stream.read(size)
-    except text_files.READ_ERRORS as error:
-        raise text_files.damaged(path, _line_number(path, offset) - 1, error) from error
-
-
-def _decoded(path: str, offset: int, data: bytes) -> list[str]:
-    """Returns the lines of a block without the "\\n" at their ends."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _not_text(path, offset, error) from error
-    if not offset:
-        text = text.removeprefix("\ufeff")
-    lines = text.split("\n")
-    if data.endswith(b"\n"):
-        lines.pop()
-    if "\0" in text:
-        for index, line in enumerate(lines):
-            if text_files.is_binary(line):
-                raise text_files.binary(path, _line_number(path, offset) + index)
-    return lines
-
-
-def _not_text(path: str, offset: int, error: UnicodeDecodeError) -> InputError:
-    data = error.object
-    start = data.rfind(b"\n", 0, error.start) + 1
-    number = _line_number(path, offset + start)
-    if _CONTROL.search(data, max(0, error.start - 2048), error.start + 2048):
-        return text_files.binary(path, number)
-    return text_files.not_utf8(path, number, error.start - start + 1, error.reason)
-
-
-def document_place(paths: Sequence[str], document_id: int) -> str:
-    """Returns where a document begins, as in "corpus.txt, line 12".
-
-    This reads a text file up to that line.
-    """
-    path = paths[document_id >> _OFFSET_BITS]
-    offset = document_id & (1 << _OFFSET_BITS) - 1
-    return f"{path}, line {_line_number(path, offset)}"
-
-
 def _line_number(path: str, offset: int) -> int:
     """Returns the number of the line that holds byte `offset`, from 1."""
     number = 1
     with files.open_binary(path) as raw:
         stream = text_files.decompressed(path, raw)
-        while offset > 0:
-            try:
-                data = stream.read(min(offset, BLOCK_BYTES))
-            except text_files.READ_ERRORS:
-                return number
-            if not data:
-                return number
+        while data := stream.read(min(offset, BLOCK_BYTES)):
             number += data.count(b"\n")
             offset -= len(data)
     return number

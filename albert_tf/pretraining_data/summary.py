@@ -5,10 +5,11 @@ JSON and merged into one summary.
 """
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 import numpy as np
 from absl import logging
@@ -21,7 +22,6 @@ from albert_tf.jobs.progress import duration
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 _SHOWN = ("mask", "same", "other")  # the replacements of a masked token
-_MOST_BINS = 64  # in the histogram of lengths
 # Ordinary sentences stay below these shares: label 1 exceeds one half where text ends
 # in single sentences, and the last sentence of a chunk is cut.
 _MUCH_LABEL_1, _MUCH_CUT = 0.65, 0.25
@@ -31,8 +31,23 @@ def _counter():
     return dataclasses.field(default_factory=collections.Counter)
 
 
+class _Counts:
+    """Counts that can be merged; the base of a dataclass."""
+
+    def merge(self, other: Mapping[str, Any]) -> None:
+        """Adds the vars() of other counts, which may come from JSON."""
+        for name, value in other.items():
+            if isinstance(value, Mapping):
+                # JSON turns keys that are numbers into strings.
+                vars(self)[name].update({
+                    int(key) if str(key).isdecimal() else key: count
+                    for key, count in value.items()})
+            elif name != "max_seq_length":
+                vars(self)[name] += int(value)
+
+
 @dataclasses.dataclass
-class CorpusCounts:
+class CorpusCounts(_Counts):
     """Counts over the text, filled while it is read."""
 
     documents: int = 0  # with at least one sentence
@@ -41,12 +56,8 @@ class CorpusCounts:
     unknown_pieces: int = 0
     lines_without_pieces: int = 0  # lines that are not blank but have no tokens
     single_sentence_documents: int = 0
-
-    def merge(self, other: Mapping[str, int]) -> None:
-        """Adds the vars() of other counts, which may come from JSON."""
-        _check_keys(other, self)
-        for name, count in other.items():
-            setattr(self, name, getattr(self, name) + int(count))
+    # Documents of about the size of a slice (packs), which holds no other.
+    documents_alone: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Returns all counts and the share of unknown tokens."""
@@ -55,7 +66,7 @@ class CorpusCounts:
 
 
 @dataclasses.dataclass
-class InstanceCounts:
+class InstanceCounts(_Counts):
     """Counts over the instances, filled while they are planned and masked.
 
         counts = InstanceCounts(max_seq_length=512)
@@ -102,22 +113,6 @@ class InstanceCounts:
         _add(self.shown, zip(_SHOWN, shown))
         _add(self.ngrams, enumerate(ngram_words))
 
-    def merge(self, other: Mapping[str, Any]) -> None:
-        """Adds the vars() of other counts, which may come from JSON."""
-        _check_keys(other, self)
-        if other["max_seq_length"] != self.max_seq_length:
-            raise ValueError(
-                f"counts for sequences of {other['max_seq_length']} do not go with "
-                f"those of {self.max_seq_length}.")
-        for name, value in other.items():
-            if isinstance(value, Mapping):
-                # JSON turns keys that are numbers into strings.
-                vars(self)[name].update({
-                    int(key) if str(key).isdecimal() else key: count
-                    for key, count in value.items()})
-            elif name != "max_seq_length":
-                vars(self)[name] += value
-
     def as_dict(self) -> dict[str, Any]:
         """Returns all counts and their shares, as they go into the JSON file."""
         count = sum(self.lengths.values())
@@ -131,7 +126,6 @@ class InstanceCounts:
             "labels": {"0": count - label_1, "1": label_1},
             "second_segment": dict(sorted(self.origins.items())),
             "length": _distribution(self.lengths),
-            "length_histogram": _binned(self.lengths, self.max_seq_length),
             "pieces_in_instances": pieces,
             "padding_places": positions - pieces,
             "padding_share": _share(positions - pieces, positions),
@@ -150,12 +144,6 @@ class InstanceCounts:
             "single_sentences_skipped": self.skipped,
             "pieces_skipped": self.skipped_pieces,
         }
-
-
-def _check_keys(state: Mapping[str, Any], counts: Any) -> None:
-    if state.keys() != vars(counts).keys():
-        raise ValueError(f"counts of {sorted(state)} are not those of "
-                         f"{sorted(vars(counts))}.")
 
 
 def _add(counter: collections.Counter, counts: Iterable[tuple[Any, int]]) -> None:
@@ -186,43 +174,24 @@ def _distribution(counted: collections.Counter) -> dict[str, float]:
     }
 
 
-def _binned(lengths: collections.Counter, longest: int) -> dict[str, Any]:
-    """Counts lengths in B bins of equal width; the longest length in bin i is
-    longest - (B - 1 - i) * width."""
-    width = max(1, -(-longest // _MOST_BINS))
-    counts = [0] * -(-longest // width)
-    for length, n in lengths.items():
-        counts[len(counts) - 1 - (longest - length) // width] += n
-    return {"bin_width": width, "longest": longest, "instances": counts}
-
-
-def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str]:
-    """Yields the summary as lines of text; the arguments are the as_dict of CorpusCounts
-    and of InstanceCounts."""
-    shown, length = made["shown_instead"], made["length"]
-    masked = made["predicted_per_instance"]
-    yield (f"text: {corpus['documents']:,} documents, {corpus['sentences']:,} sentences, "
-           f"{corpus['pieces']:,} tokens, {corpus['unknown_share']:.3%} unknown")
-    yield (f"instances: {made['instances']:,}, {made['label_1_share']:.1%} with label 1; "
-           "second segment: " + ", ".join(
-               f"{name} {count:,}" for name, count in made["second_segment"].items()))
+def describe(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the content of the JSON file as lines of text."""
+    text, length, shown = summary["text"], summary["length"], summary["shown_instead"]
+    yield (f"text: {text['documents']:,} documents, {text['sentences']:,} sentences, "
+           f"{text['pieces']:,} tokens, {text['unknown_share']:.3%} unknown; "
+           f"{text['lines_without_pieces']:,} lines without tokens")
+    yield (f"instances: {summary['instances']:,}, {summary['label_1_share']:.1%} with "
+           "label 1; second segment: " + ", ".join(
+               f"{name} {count:,}" for name, count in summary["second_segment"].items()))
     yield (f"length: {length['mean']:.1f} tokens on average, {length['min']} to "
-           f"{length['max']}, median {length['median']}; {made['padding_share']:.1%} "
-           "padding")
-    yield (f"predictions: {made['predicted_pieces']:,} tokens, "
-           f"{made['predicted_share']:.1%} of all; shown as [MASK] {shown['mask']:.1%}, "
-           f"unchanged {shown['same']:.1%}, a random token {shown['other']:.1%}")
-    if made["predicted_pieces"]:
-        yield (f"predictions per instance: {masked['mean']:.1f} on average, "
-               f"{masked['min']} to {masked['max']}, median {masked['median']}; "
-               f"instances without any: {made['instances_without_predictions']:,}; "
-               "n-grams of "
-               + ", ".join(f"{words} {'word' if words == '1' else 'words'} {share:.1%}"
-                           for words, share in made["ngram_words"].items()))
-    yield (f"left out: {corpus['lines_without_pieces']:,} lines without tokens, "
-           f"{made['single_sentences_skipped']:,} single sentences "
-           f"({made['pieces_skipped']:,} tokens), {made['pieces_cut_off']:,} tokens cut "
-           "off to fit")
+           f"{length['max']}; {summary['padding_share']:.1%} padding; "
+           f"{summary['pieces_cut_off']:,} tokens cut off to fit; "
+           f"{summary['single_sentences_skipped']:,} single sentences left out")
+    yield (f"predictions: {summary['predicted_share']:.1%} of the tokens, shown as [MASK] "
+           f"{shown['mask']:.1%}, unchanged {shown['same']:.1%}, a random token "
+           f"{shown['other']:.1%}; n-grams of " + ", ".join(
+               f"{words} words {share:.1%}"
+               for words, share in summary["ngram_words"].items()))
 
 
 def _warn_of_lines(summary: Mapping[str, Any], options: DataOptions) -> None:
@@ -281,19 +250,17 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
         **made.as_dict()}
 
 
-def write_summary(path: str, summary: dict[str, Any]) -> None:
-    """Writes the JSON file."""
-    files.write(path, (json.dumps(summary, indent=1) + "\n").encode())
+@contextlib.contextmanager
+def published(options: DataOptions, summary: dict[str, Any]) -> Iterator[list[str]]:
+    """Yields temporary names for the outputs, which the block writes.
 
-
-def publish(outputs: Mapping[str, str], summary: dict[str, Any], path: str,
-            file: Callable[[str], str]) -> None:
-    """Gives outputs (path → final path) and the summary their final names once all are
-    complete; `file` returns where unfinished files are."""
-    whole_summary = file("summary-0")
-    write_summary(whole_summary, summary)
-    for whole, final in {**outputs, whole_summary: path}.items():
-        files.move(whole, final)
+    At its end all outputs and the summary get their names. If the block raises, older
+    files stay as they are.
+    """
+    path = summary_path(options.output_files[0])
+    with files.staged(*options.output_files, path) as (*outputs, temporary):
+        yield outputs
+        files.write(temporary, (json.dumps(summary, indent=1) + "\n").encode())
 
 
 def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> None:
@@ -301,7 +268,7 @@ def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> Non
     num_instances = summary["instances"]
     logging.info("Created %d instances in %s (%.0f per second).", num_instances,
                  duration(seconds), num_instances / max(seconds, 1e-9))
-    for line in describe(summary["text"], summary):
+    for line in describe(summary):
         logging.info("%s", line)
     _warn_of_lines(summary, options)
     shown = options.output_files

@@ -489,9 +489,9 @@ def test_kills_leave_nothing_wrong(model, tmp_path):
     for kills in range(20):
         process = subprocess.Popen([*command, f"--output_file={tmp_path}/{name}"],
                                    cwd=ROOT, stderr=subprocess.DEVNULL)
-        parts = len(list(tmp_path.glob("*.unfinished/unit-*.json")))
+        parts = len(list(tmp_path.glob("*.unfinished/*unit-*.json")))
         while process.poll() is None and len(list(tmp_path.glob(
-                "*.unfinished/unit-*.json"))) <= parts:
+                "*.unfinished/*unit-*.json"))) <= parts:
             time.sleep(0.01)
         if kills < 5:
             process.send_signal(signal.SIGKILL)

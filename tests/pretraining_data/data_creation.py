@@ -7,7 +7,7 @@ import numpy as np
 
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
-from albert_tf.pretraining_data.token_store import Documents
+from albert_tf.pretraining_data.plans import Documents
 from tests.helpers import FIXTURES
 
 RUNS = json.loads((FIXTURES / "pretraining_data" / "runs.json").read_text())
@@ -56,5 +56,5 @@ def documents_of(lengths):
     sizes = [sum(document) + 1 for document in lengths]
     return Documents(
         np.arange(10, 10 + sum(sizes), dtype=np.uint16), sentences,
-        np.cumsum([0, *map(len, lengths)]), np.cumsum([0, *sizes]),
+        np.cumsum([0, *map(len, lengths)]),
         np.arange(len(lengths), dtype=np.uint64) + 100)

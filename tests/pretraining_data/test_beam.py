@@ -12,13 +12,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 
 from albert_tf.jobs import beam as beam_runner
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data import beam, beam_stages, local
+from albert_tf.pretraining_data import beam, local
 from albert_tf.pretraining_data.options import InstanceOptions, Sizes
 from tests.helpers import ROOT
 from tests.pretraining_data.data_creation import CORPUS, TEXT, options_of
@@ -60,13 +59,6 @@ def grouped(pairs):
     return groups
 
 
-def co_grouped(collections):
-    groups = {name: grouped(each.elements) for name, each in collections.items()}
-    # Like Beam: values can be read once from the first to the last.
-    return [(key, {name: groups[name].get(key, []) for name in groups})
-            for key in {key for each in groups.values() for key in each}]
-
-
 def applied(function, element, *args):
     """What a step gives, when it was done before and that was lost."""
     list(function(element, *args))
@@ -83,14 +75,9 @@ class Beam:
     FlatMap = staticmethod(lambda function, *args: Transform(
         lambda it: [found for each in it.elements
                     for found in applied(function, each, *args)]))
-    Flatten = staticmethod(lambda: Transform(
-        lambda them: [each for it in them for each in it.elements]))
     GroupByKey = staticmethod(lambda: Transform(
+        # Values can be read once, from the first to the last.
         lambda it: list(grouped(it.elements).items())))
-    CoGroupByKey = staticmethod(lambda: Transform(co_grouped))
-    CombinePerKey = staticmethod(lambda function: Transform(
-        lambda it: [(key, function([function(values[:1]), *values[1:]]))
-                    for key, values in grouped(it.elements).items()]))
 
 
 @pytest.fixture
@@ -98,10 +85,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(beam_runner, "package", lambda: Beam)
     monkeypatch.setattr(beam_runner, "pipeline", lambda *args: Collection([]))
 
-    def run_pipeline(package, pipeline, spans, job):
-        beam.build(package, pipeline, spans, job)
-
-    monkeypatch.setattr(beam, "_run_pipeline", run_pipeline)
+    monkeypatch.setattr(beam_runner, "finish", lambda *args: None)
 
 
 def contents(folder):
@@ -134,9 +118,8 @@ def assert_same(ours, theirs):
             assert ours[name] == theirs[name], name
 
 
-# A small text is cut into many spans, slices, blocks and buckets all the same.
-SMALL_UNITS = Sizes(span_bytes=3000, slice_sentences=30, block_documents=4,
-                    bucket_bytes=2000)
+# A small text is cut into many spans, slices and buckets all the same.
+SMALL_UNITS = Sizes(span_bytes=3000, slice_codes=400, bucket_bytes=2000)
 
 
 def settings(objective="order", single_segment="random"):
@@ -157,14 +140,6 @@ def test_records_are_those_of_the_local_run(
         tmp_path, tokenizer, sizes=SMALL_UNITS, **settings(objective, single_segment)))
 
 
-def test_a_sentence_longer_than_sequences_lends_all_that_may_stay(
-        tmp_path, tokenizer, stand_in):
-    # First segments that go to another document are cut before they do.
-    long = "\n\n".join(" ".join(["word", "other"] * n) for n in (3, 40, 90, 200, 7))
-    assert_same(*run_both(
-        tmp_path, tokenizer, sizes=SMALL_UNITS, text=long, dupe_factor=20))
-
-
 @pytest.mark.parametrize("text, num_outputs, message", [
     ("\n\n", 1, "text.txt: there is no sentence"),
     (TEXT, 30, "too few for 30 output files")])
@@ -176,12 +151,14 @@ def test_what_cannot_be_made(
     assert not contents(tmp_path)
 
 
-@pytest.mark.parametrize("package, runner", [
-    ("apache_beam", "DirectRunner"),
-    pytest.param("distributed", "DaskRunner", marks=NEEDS_BEAM)])
-def test_without_the_packages(package, runner, tmp_path, tokenizer, monkeypatch):
+@pytest.mark.parametrize("package, runner, message", [
+    ("apache_beam", "DirectRunner", "pip install -r requirements-beam.txt"),
+    pytest.param("distributed", "DaskRunner", "--runner=DaskRunner: .*distributed",
+                 marks=NEEDS_BEAM)])
+def test_without_the_packages(
+        package, runner, message, tmp_path, tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match="pip install -r requirements-beam.txt"):
+    with pytest.raises(InputError, match=message):
         beam.run(options_of(tmp_path), tokenizer, runner)
     assert not contents(tmp_path)
 
@@ -203,57 +180,10 @@ READ = "text.txt, line 3: byte 9 is not UTF-8; convert it."
         f"Traceback ...\n  raise x\nalbert_tf.errors.InputError: {READ} "
         "[while running 'Tokenize-ptransform-57']\n\nmore"), READ),
     (RuntimeError("out of memory"), None)])
-def test_errors_of_the_input_come_back_as_their_sentence(error, found, monkeypatch):
-    monkeypatch.setattr(beam, "build", lambda *args: None)
+def test_errors_of_the_input_come_back_as_their_sentence(error, found):
     with pytest.raises(InputError if found else type(error)) as raised:
-        beam._run_pipeline(Beam, FailingPipeline(error), [], None)
+        beam_runner.finish(Beam, FailingPipeline(error))
     assert str(raised.value) == (found or "out of memory")
-
-
-# ---- what the steps are made of ----------------------------------------------
-
-
-def test_buckets_divide_the_order_into_ranges():
-    order = np.sort(np.random.default_rng(1).integers(
-        0, 2**64, 5000, dtype=np.uint64, endpoint=False))
-    order[0], order[-1] = 0, 2**64 - 1
-    for number in (1, 2, 64):
-        buckets = beam_stages.buckets_of(order, number)
-        assert (np.diff(buckets) >= 0).all()
-        assert buckets[0] == 0 and buckets[-1] == number - 1
-        assert np.bincount(buckets).max() < 2 * 5000 / number
-
-
-def test_buckets_keep_within_memory_and_are_enough_for_many_workers():
-    assert beam_stages.num_buckets(0, 1) == 1
-    assert beam_stages.num_buckets(1000, 1) == 1
-    for text_bytes in (10**7, 10**9, 10**12):
-        buckets = beam_stages.num_buckets(text_bytes, 40)
-        assert buckets & buckets - 1 == 0
-        assert 40 * text_bytes / 2 / buckets <= 64 << 20
-        assert buckets >= 128
-
-
-def test_ranks_follow_one_another():
-    given = (0, [(7, 5), (2, 10), (4, 1)])
-    assert dict(beam_stages.number_through(given)) == {
-        2: (0, 16), 4: (10, 16), 7: (11, 16)}
-
-
-@pytest.fixture
-def job(tmp_path):
-    return beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
-
-
-def test_attempts_at_a_step_do_not_write_to_one_file(job):
-    assert job.unique_file("one") != job.unique_file("one")
-
-
-def test_a_document_that_is_not_there_is_no_silent_loss(job):
-    request = np.zeros(1, beam_stages.REQUEST).tobytes(), b""
-    with pytest.raises(ValueError, match="1 requested documents"):
-        list(beam_stages.answer_requests(
-            (0, {"texts": [], "requests": [request]}), job))
 
 
 # ---- Beam's runners ----------------------------------------------------------

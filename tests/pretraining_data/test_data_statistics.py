@@ -19,11 +19,10 @@ from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data import plans as planning
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import ORIGINS
+from albert_tf.pretraining_data.packs import slices
 from albert_tf.pretraining_data.plans import TARGET_KEY, WALK_KEY
 from albert_tf.pretraining_data.spans import plan_spans
-from albert_tf.pretraining_data.summary import InstanceCounts
-from albert_tf.pretraining_data.token_store import TokenStore, write_part
-from albert_tf.jobs.work_folder import WorkFolder
+from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
 from albert_tf.tokenization.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import SHARED
@@ -53,54 +52,50 @@ class Maker:
         self.tokenizer = FullTokenizer(
             vocab_file=WORDPIECE, do_lower_case=given.get("do_lower_case", True),
             spm_model_file=given["spm_model_file"] and SPM_MODEL)
-        folder = WorkFolder(str(tmp_path))
-        encoder = PieceEncoder(self.tokenizer)
-        for span in plan_spans(options.input_files):
-            write_part(folder, options.input_files, span, encoder)
-        self.store = TokenStore(folder)
+        self.encoder = PieceEncoder(self.tokenizer)
+        self.slices = [
+            documents for span in plan_spans(options.input_files)
+            for documents in slices(options.input_files, span, self.encoder,
+                                    CorpusCounts(), 1 << 20)]
 
     def plans(self, seed):
-        """Plans of all parts, chunks of one sentence, and short targets of walks."""
+        """Plans of all slices with their codes, chunks of one sentence, and short targets
+        of walks."""
         found, num_single, num_short = [], 0, 0
         counts = InstanceCounts(self.options.max_seq_length)
         segment_pairs = planning._segment_pairs
 
-        def counted(text, walks, chunks, options):
+        def counted(text, walks, chunks, *args):
             nonlocal num_single
             num_single += int((chunks.end - chunks.begin == 1).sum())
-            return segment_pairs(text, walks, chunks, options)
+            return segment_pairs(text, walks, chunks, *args)
 
-        for part in range(self.store.num_parts):
-            for first, first_code, documents in self.store.slices(part):
-                position = planning.SlicePosition(
-                    part, first_code, int(self.store.first_document[part]) + first,
-                    self.store.num_documents)
-                with mock.patch.object(planning, "_segment_pairs", counted):
-                    for drafts in planning.plan_chunks(
-                            documents, position, range(10), self.options, seed, counts):
-                        found.append(planning.finish(
-                            drafts, *self.store.second_segments(*(
-                                drafts.lookups[name]
-                                for name in ("document", "drawn", "wanted"))), counts))
-                keys = keyed_random.keys_of(keyed_random.keys_of(
-                    seed, WALK_KEY, documents.ids[:, None], np.arange(10)), TARGET_KEY)
-                num_short += int((keyed_random.uniform(keys, 0)
-                                  < self.options.short_seq_prob).sum())
-        return np.concatenate(found), num_single, num_short
+        for documents in self.slices:
+            with mock.patch.object(planning, "_segment_pairs", counted):
+                found += [(plans, documents.codes) for plans in planning.plan_chunks(
+                    documents, range(10), self.options, seed, counts)]
+            keys = keyed_random.keys_of(keyed_random.keys_of(
+                seed, WALK_KEY, documents.ids[:, None], np.arange(10)), TARGET_KEY)
+            num_short += int((keyed_random.uniform(keys, 0)
+                              < self.options.short_seq_prob).sum())
+        return found, num_single, num_short
 
     def draw(self, seed):
         stats = collections.defaultdict(collections.Counter)
-        plans, num_single, num_short = self.plans(seed)
+        found, num_single, num_short = self.plans(seed)
+        plans = np.concatenate([plans for plans, _ in found])
+        codes_a, codes_b = (np.concatenate([
+            codes[start:start + length] for plans, codes in found for start, length in zip(
+                plans[f"start_{x}"].tolist(), plans[f"length_{x}"].tolist())])
+            for x in "ab")
         stats["branch"].update(
             random_document_because_single_segment=num_single, short_target=num_short,
             random_document=int(
                 (plans["origin"] == ORIGINS.index("random_document")).sum()))
-        read = self.store.read
         ids = SpecialIds(
             self.tokenizer.cls_id, self.tokenizer.sep_id, self.tokenizer.mask_id)
         sequences = assemble_batch(
-            plans, read(plans["part_a"], plans["start_a"], plans["length_a"]),
-            read(plans["part_b"], plans["start_b"], plans["length_b"]),
+            plans, codes_a, codes_b,
             self.options.max_seq_length, ids.cls, ids.sep, self.tokenizer.pad_id)
         masked = mask_batch(
             sequences.input_ids, sequences.starts_word, sequences.lengths,

@@ -12,6 +12,7 @@ import random
 import numpy as np
 import pytest
 import scipy.stats
+from numpy.lib.recfunctions import append_fields
 
 from albert_tf import keyed_random
 from albert_tf.masking.options import MaskingOptions
@@ -20,19 +21,13 @@ from albert_tf.pretraining_data import plans as planning
 from albert_tf.pretraining_data import instances as pi
 from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT, ORIGINS
 from albert_tf.pretraining_data.plans import (
-    MASK_KEY, ORDER_KEY, PLAN, PLAN_KEY, TARGET_KEY, WALK_KEY, SlicePosition, cuts,
-    target_lengths)
+    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, cuts, target_lengths)
 from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.tokenization import sequences
 from tests.pretraining_data.data_creation import documents_of
 
 UNMASKED = MaskingOptions(masked_lm_prob=0)
 SEED = 17
-# In each part other documents come first.
-CODES_BEFORE = 1000
-
-
-Slice = collections.namedtuple("Slice", "documents position")
 
 
 def _documents(texts, ids):
@@ -44,61 +39,39 @@ def _documents(texts, ids):
 
 
 def _slices(texts, sizes):
-    """Cuts documents into slices of some documents each, a part for each."""
+    """Cuts documents into slices of some documents each."""
     assert sum(sizes) == len(texts)
     ids = [(1 << 44) + 11 * number for number in range(len(texts))]
-    slices, begin = [], 0
-    for part, size in enumerate(sizes):
-        slices.append(Slice(
-            _documents(texts[begin:begin + size], ids[begin:begin + size]),
-            SlicePosition(part, CODES_BEFORE, begin, len(texts))))
-        begin += size
-    return slices
-
-
-def _second_segment(slices, number, drawn, wanted):
-    """Text from a random sentence of a document on: what the token store gives."""
-    for documents, where in slices:
-        index = number - where.first_document
-        if 0 <= index < len(documents.ids):
-            first, last = documents.first_sentence[index:index + 2]
-            lengths = documents.sentence_lengths[first:last].astype(np.int64)
-            chosen = int(keyed_random.below(drawn, len(lengths)))
-            reached = np.cumsum(lengths[chosen:])
-            count = min(int(np.searchsorted(reached, wanted)) + 1, len(reached))
-            start = (documents.first_code[index] + lengths[:chosen].sum()
-                     + where.first_code)
-            return where.part, start, reached[count - 1]
-    raise AssertionError(f"no document {number}")
+    ends = np.cumsum(sizes)
+    return [_documents(texts[end - size:end], ids[end - size:end])
+            for end, size in zip(ends, sizes)]
 
 
 def _plan(slices, options, copies, seed=SEED, at_once=planning.AT_ONCE):
-    """Plans of all slices, in the order of their ranks, and counts."""
-    parts, counts = [np.zeros(0, PLAN)], InstanceCounts(options.max_seq_length)
-    for documents, position in slices:
-        for drafts in planning.plan_chunks(
-                documents, position, copies, options, seed, counts, at_once):
-            segments = [_second_segment(slices, *each) for each in zip(
-                *(drafts.lookups[name] for name in ("document", "drawn", "wanted")))]
-            parts.append(planning.finish(
-                drafts, *np.array(segments, np.int64).reshape(-1, 3).T, counts))
+    """Plans of all slices, in the order of their ranks, and counts; `part` is the number
+    of the slice."""
+    parts, counts = [], InstanceCounts(options.max_seq_length)
+    for number, documents in enumerate(slices):
+        parts += [append_fields(plans, "part", np.full(len(plans), number), usemask=False)
+                  for plans in planning.plan_chunks(
+                      documents, copies, options, seed, counts, at_once) if len(plans)]
     return np.sort(np.concatenate(parts), order="order"), counts
 
 
 def _pieces(slices):
-    """Documents for the reference; each piece is named after its position."""
+    """Documents of each slice for the reference; each piece is named after its place."""
     found = []
-    for documents, where in slices:
-        for index in range(len(documents.ids)):
-            at, text = documents.first_code[index], []
-            first, last = documents.first_sentence[index:index + 2]
-            for length in documents.sentence_lengths[first:last]:
-                text.append([
-                    f"{'▁' if documents.codes[at + i] & 1 else ''}"
-                    f"{where.part}:{at + i + where.first_code}"
-                    for i in range(length)])
+    for number, documents in enumerate(slices):
+        at, texts = 0, []
+        for first, last in itertools.pairwise(documents.first_sentence):
+            texts.append([])
+            for length in documents.sentence_lengths[first:last].tolist():
+                texts[-1].append([
+                    f"{'▁' if documents.codes[i] & 1 else ''}{number}:{i}"
+                    for i in range(at, at + length)])
                 at += length
-            found.append(text)
+            at += 1
+        found.append(texts)
     return found
 
 
@@ -130,8 +103,8 @@ def _rows(instance):
 
 def _plan_rows(plans):
     return [
-        ((int(p["part_a"]), int(p["start_a"]), int(p["length_a"])),
-         (int(p["part_b"]), int(p["start_b"]), int(p["length_b"]))
+        ((int(p["part"]), int(p["start_a"]), int(p["length_a"])),
+         (int(p["part"]), int(p["start_b"]), int(p["length_b"]))
          if p["length_b"] else None, int(p["label"]), int(p["origin"])) for p in plans]
 
 
@@ -174,11 +147,11 @@ class PlannedNumbers:
         if self.attempt == "found":
             return self._below(self.key(), 2, bound)
         assert bound == self.num_documents
-        other = self._below(self.key(), 3 + self.attempt, bound)
         self.attempt += 1
-        if other != self.document_index or self.attempt == 10:
+        if bound > 1 or self.attempt == 10:
             self.attempt = "found"
-        return other
+        other = self._below(self.key(), 3, max(bound - 1, 1))
+        return min(other + (other >= self.document_index), bound - 1)
 
 
 @pytest.fixture
@@ -219,15 +192,13 @@ def reference(monkeypatch):
 
     def walks(slices, options, copies):
         """{order: (mask, fields)}, and the walks."""
-        documents, rows, made = _pieces(slices), {}, []
-        ids = np.concatenate([each.documents.ids for each in slices])
+        rows, made = {}, []
         none = options.sentence_objective == "none"
-        starts = ([each.position.first_document for each in slices]
-                  if none else range(len(documents)))
         masked = pi._masked_instance
-        for start, end in zip(starts, [*starts[1:], len(documents)]):
-            for copy in copies:
-                walk_key = keyed_random.keys_of(SEED, WALK_KEY, int(ids[start]), copy)
+        for documents, each in zip(_pieces(slices), slices):
+            for start, copy in itertools.product(
+                    range(1 if none else len(documents)), copies):
+                walk_key = keyed_random.keys_of(SEED, WALK_KEY, int(each.ids[start]), copy)
                 numbers = PlannedNumbers(walk_key, start, len(documents))
                 source, ordinals = RandomSource(numbers, None), []
 
@@ -237,7 +208,7 @@ def reference(monkeypatch):
 
                 monkeypatch.setattr(pi, "_masked_instance", numbered)
                 walk = (pi.create_full_sentences(
-                    documents[start:end], PIECES, options, source) if none else
+                    documents, PIECES, options, source) if none else
                     pi.create_instances(documents, start, PIECES, options, source))
                 made.append(walk)
                 for numbers.ordinal, instance in zip(ordinals, walk.instances):
@@ -310,34 +281,16 @@ def test_few_documents(reference, setting, texts):
         reference, _slices(texts, [len(texts)]), _options(setting), range(8))
 
 
-def _without_parts(plans, slices):
-    """Plans with the number of the document instead of the part and the code."""
-    found = []
-    for plan in plans:
-        where = []
-        for name in "ab":
-            documents, position = slices[plan[f"part_{name}"]]
-            code = int(plan[f"start_{name}"]) - position.first_code
-            index = int(np.searchsorted(documents.first_code, code, "right")) - 1
-            where += [position.first_document + index,
-                      code - documents.first_code[index], plan[f"length_{name}"]]
-        found.append((plan["order"], plan["mask"], *where, plan["label"],
-                      plan["origin"]))
-    return found
-
-
 @pytest.mark.parametrize("setting", ["half_short", "next"])
 @pytest.mark.parametrize("walks_at_once", [1, 7, 1 << 14])
-def test_instances_do_not_depend_on_slices_or_groups(setting, walks_at_once):
-    options, texts = _options(setting), _varied()
-    whole = _slices(texts, [8])
-    expected, counts = _plan(whole, options, range(6))
-    slices = _slices(texts, [1, 2, 4, 1])
+def test_instances_do_not_depend_on_groups(setting, walks_at_once):
+    options, slices = _options(setting), _slices(_varied(), [3, 5])
+    expected, counts = _plan(slices, options, range(6))
     (plans, total), (more, others) = [
         _plan(slices, options, copies, at_once=walks_at_once)
         for copies in (range(4), range(4, 6))]
-    plans = np.sort(np.concatenate([plans, more]), order="order")
-    assert _without_parts(plans, slices) == _without_parts(expected, whole)
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([plans, more]), order="order"), expected)
     total.merge(vars(others))
     assert total == counts
 
@@ -358,10 +311,10 @@ def test_full_sentences_do_not_depend_on_groups_of_copies(walks_at_once):
     ([[[1] * 3] * 2], 3000),  # many copies
 ], ids=["long", "short", "copies"])
 def test_groups_are_small_enough_to_bound_the_memory(setting, texts, copies):
-    ((documents, position),) = _slices(texts, [len(texts)])
+    (documents,) = _slices(texts, [len(texts)])
     options = _options(setting)
-    sizes = [len(drafts.key) for drafts in planning.plan_chunks(
-        documents, position, range(copies), options, SEED,
+    sizes = [len(plans) for plans in planning.plan_chunks(
+        documents, range(copies), options, SEED,
         InstanceCounts(options.max_seq_length), at_once=100)]
     # What there was so far, and at most one more of each walk.
     assert max(sizes) < 200 and len(sizes) > 3
@@ -381,10 +334,10 @@ def test_a_sentence_of_many_pieces_loses_half_at_each_end(objective, room):
     options = InstanceOptions(
         max_seq_length=43, short_seq_prob=0, sentence_objective=objective)
     plans, counts = _plan(slices, options, range(400))
-    first = plans[plans["start_a"] < CODES_BEFORE + 20_000]
+    first = plans[plans["start_a"] < 20_000]
     assert set(first["length_a"] + first["length_b"]) == {room}
     cut = 20_000 - int(first["length_a"][0])
-    front = first["start_a"].astype(np.int64) - CODES_BEFORE
+    front = first["start_a"]
     # Binomial(cut, 1/2): the standard deviation is half of the root.
     scaled = (front - cut / 2) / np.sqrt(cut / 4)
     assert len(scaled) == 400
@@ -424,7 +377,7 @@ def _walks_of_plans(slices, options, copies):
     """The fields of each walk's instances, found by their keys: a list for each."""
     plans, _ = _plan(slices, options, copies)
     fields = dict(zip(map(int, plans["order"]), _plan_rows(plans)))
-    ids = np.concatenate([each.documents.ids for each in slices])
+    ids = np.concatenate([each.ids for each in slices])
     if options.sentence_objective == "none":
         ids = ids[:1]
     walks = []
@@ -459,7 +412,7 @@ def _check_same_distribution(ours, theirs, about):
 
 def _reference_walks(slices, options, num_copies):
     """The walks of each copy, with random numbers of the reference's own."""
-    documents, source = _pieces(slices), RandomSource.from_seed(8)
+    (documents,), source = _pieces(slices), RandomSource.from_seed(8)
     return [list(pi.create_walks(documents, PIECES, options, source))
             for _ in range(num_copies)]
 

@@ -136,8 +136,8 @@ def test_spans(tmp_path):
 
 
 def test_span_size_follows_from_the_input(tmp_path):
-    assert [text_spans.span_bytes(size) >> 20 for size in (5, 1 << 30, 1 << 50)] == [
-        1, 4, 16]
+    assert [text_spans.span_bytes(size) >> 20 for size in (5, 2 << 30, 1 << 50)] == [
+        4, 8, 16]
     # Many small files share one.
     paths = write_files(tmp_path, [b"a\n\nb"] * 50, ["", ".gz"] * 25)
     assert len(plan_spans(paths)) == 1
@@ -168,7 +168,7 @@ UTF_16 = "Text as some editors write it.\n"
 @pytest.mark.parametrize("content, named", [
     (b"\xef\xbb\xbfab\xff", ", line 1: byte 6"),
     (UTF_16.encode("utf-16-le") * 3, ", line 1: looks binary"),
-    (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), ", line 3: looks"),
+    (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), ", line 3: byte 2"),
     (b"text\n" * 3 + b"\0" * 100, ", line 4: looks"),
     (UTF_16.encode("utf-16") * 3, ".*iconv -f UTF-16"), (b"PAR1\x15\4\x15\x80", " is a Parq"),
     (gzip.compress(b"text, text, and more text" * 9, mtime=0), ".* add .gz to its name")])
@@ -211,7 +211,7 @@ class Endless(io.RawIOBase):
 def test_of_an_endless_line_no_more_is_read_than_the_limit(monkeypatch):
     monkeypatch.setattr(files, "size", lambda path: 100 << 20)
     monkeypatch.setattr(files, "open_binary", lambda path: Endless())
-    spans = plan_spans(["a.txt"])
+    spans = plan_spans(["a.txt"], 1 << 20)
     Endless.num_read = 0
     with pytest.raises(InputError, match="a.txt, line 1: longer than 1 MiB"):
         documents(["a.txt"], spans[:1], max_line_bytes=1 << 20)
@@ -262,9 +262,3 @@ def test_unreadable_files(tmp_path):
             read_all([str(path)])
     with pytest.raises(InputError, match="1,048,577 files"):
         plan_spans(["a"] * ((1 << 20) + 1))
-
-
-def test_the_place_of_a_document(tmp_path):
-    paths = write_files(tmp_path, [b"a\n\nb\n", b"c\n\n\nd"], ["", ".gz"])
-    assert [text_spans.document_place(paths, i) for i, _ in read_all(paths)] == [
-        f"{paths[0]}, line 1", f"{paths[0]}, line 3", f"{paths[1]}, line 4"]

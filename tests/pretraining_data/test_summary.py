@@ -4,7 +4,6 @@ import json
 import random
 
 import numpy as np
-import pytest
 
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.options import (
@@ -63,9 +62,6 @@ def test_counts_of_instances():
         "second_segment": {"following": 2, "one_segment": 1, "random_document": 1,
                            "swapped": 1},
         "length": {"mean": 15.2, "min": 5, "median": 20, "max": 20},
-        "length_histogram": {
-            "bin_width": 1, "longest": 20,
-            "instances": [0] * 4 + [1] + [0] * 5 + [1] + [0] * 8 + [3]},
         "pieces_in_instances": 76,
         "padding_places": 24,
         "padding_share": 0.24,
@@ -107,30 +103,6 @@ def test_counts_may_be_stored_and_filled_on():
     assert counts.as_dict() == added().as_dict()
     empty = InstanceCounts(S)
     assert merged(through_json(empty)).as_dict() == empty.as_dict()
-    with pytest.raises(ValueError, match="sequences of 8 do not go with those of 20"):
-        counts.merge(vars(InstanceCounts(8)))
-
-
-@pytest.mark.parametrize("counts", [InstanceCounts(S), CorpusCounts()])
-def test_other_json_is_refused(counts):
-    state = dict(vars(counts))
-    with pytest.raises(ValueError, match="'more'"):
-        counts.merge(state | {"more": 1})
-    state.popitem()
-    with pytest.raises(ValueError, match="are not those of"):
-        counts.merge(state)
-
-
-@pytest.mark.parametrize(
-    "longest, width, bins", [(64, 1, 64), (65, 2, 33), (512, 8, 64)])
-def test_the_histogram_of_lengths_has_few_bins(longest, width, bins):
-    lengths = [5, longest - width, longest - width + 1, longest, longest]
-    histogram = added(of_lengths(*lengths), longest).as_dict()["length_histogram"]
-    assert histogram["bin_width"] == width
-    assert len(histogram["instances"]) == bins and sum(histogram["instances"]) == 5
-    # The last bin begins right behind the one before it.
-    assert histogram["instances"][-1] == sum(n > longest - width for n in lengths)
-    assert histogram["instances"][-2] == 1
 
 
 def test_counts_of_text():
@@ -142,14 +114,12 @@ def test_counts_of_text():
         total.merge(vars(part))
     assert json.loads(json.dumps(total.as_dict())) == {
         "documents": 3, "sentences": 8, "pieces": 160, "unknown_pieces": 4,
-        "lines_without_pieces": 4, "single_sentence_documents": 1,
+        "lines_without_pieces": 4, "single_sentence_documents": 1, "documents_alone": 0,
         "unknown_share": 0.025}
 
 
 def test_description():
     text = CorpusCounts(1200, sentences=7, pieces=1000, unknown_pieces=2).as_dict()
-    lines = "\n".join(describe(text, added().as_dict()))
+    lines = "\n".join(describe({"text": text, **added().as_dict()}))
     for number in ("1,200", "0.200%", "40.0%", "15.2", "24.0%", "10.5%", "62.5%", "60.0%"):
         assert number in lines
-    lines = "\n".join(describe(CorpusCounts().as_dict(), added(of_lengths(5)).as_dict()))
-    assert "0.0%" in lines and "n-grams" not in lines

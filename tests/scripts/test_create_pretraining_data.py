@@ -138,7 +138,6 @@ def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatc
     assert "3 documents, 6 sentences" in caplog.text
     assert " MB (100.0%), 0 s left, " in caplog.text
     assert " MB/s, 3 documents" in caplog.text
-    assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
     assert f"writing: {made} of {made} instances (100.0%), 0 s left, " in caplog.text
 
 

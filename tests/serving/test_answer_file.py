@@ -60,7 +60,7 @@ def test_an_interrupted_file_is_resumed(model, given, tmp_path, caplog):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         Computed(patch, model, stop=2)
         write(model, given, output)
-    kept = (tmp_path / "out.jsonl.unfinished" / "unit-000001.jsonl").read_text()
+    kept = (tmp_path / "out.jsonl.unfinished" / "albert_tf.unit-000001.jsonl").read_text()
     assert not output.exists() and len(kept.splitlines()) == 16
     assert "Run the same command again to resume" in caplog.text
     with pytest.MonkeyPatch.context() as patch:
@@ -119,7 +119,8 @@ def test_a_killed_command_is_resumed(folder, given, tmp_path, scheme):
         "--windows", "--truncated", f"--output_file={scheme}{output}",
         *([f"--work_dir={unfinished}"] if scheme else [])])
     process = run()
-    while process.poll() is None and not (unfinished / "unit-000000.json").exists():
+    while process.poll() is None and not (
+            unfinished / "albert_tf.unit-000000.json").exists():
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
