@@ -11,10 +11,6 @@ from typing import Sequence
 
 from albert_tf.errors import InputError
 
-# Beam knows the short names of all other runners.
-_RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
-# Other runners pass on options that only the engine's job server knows.
-_WITHOUT_JOB_SERVER = ("DirectRunner", "DaskRunner")
 # The message of an error in the report of a worker.
 _INPUT_ERROR = re.compile(
     r"\b(?:InputError|Interruption): (.+?)(?: \[while running '.*)?$", re.MULTILINE)
@@ -36,24 +32,19 @@ def package():
 
 
 def pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
-    """Returns an empty pipeline for a runner: DirectRunner, FlinkRunner, SparkRunner,
-    DataflowRunner, DaskRunner, or the full name of another one's class.
-
-    `beam` is the result of `package`, `num_parts` the number of parts into which the
-    input can be divided.
-    """
+    """Returns an empty pipeline for a runner's name, or the full name of its class;
+    `num_parts` is the number of parts into which the input can be divided."""
     # Processes that a runner starts here import this package.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (
         str(pathlib.Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-    flags = [f"--runner={_RUNNERS.get(runner, runner)}", *runner_options]
+    flags = [f"--runner={runner}", *runner_options]
     try:
-        if runner == "DaskRunner":
+        if runner == "DaskRunner":  # Beam does not know its short name.
+            flags[0] = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
             import distributed  # noqa: F401
-            # It defines the runner's flags.
-            import apache_beam.runners.dask.dask_runner  # noqa: F401
+            import apache_beam.runners.dask.dask_runner  # noqa: F401  Defines flags.
 
-            # By default 128 elements are one partition, which leaves workers idle. The
-            # number of tasks grows with the square of the partitions.
+            # By default 128 elements are one partition, which leaves workers idle.
             flags.insert(1, f"--dask_npartitions={min(num_parts, 4)}")
         options = beam.options.pipeline_options.PipelineOptions(flags)
         new_pipeline = beam.Pipeline(options=options)
@@ -62,7 +53,8 @@ def pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
         raise InputError(f"--runner={runner}: {reason}.") from error
     unknown = set(options.get_all_options(retain_unknown_options=True)).difference(
         options.get_all_options())
-    if unknown and runner in _WITHOUT_JOB_SERVER:
+    # Other runners pass on options that only the engine's job server knows.
+    if unknown and runner in ("DirectRunner", "DaskRunner"):
         raise InputError(f"--{min(unknown)} is not an option of {runner} or of Beam.")
     return new_pipeline
 

@@ -36,15 +36,12 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         sizes: Sizes = Sizes()) -> dict[str, Any]:
     """Creates a pretraining data set with one of Beam's runners.
 
-    Workers need this package, and must reach input and output files by the same names.
-    Their memory depends on the runner: the DirectRunner holds everything in this
-    process, Dask holds one partition at a time, and others hold a few elements. An
-    element is a pack or a bucket.
-
         run(options, tokenizer, "FlinkRunner", ["--flink_master=host:8081"])
 
-    The arguments and the result are as for local.create, besides the runner and flags of
-    Beam and of the runner. The tokenizer is sent to the workers.
+    Workers need this package, and must reach input and output files by the same names.
+    Their memory depends on the runner: the DirectRunner holds everything in this
+    process, Dask holds one partition at a time, and others hold a few packs and buckets.
+    The summary is that of local.create.
     """
     beam = beam_runner.package()
     check(options, tokenizer)
@@ -115,13 +112,10 @@ class Job:
     def new_counts(self) -> InstanceCounts:
         return InstanceCounts(self.options.instances.max_seq_length)
 
-    def encoder(self) -> PieceEncoder:
-        return _load(self.file("encoder"))
-
 
 @functools.lru_cache(maxsize=1)
-def _load(path: str) -> PieceEncoder:
-    with files.open_binary(path) as stream:
+def _encoder(job: Job) -> PieceEncoder:
+    with files.open_binary(job.file("encoder")) as stream:
         return pickle.load(stream)
 
 
@@ -129,7 +123,7 @@ def scatter(span: Any, job: Job) -> Iterator[tuple[int, Any]]:
     """Yields (bucket, its rows and codes in a pack) and the counts of a span, which is
     given by its fields."""
     corpus, counts = CorpusCounts(), job.new_counts()
-    for pack in packs.scatter(Span(*span), job.options, job.encoder(), job.num_buckets,
+    for pack in packs.scatter(Span(*span), job.options, _encoder(job), job.num_buckets,
                               job.sizes, corpus, counts):
         for bucket in np.flatnonzero(np.diff(pack.first_row)).tolist():
             (row, end), (code, end_code) = (
@@ -140,12 +134,12 @@ def scatter(span: Any, job: Job) -> Iterator[tuple[int, Any]]:
 
 
 def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
-    """Writes the records of (bucket, its rows and codes); returns (0, (bucket, file,
-    number of records, counts)). Counts of spans are passed on."""
+    """Writes the records of a bucket; returns (0, (bucket, file, number of records,
+    counts)). The counts of spans are passed on."""
     bucket, parts = element
     if bucket == _COUNTS:
         return 0, (bucket, "", 0, list(parts))
-    encoder, counts, path = job.encoder(), job.new_counts(), job.file(f"bucket-{bucket}")
+    encoder, counts, path = _encoder(job), job.new_counts(), job.file(f"bucket-{bucket}")
     rows, codes = (
         np.frombuffer(b"".join(data), dtype)
         for data, dtype in zip(zip(*parts), (packs.ROW, encoder.dtype)))
