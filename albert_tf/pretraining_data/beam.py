@@ -2,8 +2,6 @@
 
     spans --scatter--> parts of packs --GroupByKey--> buckets --write--> files of records
     files of records --divide--> outputs --join--> shards, which are renamed at the end
-
-Side inputs are not used, because Beam's Dask runner computes them again in every task.
 """
 
 import dataclasses
@@ -18,9 +16,7 @@ import numpy as np
 
 from albert_tf.jobs import beam as beam_runner
 from albert_tf import files, text_files
-from albert_tf.pretraining_data import local, packs
-from albert_tf.pretraining_data.checks import (
-    check, check_number, check_room, check_text)
+from albert_tf.pretraining_data import checks, local, packs
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.spans import Span, plan_spans
@@ -44,12 +40,12 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     The summary is that of local.create.
     """
     beam = beam_runner.package()
-    check(options, tokenizer)
+    checks.check(options, tokenizer)
     started = time.monotonic()
     spans = plan_spans(options.input_files, sizes.span_bytes)
     text_bytes = sum(span.num_bytes for span in spans)
     encoder = PieceEncoder(tokenizer, options.word_start)
-    check_room(options, encoder, text_bytes)
+    checks.check_room(options, encoder, text_bytes)
     # Workers have other working directories.
     inputs = tuple(path if files.is_remote(path) else os.path.abspath(path)
                    for path in (*options.input_files, options.output_files[0]))
@@ -67,9 +63,9 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         result = text_files.read_object(job.file("result"))
         corpus, counts = CorpusCounts(), job.new_counts()
         corpus.merge(result["text"])
-        check_text(corpus, options)
+        checks.check_text(corpus, options)
         counts.merge(result["made"])
-        check_number(counts.as_dict(), options)
+        checks.check_number(counts.as_dict(), options)
         summary = summary_of(options, tokenizer, corpus, counts)
         with published(options, summary) as outputs:
             for number, path in enumerate(outputs):
