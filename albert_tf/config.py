@@ -4,6 +4,7 @@
 names like `_NOT_RELEASED` refer to it.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -13,16 +14,6 @@ from albert_tf import text_files
 from albert_tf.errors import InputError
 
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
-
-# Sizes must fit into 32-bit indices. Layers, groups and blocks are limited further,
-# because each of them is built: a model with more would take hours to construct.
-_LARGEST_SIZE = 2**31 - 1
-_LARGEST_COUNTS = dict(
-    num_hidden_layers=1000, num_hidden_groups=1000, inner_group_num=1000)
-_LARGEST_DEVIATION = 10.0
-_LARGEST_EPSILON = 1.0
-
-_HUGGINGFACE = "albert_tf.checkpoints.huggingface"
 
 # Data types in which the layers can compute; variables are always float32.
 DTYPES = ("float32", "bfloat16", "float16")
@@ -35,13 +26,23 @@ CONFIG_FILE = "albert_config.json"
 # network, or none.
 SHARING = ("all", "attention", "ffn", "none")
 
-# Formulas for the group of layer l, for L layers in G groups. They differ only by
-# rounding, and only for a few L and G, such as 22 layers in 22 groups.
-GROUPINGS = {
-    "release": lambda l, L, G: int(l / L * G),
-    "huggingface": lambda l, L, G: int(l / (L / G)),
-    "even": lambda l, L, G: l * G // L,
-}
+# What a field's value must be besides of its type: in words, and as a condition. Sizes
+# must fit into 32-bit indices. Layers, groups and blocks are limited further, because
+# each of them is built: a model with more would take hours to construct.
+_SIZE = ("from 1 to 2147483647", lambda size: 1 <= size < 2**31)
+_COUNT = ("from 1 to 1000", lambda count: 1 <= count <= 1000)
+_RATE = ("at least 0 and below 1", lambda rate: 0 <= rate < 1)
+_EPSILON = ("from 0 to 1", lambda epsilon: 0 <= epsilon <= 1)
+_ACCEPTED = {
+    "vocab_size": _SIZE, "embedding_size": _SIZE, "hidden_size": _SIZE,
+    "num_hidden_layers": _COUNT, "num_hidden_groups": _COUNT, "inner_group_num": _COUNT,
+    "num_attention_heads": _SIZE, "intermediate_size": _SIZE,
+    "max_position_embeddings": _SIZE, "type_vocab_size": _SIZE,
+    "hidden_dropout_prob": _RATE, "attention_probs_dropout_prob": _RATE,
+    "layer_norm_eps": _EPSILON, "masked_lm_layer_norm_eps": _EPSILON,
+    "initializer_range": ("above 0 and at most 10", lambda value: 0 < value <= 10),
+    "hidden_act": (f"one of {', '.join(ACTIVATIONS)}", ACTIVATIONS.__contains__),
+    "parameter_sharing": (f"one of {', '.join(SHARING)}", SHARING.__contains__)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,50 +85,26 @@ class AlbertConfig:
     masked_lm_layer_norm_eps: float = 0.0  # of the masked-LM head; 0: layer_norm_eps
     use_pooler: bool = True
     project_embeddings: bool = False  # project the embeddings even if E = H
-    layer_grouping: str = "release"  # one of GROUPINGS
     # Unknown keys of the JSON file, stored so that they can be written back.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        # 1. Types first, since every comparison below relies on them; then the sizes.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            _check_type(field, value)
-            largest = _LARGEST_COUNTS.get(field.name, _LARGEST_SIZE)
-            if field.type is int and field.name != "down_scale_factor" and not (
-                    1 <= value <= largest):
+            kind = Mapping if field.name == "extra" else field.type
+            words, is_accepted = _ACCEPTED.get(field.name, ("", lambda value: True))
+            # In Python True is an int, too: it is accepted only where a bool is expected.
+            if not isinstance(value, (int, float) if kind is float else kind) or (
+                    isinstance(value, bool) and kind is not bool) or (
+                        not is_accepted(value)):
                 raise InputError(
-                    f"config: {field.name} is {shown(value)}; it must be from 1 to "
-                    f"{largest}.")
-        # 2. Dropout rates, the initial deviation, epsilons: their sensible ranges.
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(
-                    f"config: {name} is {shown(getattr(self, name))}; a dropout rate "
-                    "is at least 0 and below 1.")
-        if not 0 < self.initializer_range <= _LARGEST_DEVIATION:
-            raise InputError(
-                f"config: initializer_range is {shown(self.initializer_range)}; a "
-                "standard deviation of weights is above 0 and at most "
-                f"{_LARGEST_DEVIATION:g}.")
-        for name in ("layer_norm_eps", "masked_lm_layer_norm_eps"):
-            if not 0 <= getattr(self, name) <= _LARGEST_EPSILON:
-                raise InputError(
-                    f"config: {name} is {shown(getattr(self, name))}; it must be from "
-                    f"0 to {_LARGEST_EPSILON:g}.")
-        # 3. Each head takes an equal part of the hidden state, so H must divide evenly.
+                    f"config: {field.name} is {shown(value)}; it must be of type "
+                    f"{kind.__name__}{words and ', '}{words}.")
+        # Each head takes an equal part of the hidden state, so H must divide evenly.
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"config: hidden_size {self.hidden_size} is not a multiple of "
                 f"num_attention_heads {self.num_attention_heads}.")
-        # 4. Last, the fields that name one of a few choices.
-        for name, choices in (("hidden_act", ACTIVATIONS),
-                              ("parameter_sharing", SHARING),
-                              ("layer_grouping", tuple(GROUPINGS))):
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"config: {name} is '{getattr(self, name)}'; it must be one of "
-                    f"{', '.join(choices)}.")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "AlbertConfig":
@@ -141,15 +118,15 @@ class AlbertConfig:
         if "model_type" in entries or "architectures" in entries:
             # The module of that format translates it. It is imported only now, so that
             # the core does not depend on formats.
-            entries = importlib.import_module(_HUGGINGFACE).config_values(entries)
+            entries = importlib.import_module(
+                "albert_tf.checkpoints.huggingface").config_values(entries)
         elif entries.get("hidden_act") == "gelu_new":
             entries["hidden_act"] = "gelu"
         # The original writes null for the linear activation.
         if entries.get("hidden_act", "") is None:
             entries["hidden_act"] = "linear"
         extra = {k: v for k, v in entries.items() if k not in names}
-        return cls(**{k: v for k, v in entries.items() if k in names},
-                   extra=extra).simplified()
+        return cls(**{k: v for k, v in entries.items() if k in names}, extra=extra)
 
     @classmethod
     def from_json_file(cls, path: str) -> "AlbertConfig":
@@ -172,21 +149,6 @@ class AlbertConfig:
                 f"no model is named '{name}'; known: {', '.join(NAMED)}.")
         return cls(**NAMED[name]).replace(**changes)
 
-    def simplified(self) -> "AlbertConfig":
-        """Returns an equal config whose fields without effect have their defaults."""
-        changes: dict[str, Any] = {}
-        if self.embedding_size != self.hidden_size:
-            changes["project_embeddings"] = False
-        if self.masked_lm_layer_norm_eps == self.layer_norm_eps:
-            changes["masked_lm_layer_norm_eps"] = 0.0
-        # Usually all formulas give the layers the same groups; then use the default.
-        if self.layer_grouping != "release":
-            default = dataclasses.replace(self, layer_grouping="release")
-            if all(default.group_of_layer(layer) == self.group_of_layer(layer)
-                   for layer in range(self.num_hidden_layers)):
-                changes["layer_grouping"] = "release"
-        return dataclasses.replace(self, **changes) if changes else self
-
     def replace(self, **changes) -> "AlbertConfig":
         """Returns a copy with some fields changed; strings are converted to the field's
         type."""
@@ -196,16 +158,12 @@ class AlbertConfig:
                 raise InputError(
                     f"config: no field is named '{name}'; the fields are "
                     f"{', '.join(n for n in types if n != 'extra')}.")
-            # Command-line flags arrive as strings: convert them to the field's type.
+            # Command-line flags arrive as strings; those that cannot be converted are
+            # refused as values of a wrong type.
             if isinstance(value, str) and types[name] is not str:
-                converter = _boolean if types[name] is bool else types[name]
-                try:
-                    changes[name] = converter(value)
-                except (KeyError, ValueError) as error:
-                    expectation = ("true or false" if types[name] is bool
-                                   else f"a number ({types[name].__name__})")
-                    raise InputError(f"config: {name} is {shown(value)}; it must be "
-                                     f"{expectation}.") from error
+                with contextlib.suppress(KeyError, ValueError):
+                    changes[name] = (_BOOLEANS[value.lower()] if types[name] is bool
+                                     else types[name](value))
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -223,14 +181,13 @@ class AlbertConfig:
 
     def group_of_layer(self, layer: int) -> int:
         """Returns the group of a layer: int(l / L * G) in floating point, as the
-        original computes it, or the formula that `layer_grouping` names.
+        original computes it.
 
         For a few settings, such as 49 layers in 49 groups, rounding gives a different
         group than l * G // L, so that some groups have no layer. The same happens with
         more groups than layers.
         """
-        return GROUPINGS[self.layer_grouping](
-            layer, self.num_hidden_layers, self.num_hidden_groups)
+        return int(layer / self.num_hidden_layers * self.num_hidden_groups)
 
     @property
     def projects_embeddings(self) -> bool:
@@ -257,29 +214,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _check_type(field: dataclasses.Field, value: Any) -> None:
-    """Raises InputError if a value is not of its field's type."""
-    accepted: dict[Any, Any] = {int: int, float: (int, float), str: str, bool: bool}
-    types = accepted.get(field.type, Mapping)
-    # In Python True is an int, too: it is accepted only where a bool is expected.
-    if not isinstance(value, types) or (
-            isinstance(value, bool) and field.type is not bool):
-        raise InputError(
-            f"config: {field.name} is {shown(value)}; it must be of type "
-            f"{getattr(field.type, '__name__', 'dict')}.")
-
-
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 _NOT_RELEASED = ("parameter_sharing", "layer_norm_eps", "masked_lm_layer_norm_eps",
-                 "use_pooler", "project_embeddings", "layer_grouping")
+                 "use_pooler", "project_embeddings")
 
 # Fields that change a model's outputs, but not the shapes of its variables: tensors
 # alone do not reveal them.
 COMPUTING = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_norm_eps",
-             "masked_lm_layer_norm_eps", "layer_grouping")
+             "masked_lm_layer_norm_eps")
 
 
 def _size(layers, hidden, heads, dropout=0.0, **fields):

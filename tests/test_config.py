@@ -84,7 +84,7 @@ def test_changes_from_a_command_line_are_read_as_the_fields_type():
 
 @pytest.mark.parametrize("changes, words", [
     ({"embeding_size": 64}, ["embeding_size", "embedding_size"]),
-    ({"embedding_size": "big"}, ["embedding_size", "'big'", "number"]),
+    ({"embedding_size": "big"}, ["embedding_size", "'big'", "int"]),
     ({"hidden_size": 0}, ["hidden_size", "0"]),
     ({"hidden_size": 770}, ["770", "multiple", "num_attention_heads 12"]),
     ({"num_hidden_layers": 2.5}, ["num_hidden_layers", "2.5", "int"]),
@@ -182,8 +182,8 @@ def test_a_config_of_hugging_face_is_read_as_it_is_meant():
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"hidden_act": "swish"}, "hidden_act is 'swish'.*gelu_new"),
-    ({"model_type": "bert"}, "model_type is 'bert'"),
+    ({"hidden_act": "swish"}, "hidden_act='swish'.*gelu_new"),
+    ({"model_type": "bert"}, "model_type='bert'"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type")])
 def test_what_cannot_be_computed_of_them_is_named(changes, words):
     with pytest.raises(InputError, match=words):
@@ -194,16 +194,7 @@ def test_fields_that_the_release_lacks_are_written_where_they_differ():
     assert "layer_norm_eps" not in AlbertConfig().to_dict()
     assert AlbertConfig(use_pooler=False).to_dict()["use_pooler"] is False
     assert AlbertConfig().replace(use_pooler="false").use_pooler is False
-    with pytest.raises(InputError, match="use_pooler is 'maybe'; it must be true or"):
+    with pytest.raises(InputError, match="use_pooler is 'maybe'; it must be of type bool"):
         AlbertConfig().replace(use_pooler="maybe")
     with pytest.raises(InputError, match="layer_norm_eps is -1.0"):
         AlbertConfig(layer_norm_eps=-1.0)
-
-
-@pytest.mark.parametrize("layers, groups, same", [(12, 3, True), (22, 22, False)])
-def test_groups_of_other_libraries(layers, groups, same):
-    config = AlbertConfig.from_dict({
-        **HUGGING_FACE, "num_hidden_layers": layers, "num_hidden_groups": groups})
-    assert (config.layer_grouping == "release") == same
-    assert [config.group_of_layer(layer) for layer in range(layers)] == [
-        int(layer / (layers / groups)) for layer in range(layers)]

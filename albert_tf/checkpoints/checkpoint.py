@@ -209,15 +209,17 @@ def with_needed_pooler(config: AlbertConfig, heads: Mapping[str, int]) -> Albert
 
 
 def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Checkpoint:
-    """Returns the checkpoint without some heads (`why`: head → reason) or, with a single
-    reason, without any; adds the reasons to the report."""
+    """Returns the checkpoint without those of its heads that are in `why` (head →
+    reason) or, with a single reason, without any; adds the reasons to the report."""
     if isinstance(why, str):
         why = dict.fromkeys(checkpoint.heads, why)
-    for head, reason in why.items():
-        for name in head_of(head, checkpoint.heads[head]).shapes(checkpoint.config):
-            theirs = checkpoint.report.matched.pop(name)
-            checkpoint.report.dropped[theirs] = reason
-    heads = {head: width for head, width in checkpoint.heads.items() if head not in why}
+    heads = {}
+    for head, width in checkpoint.heads.items():
+        if head not in why:
+            heads[head] = width
+            continue
+        for name in head_of(head, width).shapes(checkpoint.config):
+            checkpoint.report.dropped[checkpoint.report.matched.pop(name)] = why[head]
     config = checkpoint.config if "masked_lm" in heads else dataclasses.replace(
         checkpoint.config, masked_lm_layer_norm_eps=0.0)
     labels = checkpoint.labels if {*heads} & {*ROOT_HEADS} else ()

@@ -8,7 +8,8 @@ from albert_tf import files
 from albert_tf.checkpoints import (
     formats, huggingface, keras_hub, model_card, release, sentence_transformers,
     tf_models)
-from albert_tf.checkpoints.checkpoint import TYPES, Report, finite, without_heads
+from albert_tf.checkpoints.checkpoint import (
+    TYPES, Checkpoint, Report, finite, without_heads)
 from albert_tf.errors import InputError
 
 FORMATS = {module.NAME: module for module in (
@@ -28,76 +29,71 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     completely or not at all. TensorFlow is not loaded.
 
     Args:
-      input: any path that `load` accepts.
+      input, config, head, allow_nan: as for `load`.
       output: path of a folder that does not exist yet.
       format: one of FORMATS: tf1, hf, keras_hub, tf_models, sentence_transformers.
-      config, head: as for `load`.
       encoder_only: leave the heads out.
       dtype: for "hf", the type of the numbers in the file: float32, bfloat16, float16.
       optimizer_state: for "tf1", also write the optimizer's moments and the step.
-      allow_nan: accept weights that are NaN or infinite.
       pooling, max_seq_length: for "sentence_transformers", as for its `with_modules`.
 
-    Returns:
-      The report: which tensors were matched, dropped or missing.
+    Returns the report: which tensors were matched, dropped or missing.
     """
-    if format not in FORMATS:
-        raise InputError(f"format '{format}' is not supported; give one of "
-                         f"{', '.join(FORMATS)}.")
-    if dtype not in TYPES:
-        raise InputError(f"dtype '{dtype}' is not supported; give one of "
-                         f"{', '.join(TYPES)}.")
-    for name, is_set, wanted in (("dtype", dtype != "float32", "hf"),
-                                 ("optimizer_state", optimizer_state, "tf1"),
-                                 ("pooling", pooling, sentence_transformers.NAME),
-                                 ("max_seq_length", max_seq_length,
-                                  sentence_transformers.NAME)):
-        if is_set and format != wanted:
-            raise InputError(f"--{name} is only for --format={wanted}; leave it out.")
+    for name, value, known in (("format", format, FORMATS), ("dtype", dtype, TYPES)):
+        if value not in known:
+            raise InputError(f"{name} '{value}' is not supported; give one of "
+                             f"{', '.join(known)}.")
+    for name, is_set, only in (
+            ("dtype", dtype != "float32", "hf"),
+            ("optimizer_state", optimizer_state, "tf1"),
+            ("pooling", pooling, sentence_transformers.NAME),
+            ("max_seq_length", max_seq_length, sentence_transformers.NAME)):
+        if is_set and format != only:
+            raise InputError(f"--{name} is only for --format={only}; leave it out.")
     if head and encoder_only:
         raise InputError(f"--head={head} names the head to convert, but --encoder_only "
                          "leaves the heads out; leave one of the two out.")
-    if FORMATS[format] not in (release, tf_models):
+    target = FORMATS[format]
+    if target not in (release, tf_models):
         files.check_local(output, "--output")
     with files.new_folder(output, "--output"):
-        return _convert(input, output, format, config, head, encoder_only, dtype,
-                        optimizer_state, allow_nan, pooling, max_seq_length)
+        checkpoint = formats.read(input, config, head)
+        if head and head not in checkpoint.heads:
+            raise InputError(
+                f"--head={head}: {input} has no such head (its heads: "
+                f"{', '.join(checkpoint.heads) or 'none'}); leave the flag out.")
+        if encoder_only:
+            checkpoint = without_heads(checkpoint, "only the encoder is converted")
+        if not allow_nan:
+            checkpoint = dataclasses.replace(
+                checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
+        checkpoint = _checked(checkpoint, target, pooling, max_seq_length)
+        with files.staged(output) as (staged,):
+            files.make_directory(staged, output)
+            options: dict[str, dict[str, Any]] = {
+                "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
+            target.write(checkpoint, staged, **options.get(format, {}))
+            files.write(os.path.join(staged, model_card.FILE), model_card.text(
+                checkpoint, format, os.path.basename(os.path.normpath(output)),
+                os.fspath(input)).encode())
+    return checkpoint.report
 
 
-def _convert(input: str, output: str, format: str, config: formats.Config, head: str,
-             encoder_only: bool, dtype: str, optimizer_state: bool, allow_nan: bool,
-             pooling: str, max_seq_length: int) -> Report:
-    checkpoint = formats.read(input, config, head)
-    if head and head not in checkpoint.heads:
-        raise InputError(
-            f"--head={head}: {input} has no such head (its heads: "
-            f"{', '.join(checkpoint.heads) or 'none'}); leave the flag out.")
-    if encoder_only:
-        checkpoint = without_heads(checkpoint, "only the encoder is converted")
-    if not allow_nan:
-        checkpoint = dataclasses.replace(
-            checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
-    target = FORMATS[format]
+def _checked(checkpoint: Checkpoint, target: Any, pooling: str, max_seq_length: int
+             ) -> Checkpoint:
+    """Returns the checkpoint in the form that the format `target` writes, and notes in
+    the report what it does not write."""
+    notes = checkpoint.report.notes
     try:
         if target is sentence_transformers:
             checkpoint = target.with_modules(checkpoint, pooling, max_seq_length)
         elif "sentence" in checkpoint.facts:
-            checkpoint.report.notes.append(
-                "the pooling of token vectors into a sentence embedding "
-                f"({checkpoint.facts['sentence']}) is not written")
+            notes.append("the pooling of token vectors into a sentence embedding "
+                         f"({checkpoint.facts['sentence']}) is not written")
         if not checkpoint.vocabulary:
-            checkpoint.report.notes.append(
+            notes.append(
                 "no tokenizer is written, because the model's folder holds no "
                 "vocabulary; copy its spiece.model or vocab.txt there and convert again")
-        checkpoint = target.check(checkpoint)
+        return target.check(checkpoint)
     except InputError as error:
         raise InputError(f"{checkpoint.source}: {error}") from error
-    with files.staged(output) as (staged,):
-        files.make_directory(staged, output)
-        options: dict[str, dict[str, Any]] = {
-            "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
-        target.write(checkpoint, staged, **options.get(format, {}))
-        files.write(os.path.join(staged, model_card.FILE),
-                    model_card.text(checkpoint, format, os.path.basename(
-                        os.path.normpath(output)), os.fspath(input)).encode())
-    return checkpoint.report

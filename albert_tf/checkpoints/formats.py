@@ -14,7 +14,7 @@ from albert_tf import files
 from albert_tf.checkpoints import folders, hub, onnx_folder
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary
 from albert_tf.config import AlbertConfig, NAMED
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reason_of
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 # Modules in the order in which they are tried, each with patterns of file names. A
@@ -26,19 +26,6 @@ _FOLDERS = (
     ("keras_hub", r"config\.json", r"model\.weights\.h5"))
 # Modules for TensorFlow's checkpoints, recognised by the names of the tensors.
 _CHECKPOINTS = ("release", "tf_models")
-# Incomplete models: pattern of a file that exists, pattern of the file that is missing,
-# and how an error sentence calls it.
-_HALVES = (
-    (r".*-\d{5}-of-\d{5}\.(safetensors|bin)", r".*\.index\.json",
-     "the index of the shards (model.safetensors.index.json)"),
-    (r"(model|pytorch_model).*\.(safetensors|bin|index\.json|h5)",
-     r"config\.json", "its config.json"),
-    (r"config\.json", r"(tf_)?model.*\.h5",
-     "the weights (model.safetensors, pytorch_model.bin or model.weights.h5)"),
-    (r".*\.data-\d{5}-of-\d{5}", r".*\.index", "the checkpoint's .index file"),
-    (r"saved_model\.pb", r"variables/variables\.index", "variables/variables.index"),
-    (r"albert_config\.json", r".*\.index",
-     "a checkpoint (model.ckpt-*.index and its data files)"))
 _KNOWN = (
     "of the original implementation or this project (albert_config.json and "
     "model.ckpt-*), of Hugging Face (config.json and model.safetensors or "
@@ -74,16 +61,24 @@ def read(path: str, config: Config = None, head: str = "",
     if not os.fspath(path).strip():
         raise InputError("the path of the model is empty; give its folder, or a "
                          "checkpoint in it.")
-    path = located(path)
-    if head and head not in ROOT_HEADS:
+    if head not in ("", *ROOT_HEADS):
         raise InputError(f"head '{head}' is not known; give one of "
                          f"{', '.join(ROOT_HEADS)}.")
-    recognised = _recognised(path)
-    if not recognised:
+    path = located(path)
+    name, where = _recognised(path)
+    if not name:
         raise unknown(path)
-    name, where = recognised
-    checkpoint = _module(name).read(where, config_of(config),
-                                    **({"head": head} if name == "release" else {}))
+    try:
+        checkpoint = _module(name).read(where, config_of(config),
+                                        **({"head": head} if name == "release" else {}))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        # A file beside the weights has values of other types than a format's.
+        raise InputError(
+            f"{where}: the files beside the weights do not describe a model of this "
+            f"format ({type(error).__name__}: {reason_of(error)}); copy or download them "
+            "again.") from error
     if vocabulary:
         tokenizer_files.check_given(vocabulary, path)
     else:
@@ -94,18 +89,16 @@ def read(path: str, config: Config = None, head: str = "",
     return dataclasses.replace(checkpoint, vocabulary=vocabulary)
 
 
-def _recognised(path: str) -> Optional[tuple[str, str]]:
-    """Returns the name of the module that reads a path, and what it reads: the folder
-    or a checkpoint's prefix. Returns None if the format is not known."""
-    # Links to files that do not exist are ignored.
-    names = [name for name in files.names_in(path) if files.is_remote(path)
-             or os.path.exists(os.path.join(path, name))]
+def _recognised(path: str) -> tuple[str, str]:
+    """Returns the name of the module that reads a path, "" if the format is not known,
+    and what it reads: the folder or a checkpoint's prefix."""
+    names = files.names_in(path)
     for name, *patterns in _FOLDERS:
-        if all(_first(names, pattern) for pattern in patterns):
+        if all(any(map(re.compile(pattern).fullmatch, names)) for pattern in patterns):
             return name, path
     prefix = folders.find(path, names)
-    return next(((name, prefix) for name in _CHECKPOINTS
-                 if _module(name).recognise(prefix)), None) if prefix else None
+    known = (name for name in _CHECKPOINTS if prefix and _module(name).recognise(prefix))
+    return next(known, ""), prefix or path
 
 
 def _module(name: str) -> Any:
@@ -141,14 +134,10 @@ def is_foreign(path: str) -> bool:
     if hub.is_hub(path):
         return True
     try:
-        name, where = _recognised(path) or ("", path)
+        name, where = _recognised(path)
         return bool(name) and (name != "release" or _module(name).is_foreign(where))
     except InputError:  # The checkpoint's own reader will raise the same error.
         return False
-
-
-def _first(names: list[str], pattern: str) -> Optional[str]:
-    return next(filter(re.compile(pattern).fullmatch, names), None)
 
 
 def unknown(path: str) -> InputError:
@@ -162,18 +151,6 @@ def unknown(path: str) -> InputError:
             f"{path} is an export for ONNX or TFLite. It can be used with "
             "albert_tf.load, predict.py and serve.py, but has no weights to train or "
             "convert; give the model that was exported.")
-    for name in names:
-        if not files.exists(os.path.join(path, name)) and files.is_folder(path):
-            return InputError(f"{os.path.join(path, name)} is a link to a file that "
-                              "does not exist; copy the folder with the files "
-                              "themselves.")
-    inside = [f"variables/{name}" for name in files.names_in(
-        os.path.join(path, "variables"))] if "variables" in names else []
-    for has, lacks, what in _HALVES:
-        first = _first(names, has)
-        if first and not _first(names + inside, lacks):
-            return InputError(f"{path}: the model is incomplete: {first} is there, but "
-                              f"not {what}; copy or download the rest.")
     content = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     return InputError(f"{path}: holds no model in a supported format (found: "
                       f"{content or 'nothing'}); give a folder {_KNOWN}.")

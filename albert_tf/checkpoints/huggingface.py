@@ -16,9 +16,9 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Report, check_problem, shapes_of, some, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, Report, check_problem, shapes_of, with_needed_pooler)
 from albert_tf.checkpoints.table import (
-    Row, as_format, matched, refuse_heads_but, refuse_other_epsilon, rows_of, to_theirs)
+    Row, as_format, check_groups, matched, refuse, rows_of, to_theirs)
 from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER, WORDS, Shape
@@ -37,8 +37,8 @@ _ACTIVATIONS = {
     "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu_accurate": "gelu",
     "relu": "relu", "tanh": "tanh", "linear": "linear"}
-# Defaults of Hugging Face's AlbertConfig that differ from ours, for missing keys.
-_DEFAULTS = {"hidden_act": "gelu_new"}
+# Defaults of Hugging Face's AlbertConfig, for missing keys whose values matter here.
+_DEFAULTS = {"hidden_act": "gelu_new", "embedding_size": 128, "hidden_size": 4096}
 # Keys that are not kept to be written back as they are: those that a Checkpoint holds,
 # and facts about the files of the source.
 _NOT_KEPT = ("architectures", "model_type", "id2label", "label2id", "num_labels",
@@ -49,35 +49,30 @@ _WITH_POOLER = ("AlbertModel", "AlbertForPreTraining",
                 "AlbertForSequenceClassification", "AlbertForMultipleChoice")
 
 
+def _group(layer: int, layers: int, groups: int) -> int:
+    """Returns the group of a layer: by other floats than the original's."""
+    return int(layer / (layers / groups))
+
+
 def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns our keys and values for those of a config.json. Keys without effect here,
     known or not, are kept under "huggingface", to be written back."""
-    kind = values.get("model_type", "albert")
-    if kind != "albert":
-        raise InputError(f"config: model_type is {shown(kind)}, but must be 'albert'; "
-                         "give an ALBERT model.")
     values = {**_DEFAULTS, **values}
-    known = {field.name for field in dataclasses.fields(AlbertConfig)} - {"extra"}
-    config = {name: value for name, value in values.items() if name in known}
-    if isinstance(act := config["hidden_act"], str):
-        if act not in _ACTIVATIONS:
-            raise InputError(
-                f"config: hidden_act is '{act}', which is not supported; supported are "
-                f"{', '.join(_ACTIVATIONS)}.")
-        config["hidden_act"] = _ACTIVATIONS[act]
-    if values.get("position_embedding_type", "absolute") != "absolute":
-        raise InputError("config: position_embedding_type is "
-                         f"{shown(values['position_embedding_type'])}; only absolute "
-                         "positions are supported.")
+    refuse(values, "config", model_type=("albert",), hidden_act=_ACTIVATIONS,
+           position_embedding_type=("absolute",))
     classes = values.get("architectures") or ["AlbertModel"]
     if not isinstance(classes, list):
         raise InputError(f"config: architectures is {shown(classes)}; it must be a "
                          "list of names, such as [\"AlbertModel\"].")
-    extra_values = {name: value for name, value in values.items()
-                    if name not in known and name not in _NOT_KEPT}
-    return {**config, "layer_grouping": "huggingface", "project_embeddings": True,
+    known = {field.name for field in dataclasses.fields(AlbertConfig)} - {"extra"}
+    config = {name: value for name, value in values.items() if name in known}
+    others = {name: value for name, value in values.items()
+              if name not in known and name not in _NOT_KEPT}
+    return {**config, "hidden_act": _ACTIVATIONS[values["hidden_act"]],
+            # A projection from E to H is there in any case if they differ.
+            "project_embeddings": config["embedding_size"] == config["hidden_size"],
             "use_pooler": classes[0] in _WITH_POOLER,
-            **({"huggingface": extra_values} if extra_values else {})}
+            **({"huggingface": others} if others else {})}
 
 
 # ---- names -----------------------------------------------------------------
@@ -104,9 +99,10 @@ _PARTS = (
     (r"(_embeddings)$", r"\1.weight"),
     ("/", "."),
 )
-_HEADS = {"masked_lm": "predictions.bias",
-          "sentence_order": "sop_classifier.classifier.weight",
-          "spans": "qa_outputs.weight"}
+# Head → a tensor of it, and the width of its outputs.
+_HEADS = {"masked_lm": ("predictions.bias", 1),
+          "sentence_order": ("sop_classifier.classifier.weight", 2),
+          "spans": ("qa_outputs.weight", 2)}
 # Head → the class that has it. The first one that a checkpoint has is its architecture.
 _CLASSES = {"classification": "AlbertForSequenceClassification",
             "multiple_choice": "AlbertForMultipleChoice",
@@ -155,8 +151,9 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     if config is None:
         config = AlbertConfig.from_json_file(path)
     config = config.replace(use_pooler=f"{prefix}pooler.weight" in stored)
-    heads = _heads(values, stored, config, source)
+    heads = _heads(values, stored, config)
     config = with_needed_pooler(config, heads)
+    check_groups(config, _group, path)
     shapes = shapes_of(config, heads)
     report = Report(source)
     tensors = matched(
@@ -174,21 +171,13 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 
 
 def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
-           config: AlbertConfig, source: str) -> dict[str, int]:
-    heads = {head: 1 if head == "masked_lm" else stored[name].shape[0]
-             for head, name in _HEADS.items() if name in stored}
-    for head in ("sentence_order", "spans"):
-        if heads.get(head, 2) != 2:
-            raise InputError(
-                f"{source}: {_HEADS[head]} has {heads[head]} outputs, but only 2 are "
-                "supported for this head; leave the head out, or save the model again "
-                "with num_labels=2 in its config.")
+           config: AlbertConfig) -> dict[str, int]:
+    heads = {head: width for head, (name, width) in _HEADS.items() if name in stored}
     if "classifier.weight" in stored:
-        known = [_ROOT_HEADS[name] for name in values.get("architectures") or ()
+        named = [_ROOT_HEADS[name] for name in values.get("architectures") or ()
                  if name in _ROOT_HEADS]
-        head = known[0] if known else (
-            "classification" if config.use_pooler else "token_classification")
-        heads[head] = stored["classifier.weight"].shape[0]
+        default = "classification" if config.use_pooler else "token_classification"
+        heads[(named or [default])[0]] = stored["classifier.weight"].shape[0]
     return heads
 
 
@@ -230,14 +219,14 @@ def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
     if named is None:
         return _numbered(count)
     try:
-        labels = {int(i): str(label) for i, label in named.items()}
-    except (AttributeError, ValueError) as error:
-        raise InputError(f"{path}: id2label does not give a label for each number; "
-                         "write it like {\"0\": \"no\", \"1\": \"yes\"}.") from error
-    if sorted(labels) != list(range(count)):
-        raise InputError(f"{path}: id2label has {len(labels)} labels, but the head has "
-                         f"{count} outputs; give one label for each output.")
-    return tuple(labels[i] for i in range(count))
+        numbered = {int(i): str(label) for i, label in named.items()}
+    except (AttributeError, ValueError):
+        numbered = {}
+    if sorted(numbered) != list(range(count)):
+        raise InputError(
+            f"{path}: id2label is {shown(named)}; it must have a label for each of the "
+            f"head's {count} outputs, like {{\"0\": \"no\", \"1\": \"yes\"}}.")
+    return tuple(numbered[i] for i in range(count))
 
 
 def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],
@@ -245,33 +234,25 @@ def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[A
     """Returns the head whose outputs an ONNX graph computes → its width; {} if it
     computes hidden states. `values` are those of config.json, `outputs` the names of
     the graph's outputs → their shapes, and `path` is its file."""
-    shape = outputs.get("logits")
+    classes, shape = values.get("architectures") or (), outputs.get("logits") or ()
+    # A graph may leave the last axis of the logits open.
+    width = shape[-1] if shape and isinstance(shape[-1], int) else len(
+        values.get("id2label") or ()) or (
+            values.get("vocab_size", 0) if _CLASSES["masked_lm"] in classes else 2)
     if {"start_logits", "end_logits"} <= outputs.keys():
         return {"spans": 2}
-    if shape and len(shape) == 2:
-        if _CLASSES["multiple_choice"] in (values.get("architectures") or ()):
-            return {"multiple_choice": 1}
-        return {"classification": _width(values, shape)}
-    if shape and len(shape) == 3:
-        return ({"masked_lm": 1} if _width(values, shape) == values.get("vocab_size")
-                else {"token_classification": _width(values, shape)})
+    if len(shape) == 2:
+        return ({"multiple_choice": 1} if _CLASSES["multiple_choice"] in classes
+                else {"classification": width})
+    if len(shape) == 3:
+        return ({"masked_lm": 1} if width == values.get("vocab_size")
+                else {"token_classification": width})
     if {"last_hidden_state", "sentence_embedding"} & outputs.keys():
         return {}
     raise InputError(
         f"{path} computes {', '.join(outputs)}, which are the outputs of no head that is "
         "supported (logits, start_logits and end_logits, last_hidden_state, "
         "sentence_embedding); export the model for one task.")
-
-
-def _width(values: Mapping[str, Any], shape: Sequence[Any]) -> int:
-    """Returns the last axis of logits, which a graph may leave open."""
-    if isinstance(shape[-1], int):
-        return shape[-1]
-    named = values.get("id2label")
-    if named:
-        return len(named)
-    return values.get("vocab_size", 0) if _CLASSES["masked_lm"] in (
-        values.get("architectures") or ()) else 2
 
 
 def _numbered(count: int) -> tuple[str, ...]:
@@ -282,27 +263,27 @@ def _numbered(count: int) -> tuple[str, ...]:
 def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     """Returns the path of a folder's weights, and all tensors by their names there."""
     name = weights_in(folder)
+    if name is None:
+        raise InputError(f"{folder}: the model is incomplete: it has no weights "
+                         f"({', '.join(_WEIGHTS)}); copy or download the rest.")
     path = os.path.join(folder, name)
     if not name.endswith(".index.json"):
         return path, _read_file(path)
     index = text_files.read_object(path).get("weight_map")
-    if not isinstance(index, dict) or not all(
-            isinstance(shard, str) for shard in index.values()):
-        raise InputError(f"{path}: has no weight_map, which names the file of each "
-                         "tensor; copy or download the file again.")
+    index = index if isinstance(index, dict) else {}
+    names = files.names_in(folder)
     shards: dict[str, dict[str, Tensor]] = {}
-    for shard in sorted(set(index.values())):
-        if shard not in files.names_in(folder):
-            raise InputError(f"{path} names the file {shard or repr(shard)}, which is "
-                             "not in the folder; copy or download that file.")
-        shards[shard] = _read_file(os.path.join(folder, shard))
-    lacking = sorted(name for name, shard in index.items() if name not in shards[shard])
-    if lacking:
-        raise InputError(f"{path} names tensors that its files lack "
-                         f"({some(lacking)}); copy or download them again.")
+    for shard in index.values():
+        if shard not in names:
+            raise InputError(f"{path} names the file {shown(shard)}, which is not in the "
+                             "folder; copy or download that file.")
+        if shard not in shards:
+            shards[shard] = _read_file(os.path.join(folder, shard))
+    # If several shards have a tensor, the index chooses.
     return path, {
         **{name: tensor for shard in shards.values() for name, tensor in shard.items()},
-        **{name: shards[shard][name] for name, shard in index.items()}}
+        **{name: shards[shard][name] for name, shard in index.items()
+           if name in shards[shard]}}
 
 
 def _read_file(path: str) -> dict[str, Tensor]:
@@ -316,20 +297,14 @@ def _read_file(path: str) -> dict[str, Tensor]:
 def check(checkpoint: Checkpoint) -> Checkpoint:
     """Returns the checkpoint in the form that is written. Raises InputError for heads
     and settings that Hugging Face does not support."""
-    if "conditional_spans" in checkpoint.heads:
-        raise InputError("the conditional head of SQuAD 2.0 has no counterpart in "
-                         "Hugging Face, where start and end are independent; train "
-                         "without --version_2_with_negative, or leave the head out "
-                         "(--encoder_only).")
-    refuse_heads_but(_CLASSES, checkpoint.heads, "Hugging Face")
-    refuse_other_epsilon(checkpoint.config, NAME)
     if "token_classification" in checkpoint.heads:
         checkpoint.report.notes.append(
             "the division of raw text into words, by which the model was trained, is not "
             "part of the tokenizer: give it lists of words (is_split_into_words=True), "
             "and take the tag at the first token of each word; the pipeline of "
             "transformers divides raw text differently, so that its tags can differ")
-    return as_format(checkpoint, projects=True, grouping="huggingface")
+    return as_format(checkpoint, NAME, True, _group, head=_CLASSES,
+                     masked_lm_layer_norm_eps=(checkpoint.config.layer_norm_eps,))
 
 
 def architecture(checkpoint: Checkpoint) -> str:
@@ -341,9 +316,9 @@ def architecture(checkpoint: Checkpoint) -> str:
 def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Returns the content of config.json."""
     values = checkpoint.config.to_dict()
-    extra_values = values.pop("huggingface", {})
+    others = values.pop("huggingface", {})
     for name in ("masked_lm_layer_norm_eps", "use_pooler", "project_embeddings",
-                 "layer_grouping", "parameter_sharing"):
+                 "parameter_sharing"):
         values.pop(name, None)
     ids = (0, 2, 3)
     if checkpoint.vocabulary:
@@ -351,21 +326,19 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
         ids = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
     content = {"pad_token_id": ids[0], "bos_token_id": ids[1], "eos_token_id": ids[2],
                "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
-               **values, **extra_values,
+               **values, **others,
                "hidden_act": _OURS_OF_ACT[checkpoint.config.hidden_act],
                "architectures": [architecture(checkpoint)], "model_type": "albert",
                "dtype": "float32"}
-    count = max([checkpoint.heads.get(head, 0) for head in (
-        "classification", "token_classification")])
-    labels = checkpoint.labels or _numbered(count if count > 1 else 0)
+    count = max(checkpoint.heads.get(head, 0) for head in (
+        "classification", "token_classification"))
+    labels = checkpoint.labels or _numbered(count)
     if labels:
         content["id2label"] = {str(i): label for i, label in enumerate(labels)}
         content["label2id"] = {label: i for i, label in enumerate(labels)}
-    elif checkpoint.heads.get("classification") == 1:
-        content |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"},
-                    "label2id": {"LABEL_0": 0}}
-    content |= checkpoint.kept_problem
-    return dict(sorted(content.items()))
+    if checkpoint.heads.get("classification") == 1 and not checkpoint.labels:
+        content["problem_type"] = "regression"
+    return dict(sorted({**content, **checkpoint.kept_problem}.items()))
 
 
 def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:

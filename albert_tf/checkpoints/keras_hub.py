@@ -6,10 +6,11 @@ this class, not by name. keras-hub's ALBERT has a projection even for E = H, onl
 activation (gelu in its tanh form), and the epsilon 1e-5 in the masked-LM head.
 """
 
+import dataclasses
 import datetime
 import os
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 import numpy as np
 
@@ -19,13 +20,12 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     SEVERAL_LABELS, Checkpoint, Report, head_of, without_heads)
 from albert_tf.checkpoints.table import (
-    Row, as_format, matched, refuse_heads_but, refuse_unless, rows_of, to_theirs,
-    with_pooler)
+    Row, as_format, check_groups, matched, refuse, rows_of, to_theirs)
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import (
-    BLOCK, POOLER, PROJECTION, WORDS, Shape, encoder_shapes)
+    BLOCK, POOLER, PROJECTION, WORDS, Shape, count_parameters, encoder_shapes)
 
 NAME = "keras_hub"
 CONFIG, TASK = "config.json", "task.json"
@@ -64,11 +64,16 @@ _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
            "intermediate_dim": "intermediate_size",
            "max_sequence_length": "max_position_embeddings",
            "num_segments": "type_vocab_size"}
-_TASKS = {"AlbertMaskedLM": "masked_lm", "AlbertTextClassifier": "classification",
+# Head → the class of keras-hub's task, the learning rate of the optimizer that it is
+# given, and settings of its preprocessor. keras-hub expects the optimizer's step and
+# rate in TASK_WEIGHTS, and warns if they are not there.
+_TASKS: dict[str, tuple[str, float, dict[str, Any]]] = {
+    "masked_lm": ("AlbertMaskedLM", 5e-5, {
+        "mask_selection_rate": 0.15, "mask_selection_length": 96,
+        "mask_token_rate": 0.8, "random_token_rate": 0.1}),
+    "classification": ("AlbertTextClassifier", 1e-5, {})}
+_HEADS = {**{kind: head for head, (kind, *_) in _TASKS.items()},
           "AlbertClassifier": "classification"}
-# The learning rates of the optimizers that keras-hub gives to its tasks. It expects the
-# optimizer's step and rate in TASK_WEIGHTS, and warns if they are not there.
-_RATES = {"masked_lm": 5e-5, "classification": 1e-5}
 
 
 def name_of(ours: str, inner: int) -> str:
@@ -96,37 +101,31 @@ def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
 # ---- reading ---------------------------------------------------------------
 
 
+def _group(layer: int, layers: int, groups: int) -> Optional[int]:
+    """Returns the group of a layer. keras-hub requires that all are equally large."""
+    return layer * groups // layers if layers % groups == 0 else None
+
+
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     """Reads the model in a preset's folder."""
-    path = os.path.join(folder, CONFIG)
-    kind, values = _kind(text_files.read_object(path), path)
-    if kind != "AlbertBackbone":
-        raise InputError(f"{path}: describes a {kind}, not an AlbertBackbone; give an "
-                         "ALBERT model.")
-    if config is None:
-        try:
-            config = _config(values)
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path} is not the config of an AlbertBackbone (it has "
-                             f"no {error}); copy or download it again.") from error
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-    stored = tensor_files.read_h5(os.path.join(folder, WEIGHTS))
-    heads, problem, task = {}, "", os.path.join(folder, TASK)
-    of_task: dict[str, Tensor] = {}
+    path, task = os.path.join(folder, CONFIG), os.path.join(folder, TASK)
+    _, values = _description(path, ("AlbertBackbone",))
+    try:
+        config = config or _config(values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     report = Report(os.path.join(folder, WEIGHTS))
+    stored = tensor_files.read_h5(report.source)
+    heads, problem = {}, ""
     if files.exists(task):
-        kind, described = _kind(text_files.read_object(task), task)
-        if kind not in _TASKS:
-            raise InputError(f"{task}: the task {kind} is not supported; supported are "
-                             f"{', '.join(_TASKS)}.")
+        kind, values = _description(task, _HEADS)
         of_task = tensor_files.read_h5(os.path.join(folder, TASK_WEIGHTS))
         bias = of_task.get("layers/dense/vars/1")
-        heads = {_TASKS[kind]: bias.shape[0] if bias else 1}
+        heads = {_HEADS[kind]: bias.shape[0] if bias else 1}
+        stored |= {f"{TASK_WEIGHTS}:{name}": tensor for name, tensor in of_task.items()}
         if "masked_lm" in heads:
-            config = config.replace(
-                masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
-        activation = described.get("activation") or "linear"
+            config = config.replace(masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
+        activation = values.get("activation") or "linear"
         if "classification" in heads and activation == "sigmoid":
             problem = SEVERAL_LABELS
         elif activation != "linear":
@@ -136,40 +135,39 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         raise InputError(f"{task} is missing, but {TASK_WEIGHTS} is there; copy or "
                          f"download the whole folder, or remove {TASK_WEIGHTS} to read "
                          "only the encoder.")
+    check_groups(config, _group, path)
     shapes = encoder_shapes(config)
-    tensors = matched(report, shapes, _rows(shapes, config), stored,
-                      _why_dropped, lambda name: True)
-    if heads:
-        (head, outputs), = heads.items()
-        shapes = head_of(head, outputs).shapes(config)
-        of_head = Report(os.path.join(folder, TASK_WEIGHTS))
-        tensors |= matched(of_head, shapes, _rows(shapes, config), of_task,
-                           _why_dropped, lambda name: False)
-        report.matched |= {name: f"{TASK_WEIGHTS}:{theirs}"
-                           for name, theirs in of_head.matched.items()}
-        report.dropped |= {f"{TASK_WEIGHTS}:{name}": why
-                           for name, why in of_head.dropped.items()}
+    rows = _rows(shapes, config)
+    for head, outputs in heads.items():
+        of_head = head_of(head, outputs).shapes(config)
+        shapes |= of_head
+        rows += [dataclasses.replace(row, theirs=f"{TASK_WEIGHTS}:{row.theirs}")
+                 for row in _rows(of_head, config)]
+    tensors = matched(report, shapes, rows, stored, _why_dropped,
+                      lambda name: not name.startswith(TASK_WEIGHTS))
     return Checkpoint(NAME, config, tensors, heads, report, problem_type=problem)
 
 
-def _kind(value: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]]:
-    kind, values = value.get("class_name"), value.get("config")
-    if not isinstance(kind, str) or not isinstance(values, Mapping):
-        raise InputError(f"{path} is not the description of a Keras object; copy or "
-                         "download it again.")
-    return kind, values
+def _description(path: str, kinds: Iterable[str]) -> tuple[str, Mapping[str, Any]]:
+    """Returns the class of the Keras object that a file describes, one of `kinds`, and
+    its settings."""
+    value = text_files.read_object(path)
+    refuse({"class_name": value.get("class_name")}, path, class_name=kinds)
+    return value["class_name"], value["config"]
 
 
 def _config(values: Mapping[str, Any]) -> AlbertConfig:
     rate = values.get("dropout", 0.0)
-    return AlbertConfig(
+    config = AlbertConfig(
         **{ours: values[theirs] for theirs, ours in _FIELDS.items()},
-        hidden_dropout_prob=rate, attention_probs_dropout_prob=rate,
-        layer_grouping="even", project_embeddings=True).simplified()
+        hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
+    return config.replace(
+        project_embeddings=config.embedding_size == config.hidden_size)
 
 
 def _why_dropped(name: str) -> Optional[str]:
-    return "state of the training" if name.startswith("optimizer/") else None
+    is_state = name.removeprefix(f"{TASK_WEIGHTS}:").startswith("optimizer/")
+    return "state of the training" if is_state else None
 
 
 # ---- writing ---------------------------------------------------------------
@@ -179,38 +177,29 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     """Returns the checkpoint in the form that is written, without the sentence-order
     head, which keras-hub lacks. Raises InputError for other heads and settings that
     keras-hub does not support or computes differently."""
-    config, heads = checkpoint.config, dict(checkpoint.heads)
-    refuse_heads_but(("masked_lm", "sentence_order", "classification"), heads,
-                     "keras-hub")
-    refuse_unless(config, NAME, hidden_act="gelu", layer_norm_eps=1e-12)
+    config, notes = checkpoint.config, checkpoint.report.notes
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
-        checkpoint.report.notes.append(
-            "keras-hub has only one dropout rate, taken from hidden_dropout_prob")
+        notes.append("keras-hub has only one dropout rate, taken from "
+                     "hidden_dropout_prob")
     if checkpoint.labels:
-        checkpoint.report.notes.append(
-            "keras-hub does not store labels; in the order of the outputs they are "
-            f"{', '.join(checkpoint.labels)}")
-    if "masked_lm" in heads and config.masked_lm_layer_norm_eps != MASKED_LM_EPSILON:
-        raise InputError(
-            f"the masked-LM head of keras-hub has the epsilon {MASKED_LM_EPSILON:g}, that "
-            f"of this model {config.masked_lm_layer_norm_eps or config.layer_norm_eps:g}"
-            ", so that its outputs would differ; leave the heads out (--encoder_only).")
-    if "sentence_order" in heads:
-        checkpoint = without_heads(checkpoint, {
-            "sentence_order": "keras-hub has no sentence-order head"})
-    if not config.use_pooler:
-        checkpoint = with_pooler(checkpoint)
-    if config.num_hidden_layers % config.num_hidden_groups and (
-            config.parameter_sharing == "all"):
-        raise InputError(
-            f"num_hidden_groups={config.num_hidden_groups} does not divide "
-            f"num_hidden_layers={config.num_hidden_layers}; keras-hub requires it.")
-    return as_format(checkpoint, projects=True, grouping="even")
+        notes.append("keras-hub does not store labels; in the order of the outputs they "
+                     f"are {', '.join(checkpoint.labels)}")
+    checkpoint = without_heads(checkpoint, {
+        "sentence_order": "keras-hub has no sentence-order head"})
+    return as_format(
+        checkpoint, NAME, True, _group, needs_pooler=True, head=_TASKS,
+        hidden_act=("gelu",), layer_norm_eps=(1e-12,), masked_lm_layer_norm_eps=(
+            MASKED_LM_EPSILON if "masked_lm" in checkpoint.heads else 1e-12,))
 
 
-def _described(kind: str, module: str, values: Mapping[str, Any], dtype: str = ""
-               ) -> dict[str, Any]:
+def _module(kind: str) -> str:
+    """Returns the name in snake case: "AlbertMaskedLM" → "albert_masked_lm"."""
+    return re.sub("(?<=[a-z])(?=[A-Z])|(?=[A-Z][a-z])(?!^)", "_", kind).lower()
+
+
+def _described(kind: str, values: Mapping[str, Any], dtype: str = "") -> dict[str, Any]:
     """Returns the description of a Keras object; with `dtype`, that of a layer."""
+    module = _module(kind)
     layer = {"name": module, "trainable": True, "dtype": {
         "module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype},
         "registered_name": None}} if dtype else {}
@@ -220,67 +209,44 @@ def _described(kind: str, module: str, values: Mapping[str, Any], dtype: str = "
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
     """Writes a preset's folder, with a task if the checkpoint has a head."""
-    config = checkpoint.config
-    backbone = _described("AlbertBackbone", "albert_backbone", {
+    config, heads = checkpoint.config, checkpoint.heads
+    kind, rate, settings = _TASKS["masked_lm" if "masked_lm" in heads
+                                  else "classification"]
+    backbone = _described("AlbertBackbone", {
         **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
         "dropout": config.hidden_dropout_prob}, "float32")
-    preprocessor = _write_preprocessor(checkpoint, folder)
-    text_files.write_json(os.path.join(folder, CONFIG), backbone)
-    text_files.write_json(os.path.join(folder, _METADATA), {
+    described = {CONFIG: backbone, _METADATA: {
         "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
-        "parameter_count": sum(
-            int(np.prod(shape)) for shape in encoder_shapes(config).values()),
+        "parameter_count": count_parameters(config).with_pooler,
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
-        "tasks": ["MaskedLM", "TextClassifier"]})
-    _write_h5(os.path.join(folder, WEIGHTS), checkpoint, encoder_shapes(config))
-    if not checkpoint.heads:
-        return
-    (head, outputs), = checkpoint.heads.items()
-    if head == "masked_lm":
-        task = _described("AlbertMaskedLM", "albert_masked_lm", {
-            "backbone": backbone, "preprocessor": preprocessor,
-            "name": "albert_masked_lm"})
-    else:
-        task = _described("AlbertTextClassifier", "albert_text_classifier", {
-            "backbone": backbone, "preprocessor": preprocessor,
-            "name": "albert_text_classifier", "num_classes": outputs,
-            "activation": "sigmoid" if checkpoint.problem_type == SEVERAL_LABELS
-            else "linear", "dropout": 0.1})
-    text_files.write_json(os.path.join(folder, TASK), task)
-    rate = _RATES[head]
-    _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
-              head_of(head, outputs).shapes(config),
-              {"optimizer/vars/0": np.int64(0), "optimizer/vars/1": np.float32(rate)})
-
-
-def _write_preprocessor(checkpoint: Checkpoint, folder: str
-                        ) -> Optional[dict[str, Any]]:
-    """Writes tokenizer and preprocessor, and returns the preprocessor's description.
-    Returns None without a vocabulary, and for WordPiece, which AlbertTokenizer does not
-    support."""
-    vocabulary = checkpoint.vocabulary
-    if vocabulary is None or vocabulary.word_piece:
-        return None
-    path = os.path.join(folder, tokenizer_files.KERAS_MODEL)
-    files.make_directory(os.path.dirname(path), folder)
-    files.write(path, tokenizer_files.sentencepiece_model(vocabulary))
-    tokenizer = _described(
-        "AlbertTokenizer", "albert_tokenizer", {
+        "tasks": ["MaskedLM", "TextClassifier"]}}
+    # AlbertTokenizer does not support WordPiece.
+    if checkpoint.vocabulary and not checkpoint.vocabulary.word_piece:
+        path = os.path.join(folder, tokenizer_files.KERAS_MODEL)
+        files.make_directory(os.path.dirname(path), folder)
+        files.write(path, tokenizer_files.sentencepiece_model(checkpoint.vocabulary))
+        described["tokenizer.json"] = _described("AlbertTokenizer", {
             "config_file": "tokenizer.json", "proto": None, "sequence_length": None,
             "add_bos": False, "add_eos": False}, "int32")
-    kind, module, more = (
-        ("AlbertMaskedLMPreprocessor", "albert_masked_lm_preprocessor", {
-            "mask_selection_rate": 0.15, "mask_selection_length": 96,
-            "mask_token_rate": 0.8, "random_token_rate": 0.1})
-        if "masked_lm" in checkpoint.heads else
-        ("AlbertTextClassifierPreprocessor", "albert_text_classifier_preprocessor", {}))
-    preprocessor = _described(kind, module, {
-        "tokenizer": tokenizer, "config_file": "preprocessor.json",
-        "sequence_length": checkpoint.config.max_position_embeddings,
-        "truncate": "round_robin", **more}, "float32")
-    text_files.write_json(os.path.join(folder, "tokenizer.json"), tokenizer)
-    text_files.write_json(os.path.join(folder, "preprocessor.json"), preprocessor)
-    return preprocessor
+        described["preprocessor.json"] = _described(f"{kind}Preprocessor", {
+            "tokenizer": described["tokenizer.json"],
+            "config_file": "preprocessor.json",
+            "sequence_length": config.max_position_embeddings,
+            "truncate": "round_robin", **settings}, "float32")
+    _write_h5(os.path.join(folder, WEIGHTS), checkpoint, encoder_shapes(config))
+    for head, outputs in heads.items():
+        described[TASK] = _described(kind, {
+            "backbone": backbone, "preprocessor": described.get("preprocessor.json"),
+            "name": _module(kind), **({} if head == "masked_lm" else {
+                "num_classes": outputs, "activation": "sigmoid" if (
+                    checkpoint.problem_type == SEVERAL_LABELS) else "linear",
+                "dropout": 0.1})})
+        _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
+                  head_of(head, outputs).shapes(config), {
+                      "optimizer/vars/0": np.int64(0),
+                      "optimizer/vars/1": np.float32(rate)})
+    for name, value in described.items():
+        text_files.write_json(os.path.join(folder, name), value)
 
 
 def _write_h5(path: str, checkpoint: Checkpoint, shapes: Mapping[str, Shape],

@@ -6,7 +6,6 @@ first, and its position and type embeddings and LayerNorm have width H. That is 
 with E = H whose word embeddings are the product of two matrices.
 """
 
-import dataclasses
 import os
 import re
 from typing import Any, Mapping, Optional
@@ -20,7 +19,7 @@ from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, Checkpoint, Report, check_problem, head_of, heads_in, shapes_of,
     with_needed_pooler)
 from albert_tf.checkpoints.table import (
-    as_format, matched, refuse_other_epsilon, refuse_unless, rows_of)
+    as_format, matched, rows_of)
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError
@@ -28,8 +27,19 @@ from albert_tf.modeling.parameter_count import BLOCK, POOLER, QUERY_VECTOR, WORD
 
 NAME = "tf1"
 _HUB_PREFIX = "module/"
+# The values of the config that the original supports.
+ORIGINAL: dict[str, Any] = {
+    "hidden_act": ("gelu", "relu", "tanh", "linear"), "layer_norm_eps": (1e-12,),
+    "masked_lm_layer_norm_eps": (1e-12,)}
 _STATE = re.compile(r"(^|/)(adam_[mv]|global_step|iteration|save_counter"
                     r"|current_learning_rate|[Aa]dam.*|lamb.*)$")
+# Size → the tensor and its axis that tell it.
+_SIZES = {
+    "vocab_size": (WORDS, 0), "embedding_size": (WORDS, 1),
+    "hidden_size": (f"{BLOCK.format(0, 0)}attention_1/self/query/kernel", 0),
+    "intermediate_size": (f"{BLOCK.format(0, 0)}ffn_1/intermediate/dense/kernel", 1),
+    "max_position_embeddings": ("bert/embeddings/position_embeddings", 0),
+    "type_vocab_size": ("bert/embeddings/token_type_embeddings", 0)}
 # The names of albert_zh's own layout → ours.
 _ZH_WORDS = "bert/embeddings/word_embeddings_2"
 _ZH_LAYER = "bert/encoder/layer_shared/"
@@ -64,32 +74,30 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     `head` as for formats.read."""
     folder = os.path.dirname(prefix)
     is_module = os.path.basename(folder) == "variables"
-    if is_module:
-        folder = os.path.dirname(folder)
     stored = bundle.by_names(prefix)
     objects = bundle.OBJECT_GRAPH not in stored and bundle.OBJECT_GRAPH in bundle.read(
         prefix)
-    if is_module and objects:
-        raise InputError(f"{folder} is a SavedModel that export_model.py wrote, which "
-                         "is not read as a model; give the model that was exported.")
+    if is_module:
+        folder = os.path.dirname(folder)
+        if objects:
+            raise InputError(f"{folder} is a SavedModel that export_model.py wrote, "
+                             "which is not read as a model; give the model that was "
+                             "exported.")
     kind = "tf_hub" if is_module else "run" if objects else NAME
-    names = {name: name.removeprefix(_HUB_PREFIX) for name in stored}
-    theirs = {ours: name for name, ours in names.items()}
-    stored = {ours: stored[name] for name, ours in names.items()}
+    theirs = {name.removeprefix(_HUB_PREFIX): name for name in stored}
+    stored = {ours: stored[name] for ours, name in theirs.items()}
     task = {} if is_module else vocabulary.task_settings(folder) or {}
-    values, where = _values(folder, is_module)
-    report = Report(prefix)
+    values, where = _values(os.path.join(folder, "assets") if is_module else folder)
     if any(name.startswith(_ZH_LAYER) for name in stored):
         config, stored = _from_zh(prefix, stored, values, config)
     if config is None:
-        config = (AlbertConfig.from_json_file(where) if values
+        config = (AlbertConfig.from_json_file(where) if where
                   else _published(prefix, stored))
-    shapes = {name: tensor.shape for name, tensor in stored.items()}
-    config = dataclasses.replace(
-        config, use_pooler=f"{POOLER}/kernel" in stored)
-    heads = heads_in(shapes, head or _root_head(task, values))
+    config = config.replace(use_pooler=f"{POOLER}/kernel" in stored)
+    heads = heads_in({name: tensor.shape for name, tensor in stored.items()},
+                     head or _root_head(task, values))
     config = with_needed_pooler(config, heads)
-    wanted = shapes_of(config, heads)
+    report, wanted = Report(prefix), shapes_of(config, heads)
     tensors = matched(
         report, wanted, rows_of(wanted, lambda name: name), stored,
         _why_dropped, lambda name: name.startswith("bert/"))
@@ -104,7 +112,8 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
         "classification" in heads) else ""
     return Checkpoint(kind, config, tensors, heads, report,
                       _labels(folder, settings, heads), problem,
-                      facts=_facts(task, heads, kind), slots=slots, step=_step(stored))
+                      facts={"task": task, "model": _options(task, heads, kind)},
+                      slots=slots, step=_step(stored))
 
 
 def _why_dropped(name: str) -> Optional[str]:
@@ -124,34 +133,25 @@ def _step(stored: Mapping[str, Tensor]) -> int:
     return 0
 
 
-def _values(folder: str, is_module: bool) -> tuple[dict[str, Any], str]:
+def _values(folder: str) -> tuple[dict[str, Any], str]:
     """Returns the config beside a checkpoint and its path, or {} and ""."""
-    if is_module:
-        folder = os.path.join(folder, "assets")
-    names = files.names_in(folder)
-    named = [name for name in names if re.fullmatch(r".*config.*\.json", name)
-             and "tokenizer" not in name]
-    if CONFIG_FILE in names or len(named) == 1:
-        path = os.path.join(folder, CONFIG_FILE if CONFIG_FILE in names else named[0])
-        return text_files.read_object(path), path
-    return {}, ""
+    named = [name for name in files.names_in(folder)
+             if re.fullmatch(r".*config.*\.json", name) and "tokenizer" not in name]
+    if CONFIG_FILE in named:
+        named = [CONFIG_FILE]
+    if len(named) != 1:
+        return {}, ""
+    path = os.path.join(folder, named[0])
+    return text_files.read_object(path), path
 
 
 def _published(prefix: str, stored: Mapping[str, Tensor]) -> AlbertConfig:
     """Returns the published config with the tensors' widths; the tensors do not tell
     the numbers of layers and attention heads."""
-    def size(name, axis):
-        tensor = stored.get(name)
-        return tensor.shape[axis] if tensor and len(tensor.shape) == 2 else 0
-
-    block = BLOCK.format(0, 0)
-    sizes = dict(
-        vocab_size=size(WORDS, 0), embedding_size=size(WORDS, 1),
-        hidden_size=size(f"{block}attention_1/self/query/kernel", 0),
-        intermediate_size=size(f"{block}ffn_1/intermediate/dense/kernel", 1),
-        max_position_embeddings=size("bert/embeddings/position_embeddings", 0),
-        type_vocab_size=size("bert/embeddings/token_type_embeddings", 0))
-    return published(prefix, sizes)
+    return published(prefix, {
+        field: stored[name].shape[axis] if name in stored and (
+            len(stored[name].shape) == 2) else 0
+        for field, (name, axis) in _SIZES.items()})
 
 
 def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
@@ -188,41 +188,38 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
     return tuple(map(str, labels)) if count else ()
 
 
-def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
-           ) -> dict[str, Any]:
-    options, flags = {}, task.get("flags", {})
-    if "spans" in heads and kind == "run":
-        options["mask_padding"] = True  # Models trained here mask padding.
+def _options(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
+             ) -> dict[str, Any]:
+    """Returns options of the heads that the folder tells."""
     if "conditional_spans" in heads:
-        options = {name: flags[name] for name in ("start_n_top", "end_n_top")
-                   if name in flags}
-    return {"task": task, "model": options}
+        flags = task.get("flags", {})
+        return {name: flags[name] for name in ("start_n_top", "end_n_top")
+                if name in flags}
+    # Models trained here mask padding.
+    return {"mask_padding": True} if "spans" in heads and kind == "run" else {}
 
 
 def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any],
              config: Optional[AlbertConfig]) -> tuple[AlbertConfig, dict[str, Tensor]]:
     """Converts config and tensors of albert_zh's own layout to a model with E = H."""
-    if config is None:
-        if not values:
-            raise InputError(
-                f"{prefix}: this model of albert_zh has no config in its folder "
-                "(albert_config_*.json); copy it there.")
-        config = AlbertConfig.from_dict(values)
+    if config is None and not values:
+        raise InputError(f"{prefix}: this model of albert_zh has no config in its folder "
+                         "(albert_config_*.json); copy it there.")
+    config = config or AlbertConfig.from_dict(values)
     if config.extra.get("ln_type", "postln") != "postln" or (
             config.hidden_size == 4096 and "ln_type" not in config.extra):
         raise InputError(
             f"{prefix}: this model of albert_zh has LayerNorm before the layers "
             "(ln_type preln, as its xxlarge), which is not supported; give a different "
             "model.")
-    config = dataclasses.replace(
-        config, embedding_size=config.hidden_size, num_hidden_groups=1)
-    tensors, block = {}, BLOCK.format(0, 0)
+    config = config.replace(embedding_size=config.hidden_size, num_hidden_groups=1)
+    tensors = {}
     for name, tensor in stored.items():
-        if name.startswith(_ZH_LAYER):
-            rest = name.removeprefix(_ZH_LAYER)
-            part, ours = next((pair for pair in _ZH_PARTS if rest.startswith(pair[0])),
-                              ("", ""))
-            name = block + ours + rest.removeprefix(part) if part else name
+        rest = name.removeprefix(_ZH_LAYER)
+        for part, ours in _ZH_PARTS if rest != name else ():
+            if rest.startswith(part):
+                name = BLOCK.format(0, 0) + ours + rest.removeprefix(part)
+                break
         tensors[name] = tensor
     first, second = stored[WORDS], tensors.pop(_ZH_WORDS, None)
     if second is not None:
@@ -237,14 +234,10 @@ def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any
 def check(checkpoint: Checkpoint) -> Checkpoint:
     """Returns the checkpoint in the form that is written. Raises InputError for
     settings that the original does not support."""
-    refuse_unless(
-        checkpoint.config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
-        layer_norm_eps=1e-12)
-    refuse_other_epsilon(checkpoint.config, NAME)
     if not checkpoint.config.use_pooler:
         checkpoint.report.notes.append(
             "the checkpoint has no pooler; a task that needs one must train it")
-    return as_format(checkpoint, projects=False, grouping="release")
+    return as_format(checkpoint, NAME, False, **ORIGINAL)
 
 
 def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) -> None:
@@ -257,10 +250,9 @@ def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) ->
     tensors = {name: checkpoint.tensors[name] for name in shapes}
     if optimizer_state:
         for name, shape in shapes.items():
-            for kind in ("adam_m", "adam_v"):
-                tensors[f"{name}/{kind}"] = checkpoint.slots.get(
-                    f"{name}/{kind}", Tensor(shape, lambda shape=shape: np.zeros(
-                        shape, np.float32)))
+            zeros = Tensor(shape, lambda shape=shape: np.zeros(shape, np.float32))
+            for slot in (f"{name}/adam_m", f"{name}/adam_v"):
+                tensors[slot] = checkpoint.slots.get(slot, zeros)
         tensors["global_step"] = Tensor.of(np.array(checkpoint.step, np.int64))
     values = checkpoint.config.to_dict()
     for head in checkpoint.heads:

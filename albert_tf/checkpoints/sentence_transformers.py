@@ -10,7 +10,7 @@ pooled into a sentence embedding.
 import dataclasses
 import os
 import re
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Iterable, Optional, Union
 
 from absl import logging
 
@@ -19,7 +19,7 @@ from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     Checkpoint, Report, Vocabulary, without_heads)
-from albert_tf.checkpoints.table import transposed
+from albert_tf.checkpoints.table import refuse, transposed
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER
@@ -38,7 +38,6 @@ POOLING = tuple(_MODES)
 POOLED = "pooled"
 _ACTIVATIONS = {"Tanh": "activation", "ReLU": "activation", "GELU": "activation",
                 "Sigmoid": "activation", "Identity": "linear"}
-_KINDS = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
 _VECTOR = "sentence_embedding"
 _ENCODER_ONLY = "sentence-transformers uses only the encoder"
 
@@ -76,51 +75,50 @@ class Sentence:
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     """Reads the model; `facts["sentence"]` is a Sentence, and the settings hold the
     maximum length of texts."""
-    first, *_ = _modules(folder)
-    where = os.path.join(folder, first["path"])
-    if not (huggingface.weights_in(where)
-            and files.exists(os.path.join(where, huggingface.CONFIG))):
-        raise InputError(f"{where}: the model is incomplete: {MODULES} names this "
-                         "folder, but config.json or the weights are missing; copy or "
-                         "download the rest.")
-    _check_prompts(folder)
-    checkpoint = huggingface.read(where, config)
-    checkpoint = without_heads(checkpoint, _ENCODER_ONLY)
+    where = os.path.join(folder, _modules(folder)[0][1])
+    path = os.path.join(folder, _PROMPTS)
+    values = text_files.read_object(path) if files.exists(path) else {}
+    name = str(values.get("default_prompt_name"))
+    if (values.get("prompts") or {}).get(name):
+        raise InputError(
+            f"{path}: the default prompt '{name}' is not supported; set "
+            "default_prompt_name to null, and put the prompt before each text.")
+    checkpoint = without_heads(huggingface.read(where, config), _ENCODER_ONLY)
     sentence, flags, vocabulary = described(folder, checkpoint.config)
-    facts = {**checkpoint.facts, "sentence": sentence}
-    if flags:
-        facts["task"] = {"flags": flags}
     _note_symbols(where, checkpoint.report)
     return dataclasses.replace(
-        checkpoint, format=NAME, facts=facts, vocabulary=vocabulary)
+        checkpoint, format=NAME, vocabulary=vocabulary, facts={
+            **checkpoint.facts, "sentence": sentence,
+            **({"task": {"flags": flags}} if flags else {})})
 
 
 def described(folder: str, config: AlbertConfig
               ) -> tuple[Sentence, dict[str, int], Optional[Vocabulary]]:
     """Returns what a folder says besides the weights: how token vectors are pooled, the
     flags that limit the length of texts, and the vocabulary."""
-    first, *others = _modules(folder)
-    where = os.path.join(folder, first["path"])
-    width = config.hidden_size
-    pooling = _pooling(os.path.join(folder, others[0]["path"]), width)
+    (_, first), (_, second), *others = _modules(folder)
+    where, width = os.path.join(folder, first), config.hidden_size
+    pooling = _pooling(os.path.join(folder, second), width)
     width, layers = width * len(pooling), []
-    for module in others[1:]:
-        path = os.path.join(folder, module["path"])
-        if module["kind"] == "Dense":
+    for kind, name in others:
+        path = os.path.join(folder, name)
+        if kind == "Dense":
             layers.append(_dense(path, width))
             width = layers[-1].kernel.shape[1]
-        elif module["kind"] == "Normalize":
-            _check_names(path, _config(path))
+        elif kind == "Normalize":
+            if files.exists(os.path.join(path, huggingface.CONFIG)):
+                _settings(path)
             layers.append(Normalize())
-    settings = next((_object(os.path.join(where, name))
-                     for name in files.names_in(where)
-                     if re.fullmatch(r"sentence_[\w-]+_config\.json", name)), {})
+    names = [name for name in files.names_in(where)
+             if re.fullmatch(r"sentence_[\w-]+_config\.json", name)]
+    settings = text_files.read_object(os.path.join(where, names[0])) if names else {}
     tokenizer = os.path.join(where, "tokenizer_config.json")
     longest = settings.get("max_seq_length") or (
-        _object(tokenizer) if files.exists(tokenizer) else {}).get("model_max_length")
+        text_files.read_object(tokenizer).get("model_max_length")
+        if files.exists(tokenizer) else None)
     flags = {}
     if longest is not None:
-        if not isinstance(longest, (int, float)) or longest < 1:
+        if not isinstance(longest, (int, float)) or not longest >= 1:
             raise InputError(f"{where}: the maximum length of a text is {longest!r}; "
                              "set max_seq_length to a whole number of tokens.")
         flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
@@ -128,91 +126,52 @@ def described(folder: str, config: AlbertConfig
             _vocabulary(where, settings.get("do_lower_case") is True))
 
 
-def _modules(folder: str) -> list[dict[str, Any]]:
-    """Returns the entries of modules.json, each with its `kind`. Raises InputError if
-    they are not supported."""
+def _modules(folder: str) -> list[tuple[str, str]]:
+    """Returns the kinds and folders that modules.json lists."""
     path = os.path.join(folder, MODULES)
-    listed = text_files.read_json(path)
-    if not isinstance(listed, list) or not all(
-            isinstance(each, dict) and isinstance(each.get("type"), str)
-            and isinstance(each.get("path"), str) for each in listed):
-        raise InputError(f"{path}: is not a list of modules, each with its type and "
-                         "path; copy or download it again.")
-    modules = [{**each, "kind": each["type"].rpartition(".")[2]} for each in listed]
-    kinds = [module["kind"] for module in modules]
-    for module in modules:
-        if os.path.basename(module["path"]) != module["path"]:
-            raise InputError(f"{path}: the path {module['path']} leads out of the "
-                             "folder; give the name of a folder in it.")
-    for kind in kinds:
-        if kind not in _KINDS:
-            raise InputError(f"{path}: the module {kind} is not supported; "
-                             f"{', '.join(_KINDS)} are.")
-    if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) & {*kinds[:2]}:
-        raise InputError(f"{path}: lists {', '.join(kinds) or 'nothing'}; supported "
-                         "are a Transformer, a Pooling, and then Dense and Normalize.")
+    try:
+        modules = [(each["type"].rpartition(".")[2], str(each["path"]))
+                   for each in text_files.read_json(path)]
+    except (AttributeError, KeyError, TypeError):
+        modules = []
+    kinds = [kind for kind, _ in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or (
+            set(kinds[2:]) - {"Dense", "Normalize", "Dropout"}) or any(
+                os.path.basename(name) != name for _, name in modules):
+        raise InputError(
+            f"{path}: lists {', '.join(kinds) or 'no modules'}; supported are a "
+            "Transformer, a Pooling, and then Dense and Normalize, each with the name of "
+            "a folder beside this file as its path.")
     return modules
 
 
-def _object(path: str) -> dict[str, Any]:
-    return text_files.read_object(path, "copy or download it again")
-
-
-def _config(folder: str) -> dict[str, Any]:
+def _settings(folder: str, **allowed: Iterable[Any]) -> dict[str, Any]:
+    """Returns the settings of a module, refusing others than the allowed ones."""
     path = os.path.join(folder, huggingface.CONFIG)
-    return _object(path) if files.exists(path) else {}
-
-
-def _check_prompts(folder: str) -> None:
-    path = os.path.join(folder, _PROMPTS)
-    values = _object(path) if files.exists(path) else {}
-    name = values.get("default_prompt_name")
-    if name and (values.get("prompts") or {}).get(name):
-        raise InputError(
-            f"{path}: the default prompt '{name}' is not supported; set "
-            "default_prompt_name to null, and put the prompt before each text.")
+    values = text_files.read_object(path)
+    refuse(values, path, module_input_name=(None, _VECTOR),
+           module_output_name=(None, _VECTOR), **allowed)
+    return values
 
 
 def _pooling(folder: str, width: int) -> tuple[str, ...]:
-    path = os.path.join(folder, huggingface.CONFIG)
-    values = _object(path)
-    pooling = values.get("pooling_mode") or [
+    values = _settings(folder, embedding_dimension=(None, width),
+                       word_embedding_dimension=(None, width))
+    modes = values.get("pooling_mode") or [
         mode for mode, name in _MODES.items() if values.get(name)] or "mean"
-    modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
+    modes = modes if isinstance(modes, list) else [modes]
     for mode in modes:
-        if mode not in _MODES:
-            raise InputError(f"{path}: pooling_mode {mode!r} is not supported; "
-                             f"{', '.join(_MODES)} are.")
-    size = values.get("embedding_dimension", values.get("word_embedding_dimension"))
-    if size not in (None, width):
-        raise InputError(f"{path}: the pooling takes vectors of {size} numbers, but "
-                         f"the model's have {width}; copy or download the folder "
-                         "again.")
-    return modes
-
-
-def _check_names(folder: str, values: Mapping[str, Any]) -> None:
-    for name in ("module_input_name", "module_output_name"):
-        if values.get(name) not in (None, _VECTOR):
-            raise InputError(f"{os.path.join(folder, huggingface.CONFIG)}: {name} "
-                             f"{values[name]!r} is not supported; {_VECTOR} is.")
+        refuse({"pooling_mode": mode}, folder, pooling_mode=_MODES)
+    return tuple(modes)
 
 
 def _dense(folder: str, width: int) -> Dense:
-    values, path = _config(folder), os.path.join(folder, huggingface.CONFIG)
-    _check_names(folder, values)
+    values = _settings(folder, use_residual=(None, False))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2]
-    if activation not in _ACTIVATIONS or values.get("use_residual"):
-        raise InputError(
-            f"{path}: " + ("use_residual" if activation in _ACTIVATIONS else
-                           f"activation_function {activation}")
-            + f" is not supported; dense layers with {', '.join(_ACTIVATIONS)} are.")
-    if not huggingface.weights_in(folder):
-        raise InputError(f"{folder}: the dense layer's weights are missing; copy or "
-                         "download the rest.")
+    refuse({"activation_function": activation}, folder, activation_function=_ACTIVATIONS)
     source, stored = huggingface.read_weights(folder)
     kernel, bias = stored.get("linear.weight"), stored.get("linear.bias")
-    if kernel is None or len(kernel.shape) != 2 or kernel.shape[1] != width or (
+    if kernel is None or kernel.shape[1:] != (width,) or (
             bias is not None and bias.shape != kernel.shape[:1]):
         raise InputError(f"{source}: holds no dense layer for vectors of {width} "
                          "numbers; copy or download the folder again.")
@@ -236,8 +195,8 @@ def _note_symbols(folder: str, report: Report) -> None:
     symbols out of the text before dividing it into words, as transformers 5 does by
     default."""
     path = os.path.join(folder, "tokenizer.json")
-    symbols = [str(token.get("content")) for token in (
-        _object(path) if files.exists(path) else {}).get("added_tokens") or ()
+    values = text_files.read_object(path) if files.exists(path) else {}
+    symbols = [str(token.get("content")) for token in values.get("added_tokens") or ()
                if token.get("special") is False]
     if symbols:
         report.notes.append(
@@ -269,10 +228,9 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
                 "kernel", "bias")), "Tanh"),))
     elif pooling:
         modes = tuple(mode.strip() for mode in pooling.split(","))
-        wrong = [mode for mode in modes if mode not in _MODES]
-        if wrong:
-            raise InputError(f"pooling '{wrong[0]}' is not known; give {POOLED}, or "
-                             f"some of {', '.join(POOLING)}.")
+        for mode in modes:
+            refuse({"pooling": mode}, f"the format {NAME}", "give one of these",
+                   pooling=(POOLED, *POOLING) if len(modes) == 1 else POOLING)
         sentence = Sentence(modes)
     task = checkpoint.facts.get("task") or {}
     longest = checkpoint.config.max_position_embeddings
@@ -306,45 +264,36 @@ def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: s
                   ) -> None:
     """Writes what `described` reads, except the vocabulary, into the folder of an
     encoder, whose token vectors have `width` numbers."""
-    names = ["", "1_Pooling"]
-    _write(folder, names[1], _pooling_config(sentence.pooling, width))
-    for layer in sentence.layers:
-        names.append(f"{len(names)}_{type(layer).__name__}")
-        _write(folder, names[-1], {})
+    modes = sentence.pooling
+    in_order = list(modes) == [mode for mode in _MODES if mode in modes]
+    modules: dict[str, Any] = {"1_Pooling": {
+        "word_embedding_dimension": width,
+        **{name: mode in modes for mode, name in _MODES.items()}} if in_order else {
+            "embedding_dimension": width, "pooling_mode": list(modes)}}
+    for number, layer in enumerate(sentence.layers, 2):
+        modules[f"{number}_{type(layer).__name__}"] = {} if isinstance(
+            layer, Normalize) else {
+                "in_features": layer.kernel.shape[0],
+                "out_features": layer.kernel.shape[1], "bias": layer.bias is not None,
+                "activation_function": "torch.nn.modules."
+                f"{_ACTIVATIONS[layer.activation]}.{layer.activation}"}
+    for name, values in modules.items():
+        files.make_directory(os.path.join(folder, name), folder)
+        text_files.write_json(os.path.join(folder, name, huggingface.CONFIG), values)
+    for name, layer in zip(list(modules)[1:], sentence.layers):
         if isinstance(layer, Dense):
-            _write_dense(layer, folder, names[-1])
-    _write(folder, "", [{
-        "idx": i, "name": str(i), "path": name,
-        "type": f"sentence_transformers.models.{name.partition('_')[2] or 'Transformer'}"}
-        for i, name in enumerate(names)], MODULES)
-    _write(folder, "", {
-        "max_seq_length": max_seq_length, "do_lower_case": False},
-        "sentence_bert_config.json")
-    _write(folder, "", {"prompts": {}, "default_prompt_name": None,
-                        "similarity_fn_name": "cosine"}, _PROMPTS)
-
-
-def _write(folder: str, module: str, value: Any, name: str = huggingface.CONFIG) -> None:
-    where = os.path.join(folder, module)
-    files.make_directory(where, folder)
-    text_files.write_json(os.path.join(where, name), value)
-
-
-def _pooling_config(modes: tuple[str, ...], width: int) -> dict[str, Any]:
-    if list(modes) != [mode for mode in _MODES if mode in modes]:
-        return {"embedding_dimension": width, "pooling_mode": list(modes)}
-    return {"word_embedding_dimension": width,
-            **{name: mode in modes for mode, name in _MODES.items()}}
-
-
-def _write_dense(layer: Dense, folder: str, module: str) -> None:
-    tensors = {"linear.weight": transposed(layer.kernel)}
-    if layer.bias is not None:
-        tensors["linear.bias"] = layer.bias
-    rows, columns = layer.kernel.shape
-    _write(folder, module, {
-        "in_features": rows, "out_features": columns, "bias": layer.bias is not None,
-        "activation_function": f"torch.nn.modules.{_ACTIVATIONS[layer.activation]}."
-                               f"{layer.activation}"})
-    tensor_files.write_safetensors(
-        os.path.join(folder, module, "model.safetensors"), tensors, "float32")
+            tensor_files.write_safetensors(
+                os.path.join(folder, name, "model.safetensors"), {
+                    "linear.weight": transposed(layer.kernel),
+                    **({} if layer.bias is None else {"linear.bias": layer.bias})},
+                "float32")
+    for name, value in (
+            (MODULES, [{
+                "idx": i, "name": str(i), "path": name, "type": "sentence_transformers."
+                f"models.{name.partition('_')[2] or 'Transformer'}"}
+                for i, name in enumerate(["", *modules])]),
+            ("sentence_bert_config.json", {
+                "max_seq_length": max_seq_length, "do_lower_case": False}),
+            (_PROMPTS, {"prompts": {}, "default_prompt_name": None,
+                        "similarity_fn_name": "cosine"})):
+        text_files.write_json(os.path.join(folder, name), value)

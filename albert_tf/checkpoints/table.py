@@ -1,20 +1,22 @@
 """Tables of tensors, and changes of a model's structure, for all formats.
 
 A format's table has one `Row` for each tensor: our name, theirs, and whether the matrix
-is transposed. `as_format` and `with_pooler` give a checkpoint the structure that a
-format needs. The `refuse_` functions raise InputError for what it does not support.
+is transposed. `as_format` gives a checkpoint the structure that a format needs, and
+`refuse` raises InputError for values that it does not support.
 """
 
 import dataclasses
-from typing import Any, Callable, Container, Iterable, Mapping, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional
 
 import numpy as np
 
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import TYPES, Checkpoint, Report, some
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER, PROJECTION, Shape
+
+Group = Callable[[int, int, int], Optional[int]]  # layer, layers, groups → its group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,50 +114,66 @@ def matched(report: Report, shapes: Mapping[str, Shape], rows: Iterable[Row],
     return tensors
 
 
-# ---- structure -------------------------------------------------------------
+# ---- what a format supports ------------------------------------------------
+
+_ADVICE = ("choose a different format, or leave the heads out (--encoder_only) if it is "
+           "about one of them")
 
 
-def as_format(checkpoint: Checkpoint, projects: bool, grouping: str,
-              only_group: bool = False) -> Checkpoint:
-    """Returns the checkpoint with the structure that a format needs.
+def refuse(values: Mapping[str, Any], where: str, advice: str = "give a different model",
+           **allowed: Iterable[Any]) -> None:
+    """Raises InputError for a value that is not among the allowed ones:
+    refuse({"hidden_act": "swish"}, "config", hidden_act=("gelu", "relu"))."""
+    for name, accepted in allowed.items():
+        if name in values and values[name] not in (accepted := tuple(accepted)):
+            raise InputError(
+                f"{where}: {name}={shown(values[name])} is not supported, only "
+                f"{', '.join(map(str, accepted)) or 'none'}; {advice}.")
 
-    For E = H, an identity projection is added if the format projects even then
-    (`projects`), and removed if it does not. Layers that share nothing become one group
-    each.
 
-    Args:
-      grouping: the format's assignment of layers to groups, from config.GROUPINGS.
-      only_group: whether the format only has a single group of a single block.
+def check_groups(config: AlbertConfig, group: Group, where: str) -> None:
+    """Raises InputError if a format's formula, layer, layers, groups → group, assigns a
+    layer to a different group than the original implementation does."""
+    layers, groups = config.num_hidden_layers, config.num_hidden_groups
+    if any(group(layer, layers, groups) != config.group_of_layer(layer)
+           for layer in range(layers)):
+        raise InputError(
+            f"{where}: num_hidden_groups={groups} for num_hidden_layers={layers} is not "
+            "supported: different layers would share weights; choose a different format.")
 
-    Raises:
-      InputError: the format has no counterpart of the checkpoint's structure.
+
+def as_format(checkpoint: Checkpoint, name: str, projects: bool,
+              group: Optional[Group] = None, needs_pooler: bool = False,
+              **allowed: Iterable[Any]) -> Checkpoint:
+    """Returns the checkpoint with the structure that a format needs. Raises InputError
+    if the format has no counterpart of it.
+
+    Layers that share nothing become one group each. For E = H, an identity projection
+    is added if the format projects even then (`projects`), and removed if it does not.
+    If the format `needs_pooler`, a missing one becomes zeros, whose output is 0 and has
+    no meaning. `group` is as for `check_groups`, by default the original's formula, and
+    `allowed` as for `refuse`: fields of the config, and `head`.
     """
     config, tensors = checkpoint.config, dict(checkpoint.tensors)
-    layers = range(config.num_hidden_layers)
+    where, size = f"the format {name}", config.hidden_size
     if config.parameter_sharing == "none":
-        config = dataclasses.replace(
-            config, parameter_sharing="all", num_hidden_groups=len(layers))
-        if {config.group_of_layer(layer) for layer in layers} != set(layers):
-            config = dataclasses.replace(config, layer_grouping="even")
-    if config.parameter_sharing != "all":
-        raise InputError(
-            f"parameter_sharing={config.parameter_sharing} has no counterpart in this "
-            "format, which shares attention and feed-forward layers alike; choose a "
-            "different format.")
-    their_config = dataclasses.replace(config, layer_grouping=grouping)
-    if [config.group_of_layer(layer) for layer in layers] != [
-            their_config.group_of_layer(layer) for layer in layers]:
-        raise InputError(
-            f"num_hidden_groups={config.num_hidden_groups} for num_hidden_layers="
-            f"{len(layers)} has no counterpart in this format, in which different "
-            "layers would share weights; choose a different format.")
-    if only_group and (config.num_hidden_groups, config.inner_group_num) != (1, 1):
-        raise InputError(
-            f"num_hidden_groups={config.num_hidden_groups}, inner_group_num="
-            f"{config.inner_group_num} has no counterpart in this format, in which all "
-            "layers share one block; choose a different format.")
+        config = config.replace(
+            parameter_sharing="all", num_hidden_groups=config.num_hidden_layers)
+        check_groups(config, lambda layer, *_: layer, where)
+    values = {**vars(config), "masked_lm_layer_norm_eps":
+              config.masked_lm_layer_norm_eps or config.layer_norm_eps}
+    for each in ({"head": head} for head in checkpoint.heads):
+        refuse(each, where, _ADVICE, **allowed)
+    refuse(values, where, _ADVICE, parameter_sharing=("all",), **allowed)
+    if group:
+        check_groups(config, group, where)
+    if needs_pooler and not config.use_pooler:
+        config = config.replace(use_pooler=True)
+        checkpoint.report.notes.append(
+            "the checkpoint has no pooler, but the format needs one: zeros are written")
+        tensors[f"{POOLER}/kernel"] = Tensor.of(np.zeros((size, size), np.float32))
+        tensors[f"{POOLER}/bias"] = Tensor.of(np.zeros(size, np.float32))
     kernel, bias = f"{PROJECTION}/kernel", f"{PROJECTION}/bias"
-    size = config.hidden_size
     if config.embedding_size == size and config.project_embeddings != projects:
         if projects:
             tensors[kernel] = Tensor.of(np.eye(size, dtype=np.float32))
@@ -167,47 +185,5 @@ def as_format(checkpoint: Checkpoint, projects: bool, grouping: str,
                     f"{PROJECTION} is not an identity, but this format has no "
                     f"projection if embedding_size and hidden_size are both {size}; "
                     "choose a different format.")
-        their_config = dataclasses.replace(their_config, project_embeddings=projects)
-    return dataclasses.replace(checkpoint, config=their_config, tensors=tensors)
-
-
-def with_pooler(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint with a pooler of zeros, for formats that always have one.
-    The pooler's output is 0 and has no meaning."""
-    config = dataclasses.replace(checkpoint.config, use_pooler=True)
-    size = config.hidden_size
-    checkpoint.report.notes.append(
-        "the checkpoint has no pooler, but the format needs one: zeros are written")
-    return dataclasses.replace(checkpoint, config=config, tensors={
-        **checkpoint.tensors,
-        f"{POOLER}/kernel": Tensor.of(np.zeros((size, size), np.float32)),
-        f"{POOLER}/bias": Tensor.of(np.zeros(size, np.float32))})
-
-
-def refuse_heads_but(known: Container[str], heads: Iterable[str], where: str) -> None:
-    """Raises InputError for a head that a format does not support."""
-    for head in heads:
-        if head not in known:
-            raise InputError(f"the head {head} has no counterpart in {where}; leave "
-                             "the heads out (--encoder_only).")
-
-
-def refuse_unless(wanted: Any, format_name: str, **fields: Any) -> None:
-    """Raises InputError for a config field whose value a format does not support:
-    refuse_unless(config, "tf1", layer_norm_eps=1e-12). A tuple gives alternatives."""
-    for name, accepted in fields.items():
-        value = getattr(wanted, name)
-        known = accepted if isinstance(accepted, tuple) else (accepted,)
-        if value not in known:
-            raise InputError(
-                f"{name}={value} is not supported by the format {format_name}, which "
-                f"has only {' or '.join(map(str, known))}; choose a different format.")
-
-
-def refuse_other_epsilon(config: AlbertConfig, format_name: str) -> None:
-    if config.masked_lm_layer_norm_eps:
-        raise InputError(
-            f"the masked-LM head's LayerNorm has the epsilon "
-            f"{config.masked_lm_layer_norm_eps:g} and the others "
-            f"{config.layer_norm_eps:g}, but {format_name} has only one epsilon; leave "
-            "the heads out (--encoder_only).")
+        config = config.replace(project_embeddings=projects)
+    return dataclasses.replace(checkpoint, config=config, tensors=tensors)

@@ -7,7 +7,7 @@ recognised by the full names that it stores for them.
 
 import os
 import re
-from typing import Mapping, Optional
+from typing import Any, Mapping, Optional
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import Checkpoint, Report, shapes_of, without_heads
 from albert_tf.checkpoints.table import (
-    Row, as_format, matched, refuse_heads_but, refuse_other_epsilon, refuse_unless,
-    rows_of, to_theirs, with_pooler)
+    Row, as_format, matched, refuse, rows_of, to_theirs)
 from albert_tf.checkpoints.folders import STATE_FILE
-from albert_tf.checkpoints.release import published
+from albert_tf.checkpoints.release import ORIGINAL, published
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS, Shape
@@ -59,6 +58,12 @@ _HEAD = (("cls/predictions/transform/dense", "masked_lm/dense"),
          ("cls/predictions/transform/LayerNorm", "masked_lm/layer_norm"),
          ("cls/predictions/output_bias", "masked_lm/output_bias.Sbias"))
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+# What stands before a full name in a model with its own scope.
+_WITH_PREFIX = re.compile(
+    r"^.*?(?:^|/)(?=(?:word_embeddings|position_embedding|type_embeddings|embeddings/"
+    r"layer_norm|embedding_projection|transformer|pooler_transform|bert/cls)/)")
+# All layers share one block.
+_ONE_BLOCK: dict[str, Any] = {"num_hidden_groups": (1,), "inner_group_num": (1,)}
 
 
 def name_of(ours: str) -> str:
@@ -104,21 +109,12 @@ def with_heads(name: str, shape: Shape, config: AlbertConfig) -> Shape:
 
 def _stored(prefix: str) -> dict[str, Tensor]:
     """Returns the tensors of a checkpoint by their full names, without any prefix."""
-    tensors = {}
     projects = f"encoder/layer_with_weights-6/kernel{_VALUE}" in bundle.read(prefix)
-    names = shapes_of(AlbertConfig.named("base"), {"masked_lm": 1})
-    keys = {key_of(name, projects, head) + _VALUE: name_of(name)
-            for head in (False, True) for name in names}
-    for name, tensor in bundle.by_names(prefix).items():
-        full_name = keys.get(name)
-        if full_name is None:
-            at = re.search(r"(?:^|/)((?:word_embeddings|position_embedding|"
-                           r"type_embeddings|embeddings/layer_norm|"
-                           r"embedding_projection|transformer|pooler_transform)/.*"
-                           r"|bert/cls/.*)$", name)
-            full_name = at[1] if at else name
-        tensors[full_name] = tensor
-    return tensors
+    full_names = {key_of(name, projects, has_head) + _VALUE: name_of(name)
+                  for name in shapes_of(AlbertConfig.named("base"), {"masked_lm": 1})
+                  for has_head in (False, True)}
+    return {full_names.get(name) or _WITH_PREFIX.sub("", name): tensor
+            for name, tensor in bundle.by_names(prefix).items()}
 
 
 def recognise(prefix: str) -> bool:
@@ -134,6 +130,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         config = AlbertConfig.from_json_file(beside)
     if config is None:
         config = _config(prefix, stored, _count_layers(prefix))
+    refuse(vars(config), prefix, parameter_sharing=("all",), **_ONE_BLOCK)
     config = config.replace(use_pooler="pooler_transform/kernel" in stored)
     has_head = name_of("cls/predictions/output_bias") in stored
     heads = {"masked_lm": 1} if has_head else {}
@@ -204,19 +201,11 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     """Returns the checkpoint in the form that is written, without the sentence-order
     head, which BertPretrainerV2 lacks. Raises InputError for other heads and settings
     that tf-models does not support."""
-    config = checkpoint.config
-    refuse_heads_but(("masked_lm", "sentence_order"), checkpoint.heads,
-                     "tf-models' checkpoints")
-    refuse_unless(
-        config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
-        layer_norm_eps=1e-12)
-    refuse_other_epsilon(config, NAME)
-    if "sentence_order" in checkpoint.heads:
-        checkpoint = without_heads(checkpoint, {
-            "sentence_order": "BertPretrainerV2 has no sentence-order head"})
-    if not config.use_pooler:
-        checkpoint = with_pooler(checkpoint)
-    return as_format(checkpoint, projects=False, grouping="release", only_group=True)
+    checkpoint = without_heads(checkpoint, {
+        "sentence_order": "BertPretrainerV2 has no sentence-order head"})
+    return as_format(
+        checkpoint, NAME, False, needs_pooler=True, head=("masked_lm",), **_ONE_BLOCK,
+        **ORIGINAL)
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
