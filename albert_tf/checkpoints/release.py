@@ -92,7 +92,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
         config, stored = _from_zh(prefix, stored, values, config)
     if config is None:
         config = (AlbertConfig.from_json_file(where) if where
-                  else _published(prefix, stored))
+                  else published(prefix, sizes_in(stored, _SIZES)))
     config = config.replace(use_pooler=f"{POOLER}/kernel" in stored)
     heads = heads_in({name: tensor.shape for name, tensor in stored.items()},
                      head or _root_head(task, values))
@@ -145,13 +145,12 @@ def _values(folder: str) -> tuple[dict[str, Any], str]:
     return text_files.read_object(path), path
 
 
-def _published(prefix: str, stored: Mapping[str, Tensor]) -> AlbertConfig:
-    """Returns the published config with the tensors' widths; the tensors do not tell
-    the numbers of layers and attention heads."""
-    return published(prefix, {
-        field: stored[name].shape[axis] if name in stored and (
-            len(stored[name].shape) == 2) else 0
-        for field, (name, axis) in _SIZES.items()})
+def sizes_in(stored: Mapping[str, Tensor], axes: Mapping[str, tuple[str, int]]
+             ) -> dict[str, int]:
+    """Returns the sizes that tensors tell, 0 for those that are missing. `axes`: field
+    of the config → name of a tensor and its axis."""
+    return {field: (*(stored[name].shape[axis:] if name in stored else ()), 0)[0]
+            for field, (name, axis) in axes.items()}
 
 
 def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:

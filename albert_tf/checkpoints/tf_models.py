@@ -18,9 +18,8 @@ from albert_tf.checkpoints.checkpoint import Checkpoint, Report, shapes_of, with
 from albert_tf.checkpoints.table import (
     Row, as_format, matched, refuse, rows_of, to_theirs)
 from albert_tf.checkpoints.folders import STATE_FILE
-from albert_tf.checkpoints.release import ORIGINAL, published
+from albert_tf.checkpoints.release import ORIGINAL, published, sizes_in
 from albert_tf.config import AlbertConfig, CONFIG_FILE
-from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS, Shape
 
 NAME = "tf_models"
@@ -62,6 +61,15 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _WITH_PREFIX = re.compile(
     r"^.*?(?:^|/)(?=(?:word_embeddings|position_embedding|type_embeddings|embeddings/"
     r"layer_norm|embedding_projection|transformer|pooler_transform|bert/cls)/)")
+# Size → the tensor and its axis that tell it. Layers share their weights, therefore
+# only a SavedModel tells their number.
+_SIZES = {
+    "vocab_size": (_WORDS, 0), "embedding_size": (_WORDS, 1),
+    "hidden_size": (f"{_LAYER}self_attention/query/kernel", 0),
+    "num_attention_heads": (f"{_LAYER}self_attention/query/kernel", 1),
+    "intermediate_size": (f"{_LAYER}intermediate/kernel", 1),
+    "max_position_embeddings": ("position_embedding/embeddings", 0),
+    "type_vocab_size": ("type_embeddings/embeddings", 0)}
 # All layers share one block.
 _ONE_BLOCK: dict[str, Any] = {"num_hidden_groups": (1,), "inner_group_num": (1,)}
 
@@ -129,7 +137,9 @@ def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     if config is None and files.exists(beside):
         config = AlbertConfig.from_json_file(beside)
     if config is None:
-        config = _config(prefix, stored, _count_layers(prefix))
+        sizes, layers = sizes_in(stored, _SIZES), _count_layers(prefix)
+        config = (AlbertConfig(**sizes, num_hidden_layers=layers) if layers
+                  else published(prefix, sizes))
     refuse(vars(config), prefix, parameter_sharing=("all",), **_ONE_BLOCK)
     config = config.replace(use_pooler="pooler_transform/kernel" in stored)
     has_head = name_of("cls/predictions/output_bias") in stored
@@ -148,28 +158,6 @@ def _why_dropped(name: str) -> Optional[str]:
     if name.startswith(("save_counter", bundle.OBJECT_GRAPH)) or "optimizer" in name:
         return "training state"
     return None
-
-
-def _config(prefix: str, stored: Mapping[str, Tensor], layers: int) -> AlbertConfig:
-    """Returns the config with the tensors' sizes. The number of layers must be given,
-    because they share their weights; with 0 a published config is chosen."""
-    def shape(name):
-        if name not in stored:
-            raise InputError(f"{prefix}: the model is incomplete: {name} is missing; "
-                             "copy or download it again.")
-        return stored[name].shape
-
-    vocab_size, width = shape(_WORDS)
-    size, heads, _ = shape(f"{_LAYER}self_attention/query/kernel")
-    sizes = dict(
-        vocab_size=vocab_size, embedding_size=width, hidden_size=size,
-        intermediate_size=shape(f"{_LAYER}intermediate/kernel")[1],
-        max_position_embeddings=shape("position_embedding/embeddings")[0],
-        type_vocab_size=shape("type_embeddings/embeddings")[0],
-        num_attention_heads=heads)
-    if layers:
-        return AlbertConfig(**sizes, num_hidden_layers=layers)
-    return published(prefix, sizes)
 
 
 def _count_layers(prefix: str) -> int:
@@ -213,13 +201,10 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     there is a masked-LM head, and albert_config.json, which the format lacks."""
     config, has_head = checkpoint.config, "masked_lm" in checkpoint.heads
     shapes = shapes_of(config, checkpoint.heads)
-    tensors = {key_of(row.ours, config.projects_embeddings, has_head) + _VALUE:
-               to_theirs(row, checkpoint.tensors[row.ours])
+    keys = {name: key_of(name, config.projects_embeddings, has_head) for name in shapes}
+    tensors = {keys[row.ours] + _VALUE: to_theirs(row, checkpoint.tensors[row.ours])
                for row in _rows(shapes, config)}
-    names = {key_of(name, config.projects_embeddings, has_head): name_of(name)
-             for name in shapes}
-    counter = "save_counter"
-    tensors[counter + _VALUE] = Tensor.of(np.array(1, np.int64))
+    tensors["save_counter" + _VALUE] = Tensor.of(np.array(1, np.int64))
     text_files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)
@@ -227,42 +212,34 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
                 b'model_checkpoint_path: "ckpt-1"\n'
                 b'all_model_checkpoint_paths: "ckpt-1"\n')
     bundle.write(os.path.join(folder, "ckpt-1"), tensors,
-                 _graph({**names, counter: counter}, has_head))
+                 _graph({**{key: name_of(name) for name, key in keys.items()},
+                         "save_counter": "save_counter"}, has_head))
 
 
 def _graph(names: Mapping[str, str], has_head: bool) -> bytes:
     """Returns a serialized TrackableObjectGraph for variables (key → full name), with
     an object for each part of a key."""
-    children: list[dict[str, int]] = [{}]
-    variables: dict[int, str] = {}
-
-    def node(path: list[str]) -> int:
-        at = 0
-        for part in path:
-            # In a key, ".S" stands for a slash within a name.
-            part = part.replace(".S", "/")
-            if part not in children[at]:
-                children.append({})
-                children[at][part] = len(children) - 1
-            at = children[at][part]
-        return at
-
+    objects: dict[str, dict[str, str]] = {"": {}}  # path → names of children, their paths
     for key in names:
-        variables[node(key.split("/"))] = key
-    encoder = node(["encoder"])
+        path = ""
+        for part in key.split("/"):
+            child = f"{path}/{part}"
+            # In a key, ".S" stands for a slash within a name.
+            objects[path][part.replace(".S", "/")] = child
+            objects.setdefault(child, {})
+            path = child
     if has_head:
         # The word embeddings are one variable with two names.
-        words = node(["masked_lm", "embedding_table"])
-        children[node(["encoder", "layer_with_weights-0"])]["embeddings"] = words
-        model = node(["model"])
-        children[model] = {"encoder_network": encoder, "masked_lm": node(["masked_lm"])}
-    field = bundle.field
-    content = b""
-    for number, named in enumerate(children):
-        value = b"".join(field(1, field(1, child) + field(2, name.encode()))
-                         for name, child in named.items())
-        if number in variables:
-            key = variables[number]
+        words = "/encoder/layer_with_weights-0"
+        objects["/encoder"]["layer_with_weights-0"] = words
+        objects[words] = {"embeddings": "/masked_lm/embedding_table"}
+        objects[""]["model"] = "/model"
+        objects["/model"] = {"encoder_network": "/encoder", "masked_lm": "/masked_lm"}
+    numbers, field, content = {path: i for i, path in enumerate(objects)}, bundle.field, b""
+    for path, children in objects.items():
+        value = b"".join(field(1, field(1, numbers[child]) + field(2, name.encode()))
+                         for name, child in children.items())
+        if (key := path[1:]) in names:
             value += field(2, field(1, b"VARIABLE_VALUE") + field(
                 2, names[key].encode()) + field(3, (key + _VALUE).encode()))
         content += field(1, value)
