@@ -11,7 +11,7 @@ The input is anything that `albert_tf.load` accepts: a checkpoint or folder from
 original implementation, this project, Hugging Face, keras-hub, tf-models or
 sentence-transformers, or a TensorFlow Hub module. The report names every tensor that
 was dropped, and why. Numbers are not changed. A model that the output format cannot
-express is an error. TensorFlow is not loaded.
+express is an error. TensorFlow is needed only to write `tf1` and `tf_models`.
 """
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.

@@ -26,7 +26,7 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
         print(report.summary())
 
     Errors are raised before anything is written; the output folder is written
-    completely or not at all. TensorFlow is not loaded.
+    completely or not at all. TensorFlow is loaded only for "tf1" and "tf_models".
 
     Args:
       input, config, head, allow_nan: as for `load`.

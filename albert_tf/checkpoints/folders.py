@@ -17,7 +17,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.errors import InputError, reason_of
+from albert_tf.errors import InputError
 
 CHECKPOINT_NAME = "model.ckpt"  # "-" and the step follow
 BEST_CHECKPOINT = "model.ckpt-best"
@@ -54,36 +54,30 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
     the latest that its folder lists.
 
     Returns None if the folder never held a checkpoint. Raises InputError if the list is
-    damaged, names missing files, or is missing itself beside checkpoints: a new start
-    would overwrite what can be repaired. Without the list, a best checkpoint alone is
-    used, but not `to_train`.
+    missing or damaged, or names a missing file: a new start would overwrite what can be
+    repaired. Without the list, a best checkpoint alone is used, but not `to_train`.
     """
-    prefix = os.path.join(folder, BEST_CHECKPOINT)
-    has_best = files.exists(f"{prefix}.index")
+    best_prefix = os.path.join(folder, BEST_CHECKPOINT)
+    has_best = files.exists(f"{best_prefix}.index")
     if best and has_best:
-        return prefix
+        return best_prefix
+    latest = _listed(folder, "model_checkpoint_path")
+    if latest and files.exists(f"{latest[0]}.index"):
+        return latest[0]
     state_file = os.path.join(folder, STATE_FILE)
     if not files.exists(state_file):
         steps = _steps(files.names_in(folder))
-        first = _first_save(folder)
-        if first in steps:
+        if (first := _first_save(folder)) in steps:
             return os.path.join(folder, f"{CHECKPOINT_NAME}-{first}")
-        if has_best and not steps and not to_train:
-            return prefix
-        if steps or has_best:
-            raise _without_list(folder, steps, has_best)
-        return None
-    latest = _listed(folder, "model_checkpoint_path")
-    if not latest:
-        raise InputError(
-            f"{state_file} is damaged: it names no checkpoint; {earlier_hint(prefix)}"
-            "move the folder away to start from the beginning.")
-    if not files.exists(f"{latest[0]}.index"):
-        raise InputError(
-            f"{state_file} names {latest[0]}, which does not exist; restore that file, "
-            f"{earlier_hint(latest[0]) or 'or '}move the folder away to start from the "
-            "beginning.")
-    return latest[0]
+        if not steps and not (has_best and to_train):
+            return best_prefix if has_best else None
+    wrong = (f"names {latest[0]}, which does not exist" if latest else
+             "is damaged" if files.exists(state_file) else "is missing")
+    raise InputError(
+        f"{state_file}, which names the latest checkpoint, {wrong}. A new run would "
+        "write over the checkpoints in the folder. Restore the file, "
+        f"{earlier_hint(latest[0] if latest else state_file)}choose a different "
+        "--output_dir.")
 
 
 def _first_save(folder: str) -> Optional[int]:
@@ -92,18 +86,6 @@ def _first_save(folder: str) -> Optional[int]:
     path = os.path.join(folder, FIRST_SAVE_FILE)
     return text_files.read_object(path, "remove it").get("step") if (
         files.exists(path)) else None
-
-
-def _without_list(folder: str, steps: list[int], has_best: bool) -> InputError:
-    found = [f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
-             ] if steps else []
-    found += [BEST_CHECKPOINT] if has_best else []
-    start = str(steps[-1]) if steps else os.path.join(folder, BEST_CHECKPOINT)
-    return InputError(
-        f"{folder} holds checkpoints ({'; '.join(found)}), but its file "
-        f"'{STATE_FILE}', which names the latest, is missing. A new run would write "
-        f"over them. Restore that file, give --resume_from={start} to use that "
-        "checkpoint, or choose a different --output_dir.")
 
 
 def all_checkpoints(folder: str) -> list[str]:
@@ -208,32 +190,16 @@ def find_checkpoint(path: str) -> str:
     """Returns the prefix as `find` does. Raises InputError if there is no checkpoint,
     its index is damaged or a data file is missing."""
     path = os.fspath(path)
-    is_folder = files.is_folder(path)
-    checkpoint = find(path)
-    if checkpoint:
-        bundle.read(checkpoint)
-        return checkpoint
-    latest = _listed(path, "model_checkpoint_path") if is_folder else []
-    if latest:
+    if prefix := find(path):
+        bundle.read(prefix)
+        return prefix
+    if files.is_folder(path):
         raise InputError(
-            f"{os.path.join(path, STATE_FILE)} names {latest[0]}, which does not "
-            "exist; restore that file, or give a different folder.")
-    if is_folder:
-        raise InputError(
-            f"{path}: the folder holds no checkpoint: neither {BEST_CHECKPOINT} nor a "
-            f"file '{STATE_FILE}' that names the latest; give a different folder.")
-    prefix = _SUFFIX.sub("", path)
-    if prefix != path or _data_files(prefix):
-        raise InputError(
-            f"{path}: the file {os.path.basename(prefix)}.index is missing beside it; "
-            "copy both, as a checkpoint consists of that file and its data files.")
-    if files.exists(path):
-        raise InputError(
-            f"{path} is not a checkpoint; give a checkpoint's prefix (its path without "
-            ".index), or a folder of checkpoints.")
+            f"{path}: the folder holds no checkpoint: neither {BEST_CHECKPOINT} nor one "
+            f"that its file '{STATE_FILE}' names; give a different folder.")
     raise InputError(
-        f"{path}: there is no checkpoint: neither a folder nor the file {path}.index "
-        f"exists; {path_advice(path)}.")
+        f"{path}: there is no checkpoint, because the file {_SUFFIX.sub('', path)}.index "
+        f"does not exist; {path_advice(path)}.")
 
 
 def path_advice(path: str) -> str:
@@ -246,11 +212,12 @@ def path_advice(path: str) -> str:
     return f"check the path, or give hf://{name} for a model of the Hugging Face hub"
 
 
-def _data_files(prefix: str) -> list[str]:
-    """Returns the names of a prefix's data files, without the folder."""
+def _files_of(prefix: str) -> list[str]:
+    """Returns the paths of a checkpoint's data files, and last of its index."""
     folder, name = os.path.split(prefix)
-    pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-\d{5}")
-    return sorted(filter(pattern.fullmatch, files.names_in(folder or ".")))
+    pattern = re.compile(re.escape(name) + r"\.(data-\d{5}-of-\d{5}|index)")
+    return [os.path.join(folder, name) for name in sorted(
+        filter(pattern.fullmatch, files.names_in(folder or ".")))]
 
 
 # ---- reading ---------------------------------------------------------------
@@ -280,105 +247,56 @@ def damage_explained(prefix: str, advice: Callable[[], str]):
     # The reader raises any of these if a file is damaged.
     except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
             IndexError) as error:
-        differs = ("leave out the flags that change the model, such as "
-                   "--config_overrides, or choose a different --output_dir")
-        todo = None
-        if isinstance(error, AssertionError):
-            reason = "it lacks variables that this model or its optimizer has"
-            todo = differs
-        elif isinstance(error, ValueError) and "shape" in str(error):
-            reason = "a variable in it has a different shape than in this model"
-            todo = differs
-        elif isinstance(error, tf.errors.PermissionDeniedError):
-            reason = "there is no permission to read its files"
-        else:  # TensorFlow's own message is for its developers.
-            reason = "its files are damaged, cut short or incomplete"
-        raise InputError(
-            f"{prefix}: cannot be restored ({reason}); {todo or advice()}.") from error
+        differs = isinstance(error, AssertionError) or (
+            isinstance(error, ValueError) and "shape" in str(error))
+        reason, todo = ((
+            "it lacks variables that this model or its optimizer has, or a variable has "
+            "a different shape than in this model",
+            "leave out the flags that change the model, such as --config_overrides, or "
+            "choose a different --output_dir") if differs else (
+                "its files are damaged, incomplete or cannot be read", advice()))
+        raise InputError(f"{prefix}: cannot be restored ({reason}); {todo}.") from error
 
 
 # ---- writing ---------------------------------------------------------------
 
 
 def write_tensors(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Writes a name-based checkpoint of TensorFlow 1, completely or not at all."""
+    """Writes a name-based checkpoint of TensorFlow 1; see `_write_then_rename`."""
     _write_then_rename(prefix, lambda temporary: bundle.write(temporary, {
         name: Tensor.of(np.asarray(value)) for name, value in tensors.items()}))
 
 
 def write_whole(checkpoint: Any, prefix: str) -> None:
-    """Writes a tf.train.Checkpoint completely or not at all; see `replace`."""
+    """Writes a tf.train.Checkpoint; see `_write_then_rename`."""
     _write_then_rename(prefix, checkpoint.write)
 
 
 def copy_whole(source: str, prefix: str) -> None:
-    """Copies the files of a checkpoint, completely or not at all; see `replace`."""
+    """Copies the files of a checkpoint; see `_write_then_rename`."""
     def copy(temporary):
-        for name in (*_data_files(source), f"{os.path.basename(source)}.index"):
-            path = os.path.join(os.path.dirname(source), name)
-            files.copy(path, temporary + path[len(source):])
+        for path in _files_of(source):
+            files.copy(path, temporary + path.removeprefix(source))
 
     _write_then_rename(prefix, copy)
 
 
 def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
+    """Writes the files of a checkpoint under temporary names, then renames them: first
+    the data, last the index. If the process is killed between two renames, the
+    checksums in the old index no longer fit, and reading it is an error."""
     prefix = os.fspath(prefix)
-    folder = os.path.dirname(prefix)
-    files.make_directory(folder or ".", prefix)
-    temporary = f"{prefix}_temp{os.getpid()}"
+    files.make_directory(os.path.dirname(prefix) or ".", prefix)
+    temporary, older = f"{prefix}_temp{os.getpid()}", _files_of(prefix)
     try:
-        write(temporary)
-        replace(temporary, prefix)
-    except _errors_of_writing() as error:
-        raise InputError(f"{prefix}: the checkpoint cannot be written: "
-                         f"{reason_of(error)}.") from error
+        with bundle.writing(prefix):
+            write(temporary)
+            written = {path: prefix + path.removeprefix(temporary)
+                       for path in _files_of(temporary)}
+            for path, target in written.items():
+                files.rename(path, target)
     finally:
-        for name in _data_files(temporary):
-            files.remove(os.path.join(folder, name))
-        files.remove(f"{temporary}.index")
-
-
-def replace(temporary: str, prefix: str) -> None:
-    """Renames the files of a checkpoint to `prefix`. An older checkpoint there is
-    replaced so that, even if this process is killed, one complete checkpoint of that
-    name is there at any moment.
-
-    Only the index can be replaced in one operation, so it must not name data files of
-    the old checkpoint. Their names end in their number, "-of-00001". If both
-    checkpoints have the same number, the new data files are first called
-    "-of-00002", with an index that says so, and get their own names at the end.
-    """
-    count = bundle.num_shards(temporary)
-    names = [each.removeprefix(os.path.basename(temporary))
-             for each in _data_files(temporary)]
-    if _num_shards(prefix) == count:
-        wider = [f"{name[:-5]}{count + 1:05d}" for name in names]
-        for name, other in zip(names, wider):
-            files.rename(temporary + name, prefix + other)
-        files.write(f"{prefix}.index", bundle.index_with_shards(temporary, count + 1))
-        for name, other in zip(names, wider):
-            files.link(prefix + other, prefix + name)
-    else:
-        for name in names:
-            files.rename(temporary + name, prefix + name)
-    files.rename(f"{temporary}.index", f"{prefix}.index")
-    for name in _data_files(prefix):
-        if not name.endswith(f"-of-{count:05d}"):
-            files.remove(os.path.join(os.path.dirname(prefix), name))
-
-
-def _num_shards(prefix: str) -> int:
-    """Returns the number of data files of a checkpoint; 0 if it is damaged or not
-    there."""
-    try:
-        return bundle.num_shards(prefix) if files.exists(f"{prefix}.index") else 0
-    except InputError:
-        return 0
-
-
-def _errors_of_writing() -> tuple[type[Exception], ...]:
-    """Returns the errors that writing can raise. Called only once there is an error, as
-    TensorFlow takes seconds to load."""
-    import tensorflow as tf
-
-    return OSError, tf.errors.OpError
+        for path in _files_of(temporary):
+            files.remove(path)
+    for path in {*older} - {*written.values()}:
+        files.remove(path)

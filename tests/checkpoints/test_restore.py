@@ -411,22 +411,19 @@ def test_the_list_as_tensorflow_writes_it(tmp_path):
             assert checkpoint_files.checkpoint_of(str(folder)) == best
     (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-')
     assert checkpoint_files.all_checkpoints(str(folder)) == []
-    with pytest.raises(InputError, match="is damaged: it names no checkpoint"):
+    with pytest.raises(InputError, match="checkpoint, which names the latest checkpoint, is da"):
         checkpoint_files.checkpoint_of(str(folder), best=False)
 
 
-@pytest.mark.parametrize("names, found, start", [
-    (["model.ckpt-3", "model.ckpt-12", "model.ckpt-best"],
-     "steps 3, 12; model.ckpt-best", "12"),
-    (["model.ckpt-3"], "step 3", "3"),
-    (["model.ckpt-best"], "model.ckpt-best", ".*model.ckpt-best")])
-def test_checkpoints_without_their_list_are_not_overwritten(
-        names, found, start, tmp_path):
+@pytest.mark.parametrize("names, start", [
+    (["model.ckpt-3", "model.ckpt-12", "model.ckpt-best"], "12"),
+    (["model.ckpt-3"], "3"), (["model.ckpt-best"], ".*model.ckpt-best")])
+def test_checkpoints_without_their_list_are_not_overwritten(names, start, tmp_path):
     for name in names:
         write(tmp_path, {"w": np.float32(1)}, name)
     folder = str(tmp_path)
     assert checkpoint_files.holds_checkpoint(folder)
-    with pytest.raises(InputError, match=rf"\({found}\).*--resume_from={start} "):
+    with pytest.raises(InputError, match=f"is missing.*--resume_from={start} "):
         checkpoint_files.checkpoint_of(folder, best=False, to_train=True)
     if names[-1] == "model.ckpt-best":  # What evaluates may use it.
         assert checkpoint_files.checkpoint_of(folder).endswith("best")
@@ -473,9 +470,9 @@ def test_paths_that_are_no_checkpoint(tmp_path):
     gone.mkdir()
     (gone / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
     for path, words in (
-            (note, "prefix"), (tmp_path / "absent", "absent.index"),
+            (note, "notes.txt.index"), (tmp_path / "absent", "absent.index"),
             (tmp_path / "absent.index", "absent.index"), (tmp_path, "model.ckpt-best"),
-            (gone, "model.ckpt-7")):
+            (gone, "'checkpoint'")):
         check_refused(pretrainer(), str(path), words)
 
 
@@ -522,60 +519,41 @@ def kill_at(monkeypatch, number):
         killing(name)
 
 
-@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
 @pytest.mark.parametrize("write", [
     lambda value, prefix: checkpoint_files.write_tensors({"w": np.float32(value)}, prefix),
     lambda value, prefix: checkpoint_files.copy_whole(write(
         pathlib.Path(prefix).parent / "other", {"w": np.float32(value)}, "x"), prefix)],
     ids=["write", "copy"])
-def test_one_complete_checkpoint_is_there_at_any_kill(
-        write, links, tmp_path, monkeypatch):
+def test_a_kill_leaves_the_old_or_the_new_or_is_noticed(write, tmp_path, monkeypatch):
     """Each kill is followed by a write that succeeds, from what the kill has left."""
-    if not links:
-        monkeypatch.setattr(os, "link", lambda *paths: os.stat("no such file"))
     prefix = str(tmp_path / "model.ckpt-best")
 
     def value():
-        # Both readers: TensorFlow's, and the project's.
-        reader = tf.train.load_checkpoint(prefix)
-        assert reader.get_tensor("w") == checkpoint_files.read_tensors(prefix)["w"]
-        return reader.get_tensor("w")
+        try:
+            return checkpoint_files.read_tensors(prefix)["w"]
+        except InputError as error:
+            assert "wrong checksum" in str(error)
+            with pytest.raises(tf.errors.OpError, match="Checksum"):
+                tf.train.load_checkpoint(prefix).get_tensor("w")
+            return "mixed"
 
     checkpoint_files.write_tensors({"w": np.float32(0)}, prefix)
-    seen = set()
+    seen = []
     for number in range(1, 50):
         before = value()
         with monkeypatch.context() as patch:
             kill_at(patch, number)
-            try:
+            with contextlib.suppress(Killed):
                 write(number, prefix)
-                ended = True
-            except Killed:
-                ended = False
-        assert value() in (before, number)
-        seen.add(value() == number)
-        if ended:
-            break
+                break
+        assert value() in (before, number, "mixed")
+        seen.append(value() == "mixed")
         write(number + 100, prefix)
         assert value() == number + 100
-    assert ended and number > 4 and seen == {False, True}
+    assert value() == number > 2 and sum(seen) == 1
     assert sorted(path.name for path in tmp_path.glob("model.ckpt-best.*")
                   if "incomplete" not in path.name) == [
         "model.ckpt-best.data-00000-of-00001", "model.ckpt-best.index"]
-
-
-def test_a_kill_leaves_a_checkpoint_that_the_next_write_replaces(tmp_path, monkeypatch):
-    """After any kill, a second kill at any moment still leaves one."""
-    for first in range(1, 12):
-        for second in range(1, 12):
-            prefix = str(tmp_path / f"{first}-{second}" / "model.ckpt-best")
-            checkpoint_files.write_tensors({"w": np.float32(0)}, prefix)
-            for value, number in ((1, first), (2, second)):
-                with monkeypatch.context() as patch:
-                    kill_at(patch, number)
-                    with contextlib.suppress(Killed):
-                        checkpoint_files.write_tensors({"w": np.float32(value)}, prefix)
-            assert checkpoint_files.read_tensors(prefix)["w"] in (0, 1, 2)
 
 
 def test_a_failed_write_keeps_the_old(tmp_path):
