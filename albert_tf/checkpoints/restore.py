@@ -8,7 +8,7 @@ left over; a mismatch is an error unless it is allowed.
 
 import os
 import re
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import numpy as np
 import tf_keras
@@ -26,8 +26,9 @@ from albert_tf.errors import InputError
 
 # Advice for a mismatch, with the library's argument and the scripts' flag.
 MISMATCH_HINT = (
-    "give the config that the checkpoint was made with, or accept the differences "
-    "with allow_partial=True (--allow_partial_init)")
+    "give the config that the checkpoint was made with, give every group of layers the "
+    "values of group 0 with init_from_group0=True (--init_from_group0), or accept the "
+    "differences with allow_partial=True (--allow_partial_init)")
 
 # The optimizer's state and the step, which only checkpoints of training hold.
 _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
@@ -86,25 +87,20 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
         report = restore_tf1(model, "albert_base/model.ckpt-best")
         print(report.summary())
 
+    The report is also logged. Tensors that do not fit the model are an error.
+
     Args:
-      path: a TF1 checkpoint or one of this project's training, as for find_checkpoint,
-        or a folder in any format that `load` accepts.
+      path: as for find_checkpoint, or a folder in any format that `load` accepts.
       allow_partial: lets variables that are missing or have a different shape keep
-        their values; by default they are errors.
+        their values.
       init_from_group0: gives every group of layers the values of the checkpoint's group
         0. The original does the same, but loses the attention and feed-forward weights
         of group 0 itself.
       hint: the error's advice for a mismatch.
       may_be_new: name → whether the variable may be missing or have a different shape,
         and then keeps its values: a task's head on a pretrained encoder.
-      labels: the labels of the model's outputs, in their order. If the checkpoint has
-        an output for each, its outputs are put in this order (labels.order).
-
-    Returns:
-      The report, which is also logged.
-
-    Raises:
-      InputError: the tensors do not fit the model, or none of them does.
+      labels: the labels of the model's outputs. If the checkpoint has an output for
+        each, its outputs are put in this order (labels.order).
     """
     (source, stored, theirs), is_head = _opened(model, path), may_be_new
     stored = label_names.ordered(labels, theirs, stored, source)
@@ -132,12 +128,8 @@ def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]
         checkpoint = formats.read(path, model.config)
     for line in checkpoint.report.summary().splitlines():
         logging.info("%s", line)
-    ours, theirs = (_values(config) for config in (model.config, checkpoint.config))
-    other = [f"{name} is {theirs.get(name)} there and {ours.get(name)} here"
-             for name in COMPUTING if ours.get(name) != theirs.get(name)]
-    if other:
-        logging.warning("%s was made with a different config: %s.", path,
-                        ", ".join(other))
+    if differing := _differing(checkpoint.config, model.config, COMPUTING):
+        logging.warning("%s was made with a different config: %s.", path, differing)
     return checkpoint.source, checkpoint.tensors, checkpoint.labels
 
 
@@ -152,8 +144,12 @@ def _restore(model, source, stored, allow_partial, init_from_group0, hint, may_b
             f"{source}: none of its {len(stored)} tensors has the name and shape of a "
             "variable of the model; give an ALBERT checkpoint with this config.")
     if not (report.complete or allow_partial):
-        raise InputError(f"{source} does not fit the model: {_complaint(report)}; "
-                         f"{_group_hint(report, sources, stored)}{hint}.")
+        raise InputError(f"{source} does not fit the model: " + "; ".join(
+            f"{what}: {len(names)} ({some(names)})" for what, names in (
+                ("variables with a different shape", report.mismatches()),
+                ("variables of the model that it lacks", report.missing),
+                ("tensors that the model does not have", report.unexpected)) if names)
+            + f"; {hint}.")
     values = {name: stored[name].read() for name in {*report.matched.values()}}
     check_finite(source, values.items())
     for name, theirs in report.matched.items():
@@ -188,25 +184,6 @@ def _compare(source, variables, sources, stored, init_from_group0, may_be_new):
     return report
 
 
-def _complaint(report) -> str:
-    """Returns the part of an error sentence that says what does not fit."""
-    return "; ".join(
-        f"{what}: {len(names)} ({some(names)})" for what, names in (
-            ("variables with a different shape", report.mismatches()),
-            ("variables of the model that it lacks", report.missing),
-            ("tensors that the model does not have", report.unexpected)) if names)
-
-
-def _group_hint(report, sources, stored) -> str:
-    """Returns advice for a checkpoint that only lacks whole groups, else ""."""
-    if report.mismatched or report.unexpected or any(
-            _GROUP.sub(r"\1group_0/", sources[name]) not in stored
-            for name in report.missing):
-        return ""
-    return ("to give every group the values of its group 0, use "
-            "init_from_group0=True (--init_from_group0); else ")
-
-
 # ---- the config beside a checkpoint ----------------------------------------
 
 
@@ -214,29 +191,24 @@ def write_config(output_dir: str, config: AlbertConfig) -> None:
     """Writes `albert_config.json` into a folder of checkpoints unless it exists. Raises
     InputError if the existing config differs."""
     path = os.path.join(output_dir, CONFIG_FILE)
-    if files.exists(path):
-        old, new = _values(AlbertConfig.from_json_file(path)), _values(config)
-        differing = [
-            f"{key} is {old.get(key, 'not given')!r} there and "
-            f"{new.get(key, 'not given')!r} here"
-            for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-        if differing:
-            raise InputError(
-                f"{path}: the folder belongs to a model with a different config: "
-                f"{', '.join(differing)}; choose a new folder or the same config.")
-        return
-    files.write(path, config.to_json().encode())
+    if not files.exists(path):
+        files.write(path, config.to_json().encode())
+    elif differing := _differing(AlbertConfig.from_json_file(path), config):
+        raise InputError(
+            f"{path}: the folder belongs to a model with a different config: "
+            f"{differing}; choose a new folder or the same config.")
 
 
 def read_config(output_dir: str) -> AlbertConfig:
     """Reads the `albert_config.json` of a folder of checkpoints."""
-    path = os.path.join(output_dir, CONFIG_FILE)
-    if not files.exists(path):
-        raise InputError(
-            f"{output_dir} holds no {CONFIG_FILE}; give a folder of checkpoints.")
-    return AlbertConfig.from_json_file(path)
+    return AlbertConfig.from_json_file(os.path.join(output_dir, CONFIG_FILE))
 
 
-def _values(config: AlbertConfig) -> dict[str, object]:
-    """Returns all keys of the JSON file, always with parameter_sharing."""
-    return {"parameter_sharing": config.parameter_sharing, **config.to_dict()}
+def _differing(there: AlbertConfig, here: AlbertConfig,
+               names: Optional[Sequence[str]] = None) -> str:
+    """Returns which values of two configs differ, of all keys or of some."""
+    old, new = ({"parameter_sharing": config.parameter_sharing, **config.to_dict()}
+                for config in (there, here))
+    return ", ".join(
+        f"{key} is {old.get(key, 'not given')} there and {new.get(key, 'not given')} here"
+        for key in names or sorted({*old, *new}) if old.get(key) != new.get(key))
