@@ -2,7 +2,8 @@
 
 import json
 import os
-from typing import Any, Mapping, Optional, Sequence
+import re
+from typing import Any, Mapping, Optional
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
@@ -18,10 +19,7 @@ KERAS_MODEL = os.path.join("assets", "tokenizer", "vocabulary.spm")
 _WORD_PIECE = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                "pad_token": "[PAD]", "unk_token": "[UNK]"}
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
-
-
-# Classes of Hugging Face's tokenizers, without "Fast" at the end, and the type of their
-# models.
+# Hugging Face's tokenizers, without "Fast" at the end → the type of their models.
 _CLASSES = {"AlbertTokenizer": "Unigram", **dict.fromkeys(
     ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"),
     "WordPiece"), **dict.fromkeys(
@@ -33,11 +31,8 @@ _ONLY = {"remove_space": True, "do_basic_tokenize": True, "never_split": None,
 
 
 def find(folder: str) -> Optional[Vocabulary]:
-    """Returns the vocabulary in a folder of any format, or None.
-
-    Raises InputError if the folder's tokenizer is not supported, its files contradict
-    each other, or the vocabulary is not the one that the model was made with.
-    """
+    """Returns the vocabulary in a folder of any format, or None. Raises InputError if
+    it is not supported, contradicts other files, or is not the model's."""
     if not files.is_folder(folder):
         return None
     task = vocabulary.task_settings(folder)
@@ -45,10 +40,8 @@ def find(folder: str) -> Optional[Vocabulary]:
         folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)
     stored = task["vocabulary"] if task else vocabulary.settings_in(where) or {}
     path = os.path.join(folder, str(stored.get("file")))
-    if not task and not ("kind" in stored and files.exists(path)):
-        found = _in_files(folder)
-    elif not files.exists(path):
-        found = None
+    if not files.exists(path) or not (task or "kind" in stored):
+        found = None if task else _in_files(folder)
     else:
         # A model that was trained here. A run that recorded no rules was made without
         # those of a tokenizer.json, and one that recorded no strip_accents stripped
@@ -58,82 +51,70 @@ def find(folder: str) -> Optional[Vocabulary]:
             (task.get("vocabulary_flag") == "vocab_file" if task
              else stored["kind"] == "WordPiece"),
             stored.get("strip_accents", tokenizer_json.is_file(path) or None),
-            _rules(stored, where))
+            Rules.of(stored.get("rules", {}), where))
     if found:
         check_given(found, folder)
     return found
 
 
-def _rules(settings: Mapping[str, Any], path: str) -> Rules:
-    return Rules.of(settings.get("rules", {}), path)
-
-
 def _in_files(folder: str) -> Optional[Vocabulary]:
-    """Returns the vocabulary in a folder without a task.json."""
-    path = os.path.join(folder, _CONFIG)
-    where = path if files.exists(path) else None
-    config = text_files.read_object(where) if where else {}
-    kind = _kind(config, where)
+    """Returns the vocabulary in a folder without a task.json: tokenizer.json, else
+    spiece.model or vocab.txt, else one with a similar name."""
     names = files.names_in(folder)
-    path = os.path.join(folder, "tokenizer.json")
+    where, path = (os.path.join(folder, name) for name in (_CONFIG, "tokenizer.json"))
+    config = text_files.read_object(where) if _CONFIG in names else {}
+    named = _kind(config, where)
     # keras-hub has a file of the same name, which describes a Keras object.
-    if "tokenizer.json" in names and "class_name" not in text_files.read_object(path):
-        return _with_json(folder, names, config, where, kind)
-    present = [each for each, name in _FILES.items() if name in names]
-    if kind is None and len(present) == 2:
+    in_json = tokenizer_json.read(path)["model"]["type"] if (
+        "tokenizer.json" in names
+        and "class_name" not in text_files.read_object(path)) else None
+    kinds = [kind for kind, name in _FILES.items() if name in names]
+    kind = in_json or named or (kinds[0] if kinds else None)
+    if kind and (named not in (None, kind) or not in_json and kinds and (
+            kind not in kinds or not named and len(kinds) == 2)):
         raise InputError(
-            f"{folder} holds two tokenizers, spiece.model and vocab.txt, and nothing "
-            "says which one the model was made with; remove the other.")
-    if present and (kind or present[0]) not in present:
-        raise InputError(
-            f"{where}: {config['tokenizer_class']} needs {_FILES[kind]}, but {folder} "
-            f"holds {_FILES[present[0]]}; copy the file that is missing, or correct "
-            "tokenizer_class.")
-    if present:
-        return _plain(os.path.join(folder, _FILES[kind or present[0]]),
-                      (kind or present[0]) == "WordPiece", config, where)
+            f"{folder} holds tokenizers that contradict each other: " + ", ".join((
+                *([f"{config['tokenizer_class']} in {_CONFIG}, which needs "
+                   f"{_FILES[named]}"] if named else []),
+                *([f"tokenizer.json of {in_json}"] if in_json else []),
+                *(_FILES[each] for each in kinds)))
+            + "; remove what is not of this model.")
+    if in_json:
+        return _with_json(folder, kind in kinds, config, in_json)
+    if kinds:
+        return _plain(os.path.join(folder, _FILES[kind]), kind == "WordPiece", config)
     if files.exists(os.path.join(folder, KERAS_MODEL)):
         return Vocabulary(os.path.join(folder, KERAS_MODEL))
     for inner in (folder, os.path.join(folder, "assets")):
-        for end, word_piece in ((".model", False), (".txt", True)):
-            matches = [name for name in files.names_in(inner) if name.endswith(end)
-                       and (not word_piece or name.startswith("vocab"))]
+        for pattern in (r".*\.model", r"vocab.*\.txt"):
+            matches = [*filter(re.compile(pattern).fullmatch, files.names_in(inner))]
             if len(matches) == 1:
-                return _plain(
-                    os.path.join(inner, matches[0]), word_piece, config, where)
+                return _plain(os.path.join(inner, matches[0]),
+                              matches[0].endswith(".txt"), config)
     return None
 
 
-def _kind(config: Mapping[str, Any], path: Optional[str]) -> Optional[str]:
+def _kind(config: Mapping[str, Any], path: str) -> Optional[str]:
     """Returns the type of model that a tokenizer_config.json names, or None. Raises
     InputError for what is not supported."""
     name = str(config.get("tokenizer_class") or "TokenizersBackend")
-    advice = ("; give a tokenizer that is supported (--spm_model_file or --vocab_file), "
-              "if the model was made with it")
-    if "Japanese" in name or config.get("word_tokenizer_type", "basic") != "basic":
-        program = config.get("word_tokenizer_type", "mecab")
+    wrong = [name] if name.removesuffix("Fast") not in _CLASSES else [
+        f"{key}={config[key]!r:.40}" for key, only in _ONLY.items()
+        if config.get(key) not in (None, only, [])]
+    if wrong:
         raise InputError(
-            f"{path}: {name} divides text into words with {program}, which is not "
-            f"supported. Divide all texts with {program} first, with blanks between "
-            "words, and set tokenizer_class to BertTokenizer, tokenize_chinese_chars to "
-            "false and word_tokenizer_type to basic in that file.")
-    if name.removesuffix("Fast") not in _CLASSES:
-        raise InputError(f"{path}: the tokenizer {name} is not supported{advice}.")
-    for key, only in _ONLY.items():
-        if config.get(key) not in (None, only, []):
-            raise InputError(f"{path}: {key}={config[key]!r:.40} is not supported"
-                             f"{advice}.")
+            f"{path}: the tokenizer {wrong[0]} is not supported; give a tokenizer that "
+            "is (--spm_model_file or --vocab_file), if the model was made with it.")
     return _CLASSES[name.removesuffix("Fast")]
 
 
-def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
-           where: Optional[str]) -> Vocabulary:
+def _plain(path: str, word_piece: bool, config: Mapping[str, Any]) -> Vocabulary:
     """Returns a vocabulary file with the settings of a tokenizer_config.json, which may
     be this project's or Hugging Face's, or of a vocabulary.json."""
     lower = config.get("do_lower_case", True) is not False
     stored = vocabulary.kept_beside(os.path.dirname(path) or ".") or {}
     strips = config.get("strip_accents", stored.get("strip_accents"))
-    rules = _rules({**stored, **config}, where or path)
+    rules = Rules.of({**stored, **config}.get("rules", {}), path)
     if "tokenizer_class" in config and "rules" not in config:
         # The tokenizers library does the rest, as with a tokenizer.json.
         if word_piece:
@@ -147,42 +128,29 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
     return Vocabulary(path, lower, word_piece, strips, rules)
 
 
-def _with_json(folder: str, names: Sequence[str], config: Mapping[str, Any],
-               where: Optional[str], kind: Optional[str]) -> Vocabulary:
+def _with_json(folder: str, has_plain: bool, config: Mapping[str, Any], kind: str
+               ) -> Vocabulary:
     """Returns the vocabulary of a folder with a tokenizer.json, whose steps decide how
     text is cleaned. Raises InputError if other files contradict it."""
-    path = os.path.join(folder, "tokenizer.json")
-    own = tokenizer_json.read(path)["model"]["type"]
-    if kind and kind != own:
-        raise InputError(
-            f"{where} names {config['tokenizer_class']}, which has a {kind} model, but "
-            f"{path} holds a {own} model; remove the file that is not of this model.")
-    cleaning = tokenizer_json.cleaning_of(path)
+    path, other = (os.path.join(folder, name) for name in (
+        "tokenizer.json", _FILES[kind]))
+    cleaning, word_piece = tokenizer_json.cleaning_of(path), kind == "WordPiece"
     strips = cleaning.strips and (
-        cleaning.lower or own == "Unigram" or cleaning.rules.strips_cased)
-    for key, value in (("do_lower_case", cleaning.lower), *(
-            (("keep_accents", not strips),) if own == "Unigram" else
-            (("strip_accents", strips),
-             ("tokenize_chinese_chars", cleaning.rules.split_chinese)))):
+        cleaning.lower or not word_piece or cleaning.rules.strips_cased)
+    steps = {"do_lower_case": cleaning.lower, **(
+        {"strip_accents": strips, "tokenize_chinese_chars": cleaning.rules.split_chinese}
+        if word_piece else {"keep_accents": not strips})}
+    for key, value in steps.items():
         if config.get(key) not in (None, value):
             raise InputError(
-                f"{where} says {key}={json.dumps(config[key])}, but the steps of {path} "
-                f"mean {json.dumps(value)}; correct {key}, or remove tokenizer.json if "
-                "the other file is right.")
-    word_piece, other = own == "WordPiece", os.path.join(folder, _FILES[own])
-    if _FILES[own] in names:
-        tokens = tokenizer_json.pieces(path)
-        others = list(FullTokenizer(**{
-            "vocab_file" if word_piece else "spm_model_file": other}).vocab)
-        if tokens != others:
-            i = next((i for i, pair in enumerate(zip(tokens, others))
-                      if pair[0] != pair[1]), min(len(tokens), len(others)))
-            here, there = (repr(each[i]) if i < len(each) else "missing"
-                           for each in (tokens, others))
-            raise InputError(
-                f"{path} and {other} hold different vocabularies: {len(tokens)} and "
-                f"{len(others)} tokens, and token {i} is {here} in the first, {there} "
-                "in the second; remove the one that the model was not made with.")
+                f"{os.path.join(folder, _CONFIG)} says {key}={json.dumps(config[key])}, "
+                f"but the steps of {path} mean {json.dumps(value)}; correct {key}, or "
+                "remove tokenizer.json if the other file is right.")
+    if has_plain:
+        if tokenizer_json.pieces(path) != list(
+                tokenizer_of(Vocabulary(other, word_piece=word_piece)).vocab):
+            raise InputError(f"{path} and {other} hold different vocabularies; remove "
+                             "the one that the model was not made with.")
         path = other
     return Vocabulary(path, cleaning.lower, word_piece, cleaning.strips, cleaning.rules)
 
@@ -220,11 +188,11 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
 
 def sentencepiece_model(found: Vocabulary) -> bytes:
     """Returns the content of a vocabulary's SentencePiece model."""
+    sentencepiece_tokenizer.load(found.path)  # Raises InputError if it is none.
+    if tokenizer_json.is_file(found.path):
+        return tokenizer_json.to_sentencepiece(found.path)
     with files.open_binary(found.path) as stream:
-        content = stream.read()
-    sentencepiece_tokenizer.load(found.path)
-    return (tokenizer_json.to_sentencepiece(found.path)
-            if tokenizer_json.is_json(content) else content)
+        return stream.read()
 
 
 def write_plain(found: Vocabulary, folder: str) -> None:

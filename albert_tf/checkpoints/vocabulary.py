@@ -10,7 +10,6 @@ from typing import Any, Mapping, Optional, Sequence
 import numpy as np
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints.checkpoint import LABEL_THRESHOLD
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
 from albert_tf.errors import InputError
 
@@ -18,11 +17,21 @@ from albert_tf.errors import InputError
 VOCABULARY_FILE = "vocabulary.json"
 # In a fine-tuned model's folder: its settings, with `vocabulary` (file and sha256).
 TASK_FILE = "task.json"
-# Flags in TASK_FILE that answers depend on: sizes, and words.
-_SIZES = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
-          "max_answer_length", "max_qa_length", "start_n_top", "end_n_top")
-_WORDS = ("scheme", "split_words")
 _ADVICE = "restore the file, or remove it and give all flags"
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+# Flags in TASK_FILE that answers depend on → whether a value can be used.
+_USABLE = {
+    **dict.fromkeys(
+        ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
+         "max_answer_length", "max_qa_length", "start_n_top", "end_n_top"),
+        lambda value: type(value) is int and 0 < value < 2 ** 31),
+    "label_threshold": lambda value: type(value) in (int, float) and 0 <= value <= 1,
+    "scheme": _is_text, "split_words": _is_text}
 
 
 def keep(folder: str, vocabulary: Mapping[str, Any], path: Optional[str] = None) -> None:
@@ -67,43 +76,30 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
     """Returns the settings of a fine-tuned model, or None if the folder has none."""
     path = os.path.join(folder, TASK_FILE)
     task = settings_in(path)
-    if task is not None and "class_name" in task:
-        return None  # It is keras-hub's file of the same name.
-    if task is not None and not (
-            isinstance(task.get("flags", {}), dict)
-            and task.get("vocabulary_flag", "vocab_file") in (
-                "vocab_file", "spm_model_file")
-            and isinstance(task.get("vocabulary"), dict)
-            and isinstance(task["vocabulary"].get("file"), str)):
-        raise InputError(
-            f"{path}: does not say which flags and vocabulary the model was made with, "
-            f"as the {TASK_FILE} of a fine-tuned model does; {_ADVICE}.")
-    check_settings(task or {}, path)
+    if task is None or "class_name" in task:
+        return None  # The latter is keras-hub's file of the same name.
+    vocabulary = task.get("vocabulary")
+    if task.get("vocabulary_flag", "vocab_file") not in (
+            "vocab_file", "spm_model_file") or not (
+                isinstance(vocabulary, dict) and isinstance(vocabulary.get("file"), str)):
+        raise InputError(f"{path}: does not say which vocabulary the model was made "
+                         f"with; {_ADVICE}.")
+    check_settings(task, path)
     return task
 
 
 def check_settings(task: Mapping[str, Any], path: str) -> None:
     """Raises InputError if settings that answers depend on are not valid; `path` is the
     file that holds them."""
-    flags = task.get("flags", {})
+    flags, labels = task.get("flags", {}), task.get("labels") or []
     if not isinstance(flags, dict):
         raise InputError(f"{path}: flags is not a JSON object; {_ADVICE}.")
-    for name in _SIZES:
-        value = flags.get(name, 1)
-        if not (type(value) is int and 0 < value < 2 ** 31):
-            raise InputError(f"{path}: {name} is {value!r}, not a whole number of 1 or "
-                             f"more; {_ADVICE}.")
-    threshold = flags.get("label_threshold", LABEL_THRESHOLD)
-    if not (type(threshold) in (int, float) and 0 <= threshold <= 1):
-        raise InputError(f"{path}: label_threshold is {threshold!r}, not a probability "
-                         f"from 0 to 1; {_ADVICE}.")
-    for name, values in (("labels", task.get("labels") or []), *(
-            (name, [flags[name]]) for name in _WORDS if flags.get(name) is not None)):
-        wrong = [each for each in values if not isinstance(each, str)] if isinstance(
-            values, list) else [values]
-        if wrong:
-            raise InputError(f"{path}: {name} holds {wrong[0]!r}, which is not text; "
+    for name, usable in _USABLE.items():
+        if name in flags and not usable(flags[name]):
+            raise InputError(f"{path}: {name} is {flags[name]!r}, which is not possible; "
                              f"{_ADVICE}.")
+    if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
+        raise InputError(f"{path}: labels is not a list of texts; {_ADVICE}.")
 
 
 def settings_in(path: str) -> Optional[dict[str, Any]]:
@@ -111,18 +107,14 @@ def settings_in(path: str) -> Optional[dict[str, Any]]:
     return text_files.read_object(path, _ADVICE) if files.exists(path) else None
 
 
-def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None:
+def check(kept: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     """Raises InputError if two vocabularies differ in content, or in how text is
     cleaned."""
-    if kept.get("sha256") and kept["sha256"] != given["sha256"]:
-        if given["file"] == os.path.join(where, kept.get("file", "")):
-            raise InputError(
-                f"{given['file']} has a different content than the vocabulary that the "
-                f"model in {where} was made with; restore the file.")
+    if kept.get("sha256") not in (None, given["sha256"]):
         raise InputError(
             f"{given['file']} is not the vocabulary of the model in {where}, which was "
             f"made with {kept.get('file', 'a vocabulary without a name')}; give that "
-            "one.")
+            "one (if the file was changed, restore it), or choose a different folder.")
     strips = kept.get("strip_accents", True)
     if given.get("strip_accents", True) != strips:
         raise InputError(
@@ -140,15 +132,8 @@ def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None
 def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
     """Raises InputError if the model in `folder` has a different vocabulary than the
     records."""
-    recorded = kept_beside(folder) if holds_checkpoint(folder) else None
-    if recorded and recorded.get("sha256") not in (None, vocabulary["sha256"]):
-        raise InputError(
-            f"the records were made with a different vocabulary ({vocabulary['file']}) "
-            f"than the model in {folder} ({recorded.get('file', 'unnamed')}); choose a "
-            "different --output_dir, or create the records with the model's.")
-    if recorded:
-        check({name: recorded[name] for name in ("strip_accents", "rules")
-               if name in recorded}, vocabulary, folder)
+    if holds_checkpoint(folder) and (recorded := kept_beside(folder)):
+        check(recorded, vocabulary, folder)
 
 
 # The variables with a row for each token.
