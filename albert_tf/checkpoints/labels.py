@@ -10,7 +10,6 @@ import re
 import unicodedata
 from typing import Iterable, Mapping, Optional, Sequence
 
-import numpy as np
 from absl import logging
 
 from albert_tf.checkpoints.bundle import Tensor
@@ -83,19 +82,14 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
             tensors: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
     """Returns the tensors of a model with the outputs of its head in the order of
     `labels`, if it has one for each (`order`); `theirs` are its labels."""
-    outputs = {name: tensors[name] for name in ("output_weights", "output_bias")
-               if name in tensors and tensors[name].shape[0] == len(labels)}
-    rows = None
-    if labels and "output_weights" in outputs:
-        rows = order(tuple(theirs) if len(theirs) == len(labels) else (),
-                     tuple(labels), source)
+    outputs = [name for name in ("output_weights", "output_bias")
+               if name in tensors and tensors[name].shape[0] == len(labels)]
+    rows = order(tuple(theirs) if len(theirs) == len(labels) else (), tuple(labels),
+                 source) if labels and "output_weights" in outputs else None
     return {**tensors, **{
-        name: dataclasses.replace(tensor, read=functools.partial(_rows, tensor, rows))
-        for name, tensor in outputs.items() if rows}}
-
-
-def _rows(tensor: Tensor, rows: Sequence[int]) -> np.ndarray:
-    return tensor.read()[rows]
+        name: dataclasses.replace(
+            tensors[name], read=lambda name=name: tensors[name].read()[rows])
+        for name in outputs if rows}}
 
 
 @functools.cache  # What is logged is said once.
@@ -113,7 +107,7 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
         logging.warning(
             "%s does not name its labels. They are assumed to be, in the order of its "
             "outputs: %s. If their order is different, give it with --labels.", source,
-            _listed(ours))
+            some(ours, _SHOWN))
         return None
     keys, wanted = (list(map(_key, labels)) for labels in (theirs, ours))
     if len({*keys}) < len(keys) or len({*wanted}) < len(wanted):
@@ -127,11 +121,11 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
         logging.warning(
             "%s has other labels than this task: %s. If this is wrong, give --labels in "
             "the order of the model's, which is %s.", source, some(other, _SHOWN),
-            _listed(theirs))
+            some(theirs, _SHOWN))
     if result == sorted(result):
         return None
     logging.info("%s has its labels in the order %s. Its outputs are reordered to %s.",
-                 source, _listed(theirs), _listed(ours))
+                 source, some(theirs, _SHOWN), some(ours, _SHOWN))
     return result
 
 
@@ -140,7 +134,3 @@ def _key(label: str) -> str:
     NOT_GOOD."""
     return re.sub(r"[\s_-]+", "_", unicodedata.normalize(
         "NFC", cleaned(label))).casefold()
-
-
-def _listed(labels: Sequence[str]) -> str:
-    return some(labels, _SHOWN)

@@ -4,12 +4,10 @@ The card only repeats facts that the source's folder holds.
 """
 
 import json
-import math
 import os
 import re
-from typing import Any
 
-from albert_tf import files, text_files
+from albert_tf import files
 from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.checkpoint import Checkpoint
 
@@ -25,16 +23,6 @@ _PIPELINES = {"classification": "text-classification",
               "spans": "question-answering", "masked_lm": "fill-mask"}
 
 
-def _metrics(checkpoint: Checkpoint) -> dict[str, float]:
-    """Returns the metrics in eval_results.json beside a run's checkpoint."""
-    path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
-    if not files.exists(path):
-        return {}
-    return {name: value for name, value in text_files.read_object(path).items()
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-            and math.isfinite(value) and name not in ("step", "global_step", "loss")}
-
-
 def _carried(checkpoint: Checkpoint) -> str:
     """Returns the lines that are copied from the YAML of the source's card."""
     path = os.path.join(os.path.dirname(checkpoint.source), FILE)
@@ -46,51 +34,21 @@ def _carried(checkpoint: Checkpoint) -> str:
     return "".join(_CARRIED.findall(match[1])) if match else ""
 
 
-def head(checkpoint: Checkpoint, format: str, name: str) -> dict[str, Any]:
-    """Returns the values of the YAML that are not copied from the source's card."""
-    task = checkpoint.facts.get("task") or {}
-    pipeline = next((_PIPELINES[head] for head in (
-        "classification", "token_classification", "spans", "masked_lm")
-        if head in checkpoint.heads), "sentence-similarity" if (
-            format == "sentence_transformers") else "feature-extraction")
-    values: dict[str, Any] = {
-        "library_name": _LIBRARY.get(format, format), "pipeline_tag": pipeline,
-        "tags": ["albert"]}
-    metrics = _metrics(checkpoint)
-    if metrics and task.get("task"):
-        values["metrics"] = sorted(metrics)
-        values["model-index"] = [{"name": name, "results": [{
-            "task": {"type": pipeline},
-            "dataset": {"name": task["task"], "type": task["task"]},
-            "metrics": [{"type": metric, "value": value}
-                        for metric, value in sorted(metrics.items())]}]}]
-    return values
-
-
-def _yaml(value: Any, indent: int = 0) -> str:
-    """Formats nested values as YAML, with strings as in JSON, a subset of YAML."""
-    pad = " " * indent
-    if isinstance(value, dict):
-        return "".join(
-            f"{pad}{key}:" + (f"\n{_yaml(item, indent + 2)}" if isinstance(
-                item, (dict, list)) else f" {_scalar(item)}\n")
-            for key, item in value.items())
-    return "".join(f"{pad}- " + (_yaml(item, indent + 2).lstrip() if isinstance(
-        item, dict) else f"{_scalar(item)}\n") for item in value)
-
-
-def _scalar(value: Any) -> str:
-    # YAML reads 1e-05 as a string, but 1.0e-05 as a number.
-    return re.sub(r"^(-?\d+)e", r"\1.0e", json.dumps(value, ensure_ascii=False))
-
-
 def text(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
     """Returns the whole file; `source` is the path that the user gave."""
-    config, report = checkpoint.config, checkpoint.report
-    values, carried = head(checkpoint, format, name), _carried(checkpoint)
-    if source.startswith(hub.HUGGING_FACE) and "base_model:" not in carried:
-        values["base_model"] = source.removeprefix(hub.HUGGING_FACE).partition("@")[0]
+    config, report, carried = checkpoint.config, checkpoint.report, _carried(checkpoint)
+    pipeline = next((
+        name for head, name in _PIPELINES.items() if head in checkpoint.heads),
+        "sentence-similarity" if format == "sentence_transformers" else
+        "feature-extraction")
     lines = [
+        f'---\n{carried}library_name: "{_LIBRARY[format]}"',
+        f'pipeline_tag: "{pipeline}"', 'tags:\n  - "albert"']
+    if source.startswith(hub.HUGGING_FACE) and "base_model:" not in carried:
+        base = source.removeprefix(hub.HUGGING_FACE).partition("@")[0]
+        lines += [f"base_model: {json.dumps(base, ensure_ascii=False)}"]
+    lines += [
+        "---", "",
         f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
         f"{config.hidden_size}, vocabulary of {config.vocab_size} tokens, converted by "
@@ -115,4 +73,4 @@ def text(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
         lines += [f"- `{name}`: missing from the source" for name in report.missing]
         lines += [f"- {note}" for note in report.notes]
         lines.append("")
-    return f"---\n{carried}{_yaml(values)}---\n\n" + "\n".join(lines)
+    return "\n".join(lines)

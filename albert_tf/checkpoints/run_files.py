@@ -42,20 +42,15 @@ _TASKS = {
 def is_of_run(name: str, tasks: Iterable[str] = tuple(_TASKS)) -> bool:
     """Returns whether pretraining, or one of the `tasks`, writes a file of this name
     into its folder."""
-    return _matches(name, (*_MODEL, *_RUN, *(
-        pattern for task in tasks for pattern in _TASKS[task])))
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(re.fullmatch(pattern, name) for pattern in patterns)
+    return bool(re.fullmatch("|".join((*_MODEL, *_RUN, *(
+        pattern for task in tasks for pattern in _TASKS[task]))), name))
 
 
 def files_of_run(folder: str) -> list[str]:
     """Returns the paths of the files in a run's folder that the run overwrites."""
-    predictions = os.path.join(folder, "eval_predictions")
-    return [os.path.join(place, name) for place in (folder, predictions)
-            for name in files.names_in(place)
-            if is_of_run(name) and not files.is_folder(os.path.join(place, name))]
+    return [path for place in (folder, os.path.join(folder, "eval_predictions"))
+            for name in files.names_in(place) if is_of_run(name)
+            and not files.is_folder(path := os.path.join(place, name))]
 
 
 def check_run_folder(folder: str, task: str = "") -> None:
@@ -72,13 +67,13 @@ def check_run_folder(folder: str, task: str = "") -> None:
     names = files.names_in(folder)
     if RUN_FILE in names:
         return
-    owned = (*_RUN, *_FOLDERS, *_TASKS.get(task, ()))
-    foreign = [name for name in names if _matches(name, owned)]
-    if foreign:
-        raise InputError(
-            f"--output_dir={folder} holds {foreign[0]}, which a run would replace, but "
-            "is not the folder of a run. Move that file away, or choose a different "
-            "--output_dir.")
+    owned = "|".join((*_RUN, *_FOLDERS, *_TASKS.get(task, ())))
+    for name in names:
+        if re.fullmatch(owned, name):
+            raise InputError(
+                f"--output_dir={folder} holds {name}, which a run would replace, but is "
+                "not the folder of a run. Move that file away, or choose a different "
+                "--output_dir.")
 
 
 def claim_run_folder(folder: str, task: str = "") -> None:

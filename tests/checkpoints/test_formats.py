@@ -333,7 +333,7 @@ def test_a_handle_of_kaggle(server, tmp_path):
 
 
 @pytest.mark.parametrize("path, named", [
-    ("", "path"), ("hf://albert", "hf://OWNER/NAME"), ("kaggle://google/albert", "Kaggle"),
+    ("", "path"),
     ("https://tfhub.dev/google/albert_base/3", "kaggle://HANDLE"),
     ("kaggle://google/albert/tensorFlow1/base", "pip install kagglehub")])
 def test_names_that_are_none(path, named, monkeypatch):
@@ -383,13 +383,13 @@ def test_a_published_config_has_the_heads_that_shapes_tell():
         published("x", {**sizes, "hidden_size": 700})
 
 
-def test_a_hub_that_does_not_answer_is_said_without_the_errors_of_packages(monkeypatch):
+def test_a_hub_that_does_not_answer(monkeypatch):
     def list_repo_files(*args, **options):
-        raise RuntimeError("(MaxRetryError(...), '(Request ID: 1)')")
+        raise RuntimeError("no connection\nand more")
 
-    monkeypatch.setattr(hub, "_package", lambda *names: types.SimpleNamespace(
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(
         list_repo_files=list_repo_files))
-    with pytest.raises(InputError, match="^hf://me/it: [^(]*network[^(]*$"):
+    with pytest.raises(InputError, match=r"^hf://me/it: .*\(no connection\).*network"):
         formats.read("hf://me/it")
 
 
@@ -401,7 +401,7 @@ def test_a_hub_that_does_not_answer_is_said_without_the_errors_of_packages(monke
     (["config.json", "onnx/model.onnx", "model.safetensors"], [])])
 def test_of_a_repository_without_weights_one_graph_is_fetched(monkeypatch, names, graphs):
     asked = []
-    monkeypatch.setattr(hub, "_package", lambda *args: types.SimpleNamespace(
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(
         list_repo_files=lambda name, revision: names,
         snapshot_download=lambda name, revision, allow_patterns: asked.extend(
             allow_patterns) or "there"))
