@@ -113,24 +113,14 @@ def earlier_hint(prefix: str) -> str:
     final "or "; "" if there is none."""
     folder, name = os.path.split(prefix)
     # The files are looked at, because the list of them may be damaged.
-    others = (step for step in reversed(_steps(files.names_in(folder or ".")))
-              if f"{CHECKPOINT_NAME}-{step}" != name
-              and _is_complete(os.path.join(folder, f"{CHECKPOINT_NAME}-{step}")))
-    if (step := next(others, None)) is not None:
-        return (f"give --resume_from={step} to resume from the checkpoint of "
-                "that step, or ")
-    best = os.path.join(folder, BEST_CHECKPOINT)
-    return (f"give --resume_from={best} to resume from there, or "
-            if name != BEST_CHECKPOINT and _is_complete(best) else "")
-
-
-def _is_complete(prefix: str) -> bool:
-    """Returns whether a checkpoint's index can be read and its data files exist."""
-    try:
-        bundle.read(prefix)
-    except (InputError, OSError):
-        return False
-    return True
+    steps = {f"{CHECKPOINT_NAME}-{step}": str(step)
+             for step in reversed(_steps(files.names_in(folder or ".")))}
+    for other, start in {
+            **steps, BEST_CHECKPOINT: os.path.join(folder, BEST_CHECKPOINT)}.items():
+        with contextlib.suppress(InputError):
+            if other != name and bundle.read(os.path.join(folder, other)):
+                return f"give --resume_from={start} to resume from there, or "
+    return ""
 
 
 def chosen_checkpoint(folder: str, resume_from: str) -> str:

@@ -121,21 +121,14 @@ _STORAGES = {name: np.dtype(dtype) for name, dtype in {
     "BoolStorage": "?"}.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Storage:
-    dtype: np.dtype
-    key: str
-    read: Callable[[str], bytes]  # takes the key
-
-
-def _rebuild(storage: _Storage, offset: int, size: tuple[int, ...],
+def _rebuild(storage: Tensor, offset: int, size: tuple[int, ...],
              stride: tuple[int, ...], *rest: Any) -> Tensor:
     """Makes a tensor from its storage, as torch._utils._rebuild_tensor_v2 does."""
     del rest
     size, stride = tuple(size), tuple(stride)
 
     def read() -> np.ndarray:
-        numbers = np.frombuffer(storage.read(storage.key), storage.dtype)
+        numbers = storage.read()
         last = offset + sum((n - 1) * step for n, step in zip(size, stride))
         if 0 in size:
             return np.zeros(size, numbers.dtype)
@@ -147,7 +140,7 @@ def _rebuild(storage: _Storage, offset: int, size: tuple[int, ...],
         return widened(np.ascontiguousarray(np.lib.stride_tricks.as_strided(
             numbers[offset:], size, [step * numbers.itemsize for step in stride])))
 
-    return Tensor(size, read, storage.dtype.name)
+    return Tensor(size, read, storage.dtype)
 
 
 _ALLOWED = {
@@ -188,12 +181,11 @@ class _Unpickler(pickle.Unpickler):
                 "writes it.")
         return _ALLOWED[module, name]
 
-    def persistent_load(self, pid: Any) -> _Storage:
-        what, dtype, key = pid[:3]
-        if what != "storage" or not isinstance(dtype, np.dtype):
-            raise ValueError("a stored object is not a tensor")
+    def persistent_load(self, pid: Any) -> Tensor:
+        _, dtype, key, _, count = pid[:5]
         self.dtypes[str(key)] = dtype
-        return _Storage(dtype, str(key), self._read)
+        return Tensor((count,), lambda: np.frombuffer(self._read(str(key)), dtype),
+                      dtype.name)
 
 
 def read_torch(path: str) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from albert_tf.checkpoints import tensor_files
+from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.errors import InputError
 from tests.helpers import FIXTURES
 
@@ -98,7 +99,7 @@ def test_damage_ends_in_a_sentence(name, tmp_path):
 
 
 def test_a_size_that_repeats_numbers_is_refused():
-    numbers = tensor_files._Storage(np.dtype("f"), "0", lambda key: b"\0" * 8)
+    numbers = Tensor((2,), lambda: np.zeros(2, "f"))
     tensor = tensor_files._rebuild(numbers, 0, (1 << 40,), (0,))
     with pytest.raises(ValueError, match="beyond its numbers"):
         tensor.read()
