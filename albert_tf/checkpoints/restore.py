@@ -24,12 +24,6 @@ from albert_tf.checkpoints.folders import (
 from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
 from albert_tf.errors import InputError
 
-# Advice for a mismatch, with the library's argument and the scripts' flag.
-MISMATCH_HINT = (
-    "give the config that the checkpoint was made with, give every group of layers the "
-    "values of group 0 with init_from_group0=True (--init_from_group0), or accept the "
-    "differences with allow_partial=True (--allow_partial_init)")
-
 # The optimizer's state and the step, which only checkpoints of training hold.
 _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
 
@@ -62,8 +56,7 @@ def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
                      allow_partial: bool = False) -> Report:
     """Sets the model's weights from arrays by the original's names, as restore_tf1."""
     stored = {name: Tensor.of(np.asarray(value)) for name, value in tensors.items()}
-    return _restore(model, "the given tensors", stored, allow_partial, False,
-                    MISMATCH_HINT, lambda name: False)
+    return _restore(model, "the given tensors", stored, allow_partial)
 
 
 def export_tf1(model: tf_keras.Model, path: str) -> None:
@@ -76,7 +69,7 @@ def export_tf1(model: tf_keras.Model, path: str) -> None:
 
 
 def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
-                init_from_group0: bool = False, hint: str = MISMATCH_HINT,
+                init_from_group0: bool = False,
                 may_be_new: Callable[[str], bool] = lambda name: False,
                 labels: Sequence[str] = ()) -> Report:
     """Sets the model's weights from a checkpoint, matched by name.
@@ -96,7 +89,6 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
       init_from_group0: gives every group of layers the values of the checkpoint's group
         0. The original does the same, but loses the attention and feed-forward weights
         of group 0 itself.
-      hint: the error's advice for a mismatch.
       may_be_new: name → whether the variable may be missing or have a different shape,
         and then keeps its values: a task's head on a pretrained encoder.
       labels: the labels of the model's outputs. If the checkpoint has an output for
@@ -110,8 +102,7 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
         def may_be_new(name):
             return is_head(name) or name.startswith(_POOLER)
 
-    return _restore(
-        model, source, stored, allow_partial, init_from_group0, hint, may_be_new)
+    return _restore(model, source, stored, allow_partial, init_from_group0, may_be_new)
 
 
 def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]:
@@ -133,36 +124,11 @@ def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]
     return checkpoint.source, checkpoint.tensors, checkpoint.labels
 
 
-def _restore(model, source, stored, allow_partial, init_from_group0, hint, may_be_new):
-    variables = _variables(model)
+def _restore(model, source, stored, allow_partial, init_from_group0=False,
+             may_be_new=lambda name: False):
+    variables, report = _variables(model), Report(source)
     sources = {name: _GROUP.sub(r"\1group_0/", name) if init_from_group0 else name
                for name in variables}
-    report = _compare(
-        source, variables, sources, stored, init_from_group0, may_be_new)
-    if not report.matched:
-        raise InputError(
-            f"{source}: none of its {len(stored)} tensors has the name and shape of a "
-            "variable of the model; give an ALBERT checkpoint with this config.")
-    if not (report.complete or allow_partial):
-        raise InputError(f"{source} does not fit the model: " + "; ".join(
-            f"{what}: {len(names)} ({some(names)})" for what, names in (
-                ("variables with a different shape", report.mismatches()),
-                ("variables of the model that it lacks", report.missing),
-                ("tensors that the model does not have", report.unexpected)) if names)
-            + f"; {hint}.")
-    values = {name: stored[name].read() for name in {*report.matched.values()}}
-    check_finite(source, values.items())
-    for name, theirs in report.matched.items():
-        variable = variables[name]
-        variable.assign(values[theirs].astype(variable.dtype.as_numpy_dtype))
-    for line in report.summary(_SHOWN).splitlines():
-        logging.info("%s", line)
-    return report
-
-
-def _compare(source, variables, sources, stored, init_from_group0, may_be_new):
-    """Returns the report of restoring, before any variable changes."""
-    report = Report(source)
     for name in sorted(variables):
         shape = tuple(variables[name].shape)
         tensor = stored.get(sources[name])
@@ -181,6 +147,28 @@ def _compare(source, variables, sources, stored, init_from_group0, may_be_new):
         is_harmless = (name.split("/")[0] not in scopes or _OPTIMIZER_STATE.search(name)
                        or init_from_group0 and _GROUP.match(name))
         report.dropped[name] = "not used by this model" if is_harmless else UNEXPECTED
+    if not report.matched:
+        raise InputError(
+            f"{source}: none of its {len(stored)} tensors has the name and shape of a "
+            "variable of the model; give an ALBERT checkpoint with this config.")
+    if not (report.complete or allow_partial):
+        raise InputError(f"{source} does not fit the model: " + "; ".join(
+            f"{what}: {len(names)} ({some(names)})" for what, names in (
+                ("variables with a different shape", report.mismatches()),
+                ("variables of the model that it lacks", report.missing),
+                ("tensors that the model does not have", report.unexpected)) if names)
+            + "; give the config that the checkpoint was made with, give every group of "
+            "layers the values of group 0 with init_from_group0=True "
+            "(--init_from_group0), or accept the differences with allow_partial=True "
+            "(--allow_partial_init).")
+    # All is checked and read before any variable changes.
+    values = {name: stored[name].read() for name in {*report.matched.values()}}
+    check_finite(source, values.items())
+    for name, theirs in report.matched.items():
+        variable = variables[name]
+        variable.assign(values[theirs].astype(variable.dtype.as_numpy_dtype))
+    for line in report.summary(_SHOWN).splitlines():
+        logging.info("%s", line)
     return report
 
 
