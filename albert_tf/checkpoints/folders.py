@@ -74,8 +74,8 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
     wrong = (f"names {latest[0]}, which does not exist" if latest else
              "is damaged" if files.exists(state_file) else "is missing")
     raise InputError(
-        f"{state_file}, which names the latest checkpoint, {wrong}. A new run would "
-        "write over the checkpoints in the folder. Restore the file, "
+        f"{state_file} {wrong}. It names the latest checkpoint; without it, a new run "
+        "would write over the checkpoints in the folder. Restore the file, "
         f"{earlier_hint(latest[0] if latest else state_file)}choose a different "
         "--output_dir.")
 
