@@ -10,6 +10,7 @@ import re
 import unicodedata
 from typing import Iterable, Mapping, Optional, Sequence
 
+import numpy as np
 from absl import logging
 
 from albert_tf.checkpoints.bundle import Tensor
@@ -88,8 +89,12 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
                  source) if labels and "output_weights" in outputs else None
     return {**tensors, **{
         name: dataclasses.replace(
-            tensors[name], read=lambda name=name: tensors[name].read()[rows])
+            tensors[name], read=functools.partial(_rows, tensors[name], rows))
         for name in outputs if rows}}
+
+
+def _rows(tensor: Tensor, rows: list[int]) -> np.ndarray:
+    return tensor.read()[rows]
 
 
 @functools.cache  # What is logged is said once.
