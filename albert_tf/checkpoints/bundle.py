@@ -115,7 +115,7 @@ def reading(path: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # pylint: disable=broad-except
+    except Exception as error:
         raise InputError(f"{path}: the file is damaged, cut short or of a different kind "
                          f"({str(error) or type(error).__name__}); copy or download it "
                          "again.") from error
