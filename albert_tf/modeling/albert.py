@@ -12,8 +12,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.modeling import inputs as model_inputs
 from albert_tf.modeling.encoder import Computation, Encoder
 from albert_tf.modeling.kernels.packing import layout_of
-from albert_tf.modeling.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, given_or_drawn, kernel_initializer)
+from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
+from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
 
 # Added to the attention scores of padding. It is finite, so that a sequence whose mask
 # is all zero attends to every position equally, as in the original.

@@ -3,68 +3,35 @@
 A layer is self-attention and a feed-forward network. Each has its parameters in a
 block, and several layers may use the same blocks; in ALBERT all layers do. Sharing
 keeps the number of parameters from growing with depth, and makes the hidden states
-change more smoothly from layer to layer (section 3.1 and Figure 1 of the paper).
+change more smoothly from layer to layer (section 3.1 and Figure 1 of the paper). It
+saves parameters, gradients and moments, not work: compute and activations stay those of
+L layers.
 
 A block returns its variables once for each layer that uses them (`layer_weights`), and
 computes a layer from such weights. The formulas between the matrix products (attend,
 add_activation, add_and_normalize) are in kernels.plain, faster versions for CPUs in
-kernels.fast and for TPUs in kernels.tpu.
+kernels.fast and for TPUs in kernels.tpu. How layers are run one after another
+(recomputed, on TPUs in a loop) is in kernels.layer_runs.
 
 Shapes: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers;
 [..., H] is a batch as its layout holds it (kernels.packing): [B, S, H] with padding, or
 [N, H], all tokens one after another.
 """
 
-import collections
-import dataclasses
-from typing import Mapping, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import tensorflow as tf
 
-from albert_tf.config import AlbertConfig, DTYPES
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.kernels import fast, recompute
-from albert_tf.modeling.kernels.packing import PADDED, Padded
-from albert_tf.modeling.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
+from albert_tf.modeling.kernels import recompute
+from albert_tf.modeling.kernels.layer_runs import Computation, LayerRuns
+from albert_tf.modeling.kernels.packing import PADDED, Layout
+from albert_tf.modeling.kernels.random import DropoutSeeds
+from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
 
 # Scope of a block's variables in the original's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Computation:
-    """How a model computes. Except for `passes`, it does not change the result.
-
-    It is an argument of each call, not a part of the model, which can therefore train
-    in bfloat16, be evaluated in float32, and be exported:
-
-        model(features, computation=Computation("bfloat16", skip_padding=True))
-
-    Attributes:
-      dtype: of the layers' matrix products and activations, one of config.DTYPES.
-        Variables, softmax, LayerNorm and everything outside the layers are float32.
-        Training in float16 needs loss scaling, and overflows if a product of query and
-        key exceeds 65504.
-      recompute: whether the backward pass computes each layer again instead of keeping
-        its intermediate results, which saves memory.
-      skip_padding: whether layers may skip padding. XLA cannot compile this.
-      passes: how many layers to run, from the first; None for all. If all layers share
-        their blocks, the depth can differ from step to step.
-      constants: scope of a block → its weights from `layer_weights`, computed in
-        advance for serving. None computes them in each call.
-    """
-
-    dtype: str = "float32"
-    recompute: bool = False
-    skip_padding: bool = False
-    passes: Optional[int] = None
-    constants: Optional[Mapping[str, NamedTuple]] = None
-
-    def __post_init__(self):
-        if self.dtype not in DTYPES:
-            raise InputError(
-                f"dtype is '{self.dtype}'; choose one of {', '.join(DTYPES)}.")
 
 
 class AttentionWeights(NamedTuple):
@@ -130,7 +97,7 @@ class AttentionBlock(NamedLayer):
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
              weights: Optional[AttentionWeights] = None,
-             layout: Padded = PADDED, positions=None):
+             layout: Layout = PADDED, positions=None):
         """[..., H], [B, 1, 1, S] → [..., H], or [B, Q, H] at `positions` int [B, Q].
 
         Without `weights` the block's variables are used. Even outputs at a few
@@ -215,7 +182,7 @@ class FeedForwardBlock(NamedLayer):
 
     def call(self, hidden, seeds: DropoutSeeds,
              weights: Optional[FeedForwardWeights] = None,
-             layout: Padded = PADDED):
+             layout: Layout = PADDED):
         """[..., H] → [..., H]; without `weights` the block's variables are used."""
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         # From H to the intermediate size and back; then dropout, residual, LayerNorm.
@@ -262,7 +229,7 @@ class Encoder(NamedLayer):
         return (*self.attention.values(), *self.ffn.values())
 
     def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
-             computation: Computation = Computation(), layout: Padded = PADDED,
+             computation: Computation = Computation(), layout: Layout = PADDED,
              positions=None, layers_are_read: bool = True):
         """Maps embeddings [B, S, E] and an attention bias [B, 1, 1, S] or [B, 1, S, S]
         to the outputs of all pairs of blocks, a list of tensors [B, S, H].
@@ -281,66 +248,23 @@ class Encoder(NamedLayer):
         #    L times, so its weights are prepared once for all uses.
         layers = [pair for layer in range(num_layers if depth is None else depth)
                   for pair in self._blocks_of(layer)]
-        # On TPUs all layers but the last run in a loop where that costs nothing, so
-        # that one layer is compiled instead of all.
-        if (computation.recompute and not layers_are_read and len(set(layers)) == 1
-                and len(layers) > 2 and fast.device_kind() == "TPU"):
-            hidden = self._run_alike(
-                len(layers) - 1, hidden, attention_bias, seeds, layout)
-            layers = layers[-1:]
-        uses = collections.Counter(block.scope for pair in layers for block in pair)
-        weights = {
-            block.scope: iter(_weights(
-                block, computation.constants, hidden.dtype, uses[block.scope]))
-            for block in self.blocks}
-        # 3. Run layer after layer; the last one only at the positions that are read.
-        outputs, functions = [], {}
+        runs = LayerRuns(layers, computation, attention_bias, seeds, layout)
+        if not layers_are_read:
+            # Where TPUs gain by it, this runs all layers but the last, which then is
+            # the only one that is left.
+            hidden, layers = runs.in_a_loop(hidden, layers)
+        # 3. Run layer after layer, in ALBERT the same one each time. The last one
+        #    computes only the positions that are read.
+        outputs = []
         for number, (attention, ffn) in enumerate(layers, start=1):
-            read_positions = positions if number == len(layers) else None
-            # Make one _Layer for each pair of blocks, so that recomputation traces it
-            # only once. The trace also counts its dropouts.
-            key = (attention.scope, ffn.scope, read_positions is None)
-            if key not in functions:
-                layer = _Layer(
-                    attention, ffn, attention_bias, seeds, layout, read_positions)
-                functions[key] = layer, (
-                    recompute.Recomputed(layer) if computation.recompute else layer)
-            layer, function = functions[key]
-            # A layer gets the index of its first dropout, so that each has its own.
-            hidden = function(hidden, seeds.next_draw, *next(weights[attention.scope]),
-                              *next(weights[ffn.scope]))
-            seeds.skip(layer.draws)
-            outputs.append(layout.pad(hidden) if read_positions is None else hidden)
+            if number < len(layers) or positions is None:
+                hidden = runs(attention, ffn, hidden)
+                outputs.append(layout.pad(hidden))
+            else:
+                outputs.append(runs(attention, ffn, hidden, positions))
         return outputs
 
-    def _run_alike(self, count: int, hidden, attention_bias, seeds: DropoutSeeds,
-                   layout: Padded):
-        """Runs the first `count` layers, which share their blocks and are recomputed in
-        the backward pass, in a loop: XLA compiles one layer for any number of them.
-
-        Without recomputation the loop would copy what each layer keeps; TPUs would take
-        18 % longer (an estimate of their compiler).
-        """
-        pair, = self._blocks_of(0)
-        layer = _Layer(*pair, attention_bias, seeds, layout, None)
-        function = recompute.Recomputed(layer)
-        weights = [weight for block in pair
-                   for weight in block.layer_weights(tf.float32, 1)[0]]
-
-        def body(number, draw, hidden):
-            # Cast within the loop: it sums the gradients of `weights`, in float32.
-            cast = [recompute.copies(weight, hidden.dtype, 1)[0]
-                    if weight.shape.rank == 2 else weight for weight in weights]
-            hidden = function(hidden, draw, *cast)
-            return number + 1, draw + layer.draws, hidden
-
-        hidden = tf.while_loop(
-            lambda number, *_: number < count, body, (0, seeds.next_draw, hidden),
-            maximum_iterations=count, parallel_iterations=1)[-1]
-        seeds.skip(count * layer.draws)
-        return hidden
-
-    def enter(self, embedding_output, layout: Padded = PADDED):
+    def enter(self, embedding_output, layout: Layout = PADDED):
         """Returns the input of the first layer: [B, S, E] → [..., H]."""
         hidden = layout.unpad(embedding_output)
         return hidden if self.projection is None else self.projection(hidden)
@@ -351,36 +275,3 @@ class Encoder(NamedLayer):
         return [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
                  self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
                 for inner in range(self.config.inner_group_num)]
-
-
-def _weights(block, constants, dtype, uses):
-    """Returns a block's weights for each use, from `constants` if there are any."""
-    if constants is None:
-        return block.layer_weights(dtype, uses)
-    weights = constants[block.scope]
-    return [tf.nest.map_structure(tf.convert_to_tensor, weights)] * uses
-
-
-class _Layer:
-    """A pair of blocks as a function: (hidden, index of its first dropout, *weights of
-    both blocks) → hidden."""
-
-    def __init__(self, attention, ffn, attention_bias, seeds, layout, positions):
-        self.attention, self.ffn = attention, ffn
-        self.attention_bias, self.seeds = attention_bias, seeds
-        self.layout, self.positions = layout, positions
-        self.draws = 0  # number of its dropouts, known after the first call
-
-    def __call__(self, hidden, first_draw, *weights):
-        seeds = self.seeds.after(hidden, first_draw)
-        # Weights are separate arguments, so that recomputation can return the gradient
-        # of each; those of attention come first.
-        count = len(AttentionWeights._fields)
-        hidden = self.attention(
-            hidden, self.attention_bias, seeds, AttentionWeights(*weights[:count]),
-            self.layout, self.positions)
-        hidden = self.ffn(hidden, seeds, FeedForwardWeights(*weights[count:]),
-                          self.layout if self.positions is None
-                          else self.layout.of_positions)
-        self.draws = seeds.drawn
-        return hidden

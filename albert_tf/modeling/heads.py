@@ -118,7 +118,7 @@ class Head:
             `sequence_output` is float32, except in AlbertForPreTraining, where it has
             the computation's dtype.
           features: the model's inputs.
-          dropout: layers.DropoutSeeds of this call; they drop units only in training.
+          dropout: random.DropoutSeeds of this call; they drop units only in training.
           training: whether the correct answers are available and used.
         """
         raise NotImplementedError

@@ -42,8 +42,8 @@ from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.modeling.albert import attention_bias, filled_in
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.layers import (
-    DropoutSeeds, NamedLayer, given_or_drawn, kernel_initializer)
+from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
+from albert_tf.modeling.layers import NamedLayer, kernel_initializer
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.modeling.pretraining import AlbertForPreTraining
 from albert_tf.training.losses import (

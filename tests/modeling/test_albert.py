@@ -12,7 +12,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.kernels.plain import Dropped, activation
-from albert_tf.modeling.layers import DropoutSeeds
+from albert_tf.modeling.kernels.random import DropoutSeeds
 from tests import models, tiny_run
 
 TINY = AlbertConfig(

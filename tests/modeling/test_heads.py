@@ -11,7 +11,7 @@ from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_ten
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning.objectives import scored_alone
-from albert_tf.modeling import layers
+from albert_tf.modeling.kernels import random
 from tests import models, tiny_run
 from tests.models import TAGGING
 from tests.golden import interop
@@ -194,12 +194,12 @@ def test_every_dropout_of_a_step_has_a_seed_of_its_own(name, monkeypatch):
     model = KINDS[name][0](config, dropout_prob=0.1)
     seeds = []
 
-    class Recorder(layers._Draws):
+    class Recorder(random._Draws):
         def __init__(self, seed, first_row):
             seeds.append(tuple(seed.numpy()))
             super().__init__(seed, first_row)
 
-    monkeypatch.setattr(layers, "_Draws", Recorder)
+    monkeypatch.setattr(random, "_Draws", Recorder)
     model(case(name).features(), training=True, seed=[1, 2])
     # Embeddings, two in each layer, the head.
     assert len(set(seeds)) == len(seeds) == 2 + 2 * config.num_hidden_layers

@@ -53,9 +53,7 @@ class Spans(Head):
         padding, and `start_log_probs` and `end_log_probs` [B, S]."""
         import tensorflow as tf
 
-        from albert_tf.modeling.layers import of_positions
-
-        logits = of_positions(layers["output_layer"], encoded["sequence_output"])
+        logits = layers["output_layer"](encoded["sequence_output"])
         if self.mask_padding and features.get("input_mask") is not None:
             # LiteRT has no [..., newaxis] of bools.
             there = tf.expand_dims(tf.cast(features["input_mask"], tf.bool), -1)

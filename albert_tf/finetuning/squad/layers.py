@@ -6,8 +6,7 @@ Shapes: B batch, S sequence, H hidden, k starts.
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
+from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
 
 
 class EndScores(NamedLayer):
@@ -47,7 +46,7 @@ class AnswerabilityScore(NamedLayer):
         self.kernel = self.make_weight(
             "dense_1/kernel", [size, 1], kernel_initializer(config))
 
-    def call(self, hidden, start_probs, seeds: DropoutSeeds):
+    def call(self, hidden, start_probs, seeds):
         """Returns the scores [B], given the hidden states [B, S, H] and the
         probabilities of starts [B, S]."""
         start = tf.einsum("bs,bsh->bh", start_probs, hidden)

@@ -27,10 +27,8 @@ class TokenClassification(Head):
 
     def outputs(self, layers, encoded, features, dropout, training=False):
         """Computes `logits` [B, S, K]."""
-        from albert_tf.modeling.layers import of_positions
-
         hidden = dropout.dropout(encoded["sequence_output"], self.dropout_prob)
-        return {"logits": of_positions(layers["output_layer"], hidden)}
+        return {"logits": layers["output_layer"](hidden)}
 
     def predictions(self, outputs):
         """Computes the best label of each token and its probability, [B, S]."""

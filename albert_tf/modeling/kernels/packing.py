@@ -48,8 +48,8 @@ def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     return selected
 
 
-class Padded:
-    """The layout with padding: activations of every position, [B, S, H]."""
+class Layout:
+    """How the layers hold a batch; this one with padding: every position, [B, S, H]."""
 
     def unpad(self, hidden: tf.Tensor) -> tf.Tensor:
         """Converts [B, S, H] to the layout's shape, [..., H]."""
@@ -64,7 +64,7 @@ class Padded:
         return at_positions(hidden, positions)
 
     @property
-    def of_positions(self) -> "Padded":
+    def of_positions(self) -> "Layout":
         """The layout of what `at` returns."""
         return self
 
@@ -103,7 +103,7 @@ class Padded:
         return hidden
 
     def dropped(self, seeds, hidden: tf.Tensor, rate: float) -> Optional[Dropped]:
-        """Draws which units of `hidden` [..., H] dropout keeps, by layers.DropoutSeeds;
+        """Draws which units of `hidden` [..., H] dropout keeps, by random.DropoutSeeds;
         the same units in every layout."""
         return seeds.draw(tf.shape(hidden), rate)
 
@@ -112,10 +112,10 @@ class Padded:
         return fast.parts_for(hidden.shape)
 
 
-PADDED = Padded()
+PADDED = Layout()
 
 
-class OnTpu(Padded):
+class OnTpu(Layout):
     """The layout on TPUs: with padding, because all sizes must be known to compile.
     Heads are [B, S, A, D]."""
 
@@ -142,7 +142,7 @@ class OnTpu(Padded):
 ON_TPU = OnTpu()
 
 
-class Packed(Padded):
+class Packed(Layout):
     """The layout without padding: activations of tokens only, [N, H]; N is known when
     the graph runs.
 
@@ -268,7 +268,7 @@ class Packed(Padded):
         return fast.parts_for(tf.TensorShape([most, *hidden.shape[1:]]), self._served)
 
 
-def layout_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> Padded:
+def layout_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> Layout:
     """Returns the layout in which the layers hold a batch with a mask [B, S].
 
         layout = layout_of(mask, skip_padding=True)

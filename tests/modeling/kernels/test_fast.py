@@ -9,7 +9,7 @@ import tensorflow as tf
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, plain as plain_parts, recompute
-from albert_tf.modeling.layers import DropoutSeeds
+from albert_tf.modeling.kernels.random import DropoutSeeds
 from tests import models, tiny_run
 
 BATCH, LENGTH, HEADS, SIZE = 2, 5, 2, 3

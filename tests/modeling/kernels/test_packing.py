@@ -8,10 +8,9 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.checkpoints.restore import load_tf1_tensors
-from albert_tf.modeling import layers
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.kernels import fast as fused, packing
+from albert_tf.modeling.kernels import fast as fused, packing, random
 from albert_tf.training import loop
 from albert_tf.training.batches import Batches
 from albert_tf.training.options import RunOptions, StepOptions
@@ -243,7 +242,7 @@ def test_layers_compute_pieces_alone(fast):
 
     layout = Recorder(tf.constant(features["input_mask"]))
     bias = tf.zeros([4, 1, 1, LENGTH])
-    model.encoder(tf.zeros([4, LENGTH, 4]), bias, layers.DropoutSeeds(None),
+    model.encoder(tf.zeros([4, LENGTH, 4]), bias, random.DropoutSeeds(None),
                   layout=layout)
     assert computed == 2 * [[6, 8], [6, 8]]
 

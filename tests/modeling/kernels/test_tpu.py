@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.modeling import layers
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation, Encoder
+from albert_tf.modeling.kernels import random
 from albert_tf.modeling.kernels import fast, packing, plain, tpu
+from albert_tf.modeling.kernels.layer_runs import LayerRuns
 from albert_tf.modeling.kernels.plain import Dropped
 from albert_tf.modeling.pretraining import AlbertForPreTraining
 from tests.modeling.kernels import test_packing
@@ -132,13 +133,14 @@ def test_layers_in_a_loop_are_those_one_after_another(
         return test_packing.outputs_and_gradients(
             model, compiled=compiled, recompute=True, dtype=dtype)
 
-    loops, run_alike = [], Encoder._run_alike
+    loops, in_a_loop = [], LayerRuns.in_a_loop
 
-    def counted(self, count, *args):
-        loops.append(count)
-        return run_alike(self, count, *args)
+    def counted(self, hidden, layers):
+        hidden, left = in_a_loop(self, hidden, layers)
+        loops.append(len(layers) - len(left))
+        return hidden, left
 
-    monkeypatch.setattr(Encoder, "_run_alike", counted)
+    monkeypatch.setattr(LayerRuns, "in_a_loop", counted)
     ours = run()
     assert loops == [2]
     call = Encoder.call
@@ -170,7 +172,7 @@ def test_a_tpu_has_its_layout(on_tpu):
 def test_units_stay_with_the_probability_asked_for(shape, rate, on_tpu):
     """Independently of each other, also where two share one random number."""
     def keep(*seed):
-        kept = layers.DropoutSeeds(tf.constant(seed)).draw(shape, rate)
+        kept = random.DropoutSeeds(tf.constant(seed)).draw(shape, rate)
         assert kept.rate == rate and kept.keep.dtype == tf.bool
         return kept.keep.numpy()
 

@@ -1,0 +1,147 @@
+"""The random numbers of dropout: which units stay, for each dropout of a forward pass.
+
+    seeds = DropoutSeeds(tf.constant([3, 4]))
+    hidden = seeds.dropout(hidden, rate=0.1)
+
+Equal seeds drop equal units, in every dtype and layout, and in parts of a batch as in
+the whole: the units depend only on the seed, on the dropout's index in the forward pass
+and on the row's index in the batch.
+"""
+
+import copy
+import math
+from typing import Optional
+
+import tensorflow as tf
+
+from albert_tf.modeling.kernels import fast, plain, tpu
+from albert_tf.modeling.kernels.recompute import after
+
+
+def _not_negative(seed: tf.Tensor) -> tf.Tensor:
+    """Clears the sign of a seed, since for negative ones XLA and TensorFlow draw
+    different numbers."""
+    return tf.bitwise.bitwise_and(seed, tf.int32.max)
+
+
+class _Draws:
+    """The random numbers of one dropout.
+
+    The numbers of a row depend only on the seed and on the row's index in the whole
+    batch, so that a part of a batch draws the same numbers as the whole would. The
+    generator is Philox, whose counter can start anywhere. TPUs use their own, and draw by
+    replica and part (kernels.tpu.keep).
+    """
+
+    _WORDS = 4  # of 32 bits, for each count of Philox's counter
+
+    def __init__(self, seed: tf.Tensor, first_row: tf.Tensor):
+        self._key, self._counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+        self._first_row = tf.cast(first_row, tf.uint64)
+
+    def _counter_at(self, blocks, series=0):
+        """Returns the counter of the first row, if each row takes `blocks` counts."""
+        low = self._counter[0] + self._first_row * tf.cast(blocks, tf.uint64)
+        return tf.stack([low, self._counter[1] + tf.constant(series, tf.uint64)])
+
+    def keep(self, shape, rate: float) -> tf.Tensor:
+        """Draws which units of a tensor [R, ...] stay: bool of `shape`."""
+        static_shape = tf.get_static_value(tf.convert_to_tensor(shape))
+        # In int64, since a large batch has more units than int32 can count.
+        rows, *row_shape = (
+            tf.unstack(tf.cast(shape, tf.int64)) if static_shape is None
+            else map(int, static_shape))
+        units = math.prod(row_shape)
+        # One random number for each unit. The choice does not depend on the tensor's
+        # dtype, so that the same units are dropped in every dtype.
+        if fast.on_cpu() and rate < 255 / 256:
+            numbers, threshold = self._bytes(rows, units), self._byte_threshold(rate)
+        else:
+            blocks = -(-units // self._WORDS)
+            numbers, threshold = tf.raw_ops.StatelessRandomUniformV2(
+                shape=[rows, blocks * self._WORDS], key=self._key,
+                counter=self._counter_at(blocks), dtype=tf.float32,
+                alg=tf.raw_ops.StatelessRandomGetAlg()), rate
+        return tf.reshape(numbers[:, :units], shape) >= threshold
+
+    def _bytes(self, rows, units):
+        """Draws a byte for each unit: [rows, at least units]. On a CPU floats would
+        take ten times as long."""
+        blocks = -(-units // (4 * self._WORDS))
+        numbers = fast.random_bytes(self._key, self._counter_at(blocks), rows * blocks)
+        return tf.reshape(numbers, [rows, blocks * 4 * self._WORDS])
+
+    def _byte_threshold(self, rate):
+        """Returns 256 · rate, rounded up or down at random, so that the probability of
+        a byte below it is exactly `rate`."""
+        level = math.floor(256 * rate)
+        # Round up as often as the remainder says, by one more random number.
+        rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
+        word = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[1], key=self._key, counter=self._counter_at(0, series=1),
+            dtype=tf.uint32, alg=tf.random.Algorithm.PHILOX.value)[0]
+        return tf.cast(level, tf.uint8) + tf.cast(word < rest, tf.uint8)
+
+
+def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
+    """Returns `seed` as a tensor, or a new random seed if it is None."""
+    if seed is not None:
+        return tf.convert_to_tensor(seed, tf.int32)
+    return tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
+                             dtype=tf.int32)
+
+
+class DropoutSeeds:
+    """Gives each dropout of a forward pass its own seed.
+
+    Args:
+      seed: int32 [2]; for a part of a batch int32 [3], whose last value is the index of
+        the part's first row in the batch. None turns dropout off.
+      purpose: a number; different purposes get different random numbers from one seed.
+    """
+
+    def __init__(self, seed: Optional[tf.Tensor], purpose: Optional[int] = None):
+        self._seed = None
+        self.next_draw = 0  # index of the next dropout in the forward pass
+        self.drawn = 0  # how many dropouts this object has drawn
+        if seed is not None:
+            self._first_row = seed[2] if seed.shape[0] == 3 else tf.constant(0)
+            seed = seed[:2] if purpose is None else tf.random.fold_in(seed[:2], purpose)
+            self._seed = _not_negative(seed)
+
+    def draw(self, shape, rate: float) -> Optional[plain.Dropped]:
+        """Draws which units of a tensor [rows, ...] stay; returns None if all do."""
+        if self._seed is None or rate == 0.0:
+            return None
+        # The seed depends only on the dropout's index, so that a step can be repeated.
+        seed = _not_negative(tf.random.fold_in(self._seed, self.next_draw))
+        self.skip(1)
+        if fast.device_kind() == "TPU":
+            keep = tpu.keep(tf.random.fold_in(seed, self._first_row), shape, rate)
+        else:
+            keep = _Draws(seed, self._first_row).keep(shape, rate)
+        return plain.Dropped(keep, rate)
+
+    def after(self, tensor: tf.Tensor, next_draw) -> "DropoutSeeds":
+        """Returns a copy that starts with the dropout of index `next_draw` (an int or
+        int32 []), and that draws only after `tensor` has been computed.
+
+        Drawing needs no input. TensorFlow could therefore draw for all layers at the
+        start of a step, or keep the draws of layers that are recomputed; both would
+        cost memory.
+        """
+        seeds = copy.copy(self)
+        seeds.next_draw, seeds.drawn = next_draw, 0
+        # Make the seed depend on the tensor, and with it everything that is drawn.
+        if self._seed is not None:
+            seeds._seed = after(self._seed, tensor)
+        return seeds
+
+    def skip(self, count: int) -> None:
+        """Advances as if `count` more dropouts had been drawn."""
+        self.next_draw += count
+        self.drawn += count
+
+    def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
+        """Zeroes a share `rate` of `inputs` and scales up the rest."""
+        return plain.drop(inputs, self.draw(tf.shape(inputs), rate))
