@@ -352,7 +352,7 @@ def main(argv):
     check_run_folder(options.output_dir)
 
     strategy = cli_flags.make_strategy()
-    from albert_tf.training import devices, loop, optimization, run_folder
+    from albert_tf.training import devices, loop, run_folder
 
     if devices.is_chief(strategy):
         claim_run_folder(options.output_dir)
@@ -374,7 +374,7 @@ def main(argv):
         if not FLAGS.do_train:
             run.evaluate()
             return
-        optimization.log_parameter_groups(task.model.trainable_variables, optimizer)
+        optimizer.log_groups(task.model.trainable_variables)
 
         def keep_vocabulary():
             if vocabulary:

@@ -3,8 +3,9 @@
 The code has three rings. The core is the paper. Scale makes the same computations fast,
 resumable and distributed. Around them are tasks, formats and serving, each in a folder
 of its own. Besides modules that all share (errors, text_files), the core imports only
-modeling/kernels (faster computations), modeling/inputs (checks) and
-tokenization/sequences ([CLS] a [SEP] b [SEP], and which tokens start a word).
+modeling/kernels (faster computations), modeling/inputs (checks),
+tokenization/sequences ([CLS] a [SEP] b [SEP], and which tokens start a word) and
+training/keras_optimizer (moments by name, groups of variables).
 
     core     text ─► tokens ─► sentence pairs, n-gram masks ─► records
                 ─► encoder, heads ─► losses ─► LAMB
@@ -18,7 +19,7 @@ Read the core in this order:
      3. masking/reference            n-gram masking of one sequence, as released
      4. pretraining_data/options     how documents are cut into instances
      5. pretraining_data/instances   sentence pairs, in order or swapped
-     6. modeling/layers              dense layers, LayerNorm, dropout
+     6. modeling/layers              dense layers, LayerNorm
      7. modeling/encoder             attention and feed-forward, shared by all layers
      8. modeling/albert              factorized embeddings, encoder, pooler
      9. modeling/heads               what a head is; masked tokens, sentence order
@@ -27,7 +28,8 @@ Read the core in this order:
     12. training/optimization        LAMB and AdamW, warm-up and decay
 
 Keep modeling/kernels/plain open beside 6 to 8: it has the formulas of attention, GELU,
-LayerNorm and dropout. tokenization/sequences goes with 5: how pairs are truncated.
+LayerNorm and dropout; and kernels/packing, whose Layout makes heads of hidden states.
+tokenization/sequences goes with 5: how pairs are truncated.
 
 Names load on first use: `import albert_tf`, tokenization and data creation never load
 TensorFlow.

@@ -197,13 +197,8 @@ class MaskedLanguageModel(Head):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceOrder(Head):
-    """Classifies two segments as in order (0) or swapped (1).
-
-    BERT's next-sentence prediction takes its negative examples from different
-    documents, so that the topic alone reveals them. Two segments of one text have the
-    same topic in either order: coherence is what remains to be learned (section 3.1 of
-    the paper). Original: `get_sentence_order_output`.
-    """
+    """Classifies two segments as in order (0) or swapped (1); pretraining_data.instances
+    says why. Original: `get_sentence_order_output`."""
 
     width: int = 2
 

@@ -32,8 +32,9 @@ class AlbertForPreTraining(ConfiguredModel):
                              "on the pooled output; set it to true.")
         super().__init__(config, name)
         self.bert = AlbertModel(config)
-        self.predictions, = MASKED_LM.layers(config).values()
-        self.seq_relationship, = SENTENCE_ORDER.layers(config).values()
+        # Named as in the original's checkpoints.
+        self.predictions = MASKED_LM.layers(config)["predictions"]
+        self.seq_relationship = SENTENCE_ORDER.layers(config)["output_layer"]
 
     def call(self, features: Mapping[str, tf.Tensor], training: bool = False,
              seed: Optional[tf.Tensor] = None,

@@ -6,11 +6,9 @@ means over the batch. Their denominators are computed separately: if a batch is 
 in parts (gradient accumulation), each part's sum is divided by the denominator of the
 whole batch, so that losses and gradients of the parts add up to those of the batch.
 
-The loss of pretraining is the sum of the masked-token loss and the sentence-order loss.
-BERT predicts whether the second segment follows the first at all, which a model can
-guess from their topics. Whether two segments of one text were swapped shows only in its
-coherence (section 3.1 and Table 5 of the paper). The objectives of fine-tuning are in
-the heads of the tasks.
+The loss of pretraining is the sum of the masked-token loss and the sentence-order loss
+(section 3.1 of the paper; pretraining_data.instances says why sentence order). The
+objectives of fine-tuning are in the heads of the tasks.
 
 Shapes: B batch, P predictions, V tokens, N classes.
 """
@@ -176,19 +174,18 @@ def pretraining_losses(
     masked_lm = cross_entropy(heads["mlm_logits"], features["masked_lm_ids"])
     masked_lm_loss = tf.reduce_sum(
         floats(features["masked_lm_weights"]) * masked_lm) / denominators["masked_lm"]
-    losses = {
-        "masked_lm_loss": masked_lm_loss, "total_loss": masked_lm_loss,
-        "masked_lm_example_loss": masked_lm}
+    losses = {"masked_lm_loss": masked_lm_loss, "masked_lm_example_loss": masked_lm}
     if not sentence_loss:
-        return losses
-    # 2. Sentence order. The two losses are added without weights.
+        return {**losses, "total_loss": masked_lm_loss}
+    # 2. Sentence order: were the two segments swapped?
     sentence_order = cross_entropy(
         heads["sentence_order_logits"], sentence_order_labels(features))
     sentence_order_loss = (
         tf.reduce_sum(sentence_order) / denominators["sentence_order"])
+    # 3. The objective of ALBERT is their sum, without weights.
+    total_loss = masked_lm_loss + sentence_order_loss
     return {**losses, "sentence_order_loss": sentence_order_loss,
-            "total_loss": masked_lm_loss + sentence_order_loss,
-            "sentence_order_example_loss": sentence_order}
+            "sentence_order_example_loss": sentence_order, "total_loss": total_loss}
 
 
 def pretraining_metrics(heads: Tensors, features: Tensors,

@@ -20,7 +20,7 @@ import tf_keras
 from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast
-from albert_tf.training import optimization
+from albert_tf.training import keras_optimizer, optimization
 from albert_tf.training.devices import replica_variable
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task, WeightedValues
@@ -287,7 +287,7 @@ class Trainer(orbit.StandardTrainer):
             computation, features, denominators, seed)
         squares = (optimization.squares_of_rows(gradients)
                    if self.options.count_duplicate_rows else {})
-        return loss, optimization.dense_float32(gradients), sums, squares, None
+        return loss, keras_optimizer.dense_float32(gradients), sums, squares, None
 
     def _exchanged(self, context, loss, gradients, squares, dropped):
         """Returns the loss, the clipped gradients, their norm, and whether any replica
