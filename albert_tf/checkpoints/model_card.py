@@ -4,10 +4,11 @@ The card only repeats facts that the source's folder holds.
 """
 
 import json
+import math
 import os
 import re
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.checkpoint import Checkpoint
 
@@ -34,6 +35,24 @@ def _carried(checkpoint: Checkpoint) -> str:
     return "".join(_CARRIED.findall(match[1])) if match else ""
 
 
+def _scores(checkpoint: Checkpoint, pipeline: str) -> list[str]:
+    """Returns YAML with the scores in eval_results.json beside a run's checkpoint; none
+    if the head that was scored is not in the folder."""
+    task = (checkpoint.facts.get("task") or {}).get("task")
+    path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
+    if not task or pipeline not in _PIPELINES.values() or not files.exists(path):
+        return []
+    # YAML takes JSON, but reads 1e-05 as a string.
+    scores = [{"type": name, "value": round(value, 4)}
+              for name, value in sorted(text_files.read_object(path).items())
+              if isinstance(value, (int, float)) and not isinstance(value, bool)
+              and math.isfinite(value) and name not in ("step", "loss")]
+    return [f"metrics: {json.dumps([score['type'] for score in scores])}",
+            "model-index: " + json.dumps([{"name": task, "results": [{
+                "task": {"type": pipeline}, "dataset": {"name": task, "type": task},
+                "metrics": scores}]}], ensure_ascii=False)]
+
+
 def text(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
     """Returns the whole file; `source` is the path that the user gave."""
     config, report, carried = checkpoint.config, checkpoint.report, _carried(checkpoint)
@@ -48,7 +67,7 @@ def text(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
         base = source.removeprefix(hub.HUGGING_FACE).partition("@")[0]
         lines += [f"base_model: {json.dumps(base, ensure_ascii=False)}"]
     lines += [
-        "---", "",
+        *_scores(checkpoint, pipeline), "---", "",
         f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
         f"{config.hidden_size}, vocabulary of {config.vocab_size} tokens, converted by "
