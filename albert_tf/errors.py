@@ -3,10 +3,18 @@
 One rule holds in the whole package: a problem that a user can fix raises `InputError`.
 Its message names the file, line, flag or value and says what to do. Functions need no
 "Raises" section for it. Any other exception, such as an AssertionError or a KeyError,
-is a bug in this package.
+is a bug in this package. What a library says of a file that it cannot read becomes an
+InputError in `reading`.
 """
 
+import contextlib
 import re
+from typing import Iterator
+
+# Packages with errors of their own for a damaged file or for a store out of reach.
+_LIBRARIES = frozenset((
+    "_lzma", "adlfs", "aiohttp", "azure", "botocore", "gcsfs", "google", "h5py", "json",
+    "pyarrow", "s3fs", "safetensors", "tensorflow", "zipfile", "zlib", "zstandard"))
 
 
 class InputError(ValueError):
@@ -51,11 +59,34 @@ class Stopped(KeyboardInterrupt):
         self.signal_number = signal_number
 
 
-def reason_of(error: Exception) -> str:
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turns what a library says of a file that it cannot read into an InputError.
+
+        with reading(path), open(path) as stream:
+            return json.load(stream)  # "a.json: Expecting value: line 1 column 1 ..."
+    """
+    try:
+        yield
+    except (OSError, EOFError, UnicodeError) as error:
+        raise InputError(
+            f"{path}: {getattr(error, 'strerror', None) or reason_of(error)}.") from error
+    except Exception as error:
+        if not is_of_library(error):
+            raise
+        raise InputError(f"{path}: {reason_of(error)}.") from error
+
+
+def is_of_library(error: BaseException) -> bool:
+    """Returns whether an error is from a library that reads files or reaches stores."""
+    return type(error).__module__.partition(".")[0] in _LIBRARIES
+
+
+def reason_of(error: BaseException) -> str:
     """Returns the first line of an error from TensorFlow or a different library, without
     the names of TensorFlow's operations and of temporary files."""
     text = (str(getattr(error, "message", error)).strip()
             or type(error).__name__).splitlines()[0]
     text = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", text)
-    return re.sub(r"_temp\d*(_temp)?(/part[^;:\s]*|\.\w+[^;:\s]*)?|\.incomplete-\d+"
+    return re.sub(r"_temp\d*(_temp)?(/part[^;:\s]*|\.\w+[^;:\s]*)?|\.incomplete"
                   r"(/variables/variables_temp/[^;:\s]*)?", "", text)

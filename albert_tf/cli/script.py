@@ -18,7 +18,8 @@ import threading
 import time
 from typing import Any, Callable, Mapping, Sequence
 
-from albert_tf.errors import ONE_CTRL_C, InputError, Stopped, WorkerEnded
+from albert_tf.errors import (
+    ONE_CTRL_C, InputError, Stopped, WorkerEnded, is_of_library, reason_of)
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _watching = False  # whether the thread of _watch runs
@@ -158,6 +159,9 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                 sys.exit(128 + number)
             if isinstance(error, ImportError):
                 error = _not_installed(error.name or "", error) or error
+            # TensorFlow's errors are explained where they arise; others are bugs.
+            if is_of_library(error) and "tensorflow" not in type(error).__module__:
+                error = InputError(reason_of(error))
             if not isinstance(error, InputError):
                 raise error
             _worker_ended = isinstance(error, WorkerEnded)
