@@ -63,7 +63,7 @@ def test_a_killed_run_leaves_no_lock(tmp_path):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / locks.LOCK_FILE).mkdir()
-    with pytest.raises(InputError, match="run.lock cannot be written"):
+    with pytest.raises(InputError, match="run.lock: Is a directory"):
         with locks.hold(str(tmp_path), "--output_dir"):
             pass
 
