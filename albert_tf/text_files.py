@@ -22,36 +22,8 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 # Compressed bytes to decompress at a time. zstd turns 4 bytes into at most 128 KiB, so
 # a malicious file gives at most 32 MiB at once.
 _ZSTD_STEP = 1024
-# Code points that are not in any text, and their escapes in JSON.
-_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
-_NO_CHARACTER_ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
-
-
-# How files begin that are not text → what they are, and what to do.
-_NAME_IT = "add {} to its name, or decompress it"
-_ZIP = ("a ZIP archive (as .xlsx, .docx and .npz are, too)",
-        "unpack it, or save its content as text (a spreadsheet as .csv)")
-_AS_TEXT = "save its content as text (as .csv or .jsonl), and give that file"
-_TABLE = ("save its content as text (prepare_corpus.py does, for a corpus), or where "
-          "tables are read end its name in {}")
-_UTF_16 = ("text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8")
-_KINDS = {
-    b"\x1f\x8b": ("a file compressed with gzip", _NAME_IT.format(".gz")),
-    b"BZh": ("a file compressed with bzip2", _NAME_IT.format(".bz2")),
-    b"\xfd7zXZ": ("a file compressed with xz", _NAME_IT.format(".xz")),
-    b"\x28\xb5\x2f\xfd": ("a file compressed with zstd", _NAME_IT.format(".zst")),
-    b"PK\3\4": _ZIP, b"PK\5\6": _ZIP,
-    b"7z\xbc\xaf": ("a 7z archive", "unpack it"),
-    b"%PDF": ("a PDF", "save its text with another program, such as pdftotext"),
-    b"PAR1": ("a Parquet file", _TABLE.format(".parquet")),
-    b"ARROW1": ("an Arrow file", _TABLE.format(".arrow")),
-    b"\xff\xff\xff\xff": ("an Arrow stream", _TABLE.format(".arrow")),
-    b"SQLite format 3": ("an SQLite database", _AS_TEXT),
-    b"\xd0\xcf\x11\xe0": ("a file of an old Office program", _AS_TEXT),
-    b"\x89HDF": ("an HDF5 file", _AS_TEXT), b"\x93NUMPY": ("a NumPy file", _AS_TEXT),
-    b"\x89PNG": ("a picture", "give a text file"),
-    b"\xff\xd8\xff": ("a picture", "give a text file"),
-    b"\xff\xfe": _UTF_16, b"\xfe\xff": _UTF_16}
+# NUL and half a surrogate pair, which are in no text, in JSON that json.dumps wrote.
+_NO_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
 
 def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
@@ -69,55 +41,44 @@ def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
     if path.endswith(".xz"):
         return lzma.LZMAFile(stream)
     if path.endswith(".zst"):
-        return io.BufferedReader(_ZstdReader(path, stream), 1 << 17)
+        return io.BufferedReader(_Chunks(_zstd(stream)), 1 << 17)
     return stream
 
 
-class _ZstdReader(io.RawIOBase):
-    """A reader that decompresses Zstandard frames. It raises an error if the last one
-    is cut short, unlike the package's own stream readers."""
+class _Chunks(io.RawIOBase):
+    """A file that consists of chunks of bytes."""
 
-    def __init__(self, path: str, stream: BinaryIO):
+    def __init__(self, chunks: Iterator[bytes]):
         super().__init__()
-        try:
-            import zstandard
-        except ImportError as error:
-            raise InputError(
-                f"{path}: reading .zst files needs the package zstandard; install "
-                "it, or decompress the file.") from error
-        self._package, self._stream = zstandard, stream
-        self._frame = None  # the decompressor of the open frame
-        self._held = memoryview(b"")
+        self._chunks, self._held = chunks, b""
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer) -> int:
-        while not self._held:
-            data = self._stream.read(_ZSTD_STEP)
-            if not data:
-                if self._frame is not None:
-                    raise EOFError("the last Zstandard frame has no end")
-                return 0
-            self._held = memoryview(self._decompress(data))
+    def readinto(self, buffer: Any) -> int:
+        while not self._held and (chunk := next(self._chunks, None)) is not None:
+            self._held = memoryview(chunk)
         size = min(len(buffer), len(self._held))
-        buffer[:size] = self._held[:size]
-        self._held = self._held[size:]
+        buffer[:size], self._held = self._held[:size], self._held[size:]
         return size
 
-    def _decompress(self, data: bytes) -> bytes:
-        parts = []
+
+def _zstd(stream: BinaryIO) -> Iterator[bytes]:
+    """Yields the content of Zstandard frames. Raises an error if the last one is cut
+    short, unlike the package's own stream readers."""
+    import zstandard
+
+    frame = None  # the decompressor of the open frame
+    while data := stream.read(_ZSTD_STEP):
         while data:
-            if self._frame is None:
-                self._frame = self._package.ZstdDecompressor().decompressobj()
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
             try:
-                parts.append(self._frame.decompress(data))
-            except self._package.ZstdError as error:
+                yield frame.decompress(data)
+            except zstandard.ZstdError as error:
                 raise OSError(str(error)) from error
-            data = b""
-            if self._frame.eof:
-                data, self._frame = self._frame.unused_data, None
-        return b"".join(parts)
+            data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
+    if frame:
+        raise EOFError("the last Zstandard frame has no end")
 
 
 def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
@@ -128,8 +89,7 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
 
     The file is decompressed if its name ends in COMPRESSED. A byte-order mark at the
     start is dropped. `on_bytes` is called with the number of bytes on disk that were
-    read since the last call. `keep_ends` keeps the "\\n" or "\\r\\n" of lines. Raises
-    InputError if the file is damaged, binary or not UTF-8.
+    read since the last call. `keep_ends` keeps the "\\n" or "\\r\\n" of lines.
     """
     number, reported = 0, 0
     with files.open_binary(path) as stream:
@@ -152,70 +112,34 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
 
 
 def parse_json(text: str, path: str, advice: str = "", line: int = 0,
-               cleaned: bool = False, strict: bool = False, unique: bool = False
-               ) -> Any:
+               cleaned: bool = False) -> Any:
     """Parses the JSON text in a file, or in its line with this number from 1.
 
     Raises InputError, with `advice` on what to do, if it is not JSON, or if it has an
     escape for NUL or half a surrogate pair. Such escapes are allowed if the text is
-    `cleaned` later. If `strict`, NaN, infinite numbers and keys that an object has twice
-    are refused, too; Python's own parser accepts them. If `unique`, such keys are.
+    `cleaned` later.
     """
     where = f"{path}, line {line}" if line else path
-
-    def checked(pairs):
-        value = dict(pairs)
-        if len(value) < len(pairs):
-            name = next(name for i, (name, _) in enumerate(pairs) if name in dict(
-                pairs[:i]))
-            raise InputError(f"{where}: an object has the key {name!r:.40} twice; "
-                             "remove one of them.")
-        return value
-
-    def no_number(name):
-        raise InputError(f"{where}: not JSON ({name} is no number there).")
-
+    advice = f"{advice and '; '}{advice}."
     try:
-        value = json.loads(text, object_pairs_hook=checked if strict or unique else None,
-                           parse_constant=no_number if strict else None)
-    except InputError:
-        raise
+        value = json.loads(text)
+        # An escape that is part of a pair is none in the JSON that dumps writes.
+        wrong = "\\u" in text and not cleaned and _NO_CHARACTER.search(
+            json.dumps(value, ensure_ascii=False))
     except json.JSONDecodeError as error:
-        wrong = (f"{error.msg}, character {error.colno}" if text.strip()
-                 else "it is empty")
-        raise InputError(f"{path}, line {line or error.lineno}: not JSON ({wrong})"
-                         f"{advice and '; '}{advice}.") from error
+        raise InputError(f"{path}, line {line or error.lineno}: not JSON ({error.msg}, "
+                         f"character {error.colno}){advice}") from error
     except (RecursionError, ValueError) as error:
-        wrong = ("lists or objects are nested thousands deep"
-                 if isinstance(error, RecursionError)
-                 else "a number has thousands of digits")  # Python reads up to 4,300.
-        raise InputError(f"{where}: not JSON that Python can read ({wrong})"
-                         f"{advice and '; '}{advice}.") from error
-    if not cleaned and _NO_CHARACTER_ESCAPED.search(text):
-        wrong = next(filter(None, map(_NO_CHARACTER.search, _strings(value))), None)
-        if wrong:
-            raise InputError(
-                f"{where}: a text in it holds \\u{ord(wrong[0]):04x}, which is not a "
-                "character (NUL, or half of a surrogate pair); remove it.")
+        raise InputError(f"{where}: not JSON that Python can read ({error}){advice}"
+                         ) from error
+    if wrong:
+        raise InputError(f"{where}: a text in it holds an escape for NUL or half of a "
+                         "surrogate pair, which is not a character; remove it.")
     return value
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Yields all strings in a JSON value, including keys."""
-    waiting = [value]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list):
-            waiting += value
 
 
 def read_json(path: str, advice: str = "") -> Any:
     """Reads the value in a JSON file; `advice` is for errors (parse_json)."""
-    files.check_size(path)
     return parse_json("\n".join(line for _, line in read_lines(path)), path, advice)
 
 
@@ -228,40 +152,22 @@ def read_object(path: str, advice: str = "") -> dict[str, Any]:
 
 
 def is_binary(line: str) -> bool:
-    """Returns whether more than a quarter of the characters in a line are NUL.
-
-    In UTF-16 without a byte-order mark every second byte often is, and it is valid
-    UTF-8.
-    """
+    """Returns whether more than a quarter of the characters in a line are NUL, as in
+    UTF-16 without a byte-order mark, which is valid UTF-8."""
     return "\0" in line and line.count("\0") > max(15, len(line) / 4)
 
 
-def _known_kind(path: str) -> InputError | None:
-    """Returns the error for a file that is known not to be text by how it begins."""
-    try:
-        with files.open_binary(path) as stream:
-            begin = decompressed(path, stream).read(16)
-    except (InputError, *READ_ERRORS):
-        return None
-    for magic, (what, advice) in _KINDS.items():
-        if begin.startswith(magic):
-            return InputError(f"{path} is {what}, not text in UTF-8; {advice}.")
-    return None
-
-
-def binary(path: str, line: int) -> InputError:
+def binary(path: str, line: int, what: str = "it looks binary") -> InputError:
     """Returns the error for a file that is not text."""
-    return _known_kind(path) or InputError(
-        f"{path}, line {line}: looks binary, because it holds control characters; give "
-        "UTF-8 text. Names of compressed files must end in "
-        f"{', '.join(COMPRESSED)}; convert UTF-16 with iconv.")
+    return InputError(
+        f"{path}, line {line}: {what}; give text in UTF-8: save a spreadsheet as .csv, "
+        "convert UTF-16 with iconv, and end the name of a compressed file in "
+        f"{', '.join(COMPRESSED)}.")
 
 
 def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:
     """Returns the error for a file that is not UTF-8; line and byte count from 1."""
-    return _known_kind(path) or InputError(
-        f"{path}, line {line}: byte {byte} is not UTF-8 ({reason}); convert the "
-        "file to UTF-8, for example with iconv.")
+    return binary(path, line, f"byte {byte} is not UTF-8 ({reason})")
 
 
 def damaged(path: str, line: int, error: Exception) -> InputError:

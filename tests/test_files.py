@@ -50,10 +50,10 @@ def test_json_objects(tmp_path, content, message):
         text_files.read_object(str(path), "mend it")
 
 
-@pytest.mark.parametrize("text, wrong", [
-    (r'{"a": ["x", {"b": "y\u0000z"}]}', "0000"), (r'{"\ud83d": 1}', "d83d")])
-def test_escapes_of_no_character_are_refused_unless_they_are_cleaned(text, wrong):
-    with pytest.raises(InputError, match=rf"a.json: a text in it holds \\u{wrong}, "):
+@pytest.mark.parametrize("text", [
+    r'{"a": ["x", {"b": "y\u0000z"}]}', r'{"\ud83d": 1}', r'"\\\u0000"'])
+def test_escapes_of_no_character_are_refused_unless_they_are_cleaned(text):
+    with pytest.raises(InputError, match="a.json: a text in it holds an escape"):
         text_files.parse_json(text, "a.json")
     assert text_files.parse_json(text, "a.json", cleaned=True)
     assert text_files.parse_json(r'["\ud83d\ude00", "\\u0000", 1.5]', "a.json") == [
@@ -315,8 +315,8 @@ def test_names_with_commas(tmp_path):
 
 
 @pytest.mark.parametrize("text, message", [
-    ('{"a": ' + "[" * 100_000, "nested thousands deep"),
-    ('{"a": ' + "9" * 5_000 + "}", "a number has thousands of digits")])
+    ('{"a": ' + "[" * 100_000, "recursion depth"),
+    ('{"a": ' + "9" * 5_000 + "}", "digits")])
 def test_json_that_python_cannot_hold(tmp_path, text, message):
     path = tmp_path / "a.json"
     path.write_text(text)
@@ -389,7 +389,7 @@ def test_leftovers_of_killed_runs_go_and_those_of_live_ones_stay(tmp_path):
 def test_text_in_utf_16_is_not_read(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"fine \0 line\n" + ("a sentence of UTF-16 " * 3).encode("utf-16-le"))
-    with pytest.raises(InputError, match="a.txt, line 2: looks binary, .*UTF-16"):
+    with pytest.raises(InputError, match="a.txt, line 2: it looks binary; .*UTF-16"):
         list(text_files.read_lines(str(path)))
 
 

@@ -154,7 +154,7 @@ def _json_object(path: str, number: int, line: str) -> dict[str, object]:
     value = text_files.parse_json(line, path, (
         "the file looks like one array over many lines, but "
         if line.lstrip().startswith("[") else "")
-        + "each line must be one JSON object", number, unique=True)
+        + "each line must be one JSON object", number)
     if not isinstance(value, dict):
         raise InputError(f"{path}, line {number}: the line is a JSON "
                          f"{type(value).__name__}, but each line must be one JSON "

@@ -477,7 +477,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise Refused(
             400, f"byte {error.start + 1} of the body is not UTF-8.") from error
-    body = text_files.parse_json(text, "the body", strict=True)
+    body = text_files.parse_json(text, "the body")
     if not isinstance(body, dict):
         raise Refused(400, "the body must be a JSON object, such as {\"instances\": "
                       "[...]}.")

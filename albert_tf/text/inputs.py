@@ -73,7 +73,7 @@ def _of_json(line: str, path: str, number: int, where: str) -> Input:
 
     try:
         value = text_files.parse_json(
-            line, path, "each line must hold one JSON object", number, unique=True)
+            line, path, "each line must hold one JSON object", number)
     except InputError as error:
         return of(InputError(str(error).removeprefix(f"{path}, line {number}: ")))
     if not isinstance(value, dict):

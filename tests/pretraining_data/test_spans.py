@@ -8,7 +8,6 @@ import lzma
 import pathlib
 import random
 import re
-import sys
 import tempfile
 
 import hypothesis
@@ -167,11 +166,11 @@ UTF_16 = "Text as some editors write it.\n"
 
 @pytest.mark.parametrize("content, named", [
     (b"\xef\xbb\xbfab\xff", ", line 1: byte 6"),
-    (UTF_16.encode("utf-16-le") * 3, ", line 1: looks binary"),
+    (UTF_16.encode("utf-16-le") * 3, ", line 1: it looks binary"),
     (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), ", line 3: byte 2"),
-    (b"text\n" * 3 + b"\0" * 100, ", line 4: looks"),
-    (UTF_16.encode("utf-16") * 3, ".*iconv -f UTF-16"), (b"PAR1\x15\4\x15\x80", " is a Parq"),
-    (gzip.compress(b"text, text, and more text" * 9, mtime=0), ".* add .gz to its name")])
+    (b"text\n" * 3 + b"\0" * 100, ", line 4: it looks"),
+    (UTF_16.encode("utf-16") * 3, ".*iconv"),
+    (gzip.compress(b"text, text, and more text" * 9, mtime=0), ".*compressed file")])
 def test_other_bytes_than_text(tmp_path, content, named):
     with pytest.raises(InputError, match=f"a.txt{named}"):
         read_all([written(tmp_path, content, "a.txt")])
@@ -246,13 +245,6 @@ def test_compressed_text_is_read_everywhere(tmp_path, ending):
     assert read_all([path]) == [(0, lines)]
     [document] = readers.read_documents([path], readers.Layout(line_breaks="keep"), {})
     assert document.paragraphs == lines
-
-
-def test_without_the_package_a_zst_file_is_refused_with_advice(tmp_path, monkeypatch):
-    [path] = write_files(tmp_path, [b"a"], [".zst"])
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(InputError, match="0.txt.zst: .*package zstandard; install"):
-        read_all([path])
 
 
 def test_unreadable_files(tmp_path):
