@@ -16,7 +16,6 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import functools
 import itertools
-import os
 from typing import Any, Iterator, Mapping, Sequence
 
 from absl import flags
@@ -65,7 +64,7 @@ def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
 def main(argv):
     del argv
     script.check_packages("tensorflow", "tf_keras")
-    models = files.split_names(FLAGS.model, os.path.exists) or [FLAGS.model]
+    models = files.split_names(FLAGS.model)
     titles = FLAGS.titles or models
     if len({*titles}) != len(models):
         raise InputError(f"--titles={','.join(titles)}: there are {len(models)} "

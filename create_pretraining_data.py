@@ -178,7 +178,7 @@ def options_from_flags() -> DataOptions:
         sentence_objective=objective.value if (
             objective.present or objective.value != objective.default) else None)
     _check_combinations(instances)
-    outputs = files.output_names(FLAGS.output_file)
+    outputs = files.split_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(
             f"--num_shards={FLAGS.num_shards} needs a single --output_file, from which "

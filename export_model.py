@@ -72,11 +72,7 @@ flags.mark_flag_as_required("export_dir")
 
 def main(argv):
     del argv
-    with files.new_folder(FLAGS.export_dir, "--export_dir"):
-        _run()
-
-
-def _run():
+    files.new_folder(FLAGS.export_dir, "--export_dir")
     model_flags.check_task()
     is_portable = FLAGS.format != "saved_model"
     if is_portable:

@@ -69,8 +69,8 @@ def main(argv):
     if holds_checkpoint(folder):
         raise InputError(f"--output_dir={folder} already holds a model; give a new "
                          "folder.")
-    with files.new_folder(folder, "--output_dir"):
-        _extend(folder)
+    files.new_folder(folder, "--output_dir")
+    _extend(folder)
 
 
 def _extend(folder: str) -> None:

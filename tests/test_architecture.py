@@ -16,7 +16,7 @@ PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
 GROUND = {"config", "errors", "files", "keyed_random", "pictures",
-          "row_files", "sampling", "stores", "text_files"}
+          "row_files", "sampling", "tensorflow_files", "text_files"}
 
 # The tasks' folders: each has a head.
 TASKS = sorted(path.parent.name for path in (PACKAGE / "finetuning").glob("*/head.py"))
@@ -71,7 +71,7 @@ LATE_TENSORFLOW = {"", "jobs", "text", "tokenization", "records", "masking", "cl
                    *(f"finetuning.{task}" for task in TASKS)}
 # A task's way of text in the graph, and what it stands on, apart.
 WITH_TENSORFLOW = {"masking.in_training", "tokenization.in_graph",
-                   "finetuning.squad.layers",
+                   "finetuning.squad.layers", "tensorflow_files",
                    *(f"finetuning.{task}.text" for task in TASKS)}
 
 TENSORFLOW = ("tensorflow", "tf_keras", "keras", "orbit", "official",

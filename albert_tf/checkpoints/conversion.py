@@ -56,26 +56,26 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     target = FORMATS[format]
     if target not in (release, tf_models):
         files.check_local(output, "--output")
-    with files.new_folder(output, "--output"):
-        checkpoint = formats.read(input, config, head)
-        if head and head not in checkpoint.heads:
-            raise InputError(
-                f"--head={head}: {input} has no such head (its heads: "
-                f"{', '.join(checkpoint.heads) or 'none'}); leave the flag out.")
-        if encoder_only:
-            checkpoint = without_heads(checkpoint, "only the encoder is converted")
-        if not allow_nan:
-            checkpoint = dataclasses.replace(
-                checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
-        checkpoint = _checked(checkpoint, target, pooling, max_seq_length)
-        with files.staged(output) as (staged,):
-            files.make_directory(staged, output)
-            options: dict[str, dict[str, Any]] = {
-                "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
-            target.write(checkpoint, staged, **options.get(format, {}))
-            files.write(os.path.join(staged, model_card.FILE), model_card.text(
-                checkpoint, format, os.path.basename(os.path.normpath(output)),
-                os.fspath(input)).encode())
+    files.new_folder(output, "--output")
+    checkpoint = formats.read(input, config, head)
+    if head and head not in checkpoint.heads:
+        raise InputError(
+            f"--head={head}: {input} has no such head (its heads: "
+            f"{', '.join(checkpoint.heads) or 'none'}); leave the flag out.")
+    if encoder_only:
+        checkpoint = without_heads(checkpoint, "only the encoder is converted")
+    if not allow_nan:
+        checkpoint = dataclasses.replace(
+            checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
+    checkpoint = _checked(checkpoint, target, pooling, max_seq_length)
+    with files.staged(output) as (staged,):
+        files.make_directory(staged, output)
+        options: dict[str, dict[str, Any]] = {
+            "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
+        target.write(checkpoint, staged, **options.get(format, {}))
+        files.write(os.path.join(staged, model_card.FILE), model_card.text(
+            checkpoint, format, os.path.basename(os.path.normpath(output)),
+            os.fspath(input)).encode())
     return checkpoint.report
 
 

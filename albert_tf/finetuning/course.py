@@ -84,7 +84,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
             stack.enter_context(run_folder.held(folder, strategy))
             model_folder.keep(folder, settings.kept, settings.vocabulary)
         if settings.export_dir and devices.is_chief(strategy):
-            stack.enter_context(files.new_folder(settings.export_dir, "--export_dir"))
+            files.new_folder(settings.export_dir, "--export_dir")
         # 5. Load or compute the features, and check that a batch fits into memory.
         tables = {split: _features(task, settings, split, data, paths[split])
                   for split, data in sets.items()}

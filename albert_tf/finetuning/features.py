@@ -7,6 +7,7 @@ depend on and a digest of their content. They are reused only if both match.
 import hashlib
 import inspect
 import json
+import os
 import types
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
@@ -211,9 +212,10 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
     if files.is_folder(path):
         raise InputError(f"{path}: cannot be written: Is a directory.")
     digest = hashlib.sha256()
-    staged, sidecar = (files.unfinished_name(files.target_of(each))
-                       for each in (path, fingerprint_path(path)))
-    try:
+    # Several processes may write the same file. The fingerprint gets its name first: a
+    # file without one is not a file of features.
+    with files.staged(fingerprint_path(path), path,
+                      end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (sidecar, staged):
         with tfrecord.RecordWriter(staged) as writer:
             def write(record: bytes) -> None:
                 writer.write(record)
@@ -224,18 +226,8 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
             if not table.num_rows:
                 raise InputError(f"{path}: there is no example to compute features "
                                  "from; check the input.")
-        with files.open_binary(sidecar, "wb") as stream:
-            stream.write((json.dumps({
-                "parts": parts, "num_records": table.num_rows,
-                "sha256": digest.hexdigest()}, indent=1) + "\n").encode())
-        # The fingerprint comes first: a file without one is not a file of features.
-        files.rename(sidecar, fingerprint_path(path))
-        files.rename(staged, path)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written: {error.strerror or error}.") from error
-    finally:
-        files.remove(staged)
-        files.remove(sidecar)
+        files.write(sidecar, (json.dumps({
+            "parts": parts, "num_records": table.num_rows,
+            "sha256": digest.hexdigest()}, indent=1) + "\n").encode())
     logging.info("Wrote the features of %d records to %s.", table.num_rows, path)
     return table

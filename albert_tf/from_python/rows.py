@@ -73,8 +73,9 @@ class Rows:
         """Writes the rows as JSON lines; a user's file stays as it is."""
         if self._is_file:
             return
-        files.make_directory(os.path.dirname(self.path), "--output_dir")
-        with files.atomic_write(self.path) as stream:
+        # The workers of a cluster write the same file.
+        with files.staged(self.path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (
+                staged,), files.open_binary(staged, "wb") as stream:
             number = 0
             for number, row in enumerate(self._rows(), 1):
                 values = {str(name): self._named(plain(value)) if name in

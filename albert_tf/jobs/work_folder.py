@@ -19,9 +19,8 @@ from albert_tf.jobs import locks
 from albert_tf.jobs.progress import Progress
 from albert_tf.errors import InputError, Interruption
 
-# All files of a run begin so, which no other program's do, or are those by which
-# files.make_directory finds out whether it can write.
-_OURS = ("albert_tf.", ".writable-")
+# All files of a run begin so, which no other program's do.
+_OURS = "albert_tf."
 _SETTINGS = "unfinished"
 _LOCK = "albert_tf.lock"
 
@@ -69,7 +68,7 @@ class WorkFolder:
 
     def file(self, name: str) -> str:
         """Returns the path of a file in the folder."""
-        return os.path.join(self.path, f"{_OURS[0]}{name}")
+        return os.path.join(self.path, f"{_OURS}{name}")
 
     def write(self, name: str) -> ContextManager[BinaryIO]:
         """Opens a file that gets its name when the block ends without an error."""
@@ -93,7 +92,6 @@ class WorkFolder:
                 "removed at the end. Nothing there was changed.")
         files.make_directory(self.path, "the folder for unfinished work")
         with locks.hold(self.path, name=_LOCK):
-            files.remove_leftovers(self.path)
             now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
             before = self.known(_SETTINGS)
             if before == now:

@@ -51,8 +51,9 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
                    for path in (*options.input_files, options.output_files[0]))
     job = Job(
         dataclasses.replace(options, input_files=inputs[:-1]),
-        files.unfinished_name(inputs[-1]), packs.num_buckets(
+        f"{inputs[-1]}.beam{files.INCOMPLETE}", packs.num_buckets(
             text_bytes, options.dupe_factor, sizes), sizes)
+    files.remove_folder(job.folder)  # what a killed run left
     files.make_directory(job.folder, "--output_file")
     try:
         # The encoder is large, so workers read it from a file instead of every task.
@@ -69,7 +70,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         summary = summary_of(options, tokenizer, corpus, counts)
         with published(options, summary) as outputs:
             for number, path in enumerate(outputs):
-                files.move(job.file(f"shard-{number}"), path)
+                files.rename(job.file(f"shard-{number}"), path)
     finally:
         files.remove_folder(job.folder)
     report(options, summary, time.monotonic() - started)

@@ -199,7 +199,6 @@ def _keep(places: list[str], name: str, content: bytes) -> str:
     for place in places:
         try:
             files.make_directory(place, "the export for a faster engine")
-            files.remove_leftovers(place)
             files.write(os.path.join(place, name), content)
         except InputError as error:
             reason = error

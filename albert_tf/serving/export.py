@@ -23,7 +23,7 @@ from albert_tf import files
 from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
-from albert_tf.errors import InputError, reason_of
+from albert_tf.errors import InputError
 from albert_tf.features import vectors
 from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
 from albert_tf.jobs.progress import duration
@@ -136,21 +136,16 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode()} | {
         name: "".join(f"{line}\n" for line in lines).encode()
         for name, lines in assets.items() if lines} | (text.ops.assets if text else {})
-    try:
-        with files.staged(export_dir) as (staged,), tempfile.TemporaryDirectory() as at:
-            for name, content in contents.items():
-                files.write(os.path.join(at, name), content)
-            module.files = [tf.saved_model.Asset(os.path.join(at, name))
-                            for name in contents]
-            # A served model is not trained; custom gradients would be traced, stored
-            # and loaded for nothing.
-            tf.saved_model.save(
-                module, staged, signatures=functions,
-                options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
-    except tf.errors.OpError as error:
-        raise InputError(f"--export_dir={export_dir} cannot be written "
-                         f"({reason_of(error)}); choose a different "
-                         "folder.") from error
+    with files.staged(export_dir) as (staged,), tempfile.TemporaryDirectory() as at:
+        for name, content in contents.items():
+            files.write(os.path.join(at, name), content)
+        module.files = [tf.saved_model.Asset(os.path.join(at, name))
+                        for name in contents]
+        # A served model is not trained; custom gradients would be traced, stored
+        # and loaded for nothing.
+        tf.saved_model.save(
+            module, staged, signatures=functions,
+            options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
     logging.info("Exported to %s in %s. The signature %s takes %s.", export_dir,
                  duration(time.monotonic() - begin), SIGNATURE,
                  "strings: " + " and ".join(text.inputs) if text else

@@ -211,7 +211,6 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
 
     Raises InputError if the file is not such a model.
     """
-    files.check_size(model_file)
     with files.open_binary(model_file) as stream:
         content = stream.read()
     if tokenizer_json.is_json(content):

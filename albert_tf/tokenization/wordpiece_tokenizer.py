@@ -8,7 +8,7 @@ import os
 import re
 from typing import Iterable
 
-from albert_tf import files, text_files
+from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
@@ -45,7 +45,6 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     """
     if os.fspath(vocab_file).endswith(".json"):
         return tokenizer_json.word_pieces(vocab_file)
-    files.check_size(vocab_file)
     vocab: dict[str, int] = {}
     for _, line in text_files.read_lines(vocab_file):
         words = line.split()

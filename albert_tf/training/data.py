@@ -194,11 +194,11 @@ def _paths(options: DataOptions) -> tuple[list[str], list[str]]:
     """Returns the training files and the evaluation files."""
     train, evaluation = [], []
     if options.do_train or not options.eval_input_file:
-        train = files.expand_patterns(
-            options.input_file, "--input_file", by_tensorflow=True)
+        train = files.expand_patterns(options.input_file, "--input_file")
     if options.eval_input_file:
-        evaluation = files.expand_patterns(
-            options.eval_input_file, "--eval_input_file", by_tensorflow=True)
+        evaluation = files.expand_patterns(options.eval_input_file, "--eval_input_file")
+    for path in (*train, *evaluation):
+        files.check_in_tensorflow(path)
     return train, evaluation
 
 

@@ -171,7 +171,7 @@ def module(number, **values):
     (module(0, path="0_Transformer"), "0_Transformer/config.json"),
     (module(1, path="../1_Pooling"), "modules.json.*its path"),
     (lambda folder: (folder / "1_Pooling" / "config.json").unlink(),
-     "1_Pooling/config.json: cannot be opened"),
+     "1_Pooling/config.json: No such file"),
     (changed("1_Pooling/config.json", pooling_mode="median"), "pooling_mode='median'"),
     (changed("1_Pooling/config.json", pooling_mode=3), "pooling_mode=3"),
     (changed("1_Pooling/config.json", embedding_dimension=7), "embedding_dimension=7"),

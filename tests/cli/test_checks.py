@@ -64,7 +64,7 @@ REFUSED = {
          "--do_permutation .* --masked_lm"),
         ("--input_file={data}/text.txt --output_file=s3:/bucket/x",
          "--output_file=s3:/bucket/x: .* give s3://bucket/x"),
-        (RECORDS + "--vocab_file={data}", "{data} is a folder; give a file"),
+        (RECORDS + "--vocab_file={data}", "{data}: Is a directory"),
         (RECORDS + "--max_seq_length=0", "--max_seq_length=0"),
         (RECORDS + "--max_seq_length=16 --max_predictions_per_seq=14",
          "--max_predictions_per_seq=14 .* --max_seq_length=16")],

@@ -132,7 +132,7 @@ def test_wrong_rows_are_named(data, message, tmp_path):
     ([(["a", "b"], ["O"])], {"task": "tag"}, "^train, row 1: words and tags"),
     ([("q", "good film", {"text": ["film"], "answer_start": [1]})], {"task": "answer"},
      "^train, row 1, question '1'"),
-    ("none.csv", {}, "none.csv: cannot be opened")])
+    ("none.csv", {}, "none.csv: No such file")])
 def test_wrong_inputs_are_refused_before_the_training(
         train, options, message, model, tmp_path):
     with pytest.raises(InputError, match=message):

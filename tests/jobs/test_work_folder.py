@@ -92,7 +92,7 @@ def test_a_file_of_someone_else_in_our_folder_stays(folder, tmp_path):
 
 
 @pytest.mark.parametrize("name", [
-    "albert_tf.lock", ".writable-7", "albert_tf.unfinished.json.incomplete-7"])
+    "albert_tf.lock", "albert_tf.unfinished.json.incomplete"])
 def test_a_run_killed_in_its_first_moments_is_no_hindrance(name, tmp_path):
     (tmp_path / name).write_text("")
     run(tmp_path, {})

@@ -248,8 +248,8 @@ def test_compressed_text_is_read_everywhere(tmp_path, ending):
 
 
 def test_unreadable_files(tmp_path):
-    for path, reason in ((tmp_path, " is a folder; give a file"),
-                         (tmp_path / "missing.txt", ": cannot be")):
+    for path, reason in ((tmp_path, ": Is a directory"),
+                         (tmp_path / "missing.txt", ": No such file")):
         with pytest.raises(InputError, match=f"{path}{reason}"):
             read_all([str(path)])
     with pytest.raises(InputError, match="1,048,577 files"):

@@ -356,7 +356,7 @@ def test_script_takes_a_folder_of_race(tmp_path, run):
         (tmp_path / "RACE, all/dev" / level).mkdir(parents=True)
         (tmp_path / "RACE, all/dev" / level / "1.txt").write_text(
             json.dumps({**PASSAGE, "article": text}))
-    run("--input_format=race", f"--input_file={tmp_path}/RACE, all/dev",
+    run("--input_format=race", f'--input_file="{tmp_path}/RACE, all/dev"',
         f"--output_file={tmp_path}/o")
     assert (tmp_path / "o").read_text() == "One.\nTwo.\n\nThree.\n\n"
 

@@ -426,8 +426,8 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     (copy / "best_metric.json").write_text("2.0")
     leftovers = [
         "model.ckpt-9_temp/part-00000-of-00001.index", "checkpoint.tmp12ab",
-        "model.ckpt-best_temp12.index", "metrics.jsonl.incomplete-12",
-        "model.ckpt-best.index.incomplete-12", "model.ckpt-12_temp",
+        "model.ckpt-best_temp12.index", "metrics.jsonl.incomplete",
+        "model.ckpt-best.index.incomplete", "model.ckpt-12_temp",
         "best_metric.json.tmp.12ab"]
     for name in leftovers:
         (copy / name).parent.mkdir(exist_ok=True)

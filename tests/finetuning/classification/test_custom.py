@@ -134,7 +134,7 @@ WRONG = [
     ("x.jsonl", '{"text": "a", "label": null}', "'label'|column label"),
     ("x.jsonl", '{"text": "a", "label": ["x"]}', r'\["x"\]'),
     ("x.jsonl", '{"text": "a", "label": NaN}', "'label' holds nan"),
-    ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', "ud83d"),
+    ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', "surrogate"),
     # What is no table as it was named.
     ("x.csv", "text;label\na;yes\n", "--delimiter=';'"),
     ("x.csv", '"text";"label"\n"a";"yes"\n', "--delimiter=';'"),

@@ -61,7 +61,7 @@ def test_what_is_not_squad_is_told_with_its_place(tmp_path, data, message):
 
 
 def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(InputError, match="nowhere.json: cannot be opened"):
+    with pytest.raises(InputError, match="nowhere.json: No such file"):
         SquadDataset.read(str(tmp_path / "nowhere.json"))
 
 

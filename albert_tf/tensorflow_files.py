@@ -1,0 +1,61 @@
+"""TensorFlow's own file systems with fsspec's methods. They reach gs:// on a machine with
+TensorFlow, such as a TPU's, that lacks fsspec's driver gcsfs (albert_tf.files)."""
+
+from typing import Any
+
+import tensorflow as tf
+from fsspec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile
+
+_gfile = tf.io.gfile
+
+
+class TensorFlowFiles(AbstractFileSystem):
+    """The methods that albert_tf.files uses, for whole paths with their scheme."""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        if not _gfile.exists(path):
+            raise FileNotFoundError(path)
+        found = _gfile.stat(path)
+        return {"name": path, "size": found.length,
+                "type": "directory" if found.is_directory else "file"}
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[str]:
+        return _gfile.listdir(path)
+
+    def glob(self, path: str, **options: Any) -> dict[str, dict[str, str]]:
+        # Asking which matches are folders would take a request for each.
+        return {found: {"type": "file"} for found in _gfile.glob(path)}
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "rb":
+            return _Reader(self, path)
+        stream = _gfile.GFile(path, mode)
+        stream.write(b"")  # A file is created when it is first written to.
+        return stream
+
+    def mv(self, path1: str, path2: str, **options: Any) -> None:
+        _gfile.rename(path1, path2, overwrite=True)
+
+    def rm(self, path: str, recursive: bool = False, maxdepth: Any = None) -> None:
+        if _gfile.exists(path):
+            (_gfile.rmtree if recursive else _gfile.remove)(path)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        _gfile.makedirs(path)
+
+
+class _Reader(AbstractBufferedFile):
+    """An open file with all methods of Python's files."""
+
+    def __init__(self, system: TensorFlowFiles, path: str):
+        super().__init__(system, path)
+        self._stream = _gfile.GFile(path, "rb")
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        self._stream.seek(start)
+        return self._stream.read(end - start)
