@@ -7,13 +7,15 @@ sentence objective. Records without a summary, such as those from the original
 implementation, are accepted; ids that are out of range are reported when they are read.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
 import fnmatch
 import itertools
 import os
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence)
 
 from absl import logging
 
@@ -41,6 +43,11 @@ def _first_records(
             yield arrays
 
 
+def _of_each(paths: Iterable[str], function: Callable[[str], Any]) -> list[Any]:
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(function, paths))
+
+
 def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
     """Scans files and parses the first record of each; returns a FileInfo per path.
 
@@ -51,8 +58,7 @@ def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
         list(_first_records(path, spec, 1))
         return scan(path)
 
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(check, paths))
+    return _of_each(paths, check)
 
 
 def explain_read_error(
@@ -71,13 +77,11 @@ def explain_read_error(
     # InvalidArgumentError has many other causes; parse_example uses one of these texts.
     parsing = (isinstance(error, tf.errors.InvalidArgumentError) and any(
         sign in str(error) for sign in ("Key: ", "Feature: ", "parse example")))
-    if not parsing and not isinstance(error, (
+    if parsing or isinstance(error, (
             tf.errors.DataLossError, tf.errors.NotFoundError, UnicodeDecodeError)):
-        return None
-    for path in paths:
         try:
-            for _ in _first_records(path, spec, None):
-                continue
+            for path in paths:
+                collections.deque(_first_records(path, spec, None), maxlen=0)
         except InputError as found:
             return found
     return None
@@ -109,8 +113,7 @@ def are_masked(paths: Sequence[str], spec: FeatureSpec) -> list[bool]:
                    for record in _first_records(path, spec, _FIRST_RECORDS)
                    if "masked_lm_weights" in record)
 
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(is_masked, paths))
+    return _of_each(paths, is_masked)
 
 
 def check_masks(paths: Sequence[str], spec: FeatureSpec, drawn_by: str = "") -> None:
@@ -140,24 +143,16 @@ def special_ids(
     `check_vocabulary`, `given` the values of the flags cls_id, sep_id and mask_id, or
     None, and `drawn_by` the flag that needs the ids.
     """
-    ids = {name: given[f"{name}_id"] if given[f"{name}_id"] is not None
-           else (summary or {}).get(name) for name in ("cls", "sep", "mask")}
-    missing = [f"--{name}_id" for name, value in ids.items() if value is None]
-    if missing:
+    ids = {name: (summary or {}).get(name) if (value := given[f"{name}_id"]) is None
+           else value for name in ("cls", "sep", "mask")}
+    if len(set(ids.values())) < 3 or not all(
+            isinstance(id_, int) and 0 <= id_ < vocab_size for id_ in ids.values()):
         raise InputError(
-            f"{drawn_by} needs {', '.join(missing)}, because no summary beside {paths[0]} "
-            "gives the ids of [CLS], [SEP] and [MASK]; give 2, 3 and 4 for the released "
-            "SentencePiece vocabularies, or the tokens' line numbers minus 1 for a "
-            "WordPiece vocabulary.")
-    for name, value in ids.items():
-        if not (isinstance(value, int) and 0 <= value < vocab_size):
-            raise InputError(
-                f"--{name}_id is {value}, which is not in 0..{vocab_size - 1}, because "
-                f"vocab_size is {vocab_size}; give an id from the model's vocabulary.")
-    if len(set(ids.values())) < len(ids):
-        raise InputError("--cls_id, --sep_id and --mask_id are {cls}, {sep} and {mask};"
-                         " they must differ, so give three different ids."
-                         .format(**ids))
+            f"{drawn_by} needs three different ids below vocab_size {vocab_size}, but "
+            "--cls_id, --sep_id and --mask_id (by default from the summary beside "
+            f"{paths[0]}) are {', '.join(map(str, ids.values()))}; give 2, 3 and 4 "
+            "for the released SentencePiece vocabularies, or the tokens' line numbers "
+            "minus 1 for a WordPiece vocabulary.")
     for path in paths:
         [arrays] = _first_records(path, spec, 1)
         sequence = arrays["input_ids"][arrays["input_mask"] > 0]
@@ -182,36 +177,32 @@ class RecordSummary(NamedTuple):
 
     def get(self, *keys: str) -> Optional[Any]:
         """Returns the value at a path of keys, or None."""
-        return _get(self.content, *keys)
+        value: Any = self.content
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
 
 
-def summaries_of(paths: Iterable[str]) -> list[RecordSummary]:
+def summaries_of(paths: Sequence[str]) -> list[RecordSummary]:
     """Reads the summaries of record files; skips damaged ones with a warning."""
-    folders: dict[str, list[str]] = {}
-    for path in paths:
-        folders.setdefault(os.path.dirname(path), []).append(path)
     summaries = []
-    for folder, inside in folders.items():
+    for folder in dict.fromkeys(map(os.path.dirname, paths)):
         # The original implementation, for example, writes no summary.
         for name in fnmatch.filter(files.names_in(folder or "."), _SUMMARIES):
             path = os.path.join(folder, name)
             try:
-                content = text_files.read_json(path)
+                summary = RecordSummary(path, text_files.read_json(path), [])
             except InputError as error:
                 logging.warning("%s is ignored: %s", path, error)
                 continue
-            outputs = _get(content, "settings", "output_files")
-            names = {os.path.basename(str(output)) for output in outputs or ()}
-            records = [record for record in inside if os.path.basename(record) in names]
-            if records:
-                summaries.append(RecordSummary(path, content, records))
+            names = {os.path.basename(str(output))
+                     for output in summary.get("settings", "output_files") or ()}
+            summary.records.extend(
+                record for record in paths if os.path.dirname(record) == folder
+                and os.path.basename(record) in names)
+            if summary.records:
+                summaries.append(summary)
     return summaries
-
-
-def _get(content: Any, *keys: str) -> Optional[Any]:
-    for key in keys:
-        content = content.get(key) if isinstance(content, dict) else None
-    return content
 
 
 def sentence_objective(
@@ -221,27 +212,25 @@ def sentence_objective(
     The paper compares models trained on each (table 5). The meaning is `given` by the
     user, else taken from the summaries, else "order". Raises InputError if they differ.
     """
-    known, source = given, f"--sentence_objective={given}"
+    known, source = given, "--sentence_objective"
     for summary in summaries:
-        instances = summary.get("settings", "instances")
-        if not isinstance(instances, dict):
-            continue
-        # Older summaries have a flag for two objectives.
-        stated = instances.get("sentence_objective") or (
-            "next" if instances.get("random_next_sentence") else "order")
-        if known is None:
-            known, source = stated, f"{summary.records[0]} with {stated}"
-        elif stated != known:
+        stated = summary.get("settings", "instances", "sentence_objective")
+        if stated and known and stated != known:
             raise InputError(
                 f"{summary.records[0]} was made with the sentence objective {stated}, "
-                f"as {summary.path} says, but {source}"
-                + (f" is given; give --sentence_objective={stated} or other records."
-                   if given else "; use records with the same objective."))
+                f"as {summary.path} says, but {source} says {known}; use records with "
+                "the same objective"
+                + (f", or give --sentence_objective={stated}." if given else "."))
+        if not known:
+            known, source = stated, summary.path
     return known or "order"
 
 
-# What the summary says of the tokenizer and its file, besides its identity.
-_TOKENIZER = ("kind", "do_lower_case", "path")
+# What is kept of a vocabulary, and what of it must be equal in all summaries, with the
+# value that they leave out.
+_KEPT = ("file", "sha256", "size", "kind", "do_lower_case", "path", "special_ids",
+         "strip_accents", "rules")
+_EQUAL = {"sha256": None, "strip_accents": True, "rules": {}}
 
 
 def check_vocabulary(
@@ -252,43 +241,27 @@ def check_vocabulary(
     Returns their `file`, `sha256`, `size` and, if known, `special_ids`, or None if no
     summary names a vocabulary. Raises InputError if vocabularies differ.
     """
-    known, known_from = None, ""
+    known: dict[str, Any] = {}
+    known_from = ""
     for summary in summaries:
-        first = summary.records[0]
-        size = summary.get("vocabulary", "size")
+        first, size = summary.records[0], summary.get("vocabulary", "size")
         if isinstance(size, int) and size != vocab_size:
             raise InputError(
                 f"{first} was made with a vocabulary of {size} tokens, as "
                 f"{summary.path} says, but the config's vocab_size is {vocab_size}; "
                 f"set it to {size} (--config_overrides=vocab_size={size}), or make the "
                 "records with the model's vocabulary.")
-        digest = summary.get("vocabulary", "sha256")
-        if not isinstance(digest, str):
+        if not summary.get("vocabulary", "sha256"):
             continue
-        if known and known["sha256"] != digest:
-            raise InputError(
-                f"{known_from} and {first} were made with vocabularies of different "
-                "content, as the summaries beside them say; make them with the same "
-                "vocabulary.")
-        strips = summary.get("vocabulary", "strip_accents") is not False
-        rules = summary.get("vocabulary", "rules") or {}
-        if known and known.get("strip_accents", True) != strips:
-            raise InputError(
-                f"{known_from} and {first} differ in --strip_accents, as the summaries "
-                "beside them say; make them with the same value.")
-        if known and known.get("rules", {}) != rules:
-            raise InputError(
-                f"{known_from} and {first} were made with tokenizers that clean text "
-                "differently, as the summaries beside them say; make them with the same "
-                "tokenizer.")
-        special = summary.get("vocabulary", "special_ids") or (
-            known or {}).get("special_ids")
-        known_from, known = first, {
-            "file": os.path.basename(str(summary.get("vocabulary", "file"))),
-            "sha256": digest, "size": vocab_size,
-            **{name: value for name in _TOKENIZER
-               if (value := summary.get("vocabulary", name)) is not None},
-            **({"special_ids": special} if special else {}),
-            **({} if strips else {"strip_accents": False}),
-            **({"rules": rules} if rules else {})}
-    return known
+        vocabulary = {
+            name: value for name in _KEPT
+            if (value := summary.get("vocabulary", name)) is not None}
+        vocabulary["file"] = os.path.basename(str(vocabulary.get("file")))
+        for name, default in _EQUAL.items():
+            if known and known.get(name, default) != vocabulary.get(name, default):
+                raise InputError(
+                    f"{known_from} and {first} were made with different vocabularies "
+                    f"or flags: the summaries beside them differ in {name}; make them "
+                    "with the same ones.")
+        known, known_from = {**known, **vocabulary, "size": vocab_size}, first
+    return known or None

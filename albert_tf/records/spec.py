@@ -43,14 +43,6 @@ class Feature:
     limited_by: str = ""  # the option that sets the limit, for errors
     pad_value: int = 0  # fills up examples that are shorter than others in a batch
 
-    def __post_init__(self):
-        if None in self.shape[:-1]:
-            raise ValueError(f"feature {self.name}: only the last dimension of "
-                             f"{self.shape} may be None.")
-        if self.dtype not in _DTYPES:
-            raise ValueError(f"feature {self.name}: dtype {self.dtype!r} is not one of "
-                             f"{', '.join(_DTYPES)}.")
-
     @property
     def is_variable(self) -> bool:
         """True if its length differs between examples."""
@@ -70,9 +62,7 @@ class Feature:
     def check_fits(self, num_values: int) -> None:
         """Raises ValueError if an example may not have this many values."""
         if not self.fits(num_values):
-            multiple = "a multiple of " if self.is_variable else ""
-            raise ValueError(f"feature {self.name} has {num_values} values instead of "
-                             f"{multiple}{self.num_values}.")
+            raise ValueError(_misfit(self, num_values))
 
     def fits_shape(self, shape: Sequence[int]) -> bool:
         """Returns whether the values in an example may have this shape."""
@@ -94,12 +84,6 @@ class FeatureSpec:
     """
 
     features: tuple[Feature, ...]
-
-    def __post_init__(self):
-        for names in ([f.name for f in self.features],
-                      [f.parsed_name or f.name for f in self.features]):
-            if len(set(names)) != len(names):
-                raise ValueError(f"a feature name occurs twice in {names}.")
 
     def check_names(self, values: Mapping[str, Any]) -> None:
         """Raises ValueError if the keys are not exactly the features' names."""
@@ -138,8 +122,8 @@ class FeatureSpec:
         feature's shape.
 
         Features that are not in the specification are ignored. One with parsed=False is
-        left out if the record lacks it. Raises InputError with everything that does not
-        fit, after `where`: the record's file and number.
+        left out if the record lacks it. Raises InputError for what does not fit, after
+        `where`: the record's file and number.
         """
         try:
             entries = Example.FromString(serialized).features.feature
@@ -147,32 +131,26 @@ class FeatureSpec:
             raise InputError(
                 f"{where}: the content is not a tf.train.Example; give files "
                 "written by create_pretraining_data.py.") from error
-        arrays, missing, mistyped, lengths = {}, [], [], {}
+        arrays: dict[str, np.ndarray] = {}
+        problems: dict[str, str] = {}
         for feature in self.features:
-            if feature.name not in entries:
-                if feature.parsed:
-                    missing.append(feature.name)
+            if feature.name not in entries and not feature.parsed:
                 continue
-            kind = entries[feature.name].WhichOneof("kind")
-            if kind != _LISTS[feature.dtype]:
-                mistyped.append(f"{feature.name} holds {kind or 'nothing'} instead of "
-                                f"{_LISTS[feature.dtype]}")
-                continue
+            kind = _LISTS[feature.dtype]
             values = getattr(entries[feature.name], kind).value
-            if not feature.fits(len(values)):
-                key = (len(values), feature.set_by, feature.num_values,
-                       feature.is_variable)
-                lengths.setdefault(key, []).append(feature.name)
+            if (entries[feature.name].WhichOneof("kind") != kind
+                    or not feature.fits(len(values))):
+                # One problem for all features of a length.
+                problems.setdefault(
+                    feature.set_by or feature.name, _misfit(feature, len(values)))
                 continue
-            arrays[feature.name] = np.array(values, _DTYPES[feature.dtype]).reshape(
-                [-1 if d is None else d for d in feature.shape])
-        problems = ([f"it has no feature {', '.join(missing)}"] if missing else [])
-        problems += mistyped + [
-            _length_problem(names, *key) for key, names in lengths.items()]
-        problems += [_limit_problem(f, arrays[f.name]) for f in self.features
-                     if f.name in arrays and not f.within_limit(arrays[f.name])]
+            array = arrays[feature.name] = np.array(
+                values, _DTYPES[feature.dtype]).reshape(
+                    [-1 if d is None else d for d in feature.shape])
+            if not feature.within_limit(array):
+                problems[feature.name] = _excess(feature, array)
         if problems:
-            raise InputError(f"{where}: {'; '.join(problems)}.")
+            raise InputError(f"{where}: {'; '.join(problems.values())}.")
         return arrays
 
     def parse(self, serialized):
@@ -182,16 +160,12 @@ class FeatureSpec:
         results have the features' shapes, after [B] for a batch. int64 becomes int32,
         which accelerators prefer. A record that does not fit raises
         tf.errors.InvalidArgumentError when the graph runs; `checks.explain_read_error`
-        turns it into a readable error. For variable features use
-        finetuning.feature_table; they raise ValueError here.
+        turns it into a readable error. Variable features are read by
+        finetuning.feature_table.
         """
         import tensorflow as tf
 
         features = [f for f in self.features if f.parsed]
-        variable = [f.name for f in features if f.is_variable]
-        if variable:
-            raise ValueError(f"{', '.join(variable)}: features of variable length are "
-                             "read by finetuning.feature_table.")
         serialized = tf.convert_to_tensor(serialized)
         parse = (tf.io.parse_single_example if serialized.shape.rank == 0
                  else tf.io.parse_example)
@@ -223,23 +197,22 @@ def _flat(feature: Feature, given: Any) -> Sequence:
     return given.ravel().tolist() if isinstance(given, np.ndarray) else given
 
 
-def _length_problem(names, found, set_by, expected, multiple) -> str:
-    text = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {found} values"
-    if multiple:
-        return f"{text}, which is not a multiple of {expected}"
-    advice = (f" (set {set_by} to {found}, or create the data again)"
-              if set_by and found else "")
-    says = f"{set_by} says" if set_by else "there should be"
-    return f"{text}, but {says} {expected}{advice}"
+def _misfit(feature: Feature, number: int) -> str:
+    """Returns what is wrong if an example has this many values of a feature."""
+    multiple = "a multiple of " if feature.is_variable else ""
+    advice = (f" (set {feature.set_by} to {number}, or create the data again)"
+              if feature.set_by and number else "")
+    return (f"{feature.name} has {number} {feature.dtype} values instead of "
+            f"{multiple}{feature.num_values}{advice}")
 
 
-def _limit_problem(feature: Feature, values: np.ndarray) -> str:
+def _excess(feature: Feature, values: np.ndarray) -> str:
+    """Returns what is wrong if not all values are below the feature's limit."""
     worst = values.max() if values.max() >= feature.limit else values.min()
-    says = (f", as {feature.limited_by} {feature.limit} says"
-            if feature.limited_by else "")
-    if feature.limited_by == "vocab_size":
-        says += "; create the data with the model's vocabulary, or change the config"
-    return f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}{says}"
+    advice = (f", as {feature.limited_by} {feature.limit} says; create the data again, "
+              "or change the config" if feature.limited_by else "")
+    return (f"{feature.name} holds {worst}, which is not in "
+            f"0..{feature.limit - 1}{advice}")
 
 
 def model_inputs(shape: tuple, vocab_size: int, type_vocab_size: int, set_by: str = ""

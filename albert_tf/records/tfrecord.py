@@ -10,10 +10,10 @@ A file is a sequence of frames, one per record:
 Checksums are CRC-32C in TensorFlow's masked form. Messages number records from 1.
 """
 
-import contextlib
 import dataclasses
+import itertools
 import struct
-from typing import BinaryIO, Iterator
+from typing import Iterator
 
 import google_crc32c
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
@@ -50,53 +50,39 @@ class RecordWriter:
     """
 
     def __init__(self, path: str):
-        self.path = path
         self.num_records = 0
-        self._stack = contextlib.ExitStack()
-        self._stream: BinaryIO | None = None
+        self._file = files.atomic_write(path)
 
     def __enter__(self) -> "RecordWriter":
-        self._stream = self._stack.enter_context(files.atomic_write(self.path))
+        self._stream = self._file.__enter__()
         return self
 
     def __exit__(self, *exception_info):
-        self._stream = None
-        return self._stack.__exit__(*exception_info)
+        return self._file.__exit__(*exception_info)
 
     def write(self, data: bytes) -> None:
         """Appends one record."""
-        if self._stream is None:
-            raise ValueError(f"{self.path}: the writer is not open.")
         self._stream.write(frame(data))
         self.num_records += 1
+
+
+def _wrong(path: str, number: int, what: str) -> InputError:
+    return InputError(f"{path}, record {number}: {what}; give a file written by "
+                      "create_pretraining_data.py, or copy or create it again.")
+
+
+def _cut_off(path: str, number: int, missing: int) -> InputError:
+    return _wrong(path, number, f"cut off, at least {missing} bytes are missing at the "
+                  "end of the file")
 
 
 def _data_length(path: str, number: int, header: bytes) -> int:
     """Checks a 12-byte header and returns the length it states."""
     length, crc = _HEADER.unpack(header)
-    if crc == _masked_crc(header[:8]):
-        return length
-    if number == 1:
-        hint = ("it is compressed, unpack it with gunzip"
-                if header[:2] == b"\x1f\x8b" else
-                "give a file written by create_pretraining_data.py, or copy it again")
-        raise InputError(
-            f"{path}, record 1: not a TFRecord file, or damaged at its start; {hint}.")
-    raise InputError(
-        f"{path}, record {number}: damaged (the checksum of its header is wrong); "
-        "copy or create the file again.")
-
-
-def _cut_off(path: str, number: int, missing: int) -> InputError:
-    hint = ", or not a TFRecord file" if number == 1 else ""
-    return InputError(
-        f"{path}, record {number}: cut off{hint}; at least {missing} bytes are missing "
-        "at the end of the file; copy or create the file again.")
-
-
-def _empty(path: str) -> InputError:
-    return InputError(f"{path}: the file is empty and holds no record; create it again "
-                      "or leave it out.")
+    if crc != _masked_crc(header[:8]):
+        raise _wrong(path, number, "damaged, compressed or not a TFRecord file (the "
+                     "checksum of its header is wrong)")
+    return length
 
 
 def read_records(path: str) -> Iterator[bytes]:
@@ -104,9 +90,12 @@ def read_records(path: str) -> Iterator[bytes]:
 
     Raises InputError if the file is damaged, cut off or empty.
     """
+    number = 0
     with files.open_binary(path) as stream:
-        number = 1
-        while header := stream.read(_HEADER.size):
+        for number in itertools.count(1):
+            header = stream.read(_HEADER.size)
+            if not header and number > 1:
+                return
             if len(header) < _HEADER.size:
                 raise _cut_off(path, number, _HEADER.size - len(header))
             length = _data_length(path, number, header)
@@ -117,13 +106,9 @@ def read_records(path: str) -> Iterator[bytes]:
             if len(data) + len(crc) < length + _CRC.size:
                 raise _cut_off(path, number, length + _CRC.size - len(data) - len(crc))
             if _CRC.unpack(crc)[0] != _masked_crc(data):
-                raise InputError(
-                    f"{path}, record {number}: damaged (the checksum of its content "
-                    "is wrong); copy or create the file again.")
+                raise _wrong(path, number, "damaged (the checksum of its content is "
+                             "wrong)")
             yield data
-            number += 1
-    if number == 1:
-        raise _empty(path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,45 +159,37 @@ def scan(path: str, chunk_size: int = 4 << 20,
                 at += frame_sizes[header]
             rest = buffer[at:]
             at = max(0, at - len(buffer))
-    if rest:
-        raise _cut_off(path, num_records + 1, _HEADER.size - len(rest))
     if at:
         raise _cut_off(path, num_records, at)
-    if not num_records:
-        raise _empty(path)
+    if rest or not num_records:
+        raise _cut_off(path, num_records + 1, _HEADER.size - len(rest))
     return FileInfo(path, num_records, num_bytes, tuple(offsets), offsets_every)
 
 
 def _example_class() -> type[message.Message]:
     """Returns the class tf.train.Example from a separate descriptor pool, because
     TensorFlow registers the same names in the default pool when it is imported."""
-    field = descriptor_pb2.FieldDescriptorProto
+    def field(name, kind, number=1, label="LABEL_OPTIONAL", **more):
+        """Returns a field with a scalar type, or with the message type of this name."""
+        kind = {"type": kind} if kind.startswith("TYPE_") else {
+            "type": "TYPE_MESSAGE", "type_name": f".tensorflow.{kind}"}
+        return {"name": name, "number": number, "label": label, **kind, **more}
+
+    kinds, repeated = ("Bytes", "Float", "Int64"), "LABEL_REPEATED"
+    entry = {"name": "FeatureEntry", "options": {"map_entry": True},
+             "field": [field("key", "TYPE_STRING"), field("value", "Feature", 2)]}
     proto = descriptor_pb2.FileDescriptorProto(
-        name="albert_tf/example.proto", package="tensorflow", syntax="proto3")
-
-    def add(parent, name, kind, label=field.LABEL_OPTIONAL, oneof=None):
-        """Adds a field with a scalar type, or with the message type of this name."""
-        added = parent.field.add(name=name, number=len(parent.field) + 1, label=label,
-                                oneof_index=oneof)
-        if isinstance(kind, str):
-            added.type, added.type_name = field.TYPE_MESSAGE, f".tensorflow.{kind}"
-        else:
-            added.type = kind
-
-    for name, kind in (("BytesList", field.TYPE_BYTES), ("FloatList", field.TYPE_FLOAT),
-                       ("Int64List", field.TYPE_INT64)):
-        add(proto.message_type.add(name=name), "value", kind, field.LABEL_REPEATED)
-    feature = proto.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for name in ("bytes", "float", "int64"):
-        add(feature, f"{name}_list", f"{name.capitalize()}List", oneof=0)
-    features = proto.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    add(entry, "key", field.TYPE_STRING)
-    add(entry, "value", "Feature")
-    add(features, "feature", "Features.FeatureEntry", field.LABEL_REPEATED)
-    add(proto.message_type.add(name="Example"), "features", "Features")
+        name="albert_tf/example.proto", package="tensorflow", syntax="proto3",
+        message_type=[
+            *({"name": f"{kind}List",
+               "field": [field("value", f"TYPE_{kind.upper()}", label=repeated)]}
+              for kind in kinds),
+            {"name": "Feature", "oneof_decl": [{"name": "kind"}], "field": [
+                field(f"{kind.lower()}_list", f"{kind}List", number, oneof_index=0)
+                for number, kind in enumerate(kinds, 1)]},
+            {"name": "Features", "nested_type": [entry], "field": [
+                field("feature", "Features.FeatureEntry", label=repeated)]},
+            {"name": "Example", "field": [field("features", "Features")]}])
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(proto.SerializeToString())
     return message_factory.GetMessageClass(

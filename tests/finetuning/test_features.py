@@ -133,9 +133,9 @@ def test_values_of_more_than_32_bits_are_refused():
 
 
 @pytest.mark.parametrize("spec, message", [
-    (classification_spec(1, 100), "label_ids holds int64_list instead"),
+    (classification_spec(1, 100), "label_ids has 0 float32 values"),
     (records.FeatureSpec((*SPEC.features, records.Feature("more", "int64", (1,)))),
-     "it has no feature more"),
+     "more has 0 int64 values"),
     (records.FeatureSpec((*SPEC.features, records.Feature(
         "more", "int64", (1,), parsed=False))), "it has no feature more"),
 ])

@@ -174,7 +174,7 @@ SMALL = FeatureSpec((
 
 @pytest.mark.parametrize("change, named", [
     ({"idz": np.zeros((4, 6), int)}, "'idz'"), ({"ids": None}, "'ids'"),
-    ({"ids": np.zeros((4, 5), int)}, "ids has 5 values instead of 6"),
+    ({"ids": np.zeros((4, 5), int)}, "ids has 5 int64 values instead of 6"),
     ({"ids": np.zeros((4, 3, 2), int)}, r"ids has the shape \(3, 2\)"),
     ({"ids": 7}, "ids"), ({"ids": np.zeros((3, 6), int)}, "ids 3, weights 4"),
     ({"ids": np.ones((4, 6))}, "ids does not hold int64"),
