@@ -117,34 +117,28 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
     if isinstance(given, InputError):
         raise given
     words = (given,) if isinstance(given, str) else given
+    takes = f"the model takes {' and '.join(names)}"
     if isinstance(words, (tuple, list)):
-        num_names = len(names)
         # The options are all texts after passage and question.
-        if "options" in names and len(words) >= num_names:
-            words = [*words[:num_names - 1], words[num_names - 1:]]
-        if len(words) > num_names:
+        if "options" in names and len(words) >= len(names):
+            words = [*words[:len(names) - 1], words[len(names) - 1:]]
+        if len(words) > len(names):
             raise InputError(
-                f"there are {len(words)} texts, but the model takes "
-                f"{' and '.join(names)}{' alone' * (num_names == 1)}. In a line, a tab "
-                "separates texts; if it is part of a text, replace it by a blank.")
+                f"there are {len(words)} texts, but {takes}{' alone' * (not names[1:])}. "
+                "In a line, a tab separates texts; if it is part of a text, replace it "
+                "by a blank.")
         given = dict(zip(names, words))
     if not isinstance(given, Mapping):
-        raise InputError(f"the input is {given!r:.40}; give a text, or an object with "
-                         f"{', '.join(names)}.")
-    unknown = [name for name in given if name not in names]
-    if unknown:
-        raise InputError(f"there is no input '{unknown[0]}'; the model takes "
-                         f"{', '.join(names)}.")
-    for name in names:
+        raise InputError(f"the input is {given!r:.40}, not a text or an object; {takes}.")
+    for name in (*given, *names):
+        if name not in names:
+            raise InputError(f"there is no input '{name}'; {takes}.")
         value = given.get(name)
-        if value is None and name in optional:
-            continue
-        if value is None:
-            raise InputError(f"'{name}' is missing; the model takes "
-                             f"{', '.join(names)}. In a line, a tab separates them.")
         texts = value if name == "options" else [value, ""]
-        if not (isinstance(texts, (list, tuple)) and len(texts) > 1
-                and all(isinstance(text, str) for text in texts)):
-            raise InputError(f"'{name}' is {value!r:.40}, not " + (
-                "a list of two or more texts." if name == "options" else "a text."))
+        if not (value is None and name in optional or isinstance(texts, (list, tuple))
+                and texts[1:] and all(isinstance(text, str) for text in texts)):
+            raise InputError(
+                f"'{name}' is " + ("missing" if value is None else f"{value!r:.40}, not "
+                f"{'a list of two or more texts' if name == 'options' else 'a text'}")
+                + f"; {takes}. In a line, a tab separates them.")
     return given

@@ -73,12 +73,6 @@ class Summary:
             "dropped": dict(self.dropped)}
 
 
-class _Prepared(NamedTuple):
-    key: int  # decides whether the document is held out
-    sentences: list[str]
-    source: str
-
-
 def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
             heldout: Optional[BinaryIO], summary: Summary,
             times: Optional[Mapping[str, float]] = None) -> None:
@@ -95,23 +89,33 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
     """
     held_out_below = int(options.heldout_share * 2**64)
     copies = sampling.Copies(times, options.random_seed)
-    for item in _prepared(documents, options, summary):
-        if heldout is not None and item.key < held_out_below:
-            _write(item.sentences, heldout, summary.heldout)
+    for key, sentences, source in _prepared(documents, options, summary):
+        if heldout is not None and key < held_out_below:
+            _write(sentences, heldout, summary.heldout)
             continue
-        count = copies.of(item.source, len(item.sentences))
+        count = copies.of(source, len(sentences))
         for _ in range(count):
-            _write(item.sentences, training, summary.training)
-        summary.sources[item.source] += count * len(item.sentences)
+            _write(sentences, training, summary.training)
+        summary.sources[source] += count * len(sentences)
         if not count:
             summary.dropped["documents left out by --sampling_exponent"] += 1
         elif count > 1:
             summary.dropped["copies added by --sampling_exponent"] += count - 1
-    _check_result(options, heldout is not None, summary)
+    for what, side in (("left to train on", summary.training),
+                       ("held out", heldout is not None and summary.heldout)):
+        if side and not side.documents:
+            raise InputError(
+                f"none of the {summary.documents_read} documents is {what} (dropped: "
+                f"{dict(summary.dropped)}); check --input_file, --heldout_share, "
+                "--min_sentence_chars and --min_document_sentences. If blank lines "
+                "separate the documents in a text file, give "
+                "--document_separator=blank_line.")
 
 
-def _prepared(documents: Iterable[Document], options: Options,
-              summary: Summary) -> Iterator[_Prepared]:
+def _prepared(documents: Iterable[Document], options: Options, summary: Summary
+              ) -> Iterator[tuple[int, list[str], str]]:
+    """Yields a number that decides whether a document is held out, its sentences and
+    its source."""
     seen_documents: set[bytes] = set()
     seen_sentences: set[bytes] = set()
     seed = options.random_seed.to_bytes(16, "little", signed=True)
@@ -122,21 +126,22 @@ def _prepared(documents: Iterable[Document], options: Options,
         if not sentences:
             dropped["documents without text"] += 1
             continue
+        # Case is ignored, because the model usually reads lower-cased text.
         digest = _digest("\n".join(sentences).lower())
-        if options.deduplicate != "none":
-            if digest in seen_documents:
-                dropped["duplicate documents"] += 1
-                continue
-            seen_documents.add(digest)
+        if options.deduplicate != "none" and not _is_new(digest, seen_documents):
+            dropped["duplicate documents"] += 1
+            continue
         if options.deduplicate == "sentences":
-            sentences = _unseen(sentences, seen_sentences, dropped)
+            unseen = [sentence for sentence in sentences
+                      if _is_new(_digest(sentence.lower()), seen_sentences)]
+            if repeated := len(sentences) - len(unseen):
+                dropped["duplicate sentences"] += repeated
+            sentences = unseen
         if len(sentences) < options.min_document_sentences or not sentences:
             dropped["documents with too few sentences"] += 1
             dropped["sentences of documents with too few"] += len(sentences)
             continue
-        yield _Prepared(
-            int.from_bytes(_digest(digest, seed)[:8], "big"), sentences,
-            document.source)
+        yield int.from_bytes(_digest(digest, seed)[:8], "big"), sentences, document.source
 
 
 def document_sentences(document: Document, options: Options,
@@ -161,18 +166,11 @@ def document_sentences(document: Document, options: Options,
     return sentences
 
 
-def _unseen(sentences: list[str], seen: set[bytes],
-            dropped: collections.Counter) -> list[str]:
-    unseen = []
-    for sentence in sentences:
-        # Case is ignored, because the model usually reads lower-cased text.
-        digest = _digest(sentence.lower())
-        if digest in seen:
-            dropped["duplicate sentences"] += 1
-        else:
-            seen.add(digest)
-            unseen.append(sentence)
-    return unseen
+def _is_new(digest: bytes, seen: set[bytes]) -> bool:
+    """Returns whether a digest is not among those seen, and adds it."""
+    before = len(seen)
+    seen.add(digest)
+    return len(seen) > before
 
 
 def _digest(text: str | bytes, key: bytes = b"") -> bytes:
@@ -187,22 +185,3 @@ def _write(sentences: list[str], stream: BinaryIO, side: Side) -> None:
     side.sentences += len(sentences)
     side.characters += sum(map(len, sentences))
     side.bytes += len(data)
-
-
-def _check_result(options: Options, with_heldout: bool, summary: Summary) -> None:
-    num_documents = summary.training.documents + summary.heldout.documents
-    if not num_documents:
-        reasons = ", ".join(f"{count} {reason}"
-                            for reason, count in summary.dropped.items())
-        raise InputError(
-            f"nothing is left of the {summary.documents_read} documents read"
-            f"{f' ({reasons})' if reasons else ''}; check --input_file and the "
-            "limits --min_sentence_chars and --min_document_sentences.")
-    if not with_heldout:
-        return
-    if not summary.training.documents or not summary.heldout.documents:
-        side = "held out" if not summary.heldout.documents else "left to train on"
-        raise InputError(
-            f"with --heldout_share={options.heldout_share}, none of the {num_documents} "
-            f"documents is {side}; choose a different share. If blank lines separate "
-            "the documents in a text file, give --document_separator=blank_line.")

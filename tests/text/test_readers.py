@@ -105,8 +105,8 @@ def test_cutting_long_sentences():
     ("en", "en"), ("pt-BR", "pt"), ("zh_Hans", "zh"), ("ZH", "zh"), ("yue", "yue")])
 def test_language_codes(code, language):
     assert check_language(code) == language
-    with pytest.raises(InputError, match="--language=qq is not a known language"):
-        check_language("qq")
+    with pytest.raises(InputError, match="--language=english"):
+        check_language("english")
 
 
 # Reading.
@@ -311,7 +311,7 @@ def test_duplicates_and_limits_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("texts, options, message", [
-    ([" ", ""], {}, r"nothing is left of the 2 .* .2 documents without text"),
+    ([" ", ""], {}, "none of the 2 .* left to train on .*'documents without text': 2"),
     (ARTICLES[:3], {"heldout_share": 0.0001}, "none of the 3 documents is held out"),
     (ARTICLES[:3], {"heldout_share": 1}, "none .* is left to train on"),
 ])
