@@ -8,9 +8,8 @@ each document, and some documents held out for evaluation.
 
 The input may be plain text (UTF-8; one document per file, or with
 --document_separator=blank_line one per block of lines), the output of wikiextractor
-(--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), Parquet or Arrow (.parquet,
-.arrow), or the passages in SQuAD's JSON and RACE's files (--input_format=squad or race).
-Text may be compressed (.gz, .bz2, .xz, .zst). Instead of files, --input_format=python
+(--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), or Parquet or Arrow (.parquet,
+.arrow). Text may be compressed (.gz, .bz2, .xz, .zst). Instead of files, --input_format=python
 takes the English prose that comes with the running Python. The script prints the counts
 of what was read, written and dropped, and writes them as JSON beside the output.
 """
@@ -42,9 +41,7 @@ flags.DEFINE_enum(
     "input_format", "auto", [*readers.FORMATS, "python"],
     "Format of the input files. auto: text, wikiextractor, jsonl or parquet, detected "
     "from the name and first line of each file; parquet: also Arrow files, each row is "
-    "a document; squad: the paragraphs of an article, in order, are a document; race: "
-    "each file is a document, and --input_file may name folders, such as RACE/dev; "
-    "python: no --input_file; takes the documentation of the running Python and of the "
+    "a document; python: no --input_file; takes the documentation of the running Python and of the "
     "packages installed in it, and drops repeated sentences "
     "(--deduplicate=sentences).")
 flags.DEFINE_string(
@@ -155,9 +152,7 @@ def input_sources() -> dict[str, list[str]]:
             raise InputError(
                 "--input_format=python reads no files; leave --input_file out.")
         return {}
-    return files.expand_each(
-        FLAGS.input_file, "--input_file",
-        inside="**/*.txt" if FLAGS.input_format == "race" else "")
+    return files.expand_each(FLAGS.input_file, "--input_file")
 
 
 def summary_path() -> str:

@@ -16,6 +16,7 @@ in section 4.2.1, from the passages of SQuAD's and RACE's dev sets.
 
 import glob
 import itertools
+import json
 import math
 import os
 import zlib
@@ -102,12 +103,18 @@ def _text(share: float) -> str:
 
 def _passages() -> str:
     """Writes the passages of SQuAD's and RACE's dev sets as text; returns the paths."""
-    inputs = {"squad": "squad/dev-v1.1.json", "race": "race/dev/*/*.txt"}
-    paths = {kind: os.path.join(FLAGS.work_dir, f"{kind}.txt") for kind in inputs}
-    for kind, path in paths.items():
+    squad = text_files.read_json(os.path.join(FLAGS.data_dir, "squad/dev-v1.1.json"))
+    articles = os.path.join(FLAGS.work_dir, "squad.jsonl")
+    files.write(articles, "".join(json.dumps({"article": "\n\n".join(dict.fromkeys(
+        paragraph["context"] for paragraph in article["paragraphs"]))}) + "\n"
+        for article in squad["data"]).encode())
+    inputs = {"squad": articles,
+              "race": os.path.join(FLAGS.data_dir, "race/dev/*/*.txt")}
+    paths = {name: os.path.join(FLAGS.work_dir, f"{name}.txt") for name in inputs}
+    for name, path in paths.items():
         if not os.path.exists(path):
-            runs.run_script("prepare_corpus.py", input_format=kind, output_file=path,
-                            input_file=os.path.join(FLAGS.data_dir, inputs[kind]))
+            runs.run_script("prepare_corpus.py", input_format="jsonl", output_file=path,
+                            json_field="article", input_file=inputs[name])
     return ",".join(paths.values())
 
 

@@ -1,24 +1,22 @@
-"""Reads documents: plain text, wikiextractor output, JSON lines, Parquet, and the
-passages in SQuAD's and RACE's files.
+"""Reads documents: plain text, wikiextractor output, JSON lines and Parquet.
 
     for document in read_documents(["wiki.jsonl.gz"], Layout(), Counter()):
         document.name, document.paragraphs     # "wiki.jsonl.gz, line 1", [...]
 
 Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst). Memory holds one
-document at a time, or one file for SQuAD, or a part of one for Parquet and Arrow.
+document at a time, or a part of a file for Parquet and Arrow.
 """
 
 import collections
 import html
 import itertools
-import json
 import re
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
 
-FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet", "squad", "race")
+FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
 DOCUMENT_SEPARATORS = ("file", "blank_line")
 LINE_BREAKS = ("keep", "join")
 # A document is held in memory; a longer one is a corpus that is read as one document.
@@ -50,9 +48,8 @@ def read_documents(
         on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Document]:
     """Yields the documents in files, in order, including those without text.
 
-    `counts` counts what was removed: "title lines", "repeated paragraphs". For
-    `on_bytes` see text_files.read_lines. Raises InputError if a file does not have its
-    format.
+    `counts` counts the "title lines" that were removed. For `on_bytes` see
+    text_files.read_lines. Raises InputError if a file does not have its format.
     """
     for path in paths:
         kind = layout.input_format
@@ -65,21 +62,9 @@ def read_documents(
         if kind == "wikiextractor":
             yield from _wikiextractor(path, lines, layout, counts)
         elif kind == "jsonl":
-            yield from _json_lines(
-                path, lines, layout, "each line must hold one JSON object",
-                "choose one with --json_field, or give --input_format")
-        elif kind == "squad":
-            yield from _squad(path, lines, layout, counts)
-        elif kind == "race":
-            yield from _json_lines(
-                path, [(0, "".join(line for _, line in lines))],
-                layout._replace(json_field="article"),
-                "RACE's files hold one object", _OTHER_FORMAT)
+            yield from _json_lines(path, lines, layout)
         else:
             yield from _plain_text(path, lines, layout)
-
-
-_OTHER_FORMAT = "give a different file or --input_format"
 
 
 def _recognise(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]]:
@@ -127,64 +112,34 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
         yield Document(name, paragraphs_of(held, layout.line_breaks))
 
 
-def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
-                otherwise: str) -> Iterator[Document]:
-    """Yields documents from JSON objects. `form` says what lines hold, `otherwise` what
-    to do if the field is missing; both are for errors. Line 0 is a whole file."""
-    field = layout.json_field
+def _json_lines(path: str, lines: Iterable[Line], layout: Layout
+                ) -> Iterator[Document]:
+    """Yields each object as a document."""
     for number, line in lines:
-        if number and not line.strip():
-            continue
-        where = f"{path}, line {number}" if number else path
-        value = text_files.parse_json(line, path, form, number, cleaned=True)
-        if not isinstance(value, dict):
-            raise InputError(
-                f"{where}: holds a JSON {type(value).__name__}, but {form}, with the "
-                f"text in its field '{field}'.")
-        if field not in value:
-            raise InputError(
-                f"{where}: the object has no field '{field}' (its fields: "
-                f"{', '.join(map(repr, value)) or 'none'}); {otherwise}.")
-        yield _document(where, field, value[field], layout, otherwise)
+        if line.strip():
+            value = text_files.parse_json(
+                line, path, "each line must hold one JSON object", number, cleaned=True)
+            yield _document(f"{path}, line {number}", value, layout)
 
 
 def _parquet(path: str, layout: Layout, on_bytes: Callable[[int], None]
              ) -> Iterator[Document]:
     """Yields each row as a document."""
-    field, otherwise = layout.json_field, "choose one with --json_field"
-    for number, row in row_files.read_rows(path, [field], (), on_bytes, otherwise):
-        yield _document(f"{path}, row {number}", field, row[field], layout, otherwise)
+    for number, row in row_files.read_rows(
+            path, [layout.json_field], (), on_bytes, "choose one with --json_field"):
+        yield _document(f"{path}, row {number}", row, layout)
 
 
-def _document(where: str, field: str, text: Any, layout: Layout,
-              otherwise: str) -> Document:
-    """Returns the document in a field; raises InputError if it is not a text."""
+def _document(where: str, row: Any, layout: Layout) -> Document:
+    """Returns the document in a field; raises InputError if there is no text."""
+    text = row.get(layout.json_field) if isinstance(row, dict) else None
     if not isinstance(text, str):
+        found = (f"the fields {', '.join(map(repr, row))}" if isinstance(row, dict)
+                 else f"a JSON {type(row).__name__}")
         raise InputError(
-            f"{where}: the field '{field}' holds {json.dumps(text, default=repr)[:40]}, "
-            f"not a text; {otherwise}.")
+            f"{where}: holds {found}, but no text in '{layout.json_field}'; choose the "
+            "field with --json_field, or give a different --input_format.")
     return Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
-
-
-def _squad(path: str, lines: Iterable[Line], layout: Layout,
-           counts: collections.Counter) -> Iterator[Document]:
-    """Yields an article as a document, because its paragraphs have the same order in
-    the file as in Wikipedia."""
-    content = text_files.parse_json(
-        "".join(line for _, line in lines), path,
-        f"SQuAD's files hold one object; {_OTHER_FORMAT}", cleaned=True)
-    try:
-        articles = [[paragraph["context"] for paragraph in article["paragraphs"]]
-                    for article in content["data"]]
-        texts = ["\n\n".join(dict.fromkeys(contexts)) for contexts in articles]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path}: not SQuAD's JSON ({type(error).__name__}: {error}); "
-                         f"{_OTHER_FORMAT}.") from error
-    for number, (contexts, text) in enumerate(zip(articles, texts), 1):
-        if repeated := len(contexts) - len(set(contexts)):
-            counts["repeated paragraphs"] += repeated
-        yield Document(f"{path}, article {number}",
-                       paragraphs_of(text.split("\n"), layout.line_breaks))
 
 
 # Wiki and HTML tags that wikiextractor leaves in the text, escaped. Those in the second
