@@ -79,7 +79,7 @@ flags.DEFINE_integer(
     "random_seed", 12345,
     "Seed that chooses the documents to hold out, and those that --sampling_exponent "
     "repeats or leaves out. If you add input later, documents "
-    "held out before stay held out.")
+    "held out before stay held out.", lower_bound=-2**63, upper_bound=2**63 - 1)
 flags.DEFINE_integer(
     "min_sentence_chars", 0, "Drop sentences with fewer characters.", lower_bound=0)
 flags.DEFINE_integer(
@@ -112,10 +112,6 @@ def preparation_options() -> prepare.Options:
         raise InputError(
             f"--max_sentence_chars={FLAGS.max_sentence_chars} is too small; give 0 "
             "for no limit, or at least 20 and at least --min_sentence_chars.")
-    if not -2**63 <= FLAGS.random_seed < 2**63:
-        raise InputError(
-            f"--random_seed={FLAGS.random_seed} does not fit into 64 bits; give a "
-            "smaller number.")
     python = FLAGS.input_format == "python"
     checks.say_unused(
         "random_seed",

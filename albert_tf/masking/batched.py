@@ -62,20 +62,10 @@ def mask_batch(
             keyed_random.keys_of(seed, np.arange(len(sequences.lengths))),
             MaskingOptions(), SpecialIds(cls=2, sep=3, mask=4), vocab_size=30000)
 
-    Args:
-      input_ids: integers [N, S], S below 2^20; [CLS] and [SEP] are never masked. Values
-        beyond a row's length are copied unchanged.
-      starts_word: whether each token starts a word, bool [N, S]; ignored for special
-        tokens and padding.
-      lengths: number of tokens in each sequence, with special tokens, [N].
-      keys: keys for `keyed_random`, uint64 [N]; equal sequences with equal keys get
-        equal masks.
-      options: what to mask; P is its num_prediction_slots.
-      special_ids: ids of [CLS], [SEP] and [MASK] in the vocabulary.
-      vocab_size: random tokens are drawn from 0 ... vocab_size - 1.
-
-    Returns:
-      The masked sequences, and counts of what was masked.
+    `input_ids` are integers [N, S], S below 2^20, of which `lengths` [N] count, special
+    tokens included; [CLS] and [SEP] are never masked. `starts_word`, bool [N, S], is
+    ignored for special tokens and padding. Equal sequences with equal `keys`, uint64
+    [N], get equal masks. Random tokens are drawn from 0 ... vocab_size - 1.
     """
     shape = input_ids.shape
     lengths, keys = np.asarray(lengths), np.asarray(keys, np.uint64)

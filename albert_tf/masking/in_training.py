@@ -50,20 +50,14 @@ class DynamicMasking:
 
     def __call__(self, features: Mapping[str, tf.Tensor],
                  draws: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Masks a batch.
+        """Masks `input_ids`, with `input_mask` and `token_boundary` int32 [B, S].
 
-        Args:
-          features: `input_ids`, `input_mask`, `token_boundary` int32 [B, S], and
-            others, which stay unchanged.
-          draws: int32 [B, num_draws], each uniform over all int32: for each of S words
-            its rank in the order of the visits and the size of the n-gram that begins
-            there, then for each of S tokens the kind of its replacement if it is
-            masked, and the random token.
-
-        Returns:
-          `features` without `token_boundary` and with tokens in `input_ids` replaced,
-          `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids` int32 [B,
-          P], `masked_lm_weights` float32 [B, P].
+        `draws` are int32 [B, num_draws], uniform over all int32: for each of S words
+        its rank in the order of the visits and the size of the n-gram that begins
+        there, then for each of S tokens the kind of its replacement if it is masked,
+        and the random token. Returns `features` without `token_boundary`, and with
+        `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids` int32 [B, P],
+        `masked_lm_weights` float32 [B, P]; other features stay unchanged.
         """
         ids = features["input_ids"]
         places, sizes, fates, pieces = self.draws_of_tokens(ids, draws)
