@@ -89,10 +89,8 @@ class FeatureSpec:
         """Raises ValueError if the keys are not exactly the features' names."""
         expected = {f.name for f in self.features}
         if values.keys() != expected:
-            raise ValueError(
-                "features do not match the specification: unknown "
-                f"{sorted(values.keys() - expected)}, missing "
-                f"{sorted(expected - values.keys())}.")
+            raise ValueError("unknown or missing features: "
+                             f"{sorted(values.keys() ^ expected)}.")
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
         """Returns a serialized tf.train.Example with features sorted by name.

@@ -164,9 +164,7 @@ def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
         text = line.strip()
         if text.startswith("<doc "):
             if opened:
-                raise InputError(
-                    f"{path}, line {number}: a new <doc> starts, but the one in "
-                    f"line {opened} has no </doc>; extract the file again.")
+                raise _unclosed(path, opened)
             opened, paragraphs = number, []
             match = re.search(r'\btitle="(.*?)"\s*>', text)
             title = html.unescape(match.group(1)).strip() if match else ""
@@ -187,9 +185,12 @@ def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
             text = _MARKUP_IN_WORDS.sub("", _MARKUP.sub(" ", text))
             paragraphs.append(_EMPTY_PARENTHESES.sub("", text))
     if opened:
-        raise InputError(
-            f"{path}, line {opened}: this <doc> has no </doc>, so the file was cut "
-            "short; extract it again.")
+        raise _unclosed(path, opened)
+
+
+def _unclosed(path: str, line: int) -> InputError:
+    return InputError(f"{path}, line {line}: this <doc> has no </doc>; extract the file "
+                      "again.")
 
 
 # Scripts written without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer.

@@ -194,7 +194,7 @@ def test_progress_counts_every_byte(tmp_path):
     ("a.jsonl", b'{"text": 5}\n', r"line 1: .* no text in 'text'"),
     ("a.json", b'[1, 2]\n', r"line 1: holds a JSON list"),
     ("wiki_00", b'<doc id="1" title="A">\nA\n', r"wiki_00, line 1: this <doc> has no"),
-    ("wiki_00", b'<doc title="A">\n<doc title="B">\n', r"line 2: a new <doc> starts"),
+    ("wiki_00", b'<doc title="A">\n<doc title="B">\n', r"line 1: this <doc> has no"),
     ("wiki_00", b'<doc title="A">\n</doc>\nxyz\n', r"line 3: text outside <doc>"),
 ])
 def test_damaged_input(tmp_path, name, content, message):
