@@ -9,9 +9,10 @@ each document, and some documents held out for evaluation.
 The input may be plain text (UTF-8; one document per file, or with
 --document_separator=blank_line one per block of lines), the output of wikiextractor
 (--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), or Parquet or Arrow (.parquet,
-.arrow). Text may be compressed (.gz, .bz2, .xz, .zst). Instead of files, --input_format=python
-takes the English prose that comes with the running Python. The script prints the counts
-of what was read, written and dropped, and writes them as JSON beside the output.
+.arrow). Text may be compressed (.gz, .bz2, .xz, .zst). Instead of files,
+--input_format=python takes the English prose that comes with the running Python. The
+script prints the counts of what was read, written and dropped, and writes them as JSON
+beside the output.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -41,8 +42,8 @@ flags.DEFINE_enum(
     "input_format", "auto", [*readers.FORMATS, "python"],
     "Format of the input files. auto: text, wikiextractor, jsonl or parquet, detected "
     "from the name and first line of each file; parquet: also Arrow files, each row is "
-    "a document; python: no --input_file; takes the documentation of the running Python and of the "
-    "packages installed in it, and drops repeated sentences "
+    "a document; python: no --input_file; takes the documentation of the running Python "
+    "and of the packages installed in it, and drops repeated sentences "
     "(--deduplicate=sentences).")
 flags.DEFINE_string(
     "json_field", "text", "Name of the field, or column, with the text (JSON lines and "

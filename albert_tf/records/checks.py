@@ -49,10 +49,7 @@ def _of_each(paths: Iterable[str], function: Callable[[str], Any]) -> list[Any]:
 
 
 def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
-    """Scans files and parses the first record of each; returns a FileInfo per path.
-
-    Raises InputError for a damaged file or a record that does not fit `spec`.
-    """
+    """Scans files and parses the first record of each; returns a FileInfo per path."""
     def check(path):
         # The first record shows at once if a file is of the wrong kind.
         list(_first_records(path, spec, 1))
@@ -138,10 +135,9 @@ def special_ids(
         drawn_by: str = "--dynamic_masking") -> dict[str, int]:
     """Returns ids by name (cls, sep, mask), from flags or from the records' summary.
 
-    Raises InputError unless they are below `vocab_size`, differ, and are those of [CLS]
-    and [SEP] in the first record of each file. `summary` is the `special_ids` from
-    `check_vocabulary`, `given` the values of the flags cls_id, sep_id and mask_id, or
-    None, and `drawn_by` the flag that needs the ids.
+    Compares them with the first record of each file. `summary` is the `special_ids`
+    from `check_vocabulary`, `given` the values of the flags cls_id, sep_id and mask_id,
+    or None, and `drawn_by` the flag that needs the ids.
     """
     ids = {name: (summary or {}).get(name) if (value := given[f"{name}_id"]) is None
            else value for name in ("cls", "sep", "mask")}
@@ -210,7 +206,7 @@ def sentence_objective(
     """Returns the meaning of the records' label: "order", "next" or "none".
 
     The paper compares models trained on each (table 5). The meaning is `given` by the
-    user, else taken from the summaries, else "order". Raises InputError if they differ.
+    user, else taken from the summaries, else "order".
     """
     known, source = given, "--sentence_objective"
     for summary in summaries:
@@ -239,7 +235,7 @@ def check_vocabulary(
     """Compares the vocabularies that records were made with to the model's.
 
     Returns their `file`, `sha256`, `size` and, if known, `special_ids`, or None if no
-    summary names a vocabulary. Raises InputError if vocabularies differ.
+    summary names a vocabulary.
     """
     known: dict[str, Any] = {}
     known_from = ""

@@ -120,8 +120,7 @@ class FeatureSpec:
         feature's shape.
 
         Features that are not in the specification are ignored. One with parsed=False is
-        left out if the record lacks it. Raises InputError for what does not fit, after
-        `where`: the record's file and number.
+        left out if the record lacks it. `where` is the record's file and number.
         """
         try:
             entries = Example.FromString(serialized).features.feature

@@ -86,10 +86,7 @@ def _data_length(path: str, number: int, header: bytes) -> int:
 
 
 def read_records(path: str) -> Iterator[bytes]:
-    """Yields the records in a TFRecord file; verifies both checksums of each.
-
-    Raises InputError if the file is damaged, cut off or empty.
-    """
+    """Yields the records in a TFRecord file; verifies both checksums of each."""
     number = 0
     with files.open_binary(path) as stream:
         for number in itertools.count(1):
@@ -133,7 +130,7 @@ class FileInfo:
 
 def scan(path: str, chunk_size: int = 4 << 20,
          offsets_every: int = _OFFSETS_EVERY) -> FileInfo:
-    """Reads a file's headers to count records; raises InputError for a damaged file.
+    """Counts the records in a file from their headers.
 
     Header checksums are verified, contents are not. Reads `chunk_size` bytes at a time.
     """

@@ -45,10 +45,7 @@ class Input(NamedTuple):
 
 
 def read(path: str) -> Iterator[Input]:
-    """Yields the inputs in a file, or in STANDARD_INPUT.
-
-    Raises InputError if the file cannot be read as text.
-    """
+    """Yields the inputs in a file, or in STANDARD_INPUT."""
     if row_files.is_row_file(path):
         yield from _of_rows(path)
         return
@@ -68,17 +65,16 @@ def read(path: str) -> Iterator[Input]:
 
 def _of_json(line: str, path: str, number: int, where: str) -> Input:
     """Returns the input of a line of JSON."""
-    def of(given: Any) -> Input:
-        return Input(given, {}, where, number)
-
     try:
         value = text_files.parse_json(
             line, path, "each line must hold one JSON object", number)
+        if not isinstance(value, dict):
+            raise InputError("not a JSON object; give one object per line.")
     except InputError as error:
-        return of(InputError(str(error).removeprefix(f"{path}, line {number}: ")))
-    if not isinstance(value, dict):
-        return of(InputError("not a JSON object; give one object per line."))
-    return of(value).with_id(value.pop("id")) if "id" in value else of(value)
+        value = InputError(str(error).removeprefix(f"{path}, line {number}: "))
+    each = Input(value, {}, where, number)
+    has_id = isinstance(value, dict) and "id" in value
+    return each.with_id(value.pop("id")) if has_id else each
 
 
 def _of_rows(path: str) -> Iterator[Input]:
@@ -109,11 +105,8 @@ def _typed() -> Iterator[tuple[int, str]]:
 
 def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
           ) -> Mapping[str, Any]:
-    """Returns an input as an object with a task's inputs by name.
-
-    Inputs in `optional` may be missing. Raises InputError if others are, or if a value
-    is not valid.
-    """
+    """Returns an input as an object with a task's inputs by name, of which those in
+    `optional` may be missing."""
     if isinstance(given, InputError):
         raise given
     words = (given,) if isinstance(given, str) else given
@@ -124,12 +117,12 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
             words = [*words[:len(names) - 1], words[len(names) - 1:]]
         if len(words) > len(names):
             raise InputError(
-                f"there are {len(words)} texts, but {takes}{' alone' * (not names[1:])}. "
-                "In a line, a tab separates texts; if it is part of a text, replace it "
-                "by a blank.")
+                f"there are {len(words)} texts, but {takes}. In a line, a tab separates "
+                "texts; if it is part of a text, replace it by a blank.")
         given = dict(zip(names, words))
     if not isinstance(given, Mapping):
-        raise InputError(f"the input is {given!r:.40}, not a text or an object; {takes}.")
+        raise InputError(
+            f"the input is {given!r:.40}, not a text or an object; {takes}.")
     for name in (*given, *names):
         if name not in names:
             raise InputError(f"there is no input '{name}'; {takes}.")
@@ -137,8 +130,8 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
         texts = value if name == "options" else [value, ""]
         if not (value is None and name in optional or isinstance(texts, (list, tuple))
                 and texts[1:] and all(isinstance(text, str) for text in texts)):
+            wanted = "a list of two or more texts" if name == "options" else "a text"
+            found = "missing" if value is None else f"{value!r:.40}, not {wanted}"
             raise InputError(
-                f"'{name}' is " + ("missing" if value is None else f"{value!r:.40}, not "
-                f"{'a list of two or more texts' if name == 'options' else 'a text'}")
-                + f"; {takes}. In a line, a tab separates them.")
+                f"'{name}' is {found}; {takes}. In a line, a tab separates them.")
     return given

@@ -85,7 +85,7 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
     decides whether a document is held out. Equal texts therefore never are on both
     sides, and more input does not move a document to the other side. `times` (source →
     number) says how often to write the documents of a source that are not held out, on
-    average (sampling.times_of). Raises InputError if nothing is left or a side is empty.
+    average (sampling.times_of).
     """
     held_out_below = int(options.heldout_share * 2**64)
     copies = sampling.Copies(times, options.random_seed)
@@ -141,7 +141,8 @@ def _prepared(documents: Iterable[Document], options: Options, summary: Summary
             dropped["documents with too few sentences"] += 1
             dropped["sentences of documents with too few"] += len(sentences)
             continue
-        yield int.from_bytes(_digest(digest, seed)[:8], "big"), sentences, document.source
+        key = int.from_bytes(_digest(digest, seed)[:8], "big")
+        yield key, sentences, document.source
 
 
 def document_sentences(document: Document, options: Options,

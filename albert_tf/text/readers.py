@@ -49,7 +49,7 @@ def read_documents(
     """Yields the documents in files, in order, including those without text.
 
     `counts` counts the "title lines" that were removed. For `on_bytes` see
-    text_files.read_lines. Raises InputError if a file does not have its format.
+    text_files.read_lines.
     """
     for path in paths:
         kind = layout.input_format

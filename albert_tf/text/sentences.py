@@ -42,8 +42,8 @@ def check_language(code: str) -> str:
     """
     language = re.split("[-_]", code.strip().lower())[0]
     if not re.fullmatch("[a-z]{2,3}", language):
-        raise InputError(f"--language={code} is not a language code; give one of ISO 639, "
-                         "such as en, de, zh or ja.")
+        raise InputError(f"--language={code} is not a language code; give one of ISO "
+                         "639, such as en, de, zh or ja.")
     return language
 
 
