@@ -87,7 +87,6 @@ def _data_length(path: str, number: int, header: bytes) -> int:
 
 def read_records(path: str) -> Iterator[bytes]:
     """Yields the records in a TFRecord file; verifies both checksums of each."""
-    number = 0
     with files.open_binary(path) as stream:
         for number in itertools.count(1):
             header = stream.read(_HEADER.size)

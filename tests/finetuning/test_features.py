@@ -146,7 +146,7 @@ def test_records_of_another_specification_are_refused(spec, message):
 
 def test_choices_of_unequal_lengths_are_refused():
     flat = [SPEC.serialize(example(1, length)) for length in (4, 5)]
-    with pytest.raises(InputError, match="^record 2: .*5 values.*not a multiple of 4"):
+    with pytest.raises(InputError, match="^record 2: .*5 int64 values.*multiple of 4"):
         features.FeatureTable.from_records(CHOICES, flat)
 
 
@@ -199,7 +199,7 @@ def rewrite(*values):
 @pytest.mark.parametrize("damage, message", [
     (lambda path, sidecar: flip(path), "damaged"),
     (lambda path, sidecar: path.write_bytes(path.read_bytes()[:-9]), "cut off"),
-    (lambda path, sidecar: path.write_bytes(b""), "the file is empty"),
+    (lambda path, sidecar: path.write_bytes(b""), "cut off"),
     (rewrite(*examples(4)), "has 4 records, which do not match"),
     (rewrite(*examples()[::-1]), "has 5 records, which do not match"),
     (lambda path, sidecar: sidecar.unlink(), "has no fingerprint"),
