@@ -122,7 +122,7 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
         given = dict(zip(names, words))
     if not isinstance(given, Mapping):
         raise InputError(
-            f"the input is {given!r:.40}, not a text or an object; {takes}.")
+            f"the input is {given!r:.40}; give a text or an object, as {takes}.")
     for name in (*given, *names):
         if name not in names:
             raise InputError(f"there is no input '{name}'; {takes}.")
