@@ -23,6 +23,7 @@ from albert_tf.checkpoints.table import refuse, transposed
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER
+from albert_tf.tokenization import tokenizer_json
 
 NAME = "sentence_transformers"
 MODULES = "modules.json"
@@ -184,7 +185,7 @@ def _vocabulary(folder: str, lower: bool) -> Optional[Vocabulary]:
     vocabulary = tokenizer_files.find(folder)
     if not (vocabulary and lower) or vocabulary.do_lower_case:
         return vocabulary
-    if vocabulary.word_piece and not (
+    if vocabulary.word_piece and not tokenizer_json.is_file(vocabulary.path) and not (
             vocabulary.rules and vocabulary.rules.strips_cased):
         vocabulary = dataclasses.replace(vocabulary, strip_accents=False)
     return dataclasses.replace(vocabulary, do_lower_case=True)

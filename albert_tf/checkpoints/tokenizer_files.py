@@ -1,5 +1,6 @@
 """Finds and writes the tokenizer beside a checkpoint, in each format's files."""
 
+import dataclasses
 import json
 import os
 import re
@@ -9,8 +10,10 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
-from albert_tf.tokenization import sentencepiece_tokenizer, tokenizer_json
+from albert_tf.tokenization import (
+    hf_tokenizer, sentencepiece_tokenizer, tokenizer_json)
 from albert_tf.tokenization.cleaning import Rules
+from albert_tf.tokenization.hf_tokenizer import HfTokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _CONFIG = "tokenizer_config.json"
@@ -29,6 +32,10 @@ _FILES = {"Unigram": "spiece.model", "WordPiece": "vocab.txt"}
 _ONLY = {"remove_space": True, "do_basic_tokenize": True, "never_split": None,
          "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 
+_VOWEL_SIGN = "\u0939\u093f"
+# A text that tokenizers which clean text differently split differently.
+_PROBE = "No. ``Ż\u0301A'' \u0939\u093f ½ ﬁ Ａ\u3000\u2028b\x01c"
+
 
 def find(folder: str) -> Optional[Vocabulary]:
     """Returns the vocabulary in a folder of any format, or None. Raises InputError if
@@ -43,15 +50,12 @@ def find(folder: str) -> Optional[Vocabulary]:
     if not files.exists(path) or not (task or "kind" in stored):
         found = None if task else _in_files(folder)
     else:
-        # A model that was trained here. A run that recorded no rules was made without
-        # those of a tokenizer.json, and one that recorded no strip_accents stripped
-        # them with a tokenizer.json; else (None) as the vocabulary says.
+        # A model that was trained here.
         found = Vocabulary(
             path, (task.get("flags", {}) if task else stored).get("do_lower_case", True),
             (task.get("vocabulary_flag") == "vocab_file" if task
              else stored["kind"] == "WordPiece"),
-            stored.get("strip_accents", tokenizer_json.is_file(path) or None),
-            Rules.of(stored.get("rules", {}), where))
+            stored.get("strip_accents"), Rules.of(stored.get("rules", {}), where))
     if found:
         check_given(found, folder)
     return found
@@ -65,7 +69,7 @@ def _in_files(folder: str) -> Optional[Vocabulary]:
     config = text_files.read_object(where) if _CONFIG in names else {}
     named = _kind(config, where)
     # keras-hub has a file of the same name, which describes a Keras object.
-    in_json = tokenizer_json.read(path)["model"]["type"] if (
+    in_json = tokenizer_json.read(path)[0]["model"]["type"] if (
         "tokenizer.json" in names
         and "class_name" not in text_files.read_object(path)) else None
     kinds = [kind for kind, name in _FILES.items() if name in names]
@@ -116,15 +120,13 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any]) -> Vocabulary
     strips = config.get("strip_accents", stored.get("strip_accents"))
     rules = Rules.of({**stored, **config}.get("rules", {}), path)
     if "tokenizer_class" in config and "rules" not in config:
-        # The tokenizers library does the rest, as with a tokenizer.json.
         if word_piece:
             rules = Rules(
-                final_sigma=False, drop_private=True, max_word_chars=100,
                 split_chinese=config.get("tokenize_chinese_chars") is not False,
-                strips_cased=strips is True and not lower)
+                strips_cased=strips is True and not lower, max_word_chars=100)
         else:
             strips = config.get("keep_accents") is not True
-            rules = Rules(quotes=True, all_marks=strips, final_sigma=not lower)
+            rules = Rules(quotes=True, all_marks=strips)
     return Vocabulary(path, lower, word_piece, strips, rules)
 
 
@@ -134,11 +136,11 @@ def _with_json(folder: str, has_plain: bool, config: Mapping[str, Any], kind: st
     text is cleaned. Raises InputError if other files contradict it."""
     path, other = (os.path.join(folder, name) for name in (
         "tokenizer.json", _FILES[kind]))
-    cleaning, word_piece = tokenizer_json.cleaning_of(path), kind == "WordPiece"
-    strips = cleaning.strips and (
-        cleaning.lower or not word_piece or cleaning.rules.strips_cased)
-    steps = {"do_lower_case": cleaning.lower, **(
-        {"strip_accents": strips, "tokenize_chinese_chars": cleaning.rules.split_chinese}
+    tokenizer, word_piece = hf_tokenizer.from_json(path), kind == "WordPiece"
+    lower, strips = tokenizer.do_lower_case, tokenizer.strip_accents
+    steps = {"do_lower_case": lower, **(
+        {"strip_accents": strips,
+         "tokenize_chinese_chars": tokenizer.normalized("中") != "中"}
         if word_piece else {"keep_accents": not strips})}
     for key, value in steps.items():
         if config.get(key) not in (None, value):
@@ -146,13 +148,19 @@ def _with_json(folder: str, has_plain: bool, config: Mapping[str, Any], kind: st
                 f"{os.path.join(folder, _CONFIG)} says {key}={json.dumps(config[key])}, "
                 f"but the steps of {path} mean {json.dumps(value)}; correct {key}, or "
                 "remove tokenizer.json if the other file is right.")
-    if has_plain:
-        if tokenizer_json.pieces(path) != list(
-                tokenizer_of(Vocabulary(other, word_piece=word_piece)).vocab):
-            raise InputError(f"{path} and {other} hold different vocabularies; remove "
-                             "the one that the model was not made with.")
-        path = other
-    return Vocabulary(path, cleaning.lower, word_piece, cleaning.strips, cleaning.rules)
+    found = Vocabulary(path, lower, word_piece, strips)
+    if not has_plain:
+        return found
+    rules = Rules(quotes=tokenizer.normalized("``") == '"',
+                  all_marks=tokenizer.normalized(_VOWEL_SIGN) == _VOWEL_SIGN[0])
+    beside = tokenizer_of(Vocabulary(other, lower, word_piece, strips, rules))
+    if list(tokenizer.vocab) != list(beside.vocab):
+        raise InputError(f"{path} and {other} hold different vocabularies; remove "
+                         "the one that the model was not made with.")
+    # The SentencePiece model itself does more: it can be exported.
+    same = tokenizer.encode(_PROBE) == beside.encode(_PROBE)
+    return found if word_piece or not same else dataclasses.replace(
+        found, path=other, rules=rules)
 
 
 def tokenizer_of(found: Vocabulary) -> FullTokenizer:
@@ -189,8 +197,6 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
 def sentencepiece_model(found: Vocabulary) -> bytes:
     """Returns the content of a vocabulary's SentencePiece model."""
     sentencepiece_tokenizer.load(found.path)  # Raises InputError if it is none.
-    if tokenizer_json.is_file(found.path):
-        return tokenizer_json.to_sentencepiece(found.path)
     with files.open_binary(found.path) as stream:
         return stream.read()
 
@@ -199,12 +205,15 @@ def write_plain(found: Vocabulary, folder: str) -> None:
     """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt, and
     settings that are not the original implementation's."""
     name = os.path.basename(found.path)
+    tokenizer = tokenizer_of(found)
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
-    else:
+    if isinstance(tokenizer, HfTokenizer) and tokenizer.is_json:
+        _write_json(tokenizer.to_json(), folder)
+        return
+    if not found.word_piece:
         name = name if name.endswith(".model") else "spiece.model"
         files.write(os.path.join(folder, name), sentencepiece_model(found))
-    tokenizer = tokenizer_of(found)
     if tokenizer.keeps or not tokenizer.do_lower_case:
         write_settings(tokenizer, folder)
 
@@ -231,7 +240,8 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
     strips = tokenizer.strip_accents
     config: dict[str, Any] = {"do_lower_case": lower, "model_max_length": longest,
                               "model_input_names": _INPUTS}
-    content = None
+    own = tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else None
+    is_json = tokenizer_json.is_file(found.path)
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
         strips = strips and (lower or rules.strips_cased)
@@ -240,17 +250,26 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
                    "tokenize_chinese_chars": rules.split_chinese, **_WORD_PIECE,
                    "rules": rules.changed}
         # What BertTokenizer has no setting for.
-        if always_json or set(rules.changed) - {"split_chinese", "strips_cased"}:
-            content = tokenizer_json.from_word_pieces(
-                tokenizer.vocab, lower, strips, rules)
+        if not (always_json or is_json or (
+                set(rules.changed) - {"split_chinese", "strips_cased"})):
+            own = None
     else:
-        files.write(os.path.join(folder, "spiece.model"), sentencepiece_model(found))
-        content = tokenizer_json.from_sentencepiece(found.path, lower, strips, rules)
-        config |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not strips,
+        config |= {"tokenizer_class": "PreTrainedTokenizerFast" if is_json else
+                   "AlbertTokenizer", "keep_accents": not strips,
                    "remove_space": True, "bos_token": "[CLS]", "eos_token": "[SEP]",
                    "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                    "pad_token": "<pad>", "unk_token": "<unk>"}
-    if content:
-        files.write(os.path.join(folder, "tokenizer.json"),
-                    json.dumps(content, ensure_ascii=False).encode())
+        if not own:
+            files.write(os.path.join(folder, "spiece.model"), sentencepiece_model(found))
+            own = tokenizer_json.from_sentencepiece(found.path, lower, strips, rules)
+    if is_json:  # Its steps say it.
+        for name in ("strip_accents", "tokenize_chinese_chars", "keep_accents", "rules"):
+            config.pop(name, None)
+    if own:
+        _write_json(own, folder)
     text_files.write_json(os.path.join(folder, _CONFIG), config)
+
+
+def _write_json(content: Mapping[str, Any], folder: str) -> None:
+    files.write(os.path.join(folder, "tokenizer.json"),
+                json.dumps(content, ensure_ascii=False).encode())

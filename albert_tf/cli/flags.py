@@ -18,7 +18,7 @@ from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.cli import checks, script
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
-from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization import hf_tokenizer, tokenizer_json
 from albert_tf.training import devices, memory
 from albert_tf.training.memory import PlannedBatch, Sequences
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
@@ -38,7 +38,7 @@ def lower_as_stated(vocabulary: str) -> None:
     """Sets --do_lower_case as a vocabulary says it, if it is a tokenizer.json and the
     flag is not given."""
     if not FLAGS["do_lower_case"].present and tokenizer_json.is_file(vocabulary):
-        FLAGS.do_lower_case = tokenizer_json.cleaning_of(vocabulary).lower
+        FLAGS.do_lower_case = hf_tokenizer.from_json(vocabulary).do_lower_case
 
 
 # ---- the model --------------------------------------------------------------

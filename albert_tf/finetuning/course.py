@@ -26,11 +26,11 @@ from albert_tf.finetuning.common import cut_note
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.tokenization import (
-    cleaning, sentencepiece_tokenizer, sequences, tokenizer, wordpiece_tokenizer)
+    cleaning, hf_tokenizer, sentencepiece_tokenizer, sequences, tokenizer)
 from albert_tf.training.memory import Sequences
 
 # Modules that the features of every task depend on.
-_CODE = (sequences, sentencepiece_tokenizer, cleaning, tokenizer, wordpiece_tokenizer)
+_CODE = (sequences, sentencepiece_tokenizer, cleaning, tokenizer, hf_tokenizer)
 
 # Before this step no advice is given on a model that does not learn.
 _FEW_STEPS = 10

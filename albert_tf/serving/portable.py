@@ -41,6 +41,7 @@ from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights
+from albert_tf.tokenization import tokenizer_json
 
 
 class Form(NamedTuple):
@@ -156,6 +157,8 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
         ensure_ascii=False)
     tokenizer_files.write_huggingface(
         vocabulary, folder, answering.max_length, always_json=True)
+    if tokenizer_json.is_file(vocabulary.path):
+        return
     # A tokenizer.json does not tell everything that our tokenizer does.
     text_files.write_json(os.path.join(folder, VOCABULARY_FILE), {
         "kind": "WordPiece" if vocabulary.word_piece else "SentencePiece",

@@ -8,12 +8,12 @@ from albert_tf import lazily
 __getattr__, __dir__ = lazily(__name__, {
     "tokenizer": "FullTokenizer PieceSpan",
     "cleaning": "preprocess_text",
-    "wordpiece_tokenizer": "basic_tokenize load_vocab",
+    "hf_tokenizer": "basic_tokenize load_vocab",
 })
 
 if TYPE_CHECKING:  # The same names for type checkers.
     from albert_tf.tokenization.cleaning import preprocess_text as preprocess_text
     from albert_tf.tokenization.tokenizer import (
         FullTokenizer as FullTokenizer, PieceSpan as PieceSpan)
-    from albert_tf.tokenization.wordpiece_tokenizer import (
+    from albert_tf.tokenization.hf_tokenizer import (
         basic_tokenize as basic_tokenize, load_vocab as load_vocab)

@@ -2,23 +2,20 @@
 
 Preparation changes the number of characters: white space collapses, a ligature becomes
 two letters, an accent is removed. To know later which characters of the original text a
-token came from, functions can work on *sourced characters*. These are triples
-(character, start, end), where the character comes from text[start:end].
+token came from, preprocess_with_sources works on *sourced characters*. These are
+triples (character, start, end), where the character comes from text[start:end].
 """
 
 import dataclasses
 import functools
-import itertools
 import unicodedata
-from typing import Any, Callable, Literal, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
 from albert_tf.errors import InputError
 
 SourcedChar = tuple[str, int, int]
-# A token and its position in the text: (token, start, end).
-Located = tuple[str, int, int]
 
 # First and last code points of the blocks of Chinese characters that are separate
 # tokens in the original implementation (_is_chinese_char), without extensions F and
@@ -30,38 +27,31 @@ CHINESE_RANGES = (
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Rules by which another library's tokenizer cleans text. The defaults are those of
-    the original implementation.
+    """Rules of Hugging Face's AlbertTokenizer and BertTokenizer for a spiece.model or a
+    vocab.txt. The defaults are those of the original implementation.
 
     Attributes:
       quotes: whether quotes written as `` and '' become ". SentencePiece only.
-      all_marks: whether all characters of class M* are stripped as accents, which
-        includes the vowel signs of Thai and Hindi. If not, SentencePiece strips those
-        with a combining class, and WordPiece those of class Mn.
-      final_sigma: whether a capital sigma at the end of a word becomes "ς", not "σ".
+      all_marks: whether all characters of class M* are stripped as accents, not only
+        those with a combining class; this includes the vowel signs of Thai and Hindi.
+        SentencePiece only.
+      split_chinese: whether each Chinese character is a separate word. This and the
+        rest are for WordPiece.
       strips_cased: whether accents are stripped from text that is not lower-cased, too.
-        WordPiece only, as are the rest.
-      clean: whether control characters are dropped.
-      drop_private: whether characters of private use are dropped with them.
-      split_chinese: whether each Chinese character is a separate word.
       max_word_chars: the length up to which a word is not unknown.
     """
 
     quotes: bool = False
     all_marks: bool = False
-    final_sigma: bool = True
-    strips_cased: bool = False
-    clean: bool = True
-    drop_private: bool = False
     split_chinese: bool = True
+    strips_cased: bool = False
     max_word_chars: int = 200
 
     @property
     def changed(self) -> dict[str, Any]:
         """The rules that differ from the original implementation's."""
-        return {field.name: getattr(self, field.name)
-                for field in dataclasses.fields(self)
-                if getattr(self, field.name) != field.default}
+        return {name: value for name, value in dataclasses.asdict(self).items()
+                if value != getattr(ORIGINAL, name)}
 
     @classmethod
     def of(cls, changed: Any, path: str) -> "Rules":
@@ -74,34 +64,14 @@ class Rules:
                 "copy the file again.")
         return cls(**changed)
 
-    def lowered(self, text: str) -> str:
-        """Returns a text in lower case."""
-        return (text if self.final_sigma else text.replace("Σ", "σ")).lower()
-
     def is_combining(self, char: str) -> bool:
         """Returns whether SentencePiece's cleaning strips a character as an accent."""
         return (unicodedata.category(char)[0] == "M" if self.all_marks
                 else unicodedata.combining(char) != 0)
 
-    def is_mark(self, char: str) -> bool:
-        """Returns whether WordPiece's cleaning strips a character as an accent."""
-        kind = unicodedata.category(char)
-        return kind[0] == "M" if self.all_marks else kind == "Mn"
-
-    def is_dropped(self, char: str) -> bool:
-        """Returns whether WordPiece's cleaning drops a character."""
-        return self.clean and (char in "\0\ufffd" or is_control(char) or (
-            self.drop_private and unicodedata.category(char) == "Co"))
-
 
 ORIGINAL = Rules()
 _QUOTES = ("``", "''")
-
-
-def is_control(char: str) -> bool:
-    """Returns whether a character has Unicode class Cc or Cf, without tab, line feed
-    and carriage return."""
-    return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
 
 
 def is_punctuation(char: str) -> bool:
@@ -164,16 +134,22 @@ def preprocess_text(text: str, lower: bool = True, remove_space: bool = True,
     if remove_space:
         text = " ".join(text.split())
     text = _quoted(text, rules)
-    if strip_accents and not text.isascii():  # ASCII has no decompositions.
-        text = "".join(c for c in unicodedata.normalize("NFKD", text)
-                       if not rules.is_combining(c))
-    return rules.lowered(text) if lower else text
+    if strip_accents:
+        text = _stripped(text, rules)
+    return text.lower() if lower else text
 
 
 def _quoted(text: str, rules: Rules) -> str:
     for quote in _QUOTES if rules.quotes else ():
         text = text.replace(quote, '"')
     return text
+
+
+def _stripped(text: str, rules: Rules) -> str:
+    if text.isascii():  # It has no decompositions.
+        return text
+    return "".join([c for c in unicodedata.normalize("NFKD", text)
+                    if not rules.is_combining(c)])
 
 
 def preprocess_batch(texts: Sequence[str], lower: bool = True,
@@ -188,33 +164,24 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True,
         return []
     whole = "\n".join([_quoted(" ".join(text.split()), rules) for text in texts])
     if strip_accents and not whole.isascii():
-        whole = _without_combining(
-            unicodedata.normalize("NFKD", whole), rules.all_marks)
-    return (rules.lowered(whole) if lower else whole).split("\n")
+        codes = np.frombuffer(unicodedata.normalize("NFKD", whole).encode(
+            "utf-32-le", "surrogatepass"), "<u4")
+        kept = ~_combining(rules)[np.minimum(codes, _BEHIND_MARKS)]
+        whole = codes[kept].tobytes().decode("utf-32-le", "surrogatepass")
+    return (whole.lower() if lower else whole).split("\n")
+
+
+# Beyond plane 1 only variation selectors have class M*; what follows them has not.
+_BEHIND_MARKS = 0xE01F0
 
 
 @functools.lru_cache(maxsize=None)
-def _combining(all_marks: bool) -> np.ndarray:
-    """Returns which code points are combining characters: bool [0x20001]. Planes from 2
-    on have none, except variation selectors, which have class M* and no combining
-    class, and share the last entry."""
-    table = np.zeros(0x20001, bool)
-    table[:-1] = np.fromiter(map(
-        Rules(all_marks=all_marks).is_combining, map(chr, range(0x20000))), bool, 0x20000)
+def _combining(rules: Rules) -> np.ndarray:
+    """Returns which code points are stripped as accents: bool [_BEHIND_MARKS + 1]."""
+    table = np.zeros(_BEHIND_MARKS + 1, bool)
+    for part in (range(0x20000), range(0xE0100, _BEHIND_MARKS)):
+        table[part.start:part.stop] = [rules.is_combining(chr(code)) for code in part]
     return table
-
-
-_SELECTORS = (0xE0100, 0xE01EF)
-
-
-def _without_combining(text: str, all_marks: bool) -> str:
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    dropped = _combining(all_marks)[np.minimum(codes, 0x20000)]
-    if all_marks:
-        dropped |= (codes >= _SELECTORS[0]) & (codes <= _SELECTORS[1])
-    if not dropped.any():
-        return text
-    return codes[~dropped].tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def preprocess_with_sources(
@@ -224,12 +191,31 @@ def preprocess_with_sources(
 
     The source of a dropped combining character is added to the character before it.
     """
-    chars = _collapse_spaces(text) if remove_space else source(text)
+    chars = _collapse_spaces(text) if remove_space else [
+        (char, i, i + 1) for i, char in enumerate(text)]
     for quote in _QUOTES if rules.quotes else ():
         chars = _join_quotes(chars, quote)
     if strip_accents and not text.isascii():
-        chars = drop_marks(decompose(chars, "NFKD"), rules.is_combining)
-    return lower_case(chars, rules) if lower else chars
+        chars = _strip_each(chars, rules)
+    if not lower:
+        return chars
+    # A sigma depends on the whole word.
+    lowered = iter("".join([char for char, _, _ in chars]).lower())
+    return [(next(lowered), start, end)
+            for char, start, end in chars for _ in char.lower()]
+
+
+def _collapse_spaces(text: str) -> list[SourcedChar]:
+    """Returns " ".join(text.split()) as sourced characters."""
+    chars: list[SourcedChar] = []
+    end = 0
+    for word in text.split():
+        start = text.find(word, end)  # Nothing but white space lies between.
+        if chars:
+            chars.append((" ", end, start))
+        end = start + len(word)
+        chars += [(char, start + i, start + i + 1) for i, char in enumerate(word)]
+    return chars
 
 
 def _join_quotes(chars: list[SourcedChar], quote: str) -> list[SourcedChar]:
@@ -246,70 +232,15 @@ def _join_quotes(chars: list[SourcedChar], quote: str) -> list[SourcedChar]:
     return result
 
 
-def source(text: str) -> list[SourcedChar]:
-    """Returns each character in a text as its own source."""
-    return [(char, i, i + 1) for i, char in enumerate(text)]
-
-
-def _collapse_spaces(text: str) -> list[SourcedChar]:
-    """Returns " ".join(text.split()) as sourced characters."""
-    chars: list[SourcedChar] = []
-    end = 0
-    for word in text.split():
-        start = text.find(word, end)  # Nothing but white space lies between.
-        if chars:
-            chars.append((" ", end, start))
-        end = start + len(word)
-        chars += [(char, start + i, start + i + 1) for i, char in enumerate(word)]
-    return chars
-
-
-def lower_case(chars: list[SourcedChar], rules: Rules = ORIGINAL) -> list[SourcedChar]:
-    """Lower-cases the whole text at once, because a sigma depends on the word's end."""
-    lowered = iter(rules.lowered("".join([char for char, _, _ in chars])))
-    return [(next(lowered), start, end)
-            for char, start, end in chars for _ in char.lower()]
-
-
-def decompose(chars: list[SourcedChar], form: Literal["NFD", "NFKD"]
-              ) -> list[SourcedChar]:
-    """Applies unicodedata.normalize(form, text) for a decomposing form, NFD or NFKD.
-
-    Each character is decomposed, and then each run of combining characters is sorted by
-    combining class (Unicode standard, section 3.11).
-    """
-    decomposed: list[SourcedChar] = []
-    run: list[SourcedChar] = []
-    for char, start, end in chars:
-        for part in unicodedata.normalize(form, char):
-            if unicodedata.combining(part):
-                run.append((part, start, end))
-                continue
-            decomposed += sorted(run, key=_combining_class)
-            run.clear()
-            decomposed.append((part, start, end))
-    return decomposed + sorted(run, key=_combining_class)
-
-
-def _combining_class(char: SourcedChar) -> int:
-    return unicodedata.combining(char[0])
-
-
-def drop_marks(
-        chars: list[SourcedChar], is_mark: Callable[[str], bool]) -> list[SourcedChar]:
-    """Drops marks, and adds the source of each to that of the character before it.
-
-    Marks may be in canonical order, which is often not that of the text: Hebrew and
-    Arabic put the sign for a double consonant before the vowel.
-    """
+def _strip_each(chars: list[SourcedChar], rules: Rules) -> list[SourcedChar]:
+    """Decomposes each character alone, because all that Unicode sorts is dropped."""
     result: list[SourcedChar] = []
-    for marks, run in itertools.groupby(chars, lambda char: is_mark(char[0])):
-        if not marks:
-            result += run
-            continue
-        for _, start, end in sorted(run, key=lambda mark: mark[1]):
-            if result and result[-1][2] == start:
-                result[-1] = (*result[-1][:2], end)
+    for char, start, end in chars:
+        parts = char if char < "\x80" else _stripped(char, rules)
+        if parts:
+            result += [(part, start, end) for part in parts]
+        elif result and result[-1][2] == start:
+            result[-1] = (*result[-1][:2], end)
     return result
 
 

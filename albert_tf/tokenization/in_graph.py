@@ -15,16 +15,18 @@ texts are in one row, and `rows` is the number of the text for each.
 import functools
 import json
 import os
+import re
 import unicodedata
-from typing import Callable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tokenization import cleaning, tokenizer_json, wordpiece_tokenizer
+from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.cleaning import ORIGINAL, Rules
+from albert_tf.tokenization.hf_tokenizer import HfTokenizer
 from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -131,26 +133,21 @@ def of_characters(function: Callable[[str], int]) -> Table:
     return Table(values)
 
 
-def _expansion(function: Callable[[str], str], lower: bool, first: bool = False,
-               final_sigma: bool = True) -> Expansion:
+def _expansion(function: Callable[[str], str], lower: bool = False) -> Expansion:
     """Returns an Expansion of code points by a function of characters.
 
-    If `lower`, characters are lower-cased after it or, if `first`, before it. "Σ"
-    becomes _SIGMA, because its small letter depends on its neighbours, unless
-    `final_sigma` is False.
+    If `lower`, characters are lower-cased after it. "Σ" becomes _SIGMA, because its
+    small letter depends on its neighbours.
     """
-    def lowered(text):
-        return "".join(char if char == "Σ" and final_sigma else char.lower()
-                       for char in text) if lower else text
-
     def whole(text):
-        return function(lowered(text)) if first else lowered(function(text))
+        return "".join(char if char == "Σ" else char.lower()
+                       for char in function(text)) if lower else function(text)
 
     changed = {}
     for page in _PAGES:
         if whole(page) != page or "Σ" in page:
             for char in page:
-                codes = [_SIGMA if lower and final_sigma and c == "Σ" else ord(c)
+                codes = [_SIGMA if lower and c == "Σ" else ord(c)
                          for c in whole(char)]
                 if codes != [ord(char)]:
                     changed[ord(char)] = codes
@@ -172,17 +169,16 @@ def _case_classes() -> Table:
     return of_characters(of)
 
 
-def _lower_sigmas(chars: Flat, context: tf.Tensor) -> tf.Tensor:
+def _lower_sigmas(chars: Flat) -> tf.Tensor:
     """Returns the values with each _SIGMA replaced by a small sigma.
 
     It is "ς" if a cased character is before it and none after it, without ignored ones.
-    `context` are the characters [C] whose classes count.
     """
     is_sigma = tf.equal(chars.values, _SIGMA)
 
     def replace():
         classes = tf.where(is_sigma, _CASED, _case_classes()(
-            tf.where(is_sigma, 0, context)))
+            tf.where(is_sigma, 0, chars.values)))
         stands = tf.where(tf.not_equal(classes, _IGNORED))[:, 0]
         # Classes and rows of characters that are not ignored, with an edge at each end.
         edge = tf.constant([_OTHER])
@@ -260,7 +256,7 @@ class Cleaning:
                            if not rules.is_combining(c)) if strip_accents else spaced
 
         self._quotes = rules.quotes
-        self._expansion = _expansion(changed, lower, final_sigma=rules.final_sigma)
+        self._expansion = _expansion(changed, lower)
         self._is_mark = functools.cache(
             lambda: of_characters(lambda char: not changed(char)))
 
@@ -303,7 +299,7 @@ class Cleaning:
         """
         values, source = self._expansion(chars.values)
         chars = chars.take(source, values)
-        return chars._replace(values=_lower_sigmas(chars, chars.values)), source
+        return chars._replace(values=_lower_sigmas(chars)), source
 
     def __call__(self, texts: tf.Tensor) -> tf.Tensor:
         return _encoded(self.characters(texts))
@@ -351,8 +347,10 @@ def traced(function: Callable) -> Callable:
 
 def operations(tokenizer: FullTokenizer) -> TokenizerOps:
     """Returns a tokenizer as TensorFlow operations."""
-    ops = (SentencePieceOps if tokenizer.uses_sentencepiece else WordPieceOps)(
-        tokenizer)
+    if isinstance(tokenizer, HfTokenizer):
+        ops: TokenizerOps = WordPieceOps(tokenizer)
+    else:
+        ops = SentencePieceOps(tokenizer)
     ops.assets[TOKENIZER_FILE] = json.dumps({
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.strip_accents, **tokenizer.keeps}).encode()
@@ -368,8 +366,6 @@ class SentencePieceOps(TokenizerOps):
         path = tokenizer.vocabulary_path
         with files.open_binary(path) as stream:
             model = stream.read()
-        if tokenizer_json.is_json(model):
-            path, model = "spiece.model", tokenizer_json.to_sentencepiece(path)
         self.assets = {os.path.basename(path): model}
         self._cleaning = _cleaning(
             tokenizer.do_lower_case, tokenizer.strip_accents, tokenizer.rules)
@@ -507,8 +503,11 @@ def _lookup(tokenizer: FullTokenizer, dtype=tf.int32) -> tf.lookup.StaticHashTab
 
 # ---- WordPiece -------------------------------------------------------------
 
-# Kinds of characters for the splitting into words, as bits.
-_SPACE, _CHINESE, _DROPPED = 1, 2, 4
+# Kinds of characters: how many words more than one has "a", the character, "a".
+_WITHIN, _SPACE, _ALONE = range(3)
+# The steps before the splitting into words whose result does not depend on neighbours.
+_STEPS = ("(Lowercase )?(BertNormalizer |NFD (Lowercase )?StripAccents (Lowercase )?)?"
+          "BertPreTokenizer ")
 _UNKNOWN_WORD = "\0"  # It is never a token, because cleaning removes this character.
 
 
@@ -526,62 +525,50 @@ class Words(NamedTuple):
 
 
 class Splitting:
-    """wordpiece_tokenizer.basic_tokenize as TensorFlow operations."""
+    """How an HfTokenizer cleans text and splits it into words, as TensorFlow operations.
 
-    def __init__(self, lower: bool, strip_accents: bool = True,
-                 rules: Rules = ORIGINAL):
-        def kind(char):
-            if not chunk.match(char):
-                return _SPACE
-            if rules.is_dropped(char):
-                return _DROPPED
-            return _CHINESE * (rules.split_chinese and any(
-                first <= ord(char) <= last for first, last in cleaning.CHINESE_RANGES))
+    The tables hold what the library makes of each character. Neighbours matter only
+    where Unicode sorts marks.
+    """
 
-        chunk = wordpiece_tokenizer.chunk_pattern(rules)
+    def __init__(self, tokenizer: HfTokenizer):
+        clean = tokenizer.normalized
 
-        self._kind = of_characters(kind)
-        self._is_punctuation = of_characters(cleaning.is_punctuation)
-        self._changed = None
-        self._strips = strip_accents and (lower or rules.strips_cased)
-        if lower or self._strips:
-            self._changed = _expansion(
-                lambda text: unicodedata.normalize("NFD", text) if strip_accents
-                else text, lower, first=True, final_sigma=rules.final_sigma)
-        if self._strips:
-            self._class = of_characters(unicodedata.combining)
-            self._is_mark = of_characters(rules.is_mark)
+        def without_blanks(text):
+            cleaned = clean(text)
+            return cleaned.replace(" ", "") or cleaned[:1]
+
+        kinds = np.zeros(_CODES, np.int32)
+        for page in filter(None, _PAGES):
+            if len(tokenizer.words("a".join(page))) > 1:
+                kinds[ord(page[0]):ord(page[0]) + len(page)] = [
+                    len(tokenizer.words(f"a{char}a")) - 1 for char in page]
+        self._kind = Table(kinds)
+        self._changed = _expansion(without_blanks)
+        self._is_mark = of_characters(
+            lambda char: unicodedata.category(char)[0] == "M" and not clean(char))
+        # Whether two marks that are kept change places.
+        self._class = of_characters(unicodedata.combining) if (
+            clean("\U0001d16d\U0001d165") == "\U0001d165\U0001d16d") else None
 
     def __call__(self, texts: tf.Tensor) -> Words:
         chars = _decoded(texts)
-        place = _places(chars)
+        starts = _places(chars)
+        ends = _joined(
+            starts, starts + 1, self._is_mark(chars.values) > 0, chars.rows)
         kinds = self._kind(chars.values)
-        keep = tf.equal(kinds & _DROPPED, 0)
-        chars, kinds, place = chars.where(keep), kinds[keep], place[keep]
-        starts, ends = place, place + 1
-        if self._changed:
-            values, source = self._changed(chars.values)
-            context = tf.gather(chars.values, source)
-            chars = chars.take(source, values)
-            chars = chars._replace(values=_lower_sigmas(chars, context))
-            kinds, starts, ends = (
-                tf.gather(part, source) for part in (kinds, starts, ends))
-        if self._strips:
-            # Marks are joined to their letters in the order of the text.
-            ends = _joined(
-                starts, ends, self._is_mark(chars.values) > 0, chars.rows)
+        values, source = self._changed(chars.values)
+        chars = chars.take(source, values)
+        if self._class:
             order = self._order(chars)
+            source = tf.gather(source, order)
             chars = chars.take(order, tf.gather(chars.values, order))
-            kinds, starts, ends = (
-                tf.gather(part, order) for part in (kinds, starts, ends))
-            is_mark = self._is_mark(chars.values) > 0
-            chars = chars.where(~is_mark)
-            kinds, starts, ends = (part[~is_mark] for part in (kinds, starts, ends))
-        apart = (self._is_punctuation(chars.values) > 0) | tf.not_equal(kinds, 0)
+        kinds, starts, ends = (tf.gather(part, source) for part in (kinds, starts, ends))
+        apart = tf.not_equal(kinds, _WITHIN)
         begins = apart | _before(apart, True) | tf.not_equal(
             chars.rows, _before(chars.rows, -1))
         number = tf.cumsum(tf.cast(begins, tf.int64))
-        keep = tf.equal(kinds & _SPACE, 0)
+        keep = tf.not_equal(kinds, _SPACE)
         number, rows = number[keep], chars.rows[keep]
         begins = tf.not_equal(number, _before(number, -1))
         return Words(
@@ -629,20 +616,36 @@ def _joined(starts, ends, is_mark, rows):
         (tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None])))[1]
 
 
-_splitting = functools.cache(Splitting)
+def _check_steps(content: dict[str, Any], path: str) -> None:
+    """Raises InputError for a tokenizer.json whose steps the graph does not have."""
+    if content["model"]["type"] != "WordPiece":
+        raise InputError(
+            f"{path}: a model that takes text needs the SentencePiece model that the "
+            "tokenizer.json was made from; put it in the folder as spiece.model.")
+    steps = []
+    for part, inner in (("normalizer", "normalizers"),
+                        ("pre_tokenizer", "pretokenizers")):
+        step = content[part] or {inner: []}
+        steps += [each["type"] for each in step.get(inner, [step])]
+    if not re.fullmatch(_STEPS, "".join(f"{step} " for step in steps)):
+        raise InputError(
+            f"{path}: a model that takes text cannot do the steps {', '.join(steps)} of "
+            "its tokenizer; export a model that takes ids, or give a vocab.txt.")
 
 
 class WordPieceOps(TokenizerOps):
-    """A WordPieceTokenizer as TensorFlow operations."""
+    """An HfTokenizer with WordPiece as TensorFlow operations."""
 
-    def __init__(self, tokenizer: FullTokenizer):
+    def __init__(self, tokenizer: HfTokenizer):
         super().__init__()
         text = tensorflow_text()
-        self.assets = {"vocab.txt": "".join(
-            f"{piece}\n" for piece in tokenizer.vocab).encode()}
-        self._words = _splitting(
-            tokenizer.do_lower_case, tokenizer.strip_accents, tokenizer.rules)
-        self._max_word_chars = tokenizer.rules.max_word_chars
+        content = tokenizer.to_json()
+        _check_steps(content, tokenizer.vocabulary_path)
+        self.assets = {"tokenizer.json": json.dumps(content).encode()} if (
+            tokenizer.is_json) else {"vocab.txt": "".join(
+                f"{piece}\n" for piece in tokenizer.vocab).encode()}
+        self._words = Splitting(tokenizer)
+        self._max_word_chars = content["model"]["max_input_chars_per_word"]
         self._table = _lookup(tokenizer, tf.int64)
         self._unknown = tokenizer.convert_ids_to_tokens([tokenizer.unk_id])[0]
         self._model = text.WordpieceTokenizer(

@@ -1,7 +1,7 @@
 """SentencePiece as in the original implementation, with offsets into the text."""
 
 import unicodedata
-from typing import TYPE_CHECKING, Iterable
+from typing import Iterable, Optional
 
 import sentencepiece
 from absl import logging
@@ -10,8 +10,10 @@ from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
-    Located, PreparedText, Rules, SourcedChar, preprocess_batch, preprocess_text,
+    PreparedText, SourcedChar, preprocess_batch, preprocess_text,
     preprocess_with_sources)
+from albert_tf.tokenization.tokenizer import (
+    FullTokenizer, PieceSpan, check_encodable)
 from albert_tf.tokenization.tokenizer_json import (
     UNDERLINE, ends_in_digit_comma, model_proto)
 
@@ -22,8 +24,8 @@ class UnknownOffsets(InputError):
     """A model's tokens do not tell which characters of the text they stand for."""
 
 
-class SentencePieceMixin:
-    """The SentencePiece part of FullTokenizer.
+class SentencePieceTokenizer(FullTokenizer):
+    """A FullTokenizer with a SentencePiece model.
 
     The original implementation splits a token that ends in a digit and a comma, such as
     "▁1999,". It encodes the part before the comma again, which puts a "▁" before it. It
@@ -31,31 +33,28 @@ class SentencePieceMixin:
     a longer number becomes "▁9" and ",".
     """
 
-    uses_sentencepiece = True
     _told = False  # whether a text that was not prepared was reported
-    _advice = "train one with train_sentencepiece.py"
-    vocab: dict[str, int]
-    unk_id: int
-    do_lower_case: bool
-    strip_accents: bool
-    rules: Rules
-    if TYPE_CHECKING:  # FullTokenizer has them
-        def encode(self, text: str) -> list[int]: ...
-        def _prepared(self, text: str) -> str: ...
 
-    def _load(self, path: str) -> tuple[dict[str, int], str, str]:
+    def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
+              ) -> tuple[str, str]:
         self._processor = load(path)
-        self._strips = not keeps_accents(self._processor.serialized_model_proto())
+        keeps = keeps_accents(self._processor.serialized_model_proto())
+        if strips and keeps:
+            raise InputError(
+                f"{path}: the vocabulary was trained on text with accents; give "
+                "--strip_accents=false, or leave it out.")
+        self.do_lower_case = lower is not False
+        self.strip_accents = not keeps if strips is None else strips
         size = self._processor.get_piece_size()
         pieces = self._processor.id_to_piece(list(range(size)))
-        vocab = {piece: i for i, piece in enumerate(pieces)}
+        self.vocab = {piece: i for i, piece in enumerate(pieces)}
         unk_id, pad_id = self._processor.unk_id(), self._processor.pad_id()
         # If a row has one of these ids, its final ids may differ. An unknown token can
         # end in a digit and a comma too, or be "[CLS]".
-        self._unsafe_ids = frozenset(
-            i for piece, i in vocab.items() if ends_in_digit_comma(piece)) | {unk_id}
+        self._unsafe_ids = frozenset(i for piece, i in self.vocab.items()
+                                     if ends_in_digit_comma(piece)) | {unk_id}
         # A model trained without padding lacks this token; its name is then "<pad>".
-        return vocab, pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
+        return pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
 
     def prepare(self, text: str) -> str:
         return PreparedText(preprocess_text(
@@ -118,7 +117,7 @@ class SentencePieceMixin:
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         return [self.vocab.get(piece, self.unk_id) for piece in tokens]
 
-    def _locate(self, text: str) -> list[Located]:
+    def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         prepared = preprocess_with_sources(
             text, self.do_lower_case, strip_accents=self.strip_accents,
             rules=self.rules)
@@ -130,7 +129,7 @@ class SentencePieceMixin:
                 f"The model's tokens for {string[:60]!r} do not add up to its "
                 "normalized text, so their offsets are unknown; use a model without "
                 "byte fallback and without additional normalization rules.")
-        located: list[Located] = []
+        spans: list[PieceSpan] = []
         first, place = 0, 0
         for piece in pieces:
             part = chars[first:first + len(_without_space(piece))]
@@ -140,8 +139,8 @@ class SentencePieceMixin:
             else:
                 start = end = chars[first][1] if first < len(chars) else place
             place = end
-            located.append((piece, start, end))
-        return located
+            spans.append(PieceSpan(piece, self.vocab.get(piece, self.unk_id), start, end))
+        return spans
 
     def _joined(self, pieces: list[str]) -> str:
         return "".join(pieces).replace(UNDERLINE, " ").strip()
@@ -185,7 +184,7 @@ class SentencePieceMixin:
             return self._processor.encode(
                 text, out_type=out_type, num_threads=num_threads)
         except (RuntimeError, TypeError, UnicodeError):
-            _check_encodable([text] if isinstance(text, str) else text)
+            check_encodable([text] if isinstance(text, str) else text)
             raise
 
 
@@ -214,7 +213,9 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
     with files.open_binary(model_file) as stream:
         content = stream.read()
     if tokenizer_json.is_json(content):
-        content = tokenizer_json.to_sentencepiece(model_file)
+        raise InputError(
+            f"{model_file}: a tokenizer.json is not the SentencePiece model that it was "
+            "made from, which is needed here; give that one (spiece.model).")
     processor = sentencepiece.SentencePieceProcessor()
     problem = "it is empty"
     if content:
@@ -230,15 +231,3 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
 
 def _without_space(text: str) -> str:
     return text.replace(UNDERLINE, "").replace(" ", "")
-
-
-def _check_encodable(texts: Iterable[str]) -> None:
-    """Raises InputError for half a surrogate pair, which UTF-8 cannot represent."""
-    for text in texts:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"Character {error.start + 1} of the text {text[:60]!r} is half a "
-                "surrogate pair, not a character; fix the source of the text."
-            ) from error

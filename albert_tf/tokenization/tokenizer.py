@@ -2,6 +2,7 @@
 implementation does."""
 
 import abc
+import importlib
 import numbers
 import operator
 import os
@@ -9,10 +10,9 @@ from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tokenization import sequences, tokenizer_json, tokenizer_steps
-from albert_tf.tokenization.cleaning import Located, PreparedText, Rules, preprocess_text
-from albert_tf.tokenization.sentencepiece_tokenizer import SentencePieceMixin
-from albert_tf.tokenization.wordpiece_tokenizer import WordPieceMixin
+from albert_tf.tokenization import sequences, tokenizer_json
+from albert_tf.tokenization.cleaning import (
+    ORIGINAL, PreparedText, Rules, preprocess_text)
 
 
 class PieceSpan(NamedTuple):
@@ -35,46 +35,53 @@ class FullTokenizer(abc.ABC):
         tokenizer(["One text.", "Another one."], max_length=128)["input_ids"].shape
         # (2, 6)
 
-    Its constructor returns a `SentencePieceTokenizer` or a `WordPieceTokenizer`. It can
-    be pickled and sent to other processes.
+    Its constructor returns a `SentencePieceTokenizer` or, for a WordPiece vocabulary or
+    Hugging Face's tokenizer.json, an `HfTokenizer`. It can be pickled and sent to other
+    processes.
 
     Attributes:
       vocab: token → id; do not change it.
       vocabulary_path: the file that was loaded.
-      uses_sentencepiece: whether it uses SentencePiece.
+      uses_sentencepiece: whether tokens mark the start of a word with "▁".
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
     """
 
     uses_sentencepiece: bool
-    _strips = True  # whether the vocabulary was made from text without accents
-    _advice: str  # what to do if the vocabulary lacks special tokens
+    vocab: dict[str, int]
+    do_lower_case: bool
+    strip_accents: bool
+    rules: Rules
 
     def __new__(cls, vocab_file: Optional[str] = None,
                 do_lower_case: Optional[bool] = None,
                 spm_model_file: Optional[str] = None,
                 strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         if cls is FullTokenizer:
-            cls = SentencePieceTokenizer if spm_model_file else WordPieceTokenizer
+            module, name = ("sentencepiece_tokenizer", "SentencePieceTokenizer") if (
+                spm_model_file and not tokenizer_json.is_file(spm_model_file)
+            ) else ("hf_tokenizer", "HfTokenizer")
+            cls = getattr(importlib.import_module(
+                f"albert_tf.tokenization.{module}"), name)
         return super().__new__(cls)
 
     def __init__(self, vocab_file: Optional[str] = None,
                  do_lower_case: Optional[bool] = None,
                  spm_model_file: Optional[str] = None,
                  strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
-        """Loads a SentencePiece model or a WordPiece vocabulary.
+        """Loads a SentencePiece model, a WordPiece vocabulary or a tokenizer.json.
 
         Args:
-          vocab_file: WordPiece vocabulary file, one token per line; not read if
-            spm_model_file is given.
+          vocab_file: WordPiece vocabulary file, one token per line, or a tokenizer.json
+            with one; not read if spm_model_file is given.
           do_lower_case: whether to lower-case text: in `prepare` with SentencePiece, in
             `tokenize` with WordPiece. None: as a tokenizer.json says, otherwise True.
-          spm_model_file: SentencePiece model file.
+          spm_model_file: SentencePiece model file, or a tokenizer.json with one.
           strip_accents: whether to remove accents and other combining marks, as in the
             original ("schön" becomes "schon"); with WordPiece only if do_lower_case.
             None: as in the vocabulary, which is True except for SentencePiece models
             that were trained with accents, and for a tokenizer.json that keeps them.
-          rules: rules of cleaning that differ from the original implementation's. None:
-            as a tokenizer.json says, otherwise none.
+          rules: rules of cleaning that differ from the original implementation's; not
+            for a tokenizer.json, which has its own.
 
         Raises:
           InputError: the vocabulary is missing, damaged or does not fit the arguments.
@@ -85,31 +92,26 @@ class FullTokenizer(abc.ABC):
                 "There is no vocabulary; give --spm_model_file (SentencePiece) or "
                 "--vocab_file (WordPiece).")
         path = self.vocabulary_path = os.fspath(given)
-        self.vocab, pad_piece, unk_piece = self._load(path)
-        cleaning = tokenizer_json.cleaning_of(path) if (
-            None in (do_lower_case, strip_accents, rules)
-            and tokenizer_json.is_file(path)) else tokenizer_steps.Cleaning(
-                True, self._strips)
-        self.do_lower_case = cleaning.lower if do_lower_case is None else do_lower_case
-        self.strip_accents = cleaning.strips if strip_accents is None else strip_accents
-        self.rules = cleaning.rules if rules is None else rules
-        if self.strip_accents and not self._strips:
-            raise InputError(
-                f"{path}: the vocabulary was trained on text with accents; give "
-                "--strip_accents=false, or leave it out.")
+        self.rules = rules or ORIGINAL
+        self.uses_sentencepiece = bool(spm_model_file)
+        pad_piece, unk_piece = self._load(path, do_lower_case, strip_accents)
         self._pieces = list(self.vocab)
         names = ["[CLS]", "[SEP]", "[MASK]", pad_piece, unk_piece]
         missing = [name for name in names if name not in self.vocab]
         if missing:
             raise InputError(
                 f"{path}: the vocabulary has no {', '.join(missing)}, which ALBERT "
-                f"needs; {self._advice}.")
+                "needs; " + (
+                    "train one with train_sentencepiece.py." if spm_model_file else
+                    "add them, or give a SentencePiece model as --spm_model_file."))
         self.cls_id, self.sep_id, self.mask_id, self.pad_id, self.unk_id = (
             self.vocab[name] for name in names)
 
     @abc.abstractmethod
-    def _load(self, path: str) -> tuple[dict[str, int], str, str]:
-        """Loads the vocabulary; returns it with its padding and unknown tokens."""
+    def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
+              ) -> tuple[str, str]:
+        """Sets vocab, do_lower_case and strip_accents; returns the names of the padding
+        and the unknown token."""
 
     @property
     def keeps(self) -> dict[str, Any]:
@@ -242,6 +244,7 @@ class FullTokenizer(abc.ABC):
     def _joined(self, pieces: list[str]) -> str:
         """Joins tokens into text."""
 
+    @abc.abstractmethod
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         """Returns tokenize(prepare(text)), each token with its position in `text`.
 
@@ -251,14 +254,6 @@ class FullTokenizer(abc.ABC):
         several tokens, each has its position. White space belongs to no token: "▁"
         alone has start == end, just before the next character that is not white space.
         """
-        located = self._locate(text)
-        ids = self.convert_tokens_to_ids(piece for piece, _, _ in located)
-        return [PieceSpan(piece, i, start, end)
-                for (piece, start, end), i in zip(located, ids)]
-
-    @abc.abstractmethod
-    def _locate(self, text: str) -> list[Located]:
-        """Returns tokenize(prepare(text)) with the tokens' positions in `text`."""
 
     @abc.abstractmethod
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
@@ -284,12 +279,16 @@ class FullTokenizer(abc.ABC):
         return [self._pieces[i] for i in ids]
 
 
-class SentencePieceTokenizer(SentencePieceMixin, FullTokenizer):
-    """A FullTokenizer with a SentencePiece model."""
-
-
-class WordPieceTokenizer(WordPieceMixin, FullTokenizer):
-    """A FullTokenizer with a WordPiece vocabulary."""
+def check_encodable(texts: Iterable[str]) -> None:
+    """Raises InputError for half a surrogate pair, which UTF-8 cannot represent."""
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"Character {error.start + 1} of the text {text[:60]!r} is half a "
+                "surrogate pair, not a character; fix the source of the text."
+            ) from error
 
 
 def _check_length(max_length: Any, option: str) -> None:

@@ -1,28 +1,29 @@
-"""Reads Hugging Face's tokenizer.json as a SentencePiece model, and writes it from one.
+"""Hugging Face's tokenizer.json: what is read of it, and how it is written.
 
-A written file tokenizes as the original implementation does, as far as the format
-permits. The tokenizers library applies the steps in `normalizer` in turn and has no
-special cases. The digit-comma rule ("▁1999," becomes "▁1999" and ",") is therefore
-imitated by scores so low that those tokens are never chosen. The model's own symbols,
-such as "(", remain ordinary tokens, because "added tokens" would be cut out of the text
-before it is split into words.
+A file is read by the tokenizers library (hf_tokenizer). A file written for a
+SentencePiece model tokenizes as the original implementation does, as far as the format
+permits. The library applies the steps in `normalizer` in turn and has no special cases.
+The digit-comma rule ("▁1999," becomes "▁1999" and ",") is therefore imitated by scores
+so low that those tokens are never chosen. The model's own symbols, such as "(", remain
+ordinary tokens, because "added tokens" would be cut out of the text before it is split
+into words.
 """
 
 import base64
 import functools
-import math
 import sys
 from typing import Any, Mapping, Sequence
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
-from albert_tf.tokenization import tokenizer_steps
 from albert_tf.tokenization.cleaning import ORIGINAL, Rules
-from albert_tf.tokenization.tokenizer_steps import UNDERLINE
 
+UNDERLINE = "\u2581"  # It represents a blank; SentencePiece puts it before each word.
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 # This is subtracted from the scores of tokens that end in a digit and a comma.
 _PENALTY = 100.0
+_ADVICE = ("; give the tokenizer in another form (spiece.model or vocab.txt) or a "
+           "different model")
 
 
 def model_proto():
@@ -69,10 +70,12 @@ def ends_in_digit_comma(piece: str) -> bool:
 # ---- reading ---------------------------------------------------------------
 
 
-def read(path: str) -> dict[str, Any]:
-    """Reads and checks a tokenizer.json; its `model` is Unigram or WordPiece.
+def read(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Returns the content of a tokenizer.json, whose model is Unigram or WordPiece, and
+    its tokens in the order of their ids.
 
-    Raises InputError for a different model or a damaged file.
+    Raises InputError for a different model, and for what would give other sequences
+    than [CLS] A [SEP] B [SEP] of the vocabulary's tokens.
     """
     value = text_files.read_object(path)
     model = value["model"] if isinstance(value.get("model"), dict) else {}
@@ -81,142 +84,59 @@ def read(path: str) -> dict[str, Any]:
         raise InputError(
             f"{path}: its model is {kind or 'not named'}, but only the types Unigram "
             "(SentencePiece) and WordPiece are supported; give a different tokenizer.")
-    if not vocab or not isinstance(vocab, list if kind == "Unigram" else dict):
-        raise InputError(
-            f"{path}: the vocab of its {kind} model is empty or damaged; copy or "
-            "download the file again.")
-    for name, steps in (("normalizer", _steps(value)),
-                        ("pre_tokenizer", tokenizer_steps.flat(
-                            value.get("pre_tokenizer"), "pretokenizers")),
-                        ("added_tokens", value.get("added_tokens") or [])):
-        if not isinstance(steps, list) or not all(
-                isinstance(each, dict) for each in steps):
-            raise InputError(
-                f"{path}: its {name} is not in the format of Hugging Face's "
-                "tokenizers; copy or download the file again.")
-    return value
-
-
-def _steps(value: Mapping[str, Any]) -> Any:
-    """Returns the list of normalization steps."""
-    return tokenizer_steps.flat(value.get("normalizer"), "normalizers")
-
-
-def cleaning_of(path: str) -> tokenizer_steps.Cleaning:
-    """Returns the settings of a FullTokenizer for a tokenizer.json. Raises InputError
-    for what FullTokenizer cannot do."""
-    value = read(path)
-    _check_vocab(value["model"], path)
-    return tokenizer_steps.cleaning_of(value, path)
-
-
-def pieces(path: str) -> list[str]:
-    """Returns the tokens in a tokenizer.json in the order of their ids."""
-    model = read(path)["model"]
-    _check_vocab(model, path)
-    return [piece for piece, _ in model["vocab"]] if model["type"] == "Unigram" else (
-        sorted(model["vocab"], key=model["vocab"].get))
-
-
-def _check_vocab(model: Mapping[str, Any], path: str) -> None:
-    """Raises InputError if tokens are not texts, or scores or ids not numbers."""
-    vocab = model["vocab"]
-    if model["type"] == "WordPiece":
-        ids = list(vocab.values())
-        if any(type(i) is not int for i in ids) or sorted(ids) != list(range(len(ids))):
-            raise InputError(f"{path}: the ids of its tokens are not 0, 1, 2, ...; "
-                             "create the file again.")
-        return
-    seen: set[str] = set()
-    for i, entry in enumerate(vocab):
-        if not (isinstance(entry, list) and len(entry) == 2
-                and isinstance(entry[0], str) and entry[0]
-                and type(entry[1]) in (int, float) and math.isfinite(entry[1])):
-            raise InputError(
-                f"{path}: entry {i} of its vocab is {entry!r:.60}, not a token and its "
-                "score; copy or download the file again.")
-        if entry[0] in seen:
-            raise InputError(f"{path}: its vocab holds the token {entry[0]!r:.40} "
-                             "twice; create the file again.")
-        seen.add(entry[0])
-    unk_id = model.get("unk_id")
-    if type(unk_id) is not int or not 0 <= unk_id < len(vocab):
-        raise InputError(
-            f"{path}: unk_id of its model is {unk_id!r:.20}, but SentencePiece needs the "
-            f"id of an unknown token, 0 to {len(vocab) - 1}; set it.")
-
-
-def word_pieces(path: str) -> dict[str, int]:
-    """Returns the vocabulary in a tokenizer.json with a WordPiece model."""
-    value = read(path)
-    vocab = value["model"]["vocab"]
-    if value["model"]["type"] != "WordPiece":
-        raise InputError(f"{path}: holds a SentencePiece model; give it as "
-                         "--spm_model_file.")
-    _check_vocab(value["model"], path)
-    return dict(sorted(vocab.items(), key=lambda item: item[1]))
-
-
-def to_sentencepiece(path: str) -> bytes:
-    """Rebuilds the SentencePiece model that a tokenizer.json was made from, as far as
-    the file contains it: pieces, scores, types and the normalization table."""
-    value = read(path)
-    proto, model = model_proto()(), value["model"]
-    if model["type"] != "Unigram":
-        raise InputError(f"{path}: holds a WordPiece model; give it as --vocab_file.")
-    kinds = proto.SentencePiece
-    _check_vocab(model, path)
-    vocab, unk_id = model["vocab"], model["unk_id"]
-    byte_pieces = _byte_pieces(model, path)
     try:
-        special = {token["content"]: token.get("special", True)
-                   for token in value.get("added_tokens") or ()}
-        proto.normalizer_spec.precompiled_charsmap = next(
-            (base64.b64decode(step["precompiled_charsmap"], validate=True)
-             for step in _steps(value) if step.get("type") == "Precompiled"), b"")
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: its added_tokens or precompiled_charsmap are "
-                         "damaged; copy or download it again.") from error
-    lowered = [score for piece, score in vocab if ends_in_digit_comma(piece)]
-    ordinary = [score for piece, score in vocab if not ends_in_digit_comma(piece)]
-    # The program that wrote the file may or may not have subtracted the penalty.
-    penalty = _PENALTY if lowered and max(lowered) < min(ordinary) - 50 else 0.0
-    for i, (piece, score) in enumerate(vocab):
-        if i == unk_id:
-            kind = kinds.UNKNOWN
-        elif piece in byte_pieces:
-            kind = kinds.BYTE
-        elif special.get(piece) or piece in SPECIAL:
-            kind = kinds.CONTROL
-        elif piece in special or score == 0.0:
-            kind = kinds.USER_DEFINED
-        else:
-            kind = kinds.NORMAL
-        proto.pieces.add(piece=piece, type=kind, score=(
-            score + penalty if ends_in_digit_comma(piece) else score))
-    names = [piece for piece, _ in vocab]
-    proto.trainer_spec.model_type = proto.trainer_spec.UNIGRAM
-    proto.trainer_spec.unk_id = unk_id
-    proto.trainer_spec.byte_fallback = bool(byte_pieces)
-    proto.trainer_spec.vocab_size = len(vocab)
-    proto.trainer_spec.pad_id = names.index("<pad>") if "<pad>" in names else -1
-    proto.trainer_spec.bos_id = proto.trainer_spec.eos_id = -1
-    proto.normalizer_spec.name = "nmt_nfkc"
-    return proto.SerializeToString()
+        ids = ({piece: i for i, (piece, _) in enumerate(vocab)} if kind == "Unigram"
+               else dict(sorted(vocab.items(), key=lambda item: item[1])))
+        complete = list(ids.values()) == list(range(len(vocab)))
+        _check_added_tokens(value, ids, path)
+        template = _template(value.get("post_processor"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: it is damaged ({error!r:.80}); copy or download it "
+                         "again.") from error
+    if not ids or not complete:
+        raise InputError(f"{path}: its vocab has no tokens, or one of them twice, or ids "
+                         "that are not 0, 1, 2, ...; create the file again.")
+    if kind == "Unigram" and type(model.get("unk_id")) is not int:
+        raise InputError(f"{path}: its model has no unk_id, the id of an unknown token, "
+                         "which ALBERT needs; set it.")
+    for name, wanted in (("unk_token", "[UNK]"), ("continuing_subword_prefix", "##")):
+        if kind == "WordPiece" and model.get(name, wanted) != wanted:
+            raise InputError(f"{path}: its model has {name}={model[name]!r:.40}, which "
+                             f"is not supported{_ADVICE}.")
+    if template not in (None, "[CLS]A[SEP] [CLS]A[SEP]B[SEP]"):
+        raise InputError(f"{path}: its post_processor makes {template}, not [CLS] A "
+                         f"[SEP] B [SEP], which is not supported{_ADVICE}.")
+    return value, list(ids)
 
 
-def _byte_pieces(model: Mapping[str, Any], path: str) -> frozenset[str]:
-    """Returns the tokens of single bytes if unknown characters become their bytes."""
-    if model.get("byte_fallback") in (None, False):
-        return frozenset()
-    names = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-    missing = names.difference(piece for piece, _ in model["vocab"])
-    if model["byte_fallback"] is not True or missing:
-        raise InputError(
-            f"{path}: its model has byte_fallback, but its vocab lacks "
-            f"{len(missing)} of the 256 tokens <0x00> to <0xFF>; create the file again "
-            "with all of them, or set byte_fallback to false.")
-    return names
+def _check_added_tokens(value: Mapping[str, Any], ids: Mapping[str, int], path: str
+                        ) -> None:
+    """Raises InputError for added tokens that are not in the vocabulary, or that are
+    ordinary text and would be cut out of it."""
+    for token in value.get("added_tokens") or ():
+        if ids.get(token["content"]) != token.get("id", 0):
+            raise InputError(
+                f"{path}: its added token {token['content']!r:.40} has the id "
+                f"{token.get('id')!r:.20}, but is not at that place of the vocabulary of "
+                f"{len(ids)} tokens; this is not supported{_ADVICE}.")
+        if value["model"]["type"] == "WordPiece" and not token.get("special", True):
+            raise InputError(
+                f"{path}: its added token {token['content']!r:.40} is found in text "
+                "before the text is divided into words, which is not supported"
+                f"{_ADVICE}.")
+
+
+def _template(step: Any) -> Any:
+    """Returns the sequences of a post_processor; None if it has none or is BERT's."""
+    if not step or step["type"] == "BertProcessing":
+        return None
+    if step["type"] != "TemplateProcessing":
+        return step["type"]
+    return " ".join("".join(
+        each["SpecialToken"]["id"] if "SpecialToken" in each else
+        each["Sequence"]["id"] * (each["Sequence"] in (
+            {"id": "A", "type_id": 0}, {"id": "B", "type_id": 1}))
+        for each in step[name]) for name in ("single", "pair"))
 
 
 # ---- writing ---------------------------------------------------------------
@@ -245,8 +165,6 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
     a SentencePiece model."""
     with files.open_binary(model_file) as stream:
         content = stream.read()
-    if is_json(content):
-        content = to_sentencepiece(model_file)
     model = model_proto().FromString(content)
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
 
@@ -272,7 +190,7 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
               else replaced("^ | $", "")]
     spaces = {"type": "Metaspace", "replacement": UNDERLINE, "prepend_scheme": "always",
               "split": True}
-    return _content(
+    return with_special_tokens(
         ids, SPECIAL, {"type": "Sequence", "normalizers": steps}, spaces, spaces,
         {"type": "Unigram", "unk_id": model.trainer_spec.unk_id,
          "vocab": [[piece.piece, piece.score - _PENALTY
@@ -281,26 +199,9 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
          "byte_fallback": model.trainer_spec.byte_fallback})
 
 
-def from_word_pieces(vocab: Mapping[str, int], do_lower_case: bool, strip_accents: bool,
-                     rules: Rules) -> dict[str, Any]:
-    """Returns the content of a tokenizer.json that tokenizes as FullTokenizer does with
-    a WordPiece vocabulary."""
-    lower = [{"type": "Lowercase"}] if do_lower_case else []
-    normalizer = {"type": "Sequence", "normalizers": [
-        {"type": "NFD"}, *lower, {"type": "StripAccents"}]} if rules.all_marks else {
-            "type": "BertNormalizer", "clean_text": rules.clean,
-            "handle_chinese_chars": rules.split_chinese,
-            "strip_accents": strip_accents, "lowercase": do_lower_case}
-    return _content(
-        vocab, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), normalizer,
-        {"type": "BertPreTokenizer"},
-        {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-         "max_input_chars_per_word": rules.max_word_chars, "vocab": dict(vocab)})
-
-
-def _content(ids: Mapping[str, int], names: Sequence[str], normalizer: Any,
-             pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
+def with_special_tokens(
+        ids: Mapping[str, int], names: Sequence[str], normalizer: Any,
+        pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
     """Returns the content of a file with these steps, those special tokens of `names`
     that have an id, and the templates [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
     def special(piece, kind):

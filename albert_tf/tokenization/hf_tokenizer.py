@@ -1,0 +1,209 @@
+"""WordPiece, and whatever Hugging Face's tokenizer.json says, by the tokenizers library.
+
+A vocab.txt is tokenized as in the original implementation, except that characters of
+private use are dropped and that a capital sigma at the end of a word becomes "σ".
+"""
+
+import json
+import os
+import unicodedata
+from typing import Any, Callable, Iterable, Optional
+
+from albert_tf import files, text_files
+from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization.tokenizer import (
+    FullTokenizer, PieceSpan, check_encodable)
+
+# The library's threads would disturb those of processes that are forked later.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def tokenizers():
+    """Imports and returns the tokenizers library. Raises InputError without it."""
+    try:
+        import tokenizers as package
+    except ImportError as error:
+        raise InputError(
+            "WordPiece and tokenizer.json need the tokenizers library; run pip install "
+            f"tokenizers ({error}).") from error
+    return package
+
+
+def load_vocab(vocab_file: str) -> dict[str, int]:
+    """Reads a vocabulary with one token per line (load_vocab in the original).
+
+    A line is read up to its first white space, an empty line is the token " ", and a
+    repeated token is skipped without using an id. Hugging Face's tokenizer.json is read
+    too. Raises InputError if the vocabulary is empty.
+    """
+    if tokenizer_json.is_file(vocab_file):
+        _, pieces = tokenizer_json.read(vocab_file)
+        return {piece: i for i, piece in enumerate(pieces)}
+    vocab: dict[str, int] = {}
+    for _, line in text_files.read_lines(vocab_file):
+        words = line.split()
+        vocab.setdefault(words[0] if words else " ", len(vocab))
+    if not vocab:
+        raise InputError(
+            f"{vocab_file}: the vocabulary is empty; give a file with one token per "
+            "line.")
+    return vocab
+
+
+def basic_tokenize(text: str, lower: bool = True, strip_accents: bool = True
+                   ) -> list[str]:
+    """Splits text into words and punctuation (BasicTokenizer in the original)."""
+    text = _bert_normalizer(lower, lower and strip_accents).normalize_str(text)
+    return [word for word, _ in
+            tokenizers().pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)]
+
+
+def _bert_normalizer(lower: bool, strips: bool, chinese: bool = True):
+    return tokenizers().normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=chinese, strip_accents=strips,
+        lowercase=lower)
+
+
+class HfTokenizer(FullTokenizer):
+    """A FullTokenizer with a WordPiece vocabulary or a tokenizer.json."""
+
+    def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
+              ) -> tuple[str, str]:
+        self.is_json = tokenizer_json.is_file(path)
+        if self.is_json:
+            return self._load_json(path, lower, strips)
+        library, rules = tokenizers(), self.rules
+        self.vocab = load_vocab(path)
+        self.do_lower_case, self.strip_accents = lower is not False, strips is not False
+        self._engine = library.Tokenizer(library.models.WordPiece(
+            self.vocab, unk_token="[UNK]",
+            max_input_chars_per_word=rules.max_word_chars))
+        self._engine.normalizer = _bert_normalizer(
+            self.do_lower_case, self.strip_accents and (
+                self.do_lower_case or rules.strips_cased), rules.split_chinese)
+        self._engine.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        return "[PAD]", "[UNK]"
+
+    def _load_json(self, path: str, lower: Optional[bool], strips: Optional[bool]
+                   ) -> tuple[str, str]:
+        value, pieces = tokenizer_json.read(path)
+        kind = value["model"]["type"]
+        if self.uses_sentencepiece != (kind == "Unigram"):
+            raise InputError(f"{path}: holds a {kind} model; give it as " + (
+                "--vocab_file." if self.uses_sentencepiece else "--spm_model_file."))
+        try:
+            self._engine = tokenizers().Tokenizer.from_str(json.dumps(value))
+        except (InputError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # Errors in Rust are no subclass of Exception.
+            raise InputError(f"{path}: {error}; copy or download it again.") from error
+        self._engine.no_truncation()
+        self._engine.no_padding()
+        self._engine.encode_special_tokens = True  # "[CLS]" in a text is ordinary text.
+        self.vocab = {piece: i for i, piece in enumerate(pieces)}
+        self.strip_accents = self.normalized("é") in "eE"
+        if strips not in (None, self.strip_accents):
+            raise InputError(f"{path}: it {'strips' if strips is False else 'keeps'} "
+                             "accents, which no option changes.")
+        self.do_lower_case = self.normalized("A") == "a"
+        if lower and not self.do_lower_case:
+            self._lower_first()
+        elif lower is False and self.do_lower_case:
+            raise InputError(f"{path}: it lower-cases text; leave out --do_lower_case.")
+        return (("[PAD]", "[UNK]") if kind == "WordPiece" else
+                ("<pad>", pieces[value["model"]["unk_id"]]))
+
+    def _lower_first(self) -> None:
+        normalizers = tokenizers().normalizers
+        steps = [normalizers.Lowercase()] + [self._engine.normalizer] * (
+            self._engine.normalizer is not None)
+        self._engine.normalizer = normalizers.Sequence(steps)
+        self.do_lower_case = True
+
+    def normalized(self, text: str) -> str:
+        """Returns a text after cleaning, before it is split into words."""
+        normalizer = self._engine.normalizer
+        return normalizer.normalize_str(text) if normalizer else text
+
+    def words(self, text: str) -> list[str]:
+        """Returns the words of a text after cleaning."""
+        return [word for word, _ in
+                self._engine.pre_tokenizer.pre_tokenize_str(self.normalized(text))]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the content of a tokenizer.json that tokenizes in the same way."""
+        value = json.loads(self._engine.to_str())
+        return value if self.is_json else tokenizer_json.with_special_tokens(
+            self.vocab, _SPECIAL, value["normalizer"], value["pre_tokenizer"],
+            {"type": "WordPiece", "prefix": "##", "cleanup": True}, value["model"])
+
+    def tokenize(self, text: str) -> list[str]:
+        return self._encoded(self._engine.encode, text).tokens
+
+    def tokenize_batch(self, texts: Iterable[str],
+                       num_threads: int = 1) -> list[list[str]]:
+        rows = self._encoded(self._engine.encode_batch, list(texts))
+        return [row.tokens for row in rows]
+
+    def encode(self, text: str) -> list[int]:
+        return self._encoded(self._engine.encode, text).ids
+
+    def encode_batch(self, texts: Iterable[str],
+                     num_threads: int = 1) -> list[list[int]]:
+        rows = self._encoded(self._engine.encode_batch_fast, list(texts))
+        return [row.ids for row in rows]
+
+    def model_ids(self, texts: list[str]) -> list[list[int]]:
+        """As SentencePieceTokenizer.model_ids; no token is split again."""
+        return self.encode_batch(texts)
+
+    def split_pieces(self) -> dict[int, list[str]]:
+        return {}
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        if self.uses_sentencepiece:
+            return [self.vocab.get(piece, self.unk_id) for piece in tokens]
+        try:
+            return [self.vocab[piece] for piece in tokens]
+        except KeyError as error:
+            raise InputError(
+                f"The token {error} is not in the vocabulary of {len(self.vocab)} "
+                "tokens; use tokens from tokenize() or [UNK].") from None
+
+    def _encoded(self, encode: Callable, texts: str | list[str]) -> Any:
+        try:
+            return encode(texts, add_special_tokens=False)
+        except (TypeError, UnicodeError):
+            check_encodable([texts] if isinstance(texts, str) else texts)
+            raise
+
+    def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
+        encoded = self._encoded(self._engine.encode, text)
+        marks = () if text.isascii() else {
+            char for char in set(text) if unicodedata.category(char)[0] == "M"
+            and not self.normalized(char)}
+        spans = []
+        for piece, i, (start, end) in zip(encoded.tokens, encoded.ids, encoded.offsets):
+            if self.uses_sentencepiece:
+                while start < end and text[start].isspace():
+                    start += 1
+            if marks:
+                while text[end:end + 1] in marks:
+                    end += 1
+            spans.append(PieceSpan(piece, i, start, end))
+        return spans
+
+    def _joined(self, pieces: list[str]) -> str:
+        if self.uses_sentencepiece:
+            return "".join(pieces).replace(tokenizer_json.UNDERLINE, " ").strip()
+        return " ".join(pieces).replace(" ##", "")
+
+
+def from_json(path: str) -> HfTokenizer:
+    """Returns the tokenizer in a tokenizer.json, whichever model it has."""
+    kind = tokenizer_json.read(path)[0]["model"]["type"]
+    return HfTokenizer(**{
+        "vocab_file" if kind == "WordPiece" else "spm_model_file": path})
