@@ -33,8 +33,9 @@ _ONLY = {"remove_space": True, "do_basic_tokenize": True, "never_split": None,
          "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
 
 _VOWEL_SIGN = "\u0939\u093f"
-# A text that tokenizers which clean text differently split differently.
-_PROBE = "No. ``Ż\u0301A'' \u0939\u093f ½ ﬁ Ａ\u3000\u2028b\x01c"
+# Tokenizers that clean text differently split it differently. It has no punctuation,
+# which "added tokens" would be.
+_PROBE = "Ż\u0301A \u0939\u093f ½ ﬁ Ａ\u3000\u2028b\x01c"
 
 
 def find(folder: str) -> Optional[Vocabulary]:

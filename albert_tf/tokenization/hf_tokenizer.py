@@ -6,6 +6,7 @@ private use are dropped and that a capital sigma at the end of a word becomes "Ï
 
 import json
 import os
+import re
 import unicodedata
 from typing import Any, Callable, Iterable, Optional
 
@@ -182,19 +183,32 @@ class HfTokenizer(FullTokenizer):
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         encoded = self._encoded(self._engine.encode, text)
-        marks = () if text.isascii() else {
-            char for char in set(text) if unicodedata.category(char)[0] == "M"
-            and not self.normalized(char)}
+        marks = set() if text.isascii() else set(filter(self._is_dropped_mark, set(text)))
+        if not (marks or self.uses_sentencepiece):
+            starts, ends = zip(*encoded.offsets) if encoded.ids else ((), ())
+            return list(map(PieceSpan, encoded.tokens, encoded.ids, starts, ends))
         spans = []
+        behind = 0  # the end of the token before
         for piece, i, (start, end) in zip(encoded.tokens, encoded.ids, encoded.offsets):
-            if self.uses_sentencepiece:
+            if piece == tokenizer_json.UNDERLINE:
+                found = re.compile(r"\S").search(text, behind)
+                start = end = found.start() if found else behind
+            elif self.uses_sentencepiece:
+                # The library gives a token the blank before it, and of characters that
+                # were replaced together the last one.
                 while start < end and text[start].isspace():
                     start += 1
-            if marks:
-                while text[end:end + 1] in marks:
-                    end += 1
+                while start > behind and not text[start - 1].isspace() and (
+                        self.normalized(text[start - 1])):
+                    start -= 1
+            while text[end:end + 1] in marks:
+                end += 1
+            behind = max(behind, end)
             spans.append(PieceSpan(piece, i, start, end))
         return spans
+
+    def _is_dropped_mark(self, char: str) -> bool:
+        return unicodedata.category(char)[0] == "M" and not self.normalized(char)
 
     def _joined(self, pieces: list[str]) -> str:
         if self.uses_sentencepiece:

@@ -90,6 +90,8 @@ def read(path: str) -> tuple[dict[str, Any], list[str]]:
         complete = list(ids.values()) == list(range(len(vocab)))
         _check_added_tokens(value, ids, path)
         template = _template(value.get("post_processor"))
+    except InputError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: it is damaged ({error!r:.80}); copy or download it "
                          "again.") from error

@@ -14,7 +14,6 @@ import tensorflow as tf
 from albert_tf.tokenization import in_graph
 from albert_tf.tokenization import sentencepiece_tokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.tokenization.wordpiece_tokenizer import basic_tokenize
 from tests.helpers import SHARED
 from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB, rows
 
@@ -92,13 +91,14 @@ def test_no_texts_and_bytes_that_are_no_text(name):
 
 @pytest.mark.parametrize("lower, strip", [(True, True), (False, False)])
 def test_words_are_those_of_python(lower, strip):
-    splitting = in_graph._splitting(lower, strip)
+    tokenizer = FullTokenizer(WP_VOCAB, lower, strip_accents=strip)
+    splitting = in_graph.Splitting(tokenizer)
     texts = [*TEXTS, *(row["text"] for row in rows())]
     words = splitting(tf.constant(texts))
     found = [[] for _ in texts]
     for word, row in zip(words.chars.to_list(), words.rows.numpy()):
         found[row].append("".join(map(chr, word)))
-    assert found == [basic_tokenize(text, lower, strip) for text in texts]
+    assert found == [tokenizer.words(text) for text in texts]
 
 
 @pytest.mark.slow

@@ -176,19 +176,24 @@ def splits(char):
     return basic_tokenize(f"a{char}a", lower=False)
 
 
-@pytest.mark.parametrize("name, belongs", [
+@pytest.mark.parametrize("name, belongs, missing", [
     # Two separators count as white space only where cleaned text is divided.
-    ("whitespace", lambda c: splits(c) == ["a", "a"] and c not in "\u2028\u2029"),
-    ("control", lambda c: splits(c) == ["aa"] and c not in "\0\ufffd"),
-    ("punctuation", cleaning.is_punctuation),
-    ("chinese", lambda c: splits(c)[1:2] == [c] and not cleaning.is_punctuation(c))])
-def test_character_classes_equal_the_release(name, belongs):
+    ("whitespace", lambda c: splits(c) == ["a", "a"] and c not in "\u2028\u2029", []),
+    # The tokenizers library has the classes of Unicode 8, drops private use too, and
+    # forgets the beginning of extension E (docs/DIFFERENCES.md).
+    ("control", lambda c: splits(c) == ["aa"] and c != "\ufffd"
+     and unicodedata.category(c) != "Co", [0x8E2, 0x110CD]),
+    ("chinese", lambda c: splits(c)[1:2] == [c] and unicodedata.category(c) == "Lo",
+     range(0x2B820, 0x2B920)),
+    # The reference is Unicode 11. Unicode 12 made U+166D a symbol; every other change
+    # concerns characters added later.
+    ("punctuation", cleaning.is_punctuation, [0x166D])])
+def test_character_classes_equal_the_release(name, belongs, missing):
     ranges = golden()["char_classes"][name]
     expected = {code for first, last in ranges for code in range(first, last + 1)}
-    got = {code for code in range(0x30000) if belongs(chr(code))}
-    # The reference is Unicode 11. Unicode 12 made U+166D a symbol; every other
-    # change concerns characters added later.
-    assert expected - got <= {0x166D}
+    got = {code for code in range(0x30000)
+           if not 0xD800 <= code < 0xE000 and belongs(chr(code))}
+    assert expected - got <= {*missing}
     added = got - expected
     assert len(added) < 100
     assert all(unicodedata.ucd_3_2_0.category(chr(code)) == "Cn" for code in added)

