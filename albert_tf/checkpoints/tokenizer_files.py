@@ -245,10 +245,11 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
     is_json = tokenizer_json.is_file(found.path)
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
-        strips = strips and (lower or rules.strips_cased)
+        strips = tokenizer.normalized("é") in "eE"
         config |= {"tokenizer_class": "BertTokenizer",
                    "strip_accents": None if strips == lower else strips,
-                   "tokenize_chinese_chars": rules.split_chinese, **_WORD_PIECE,
+                   "tokenize_chinese_chars": tokenizer.normalized("中") != "中",
+                   **_WORD_PIECE,
                    "rules": rules.changed}
         # What BertTokenizer has no setting for.
         if not (always_json or is_json or (
@@ -263,9 +264,6 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
         if not own:
             files.write(os.path.join(folder, "spiece.model"), sentencepiece_model(found))
             own = tokenizer_json.from_sentencepiece(found.path, lower, strips, rules)
-    if is_json:  # Its steps say it.
-        for name in ("strip_accents", "tokenize_chinese_chars", "keep_accents", "rules"):
-            config.pop(name, None)
     if own:
         _write_json(own, folder)
     text_files.write_json(os.path.join(folder, _CONFIG), config)

@@ -183,7 +183,8 @@ def splits(char):
     # forgets the beginning of extension E (docs/DIFFERENCES.md).
     ("control", lambda c: splits(c) == ["aa"] and c != "\ufffd"
      and unicodedata.category(c) != "Co", [0x8E2, 0x110CD]),
-    ("chinese", lambda c: splits(c)[1:2] == [c] and unicodedata.category(c) == "Lo",
+    ("chinese", lambda c: splits(c)[1:2] == [c]
+     and unicodedata.category(c) in ("Lo", "Cn"),
      range(0x2B820, 0x2B920)),
     # The reference is Unicode 11. Unicode 12 made U+166D a symbol; every other change
     # concerns characters added later.
