@@ -4,6 +4,7 @@ A vocab.txt is tokenized as in the original implementation, except that characte
 private use are dropped and that a capital sigma at the end of a word becomes "σ".
 """
 
+import functools
 import json
 import os
 import re
@@ -66,6 +67,11 @@ def _bert_normalizer(lower: bool, strips: bool, chinese: bool = True):
     return tokenizers().normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=chinese, strip_accents=strips,
         lowercase=lower)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char)[0] == "M"
 
 
 class HfTokenizer(FullTokenizer):
@@ -183,7 +189,8 @@ class HfTokenizer(FullTokenizer):
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         encoded = self._encoded(self._engine.encode, text)
-        marks = set() if text.isascii() else set(filter(self._is_dropped_mark, set(text)))
+        marks = set() if text.isascii() else {
+            char for char in filter(_is_mark, set(text)) if not self.normalized(char)}
         if not (marks or self.uses_sentencepiece):
             starts, ends = zip(*encoded.offsets) if encoded.ids else ((), ())
             return list(map(PieceSpan, encoded.tokens, encoded.ids, starts, ends))
@@ -207,9 +214,6 @@ class HfTokenizer(FullTokenizer):
             spans.append(PieceSpan(piece, i, start, end))
         return spans
 
-    def _is_dropped_mark(self, char: str) -> bool:
-        return unicodedata.category(char)[0] == "M" and not self.normalized(char)
-
     def _joined(self, pieces: list[str]) -> str:
         if self.uses_sentencepiece:
             return "".join(pieces).replace(tokenizer_json.UNDERLINE, " ").strip()
@@ -219,5 +223,5 @@ class HfTokenizer(FullTokenizer):
 def from_json(path: str) -> HfTokenizer:
     """Returns the tokenizer in a tokenizer.json, whichever model it has."""
     kind = tokenizer_json.read(path)[0]["model"]["type"]
-    return HfTokenizer(**{
-        "vocab_file" if kind == "WordPiece" else "spm_model_file": path})
+    return (HfTokenizer(vocab_file=path) if kind == "WordPiece"
+            else HfTokenizer(spm_model_file=path))

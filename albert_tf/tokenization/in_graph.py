@@ -592,7 +592,7 @@ class Splitting:
 
 def _joined(starts, ends, is_mark, rows):
     """Returns `ends` of characters, extended over the marks that directly follow them
-    (see cleaning.drop_marks)."""
+    (see HfTokenizer.tokenize_with_offsets)."""
     size = tf.size(starts)
 
     def step(distance, found, at):
