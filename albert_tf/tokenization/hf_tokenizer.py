@@ -1,4 +1,4 @@
-"""WordPiece, and whatever Hugging Face's tokenizer.json says, by the tokenizers library.
+"""WordPiece, and what Hugging Face's tokenizer.json says, by the tokenizers library.
 
 A vocab.txt is tokenized as in the original implementation, except that characters of
 private use are dropped and that a capital sigma at the end of a word becomes "σ".

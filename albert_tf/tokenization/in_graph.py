@@ -525,7 +525,7 @@ class Words(NamedTuple):
 
 
 class Splitting:
-    """How an HfTokenizer cleans text and splits it into words, as TensorFlow operations.
+    """How an HfTokenizer cleans and splits text into words, as TensorFlow operations.
 
     The tables hold what the library makes of each character. Neighbours matter only
     where Unicode sorts marks.
