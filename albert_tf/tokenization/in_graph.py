@@ -563,7 +563,8 @@ class Splitting:
             order = self._order(chars)
             source = tf.gather(source, order)
             chars = chars.take(order, tf.gather(chars.values, order))
-        kinds, starts, ends = (tf.gather(part, source) for part in (kinds, starts, ends))
+        kinds, starts, ends = (
+            tf.gather(part, source) for part in (kinds, starts, ends))
         apart = tf.not_equal(kinds, _WITHIN)
         begins = apart | _before(apart, True) | tf.not_equal(
             chars.rows, _before(chars.rows, -1))
@@ -629,8 +630,9 @@ def _check_steps(content: dict[str, Any], path: str) -> None:
         steps += [each["type"] for each in step.get(inner, [step])]
     if not re.fullmatch(_STEPS, "".join(f"{step} " for step in steps)):
         raise InputError(
-            f"{path}: a model that takes text cannot do the steps {', '.join(steps)} of "
-            "its tokenizer; export a model that takes ids, or give a vocab.txt.")
+            f"{path}: a model that takes text cannot do the steps "
+            f"{', '.join(steps)} of its tokenizer; export a model that takes ids, or "
+            "give a vocab.txt.")
 
 
 class WordPieceOps(TokenizerOps):

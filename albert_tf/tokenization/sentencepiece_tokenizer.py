@@ -139,7 +139,8 @@ class SentencePieceTokenizer(FullTokenizer):
             else:
                 start = end = chars[first][1] if first < len(chars) else place
             place = end
-            spans.append(PieceSpan(piece, self.vocab.get(piece, self.unk_id), start, end))
+            i = self.vocab.get(piece, self.unk_id)
+            spans.append(PieceSpan(piece, i, start, end))
         return spans
 
     def _joined(self, pieces: list[str]) -> str:
@@ -214,8 +215,8 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
         content = stream.read()
     if tokenizer_json.is_json(content):
         raise InputError(
-            f"{model_file}: a tokenizer.json is not the SentencePiece model that it was "
-            "made from, which is needed here; give that one (spiece.model).")
+            f"{model_file}: a tokenizer.json is not the SentencePiece model that it "
+            "was made from, which is needed here; give that one (spiece.model).")
     processor = sentencepiece.SentencePieceProcessor()
     problem = "it is empty"
     if content:

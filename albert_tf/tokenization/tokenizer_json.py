@@ -96,11 +96,11 @@ def read(path: str) -> tuple[dict[str, Any], list[str]]:
         raise InputError(f"{path}: it is damaged ({error!r:.80}); copy or download it "
                          "again.") from error
     if not ids or not complete:
-        raise InputError(f"{path}: its vocab has no tokens, or one of them twice, or ids "
-                         "that are not 0, 1, 2, ...; create the file again.")
+        raise InputError(f"{path}: its vocab has no tokens, or one of them twice, or "
+                         "ids that are not 0, 1, 2, ...; create the file again.")
     if kind == "Unigram" and type(model.get("unk_id")) is not int:
-        raise InputError(f"{path}: its model has no unk_id, the id of an unknown token, "
-                         "which ALBERT needs; set it.")
+        raise InputError(f"{path}: its model has no unk_id, the id of an unknown "
+                         "token, which ALBERT needs; set it.")
     for name, wanted in (("unk_token", "[UNK]"), ("continuing_subword_prefix", "##")):
         if kind == "WordPiece" and model.get(name, wanted) != wanted:
             raise InputError(f"{path}: its model has {name}={model[name]!r:.40}, which "
@@ -119,8 +119,8 @@ def _check_added_tokens(value: Mapping[str, Any], ids: Mapping[str, int], path: 
         if ids.get(token["content"]) != token.get("id", 0):
             raise InputError(
                 f"{path}: its added token {token['content']!r:.40} has the id "
-                f"{token.get('id')!r:.20}, but is not at that place of the vocabulary of "
-                f"{len(ids)} tokens; this is not supported{_ADVICE}.")
+                f"{token.get('id')!r:.20}, but is not at that place of the vocabulary "
+                f"of {len(ids)} tokens; this is not supported{_ADVICE}.")
         if value["model"]["type"] == "WordPiece" and not token.get("special", True):
             raise InputError(
                 f"{path}: its added token {token['content']!r:.40} is found in text "
