@@ -110,7 +110,8 @@ class SentencePieceTokenizer(FullTokenizer):
         if char in _SPACE:
             return 0
         if (unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp", "Zs")
-                or len(unicodedata.normalize("NFKC", char)) > 1):
+                or len(unicodedata.normalize("NFKC", char)) > 1
+                or char == "\ufffd"):  # Models of NMT drop it.
             return len(_without_space(self._processor.normalize(char)))
         return 1
 

@@ -12,20 +12,17 @@ from albert_tf.finetuning.race import task as race
 from albert_tf.finetuning.squad import task as squad
 from albert_tf.finetuning.tagging import task as tagging
 from albert_tf.finetuning.classification.task import ClassificationTask, Example
-from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.serving import export
 from albert_tf.finetuning.race import text as text_choices
 from albert_tf.finetuning.squad import text as text_spans
-from albert_tf.tokenization import in_graph
 from albert_tf.finetuning.tagging import text as text_tags
 from albert_tf.finetuning import text as text_tasks
 from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests import models, tiny_run
 from tests.helpers import ask_export, load_export, run_python
-from tests.tokenization.test_in_graph import TOKENIZERS
 from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB
 
 pytest.importorskip("tensorflow_text")
@@ -42,8 +39,6 @@ QUESTIONS = ["When did the café close, in which year?", "Who?", "", "What is it
 
 @functools.cache
 def tokenizer(kind):
-    if "accents" in kind:
-        return TOKENIZERS[kind]()
     return (FullTokenizer(spm_model_file=MODEL) if kind == "sentencepiece"
             else FullTokenizer(vocab_file=WP_VOCAB))
 
@@ -95,31 +90,6 @@ def test_choices_are_those_of_race(kind):
         for name in ("input_ids", "input_mask", "segment_ids"):
             assert found[name][i, :, :width].numpy().tolist() == row[name]
         assert not found["input_mask"][i, :, width:].numpy().any()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", [
-    "sentencepiece", "wordpiece", "sentencepiece, accents", "wordpiece, accents"])
-def test_pieces_have_the_characters_that_squad_gives_them(kind):
-    passages = [*PASSAGES, *TEXTS, "a  b   c d", "x\u00a0y \u00a8 z", "tab\tand\nline ",
-                *SCRIPTS]
-    found = [part.to_list() for part in text_spans.located(
-        in_graph.operations(tokenizer(kind)), tf.constant(passages))]
-    for i, passage in enumerate(passages):
-        aligned = align_paragraph(passage, tokenizer(kind))
-        wanted = [[], [], []] if aligned is None else [
-            aligned.piece_ids, aligned.starts, aligned.ends]
-        assert [part[i] for part in found] == wanted, ascii(passage)
-
-
-# Passages that SentencePiece's pieces do not match character by character.
-SCRIPTS = [
-    "작은 도서관은 강가에 있다.", "½ ﬁ\u0301 ① Ⅷ, ½9, ½", "İ ΑΣ Σ ½ﬁ ㎏ ﬂ ⅔ ㎞ ㏎",
-    "הַסִּפְרִיָּה הַקְּטַנָּה עַל גְּדַת", "تَقَعُ المَكْتَبَةُ الصَّغِيرَةُ",
-    "e\u0301\u0323 \u0301e\u0301\u0302\u0301 o\u0302\u0323 u\u031b\u0301",
-    "\u200b\u00ad한\u200b국\u00ad  \u2581한\u200c, \u2581 ½\u200b",
-    "한9,국 1,2,한 ９,½９,",
-    "\u1112\u1161\u11ab\u1100\u116e\u11a8 a", "\u0f73\u0f75 \u0301\u0301", "\0" * 9 + "한"]
 
 
 def make(head, vocab_size, **options):
