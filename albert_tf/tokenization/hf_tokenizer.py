@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import Any, Callable, Iterable, Optional
 
-from albert_tf import files, text_files
+from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.tokenizer import (
