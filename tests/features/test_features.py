@@ -12,10 +12,7 @@ import json
 import os
 import pathlib
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from importlib.util import find_spec
 
 import numpy as np
@@ -50,10 +47,12 @@ def texts_in(folder, lines, name="texts.txt"):
 
 
 def extract(model, folder, name, pooling=(), layers=(-1,), lines=TEXTS, **options):
-    """The file made of some lines."""
+    """The file made of some lines; further options are those of a job or of Options."""
     output = str(folder / name)
+    jobs = {each: options.pop(each) for each in ("unit_texts", "vocabulary", "work_dir")
+            if each in options}
     job.extract(model, [texts_in(folder, lines)], output,
-                        Options(pooling, layers), **options)
+                Options(pooling, layers, **options), **jobs)
     return output
 
 
@@ -112,11 +111,10 @@ def test_the_default_is_what_predict_embeds_by(model, tmp_path):
 def test_cut_texts_are_counted(model, tmp_path, caplog):
     expected = ("1 of 5 texts are longer than --max_seq_length=16, and are cut; "
                 "--windows reads all")
-    path = texts_in(tmp_path, TEXTS)
-    job.extract(model, [path], str(tmp_path / "out.jsonl"), Options(
-        ("mean",), max_seq_length=16), unit_texts=2)
+    extract(model, tmp_path, "out.jsonl", ("mean",), max_seq_length=16, unit_texts=2)
     assert caplog.text.count(expected) == 1
-    found = job.stream(model, [path], Options(("mean",), max_seq_length=16))
+    found = job.stream(model, [str(tmp_path / "texts.txt")], Options(
+        ("mean",), max_seq_length=16))
     assert len(list(found)) == 5
     assert caplog.text.count(expected) == 2
 
@@ -137,41 +135,13 @@ def test_cut_texts_of_a_resumed_run_are_all_counted(model, tmp_path, caplog):
     assert "2 of 6 texts are longer than --max_seq_length=16" in caplog.text
 
 
-def test_a_run_is_not_resumed_with_another_spelling(model, tmp_path, monkeypatch):
-    """--do_lower_case of a vocabulary that is given."""
-    given = Vocabulary(str(tiny_models.SPM), True, False)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shutil, "copyfileobj", stopped)
-        extract(model, tmp_path, "out.jsonl", lines=LINES, vocabulary=given)
-    with pytest.raises(InputError, match="unfinished run with do_lower_case=true, but"):
-        extract(model, tmp_path, "out.jsonl", lines=LINES,
-                vocabulary=dataclasses.replace(given, do_lower_case=False))
-
-
-@pytest.mark.parametrize("name", [
-    "out.jsonl", "out.npz", pytest.param("out.parquet", marks=NEEDS_PYARROW)])
-def test_rows_tell_whether_texts_are_cut(name, model, tmp_path):
-    path, output = texts_in(tmp_path, TEXTS), tmp_path / name
-    job.extract(model, [path], str(output), Options(
-        ("mean",), max_seq_length=16, truncated=True), unit_texts=2)
-    if name == "out.jsonl":
-        found = [row["truncated"] for row in rows_of(output)]
-    elif name == "out.npz":
-        found = np.load(output)["truncated"].tolist()
-    else:
-        from pyarrow import parquet
-        found = parquet.read_table(output)["truncated"].to_pylist()
-    assert found == [False, False, True, False, False]
-
-
 def test_windows_are_averaged(model, tmp_path, caplog):
     """Also over layers; a text that fits has the same vectors as without."""
     rows = {}
     for windows in (True, False):
-        output = tmp_path / f"{windows}.jsonl"
-        job.extract(model, [texts_in(tmp_path, TEXTS)], str(output), Options(
-            ("mean", "pooled"), (1, 2), max_seq_length=16, windows=windows))
-        rows[windows] = rows_of(output)
+        rows[windows] = rows_of(extract(
+            model, tmp_path, f"{windows}.jsonl", ("mean", "pooled"), (1, 2),
+            max_seq_length=16, windows=windows))
         assert ("are cut" in caplog.text) == (not windows)
     for i, (row, cut) in enumerate(zip(rows[True], rows[False])):
         for kind in row:
@@ -186,9 +156,6 @@ def test_windows_are_averaged(model, tmp_path, caplog):
         for ids in windows]
     np.testing.assert_allclose(rows[True][2]["mean"][1], np.mean(expected, axis=0),
                                atol=1e-5)
-    with pytest.raises(InputError, match="--pooling=pieces: --windows averages"):
-        job.extract(model, [texts_in(tmp_path, TEXTS)], str(tmp_path / "x.jsonl"),
-                    Options(("pieces",), windows=True))
 
 
 def test_columns_of_a_table(model, tmp_path):
@@ -221,33 +188,30 @@ def test_pairs_and_ids_go_along(model, tmp_path):
 # ---- formats ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", [
+    "out.npz", pytest.param("out.parquet", marks=NEEDS_PYARROW)])
 @pytest.mark.parametrize("layers", [(-1,), (1, 2)])
-def test_npz_holds_what_json_lines_hold(layers, model, tmp_path):
-    pooling = ("mean", "pieces")
-    rows = rows_of(extract(model, tmp_path, "out.jsonl", pooling, layers))
-    found = np.load(extract(model, tmp_path, "out.npz", pooling, layers, unit_texts=2))
-    np.testing.assert_allclose(found["mean"], [row["mean"] for row in rows], atol=1e-6)
-    assert found["mean"].dtype == np.float32
-    ends = np.cumsum(found["piece_counts"])
-    for row, pieces, values in zip(rows, np.split(found["pieces"], ends),
-                                   np.split(found["piece_vectors"], ends)):
-        assert row["pieces"] == pieces.tolist()
-        np.testing.assert_allclose(values, row["piece_vectors"], atol=1e-6)
-
-
-@NEEDS_PYARROW
-@pytest.mark.parametrize("layers", [(-1,), (1, 2)])
-def test_parquet_holds_what_json_lines_hold(layers, model, tmp_path):
-    from pyarrow import parquet
-
-    pooling = ("mean", "pieces")
-    rows = rows_of(extract(model, tmp_path, "out.jsonl", pooling, layers))
-    found = parquet.read_table(extract(
-        model, tmp_path, "out.parquet", pooling, layers, unit_texts=2)).to_pylist()
-    for row, other in zip(rows, found):
-        assert row.keys() == other.keys() and row["pieces"] == other["pieces"]
-        for name in ("mean", "piece_vectors"):
-            np.testing.assert_allclose(row[name], other[name], atol=1e-6)
+def test_other_formats_hold_what_json_lines_hold(name, layers, model, tmp_path):
+    options = dict(pooling=("mean", "pieces"), layers=layers, max_seq_length=16,
+                   truncated=True, unit_texts=2)
+    rows = rows_of(extract(model, tmp_path, "out.jsonl", **options))
+    assert [row["truncated"] for row in rows] == [False, False, True, False, False]
+    path = extract(model, tmp_path, name, **options)
+    if name == "out.npz":
+        columns = dict(np.load(path))
+        ends = np.cumsum(columns.pop("piece_counts"))[:-1]
+        for each in ("pieces", "piece_vectors"):
+            columns[each] = np.split(columns[each], ends)
+        assert columns["mean"].dtype == np.float32
+        found = [dict(zip(columns, values)) for values in zip(*columns.values())]
+    else:
+        from pyarrow import parquet
+        found = parquet.read_table(path).to_pylist()
+    for row, other in zip(rows, found, strict=True):
+        assert row.keys() == other.keys() and row["pieces"] == list(other["pieces"])
+        assert row["truncated"] == other["truncated"]
+        for each in ("mean", "piece_vectors"):
+            np.testing.assert_allclose(row[each], other[each], atol=1e-6)
 
 
 def test_ids_of_columns(model, tmp_path):
@@ -303,12 +267,17 @@ def test_a_run_that_is_stopped_leaves_no_half_of_an_array(
 
 def test_another_text_begins_anew_and_other_options_are_refused(
         model, tmp_path, monkeypatch):
+    given = Vocabulary(str(tiny_models.SPM), True, False)
+    cased = dataclasses.replace(given, do_lower_case=False)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "copyfileobj", stopped)
-        extract(model, tmp_path, "out.jsonl", ("mean",))
-    with pytest.raises(InputError, match='unfinished run with pooling=."mean"..*this run'):
-        extract(model, tmp_path, "out.jsonl", ("max",))
-    rows = rows_of(extract(model, tmp_path, "out.jsonl", ("mean",), lines=["x"] * 3))
+        extract(model, tmp_path, "out.jsonl", ("mean",), vocabulary=given)
+    for pooling, vocabulary, message in (
+            ("max", given, 'pooling=."mean"'), ("mean", cased, "do_lower_case=true")):
+        with pytest.raises(InputError, match=message):
+            extract(model, tmp_path, "out.jsonl", (pooling,), vocabulary=vocabulary)
+    rows = rows_of(extract(model, tmp_path, "out.jsonl", ("mean",), lines=["x"] * 3,
+                           vocabulary=given))
     assert len(rows) == 3
     np.testing.assert_allclose(rows[0]["mean"], rows[2]["mean"], atol=1e-6)
 
@@ -326,21 +295,16 @@ def test_units_are_bounded_in_numbers(model, tmp_path, monkeypatch):
 # ---- wrong inputs ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("options, pattern", [
-    ({"pooling": ("media",)}, "--pooling=media: this kind is not known; give .* pooled"),
-    ({"pooling": ("embedding",)}, "--pooling=embedding: only folders of sentence-tr"),
-    ({"pooling": ("mean", "mean")}, "--pooling=mean: it is given twice"),
-    ({"layers": (3,)}, "--layers=3: the model has 2 layers; give 1 to 2"),
-    ({"layers": (0,)}, "--layers=0: the model has 2 layers"),
-    ({"layers": (2, -1)}, "--layers=2,-1: give .* each layer only once"),
-    ({"layers": ()}, "--layers=: give at least one layer, and each"),
-    ({"max_seq_length": 65}, "--max_seq_length=65: give 4 to 64"),
-    ({"max_seq_length": 3}, "--max_seq_length=3: give 4 to 64"),
-])
-def test_options_that_a_model_has_not(options, pattern, model, tmp_path):
-    with pytest.raises(InputError, match=pattern):
-        job.extract(model, [texts_in(tmp_path, TEXTS)],
-                            str(tmp_path / "out.jsonl"), Options(**options))
+@pytest.mark.parametrize("options, flag", [
+    *(({"pooling": kinds.split(",")}, f"--pooling={kinds.partition(',')[0]}")
+      for kinds in ("media", "embedding", "mean,mean")),
+    *(({"layers": layers}, f"--layers={','.join(map(str, layers))}")
+      for layers in ((3,), (0,), (2, -1), ())),
+    *(({"max_seq_length": length}, f"--max_seq_length={length}") for length in (65, 3)),
+    ({"pooling": ("pieces",), "windows": True}, "--pooling=pieces")])
+def test_options_that_a_model_has_not(options, flag, model, tmp_path):
+    with pytest.raises(InputError, match=f"{flag}:"):
+        extract(model, tmp_path, "out.jsonl", **options)
     assert os.listdir(tmp_path) == ["texts.txt"]
 
 
@@ -415,7 +379,6 @@ def test_the_standard_input(model, tmp_path, monkeypatch):
 def _results(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     text = texts_in(folder, TEXTS)
-    bad = texts_in(folder, ['{"text": 5}'], "bad.jsonl")
     common = [f"--model={model}", f"--input_file={text}"]
     how = ["--pooling=mean,max", "--layers=-1,-2", "--max_seq_length=9"]
     bare, named = folder / "bare", folder / "named"
@@ -426,10 +389,7 @@ def _results(model, tmp_path_factory):
     (named / "vocabulary.json").write_text(
         json.dumps({"file": "other.model", "sha256": "0" * 64}))
     with run_commands("extract_features", {
-            "wrong text": [f"--model={model}", f"--input_file={bad}",
-                           f"--output_file={folder}/x.jsonl"],
             "wrong layers": [*common, "--layers=last"],
-            "word": [*common, "mean"],
             "no vocabulary": [f"--model={bare}", common[1]],
             "two vocabularies": [f"--model={bare}", common[1], "--vocab_file=a.txt",
                                  f"--spm_model_file={tiny_models.SPM}"],
@@ -437,15 +397,12 @@ def _results(model, tmp_path_factory):
                 f"--model={bare}", common[1], "--spm_model_file=/no/spm.model"],
             "another vocabulary": [f"--model={named}", common[1],
                                    f"--spm_model_file={tiny_models.SPM}"],
-            "no model": ["--model=/no/model", f"--input_file={text}",
-                         f"--output_file={folder}/x.jsonl"],
             "given vocabulary": [
                 f"--model={bare}", f"--spm_model_file={tiny_models.SPM}", common[1],
                 f"--output_file={folder}/given.npz", *how],
             "made": [*common, f"--output_file={folder}/out.npz", *how],
-    }, light={"wrong text", "wrong layers", "word", "no model", "no vocabulary",
-              "two vocabularies", "vocabulary that is not there", "another vocabulary"},
-    ) as found:
+    }, light={"wrong layers", "no vocabulary", "two vocabularies",
+              "vocabulary that is not there", "another vocabulary"}) as found:
         yield found, folder
 
 
@@ -464,41 +421,12 @@ def test_the_command(results):
 
 
 @pytest.mark.parametrize("name, pattern", [
-    ("wrong text", "bad.jsonl, line 1: 'text' is 5, not a text"),
-    ("wrong layers", "--layers=last: give whole numbers"),
-    ("word", "'mean' is not a flag"),
-    ("no model", "/no/model: there is no such file"),
-    ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
-    ("two vocabularies", "--vocab_file and --spm_model_file are two vocabularies"),
-    ("vocabulary that is not there", "--spm_model_file: /no/spm.model does not exist"),
-    ("another vocabulary", ".model is not the vocabulary of the model in .*named, which "
-     r"was made with other.model"),
-])
+    ("wrong layers", "--layers=last"), ("no vocabulary", "/bare: .*--spm_model_file"),
+    ("two vocabularies", "--vocab_file and --spm_model_file"),
+    ("vocabulary that is not there", "--spm_model_file: /no/spm.model"),
+    ("another vocabulary", "/named, .* other.model")])
 def test_wrong_commands_end_in_a_sentence(name, pattern, results):
     results[0].refused(name, pattern)
-
-
-@pytest.mark.slow
-def test_kills_leave_nothing_wrong(model, tmp_path):
-    name = "out.jsonl"
-    texts_in(tmp_path, LINES * 300)
-    command = [sys.executable, "extract_features.py", f"--model={model}",
-               f"--input_file={tmp_path}/texts.txt", "--batch_size=4"]
-    subprocess.run([*command, f"--output_file={tmp_path}/whole-{name}"], cwd=ROOT,
-                   check=True, capture_output=True)
-    for kills in range(20):
-        process = subprocess.Popen([*command, f"--output_file={tmp_path}/{name}"],
-                                   cwd=ROOT, stderr=subprocess.DEVNULL)
-        parts = len(list(tmp_path.glob("*.unfinished/*unit-*.json")))
-        while process.poll() is None and len(list(tmp_path.glob(
-                "*.unfinished/*unit-*.json"))) <= parts:
-            time.sleep(0.01)
-        if kills < 5:
-            process.send_signal(signal.SIGKILL)
-        if process.wait() == 0:
-            break
-    assert (tmp_path / name).read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
-    assert not list(tmp_path.glob("*unfinished*"))
 
 
 def test_all_kinds_are_named_by_the_flag():
