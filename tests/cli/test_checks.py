@@ -53,7 +53,8 @@ REFUSED = {
     "run_race": [
         ("--data_dir={data} --max_seq_length=48 --max_qa_length=45",
          "--max_qa_length=45 .* --max_seq_length=48"),
-        ("--data_dir={data} --num_train_epochs=2 --train_step=1", LONG)],
+        ("--data_dir={data} --num_train_epochs=2 --train_step=1", LONG),
+        ("--data_dir={data} word", "'word'")],
     "run_pretraining": [
         (PRETRAINING + "--train_batch_size=2 --init_checkpoint=albert-base-v2", NO_FOLDER),
         (PRETRAINING + "--init_from_group0", "--init_from_group0"),

@@ -8,7 +8,7 @@ from absl import flags
 
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.cli import script
-from albert_tf.config import AlbertConfig, DTYPES
+from albert_tf.config import AlbertConfig
 from tests.checkpoints.test_convert import stored
 from tests.helpers import FIXTURES, ROOT, run_python
 
@@ -132,26 +132,6 @@ def test_options_of_the_flags():
         step=dict(gradient_accumulation_steps=4, random_seed=12, clip_norm=2.0,
                   replica_gradients="sum", count_duplicate_rows=False,
                   jit_compile=True, dtype="bfloat16", recompute=True))
-
-
-DTYPE_ERRORS = """
-found = []
-for value in sys.argv[1:]:
-    run_pretraining.FLAGS.unparse_flags()
-    try:
-        run_pretraining.FLAGS(["script", "--dtype=" + value])
-        found.append("")
-    except run_pretraining.flags.IllegalFlagValueError as error:
-        found.append(str(error))
-print(json.dumps(found))
-"""
-
-
-def test_types():
-    wrong = ["fp16", "float64", "FLOAT16", ""]
-    assert pretraining(DTYPE_ERRORS, *DTYPES, *wrong) == len(DTYPES) * [""] + [
-        f"flag --dtype={value}: value should be one of <float32|bfloat16|float16>"
-        for value in wrong]
 
 
 def test_wrong_type_at_the_command_line_ends_in_one_sentence():

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from albert_tf.cli.checks import ANY, Number
-from tests.helpers import ROOT, run_python
+from tests.helpers import ROOT
 
 
 @pytest.mark.parametrize("bounds", [{}, ANY, {"below": 1}, {"upper_bound": 1}])
@@ -22,9 +22,3 @@ def test_scripts_have_no_other_type_of_number():
     for path in [*ROOT.glob("*.py"), *(ROOT / "albert_tf/cli").glob("*.py")]:
         names = re.findall(r"DEFINE_float\(\s*\"(\w+)\"", path.read_text())
         assert set(names) <= {"threshold_to_export"}, path
-
-
-def test_a_script_says_so():
-    done = run_python("prepare_corpus.py", "--heldout_share=nan")
-    assert done.returncode and "flag --heldout_share=nan" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from absl import flags
 
 from albert_tf.config import AlbertConfig
 from tests.checkpoints.test_convert import stored
@@ -146,8 +145,7 @@ sys.meta_path.insert(0, Blocked())
      "install --no-deps tf-models-official==2.20.0"),
     ("export_model", "--model={data}/model --export_dir={data}/new --noexport_text",
      "tensorflow tf_keras", "this needs TensorFlow, which is not installed; run pip "
-     "install '.[train]'"),
-    ("predict", "--model={data}/model text", "tensorflow tf_keras", "this needs Tens")])
+     "install '.[train]'")])
 def test_a_package_that_is_not_installed_is_named_with_its_command(
         script, words, blocked, sentence, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(BLOCKED)
@@ -158,13 +156,3 @@ def test_a_package_that_is_not_installed_is_named_with_its_command(
         "PYTHONPATH": str(tmp_path), "BLOCKED": blocked})
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"{script}.py: {sentence}")
-
-
-def test_flags_come_from_a_file_and_later_ones_override_it(tmp_path):
-    path = tmp_path / "run.flags"
-    path.write_text("# half the width\n--model=base\n--config_overrides=embedding_size=64\n")
-    values = flags.FlagValues()
-    for name in ("model", "config_overrides"):
-        flags.DEFINE_string(name, "", "", flag_values=values)
-    values(["script", f"--flagfile={path}", "--config_overrides=embedding_size=256"])
-    assert (values.model, values.config_overrides) == ("base", "embedding_size=256")

@@ -124,12 +124,8 @@ def test_wrong_values_name_the_example(change, message):
     values = examples(4) + [example(1, 3) | change]
     with pytest.raises(InputError, match=f"^example 5: .*{message}"):
         features.FeatureTable.from_values(SPEC, values)
-
-
-def test_values_of_more_than_32_bits_are_refused():
-    with pytest.raises(InputError, match="example 1: unique_ids has a value"):
-        features.FeatureTable.from_values(
-            SPANS, [span(1, 3) | {"unique_ids": [2**31]}])
+    with pytest.raises(InputError, match="^example 1: unique_ids"):  # More than 32 bits.
+        features.FeatureTable.from_values(SPANS, [span(1, 3) | {"unique_ids": [2**31]}])
 
 
 @pytest.mark.parametrize("spec, message", [
@@ -234,20 +230,6 @@ def test_a_folder_of_that_name_is_told(tmp_path, path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_two_writers_leave_a_file_that_is_right_or_made_anew(path):
-    """The slower writer's records stay, under the fingerprint of the faster one."""
-    features.load_or_create(path, SPEC, parts(), Source())
-    sidecar = features.fingerprint_path(path)
-    with open(sidecar, encoding="utf-8") as stream:
-        faster = stream.read()
-    features.load_or_create(path, SPEC, parts(x=1), Source(examples(5)[::-1]))
-    with open(sidecar, "w", encoding="utf-8") as stream:
-        stream.write(faster)
-    source = Source()
-    check(features.load_or_create(path, SPEC, parts(), source), examples())
-    assert source.calls == 1
-
-
 def test_files_with_a_scheme():
     path = "ram://features/x.tfrecord"
     source = Source()
@@ -287,8 +269,3 @@ def test_a_fingerprint_depends_on_content_code_and_settings(tmp_path, monkeypatc
             fingerprint(source="A = 2\n", max_seq_length=8, labels=["a", "b"]),
             fingerprint(max_seq_length=9, labels=["a", "b"])):
         assert other != first
-
-
-def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(InputError, match="nowhere.tsv: No such file"):
-        files.sha256(str(tmp_path / "nowhere.tsv"))

@@ -118,13 +118,6 @@ def test_chosen_lengths():
     assert choose([5, 40, 41], 64, 3, multiple=1) == (5, 40, 41)
 
 
-@pytest.mark.parametrize("arguments", [
-    ([], 8, 1), ([9], 8, 1), ([0], 8, 2), ([3], 8, -1)])
-def test_lengths_out_of_range_are_refused(arguments):
-    with pytest.raises(ValueError):
-        length_batching.choose_lengths(*arguments)
-
-
 # --- the plan
 
 def all_rows(plan, steps):
@@ -188,12 +181,15 @@ def test_a_step_far_ahead_needs_no_walk(monkeypatch):
     assert made == [39]
 
 
-@pytest.mark.parametrize("arguments", [
-    ([25], SHAPES, 1, 0), ([], SHAPES, 1, 0), ([1], SHAPES, 0, 0),
-    ([1], (16, 8), 1, 0), ([1], (), 1, 0)])
-def test_plans_out_of_range_are_refused(arguments):
+@pytest.mark.parametrize("make, arguments", [
+    *((length_batching.choose_lengths, each) for each in (
+        ([], 8, 1), ([9], 8, 1), ([0], 8, 2), ([3], 8, -1))),
+    *((BatchPlan, each) for each in (
+        ([25], SHAPES, 1, 0), ([], SHAPES, 1, 0), ([1], SHAPES, 0, 0),
+        ([1], (16, 8), 1, 0), ([1], (), 1, 0)))])
+def test_what_is_out_of_range_is_refused(make, arguments):
     with pytest.raises(ValueError):
-        BatchPlan(*arguments)
+        make(*arguments)
 
 
 # --- training

@@ -1,8 +1,6 @@
 """Fine-tuning in the loop: several lengths, replicas, stops, early ends, the best."""
 
-import itertools
 import json
-import re
 
 import numpy as np
 import pytest
@@ -159,14 +157,6 @@ def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
     assert_close(tf1_tensors(task.model), trained[1])
 
 
-@pytest.mark.slow
-def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
-    run = make(tmp_path, evaluation=None)
-    run.train()
-    for name, value in trained[1].items():
-        np.testing.assert_array_equal(tf1_tensors(run.task.model)[name], value)
-
-
 def train_until_stopped(run, step):
     """Trains; SIGTERM comes during this step."""
     run.signals = tiny_run.SignalAt(run, step)
@@ -291,21 +281,11 @@ def test_evaluations_on_a_different_set_do_not_count_for_early_stopping(tmp_path
     assert second.current_step == 4
 
 
-def test_better_evaluations_train_to_the_end(tmp_path):
-    values = itertools.count()
-    run = make(tmp_path, score=lambda predictions: {"score": float(next(values))},
-               **EARLY, num_train_steps=4)
-    run.train()
-    assert run.current_step == 4
-
-
 # ---- the start -------------------------------------------------------------
 
 
 def test_no_model_to_start_from(tmp_path):
-    with pytest.raises(InputError, match=re.escape(
-            f"there is no model to start from: {tmp_path} holds no checkpoint and no "
-            "--init_checkpoint is given; give one, or --from_scratch")):
+    with pytest.raises(InputError, match="--init_checkpoint .* --from_scratch"):
         make(tmp_path, from_scratch=False).train()
     assert not list(tmp_path.glob("model.ckpt*"))
     assert not (tmp_path / "albert_config.json").exists()
