@@ -19,18 +19,6 @@ import albert_tf
 from docs import package_hook
 from tests.helpers import ROOT
 
-LIGHT = """
-import sys
-import albert_tf
-import albert_tf.pretraining_data.local, albert_tf.pretraining_data.release
-import albert_tf.text.prepare, albert_tf.tokenization.train_sentencepiece
-assert albert_tf.__file__.startswith(sys.prefix), albert_tf.__file__
-assert albert_tf.tokenization.FullTokenizer
-assert "tensorflow" not in sys.modules
-print(albert_tf.__version__)
-"""
-
-
 def run(*command, **options):
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
@@ -128,7 +116,8 @@ def test_installed_package_tokenizes_and_creates_data(tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", copy_sources(tmp_path / "source"))
-    assert run(python, "-c", LIGHT, cwd=tmp_path).strip() == albert_tf.__version__
+    run(python, "-c", "import albert_tf.pretraining_data.local, albert_tf.text.prepare\n"
+        "import albert_tf.tokenization.train_sentencepiece", cwd=tmp_path)
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "vocab.txt").write_text(VOCABULARY)
     run(tmp_path / "venv/bin/albert", "create_pretraining_data", "--input_file=text.txt",
@@ -149,18 +138,6 @@ def test_python_versions_are_the_same_everywhere():
     assert "Python 3.11 to 3.13" in texts["README.md"]
     assert "Python 3.11 to 3.13" in texts["requirements.txt"]
     assert (3, 11) <= sys.version_info[:2] <= (3, 13)
-
-
-def test_continuous_integration_has_one_list_of_commands():
-    """The workflow and the hooks call .ci/run, or a part of it."""
-    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in (
-        ".ci/run", "Makefile", ".github/workflows/tests.yml", ".pre-commit-config.yaml")}
-    suites = re.search(r"for suite in (.*); do", texts[".ci/run"])[1].split()
-    targets = re.findall(r"^([\w-]+): \$\(VENV\)", texts["Makefile"], re.M)
-    assert {*suites} <= {*targets}
-    assert re.findall(r"- run: (.*)", texts[".github/workflows/tests.yml"]) == [".ci/run"]
-    entries = re.findall(r"entry: make ([\w-]+)", texts[".pre-commit-config.yaml"])
-    assert entries and {*entries} <= {*suites}
 
 
 def test_the_image_copies_what_its_context_has():

@@ -72,16 +72,6 @@ def test_pretraining_step_by_hand(config):
         losses["masked_lm_loss"] + losses["sentence_order_loss"])
 
 
-def test_tensors_go_out_and_back_in(config):
-    first, second = (albert_tf.AlbertForPreTraining(config) for _ in range(2))
-    tensors = albert_tf.checkpoints.tf1_tensors(first)
-    assert ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/"
-            "kernel") in tensors
-    albert_tf.checkpoints.load_tf1_tensors(second, tensors)
-    back = albert_tf.checkpoints.tf1_tensors(second)
-    assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
-
-
 @pytest.mark.parametrize("module", ["modeling.albert", "modeling.models", "modeling.pretraining"])
 def test_the_examples_of_docstrings(module):
     done = doctest.testmod(importlib.import_module(f"albert_tf.{module}"))

@@ -269,3 +269,8 @@ def test_a_fingerprint_depends_on_content_code_and_settings(tmp_path, monkeypatc
             fingerprint(source="A = 2\n", max_seq_length=8, labels=["a", "b"]),
             fingerprint(max_seq_length=9, labels=["a", "b"])):
         assert other != first
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(InputError, match="nowhere.tsv: cannot be opened"):
+        files.sha256(str(tmp_path / "nowhere.tsv"))

@@ -157,6 +157,14 @@ def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
     assert_close(tf1_tensors(task.model), trained[1])
 
 
+@pytest.mark.slow
+def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
+    run = make(tmp_path, evaluation=None)
+    run.train()
+    for name, value in trained[1].items():
+        np.testing.assert_array_equal(tf1_tensors(run.task.model)[name], value)
+
+
 def train_until_stopped(run, step):
     """Trains; SIGTERM comes during this step."""
     run.signals = tiny_run.SignalAt(run, step)
@@ -310,15 +318,3 @@ def test_head_must_be_there_where_nothing_is_trained(trained, tmp_path):
                    init_checkpoint=str(tmp_path / "encoder" / "model.ckpt"))
     trainer.train()
     assert trainer.current_step == 1
-
-
-# ---- lengths ---------------------------------------------------------------
-
-
-def test_lengths_of_the_first_set_are_used_again():
-    def lengths(*options):
-        return lengths_for(DEV.lengths, *options)
-
-    assert lengths(LENGTH, 3, (16, 24)) == (16, 24)
-    assert lengths(LENGTH, 3, (8,)) == (8, 24)
-    assert lengths(30, 1) == (30,)

@@ -197,12 +197,6 @@ def test_a_wrong_file_is_refused(tmp_path, task, lines, message):
         read(task, write(tmp_path, "dev.tsv", *lines), "dev")
 
 
-def test_text_that_is_not_utf8_is_refused(tmp_path):
-    (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\ncaf\xe9\t1\n")
-    with pytest.raises(InputError, match="dev.tsv, line 2: byte 4 is not UTF-8"):
-        read("sst-2", tmp_path, "dev")
-
-
 # --- scores
 
 def test_metrics_are_those_of_the_board():
