@@ -23,7 +23,8 @@ LENGTH = 8
 PREDICTIONS = 3
 MASK_ID = 4
 SPEC = pretraining_spec(LENGTH, PREDICTIONS, VOCAB_SIZE, 2)
-
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "film", "is", "good",
+          "bad", "fine", "poor", ".", *map(str, range(17))]
 
 _group_keys = itertools.count(1000, 1000)
 
@@ -48,11 +49,11 @@ def config(**changes) -> AlbertConfig:
     return AlbertConfig(**{**values, **changes})
 
 
-def write_pretrained(folder, pieces) -> str:
-    """Writes a pretrained model with one layer and a WordPiece vocabulary."""
+def write_pretrained(folder) -> str:
+    """Writes a pretrained model with one layer and a WordPiece vocabulary, PIECES."""
     shape = config(num_hidden_layers=1, max_position_embeddings=16)
     write_config(str(folder), shape)
-    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     model = models.AlbertForPreTraining(shape)
     # The same in each process: some weights would magnify rounding more than others do.
     load_tf1_tensors(model, weights_of(model))

@@ -16,9 +16,6 @@ from tests.helpers import ROOT
 
 pytestmark = pytest.mark.usefixtures("without_curves")
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "film", "is", "good",
-          "bad", "fine", "poor", ".", *map(str, range(17))]
-assert len(PIECES) == tiny_run.VOCAB_SIZE
 TEXTS = [(f"the film is {word}.", label) for word, label in (
     ("good", "yes"), ("bad", "no"), ("fine", "yes"), ("poor", "no"))] * 4
 SMALL = dict(num_train_epochs=2, train_batch_size=8, learning_rate=0.01)
@@ -26,7 +23,7 @@ SMALL = dict(num_train_epochs=2, train_batch_size=8, learning_rate=0.01)
 
 @pytest.fixture(scope="module", name="model")
 def _model(tmp_path_factory):
-    return tiny_run.write_pretrained(tmp_path_factory.mktemp("model"), PIECES)
+    return tiny_run.write_pretrained(tmp_path_factory.mktemp("model"))
 
 
 # ---- rows ------------------------------------------------------------------

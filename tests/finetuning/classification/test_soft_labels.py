@@ -15,8 +15,6 @@ from albert_tf.finetuning.classification.head import Classification
 from tests import row_tables, tiny_run
 from tests.commands import run_commands
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad",
-          *map(str, range(23))]
 COLUMNS = dict(label="label", probability="probabilities")
 SOFT = [("a", "yes", None), ("b", None, {"no": 0.75, "yes": 0.25}),
         ("c", "no", {"no": 0.0, "yes": 1.0})]
@@ -141,7 +139,7 @@ def test_the_losses_at_a_temperature():
 
 @pytest.fixture(scope="module", name="model")
 def _model(tmp_path_factory):
-    return tiny_run.write_pretrained(tmp_path_factory.mktemp("model"), PIECES)
+    return tiny_run.write_pretrained(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.long
