@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.errors import InputError
 from albert_tf.features import layer_distances
 from tests.commands import run_commands
 from tests.serving import tiny_models
@@ -78,12 +77,6 @@ def test_table_of_models_of_different_depth():
     assert lines[-1].endswith("one 0.000, three 0.000")
 
 
-def test_no_text(tmp_path):
-    loaded = albert_tf.load(tiny_models.write(tmp_path / "model", "encoder"))
-    with pytest.raises(InputError, match="there is no text to measure"):
-        layer_distances.measure(loaded, [], 20)
-
-
 # ---- the command -----------------------------------------------------------
 
 
@@ -96,14 +89,12 @@ def _results(tmp_path_factory):
     shutil.copytree(model, folder / "without")
     (folder / "without/albert_config.json").unlink()
     for name, text in (("texts.txt", "It is.\n\nOne.\tTwo.\n"), ("empty.txt", " \n\n"),
-                       ("table.csv", "review,stars\nIt is.,5\n"),
                        ("bad.jsonl", '{"text": "a"}\n{"text": 5}\n')):
         (folder / name).write_text(text)
     common = [f"--model={model}", f"--input_file={folder}/texts.txt"]
     light = {
         "titles": [*common, "--titles=A,B"],
         "no config": [f"--model={folder}/without", common[1]],
-        "table": [common[0], f"--input_file={folder}/table.csv"],
         "no text": [common[0], f"--input_file={folder}/empty.txt"],
         "bad text": [common[0], f"--input_file={folder}/bad.jsonl"],
         "length": [*common, "--max_seq_length=65"],
@@ -133,8 +124,8 @@ def test_the_command(results):
 
 @pytest.mark.parametrize("name, pattern", [
     ("titles", "--titles=A,B"), ("no config", "albert_config.json"),
-    ("table", "table.csv .*--text_col"), ("no text", "--input_file"),
-    ("bad text", "bad.jsonl, line 2: 'text'"), ("length", "--max_seq_length=65"),
+    ("no text", "--input_file"), ("bad text", "bad.jsonl, line 2: 'text'"),
+    ("length", "--max_seq_length=65"),
     ("over model", "--picture: .*--model"), ("same", "--output")])
 def test_wrong_commands_end_in_a_sentence(name, pattern, results):
     results[0].refused(name, pattern)

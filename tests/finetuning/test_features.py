@@ -124,7 +124,8 @@ def test_wrong_values_name_the_example(change, message):
     values = examples(4) + [example(1, 3) | change]
     with pytest.raises(InputError, match=f"^example 5: .*{message}"):
         features.FeatureTable.from_values(SPEC, values)
-    with pytest.raises(InputError, match="^example 1: unique_ids"):  # More than 32 bits.
+    # More than 32 bits.
+    with pytest.raises(InputError, match="^example 1: unique_ids"):
         features.FeatureTable.from_values(SPANS, [span(1, 3) | {"unique_ids": [2**31]}])
 
 
@@ -138,9 +139,6 @@ def test_wrong_values_name_the_example(change, message):
 def test_records_of_another_specification_are_refused(spec, message):
     with pytest.raises(InputError, match=f"^record 1: {message}"):
         features.FeatureTable.from_records(spec, map(SPEC.serialize, examples()))
-
-
-def test_choices_of_unequal_lengths_are_refused():
     flat = [SPEC.serialize(example(1, length)) for length in (4, 5)]
     with pytest.raises(InputError, match="^record 2: .*5 int64 values.*multiple of 4"):
         features.FeatureTable.from_records(CHOICES, flat)

@@ -43,7 +43,7 @@ class MadeUp(FineTuningTask):
     def __init__(self, folder, prediction_split="test"):
         self.folder, self.prediction_split = folder, prediction_split
         self.written, self.exported = {}, []
-        self.writes, self.events = [], []
+        self.writes = []
 
     def read(self, where, split):
         assert where == f"where {split} is"
@@ -82,7 +82,7 @@ class MadeUp(FineTuningTask):
 
     def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
             restart_on_failure=False, random_seed=12345,
-            check_memory=lambda **batches: None, callbacks=(), **kept):
+            check_memory=lambda **batches: None, **kept):
         """Does what is wanted of "train", "eval" and "predict"."""
         vocabulary = self.folder.parent / "vocab.txt"
         vocabulary.write_text("[PAD]\n")
@@ -96,12 +96,13 @@ class MadeUp(FineTuningTask):
             *(what in wanted for what in ("train", "eval", "predict")),
             data={split: f"where {split} is" for split in SETS},
             learning_rate=learning_rate, num_warmup_steps=1, num_train_epochs=0.0,
-            warmup_proportion=0.0, optimizer="adamw", dropout_prob=0.1, options={"made_up": True},
+            warmup_proportion=0.0, optimizer="adamw", dropout_prob=0.1,
+            options={"made_up": True},
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
             features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
             kept={"task": "made-up", **kept}, num_seeds=num_seeds,
-            restart_on_failure=restart_on_failure, check_memory=check_memory,
-            callbacks=callbacks), self.export)
+            restart_on_failure=restart_on_failure, check_memory=check_memory),
+            self.export)
         return self
 
 
@@ -109,8 +110,7 @@ class MadeUp(FineTuningTask):
 def _whole(tmp_path_factory, eager, without_curves):
     """One that trained, evaluated and predicted."""
     task = MadeUp(tmp_path_factory.mktemp("made up") / "whole")
-    return task.run("train", "eval", "predict", export_dir="exported",
-                    callbacks=[task.events.append])
+    return task.run("train", "eval", "predict", export_dir="exported")
 
 
 def options_of(task):
@@ -135,14 +135,6 @@ def test_course_of_a_task(whole, caplog):
     assert "test is made up." in caplog.text and "dev is made up" not in caplog.text
     same = MadeUp(whole.folder, prediction_split="dev").run("eval", "predict")
     assert same.writes == ["dev"]
-
-
-def test_callbacks_get_what_training_measures(whole):
-    events = whole.events
-    assert [(event.step, event.split, event.checkpoint) for event in events] == [
-        (2, "train", None), (2, "eval", str(whole.folder / "model.ckpt-2")),
-        (4, "train", None), (4, "eval", str(whole.folder / "model.ckpt-4"))]
-    assert events[1].metrics["accuracy"] == 0.5 and events[0].metrics["loss"] > 0
 
 
 def test_texts_that_are_cut_are_counted(whole, caplog):

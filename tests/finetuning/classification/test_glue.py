@@ -127,13 +127,6 @@ def test_a_second_text_of_no_pieces_is_no_second_text():
         assert len(pieces) == {8: 6, 4: 1}[length]
 
 
-def test_a_length_without_room_for_text_is_refused():
-    with pytest.raises(InputError, match="--max_seq_length=3 leaves no room"):
-        glue.TASKS["sst-2"].featurize(
-            classification.Example("1", "x"), tokenizer=tokenizer("spm"),
-            max_seq_length=3)
-
-
 def test_quotes_are_text_and_line_ends_and_byte_order_mark_are_not(tmp_path):
     write(tmp_path, "MRPC/dev.tsv",
           "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r",

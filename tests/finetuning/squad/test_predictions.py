@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.feature_table import Ragged
 from albert_tf.finetuning.squad.task import QuestionSet, SquadTask
 from albert_tf.finetuning.squad.predictions import (
     Spans, TopSpans, Windows, merge_repeated, null_odds, rank_spans, spans_v1, spans_v2)
@@ -249,15 +248,6 @@ def test_padding_in_the_top_spans_does_not_change_the_answers():
     assert answers(7, -1e30) == answers(300, -np.inf)
     assert [e["text"] for e in answers(7, -1e30).nbest["q"]] == [
         "red", "green blue", "blue"]
-
-
-def test_columns_of_a_feature_table_serve_as_windows():
-    examples, windows, arrays, runs = read_subset("v1")
-    ragged = [Ragged(np.concatenate(rows).astype(np.int32),
-                     np.cumsum([0, *map(len, rows)]), (None,)) for rows in windows[3:]]
-    columns = [np.asarray(c, np.int32)[:, None] for c in windows[:3]]
-    assert (predict("v1", examples, Windows(*columns, *ragged), arrays, runs["one"])
-            == predict("v1", examples, windows, arrays, runs["one"]))
 
 
 def test_questions_without_windows_are_answered_and_listed():

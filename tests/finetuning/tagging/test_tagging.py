@@ -683,20 +683,3 @@ def test_predictions_for_parquet(rows, tmp_path):
         "New B-LOC B-LOC\nYork I-LOC I-LOC\n")
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
     assert json.loads(lines[1])["id"] == 4
-
-
-# ---- several files
-
-
-def test_several_files_are_one_set(write, tmp_path):
-    write("The O\nriver B-PLACE\n", "a-1.conll")
-    write('{"words": ["Rome", "is"], "tags": ["B-TOWN", "O"]}\n', "a-2.jsonl")
-    pattern = str(tmp_path / "a-*")
-    task = build_task(pattern)
-    assert {*task.labels} == {"O", "B-PLACE", "B-TOWN"}
-    data = task.read(pattern, "train")
-    assert [sentence.words for sentence in data.examples] == [
-        ("The", "river"), ("Rome", "is")]
-    assert data.paths == (str(tmp_path / "a-1.conll"), str(tmp_path / "a-2.jsonl"))
-    with pytest.raises(InputError, match="--dev_file: no file matches"):
-        task.read(str(tmp_path / "b-*"), "dev")
