@@ -8,8 +8,6 @@ import functools
 import graphlib
 import re
 
-import pytest
-
 from tests.helpers import ROOT, run_python
 
 PACKAGE = ROOT / "albert_tf"
@@ -240,12 +238,3 @@ def test_what_loads_late_or_not_at_all():
         f"loaded = {{*{TENSORFLOW}}} & {{*sys.modules}} - {{'official'}}",
         "assert not loaded, loaded"]))
     assert result.returncode == 0, result.stderr
-
-
-def test_public_names_load_their_modules():
-    import albert_tf
-
-    for name in dir(albert_tf):
-        assert getattr(albert_tf, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'Albert'"):
-        albert_tf.Albert

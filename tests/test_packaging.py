@@ -116,8 +116,9 @@ def test_installed_package_tokenizes_and_creates_data(tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", copy_sources(tmp_path / "source"))
-    run(python, "-c", "import albert_tf.pretraining_data.local, albert_tf.text.prepare\n"
-        "import albert_tf.tokenization.train_sentencepiece", cwd=tmp_path)
+    run(python, "-c", "import albert_tf.pretraining_data.local\n"
+        "import albert_tf.text.prepare, albert_tf.tokenization.train_sentencepiece",
+        cwd=tmp_path)
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "vocab.txt").write_text(VOCABULARY)
     run(tmp_path / "venv/bin/albert", "create_pretraining_data", "--input_file=text.txt",

@@ -23,23 +23,6 @@ def config():
     return albert_tf.AlbertConfig.named("base", **CONFIG)
 
 
-def test_from_text_to_vectors(config):
-    tokenizer = albert_tf.tokenization.FullTokenizer(
-        vocab_file=None, do_lower_case=True,
-        spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
-    text = albert_tf.tokenization.preprocess_text(
-        "The  Layers share weights.", lower=True)
-    ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-    assert tokenizer.convert_ids_to_tokens(ids) == tokenizer.tokenize(text)
-
-    out = albert_tf.AlbertModel(config)({"input_ids": [ids]}, training=False)
-    length = len(ids)
-    assert out["embedding_output"].shape == (1, length, 8)
-    assert [o.shape for o in out["encoder_outputs"]] == [(1, length, 16)] * 2
-    assert out["sequence_output"].shape == (1, length, 16)
-    assert out["pooled_output"].shape == (1, 16)
-
-
 def test_pretraining_step_by_hand(config):
     import tensorflow as tf
 
@@ -171,6 +154,8 @@ def test_type_checkers_see_the_names_that_load_lazily(package):
     assert lazy <= {*names} <= {*dir(module)}
     for name, source in names.items():
         assert getattr(module, name) is getattr(importlib.import_module(source), name)
+    with pytest.raises(AttributeError, match="no attribute 'Albert'"):
+        module.Albert  # noqa: B018
 
 
 @pytest.mark.long
