@@ -137,6 +137,16 @@ def test_wrong_type_at_the_command_line_ends_in_one_sentence():
         "<float32|bfloat16|float16>\n")
 
 
+@pytest.mark.long
+def test_replicas_of_the_flags():
+    assert pretraining(
+        "from albert_tf.cli import flags as command_line\n"
+        "run_pretraining.FLAGS(['script', '--num_virtual_cpus=3'])\n"
+        "made = command_line.make_strategy()\n"
+        "print(json.dumps([type(made).__name__, made.num_replicas_in_sync]))") == [
+            "MirroredStrategy", 3]
+
+
 def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
     script = tmp_path / "script.py"
     library = tmp_path / "site-packages" / "library.py"
