@@ -1,6 +1,5 @@
 """`albert`: the scripts as subcommands."""
 
-import pathlib
 import re
 
 import pytest
@@ -95,9 +94,3 @@ def test_statuses_and_signals_are_those_of_the_script(
     path.write_text(RUN.format(folder=str(tmp_path)))
     done = run_python(path, env={"PYTHONPATH": str(ROOT)})
     assert (done.returncode, done.stdout, done.stderr) == (status, output, error)
-
-
-def test_scripts_are_found_beside_the_package():
-    from albert_tf.cli import script
-
-    assert pathlib.Path(script.FOLDER) == ROOT.resolve()
