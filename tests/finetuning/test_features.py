@@ -270,5 +270,5 @@ def test_a_fingerprint_depends_on_content_code_and_settings(tmp_path, monkeypatc
 
 
 def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(InputError, match="nowhere.tsv: cannot be opened"):
+    with pytest.raises(InputError, match="nowhere.tsv: No such file"):
         files.sha256(str(tmp_path / "nowhere.tsv"))
