@@ -103,7 +103,7 @@ def _results(tmp_path_factory):
     with run_commands("analyze_layers", {**light, "config": [
             f"--model={folder}/without", common[1],
             f"--albert_config_file={model}/albert_config.json"], "made": [
-            f"--model={model},{deep}", common[1], "--titles=shared,apart",
+            f'--model={model},"{deep}"', common[1], "--titles=shared,apart",
             f"--output={folder}/layers.json", f"--picture={folder}/layers.png"]},
             light=light) as found:
         yield found, folder

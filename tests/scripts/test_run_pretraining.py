@@ -228,7 +228,7 @@ EARLY = {
     "evaluation of two kinds": (
         {**DYNAMIC, "eval_input_file": "{data}/unmasked_dev.tfrecord,"
                                        "{data}/masked.tfrecord"}, "--eval_input_file"),
-    "no ids": ({**DYNAMIC, **NO_IDS}, "--cls_id, --sep_id, --mask_id"),
+    "no ids": ({**DYNAMIC, **NO_IDS}, "--cls_id, --sep_id and --mask_id"),
     "order of masked records": (
         {**PERMUTATION, "input_file": "{data}/masked.tfrecord"}, "--objective=permutation"),
 }
