@@ -38,7 +38,8 @@ _UNFINISHED = re.compile(
     re.escape(CHECKPOINT_NAME) + r"-(\d+|best)_temp\d*(/|\.index|\.data-.*|_temp.*)?"
     r"|" + STATE_FILE + r"\.tmp.*"
     r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
-    r"|.*\.(json|jsonl|png|index|data-\d+-of-\d+)\.incomplete")
+    r"|.*\.(json|jsonl|png|index|data-\d+-of-\d+|tf_record)"
+    r"\.incomplete(-[0-9a-f]{8})?")
 
 # Options that do not change the weights, but only logs, checkpoints, evaluation,
 # memory.

@@ -427,8 +427,8 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     leftovers = [
         "model.ckpt-9_temp/part-00000-of-00001.index", "checkpoint.tmp12ab",
         "model.ckpt-best_temp12.index", "metrics.jsonl.incomplete",
-        "model.ckpt-best.index.incomplete", "model.ckpt-12_temp",
-        "best_metric.json.tmp.12ab"]
+        "train.tf_record.incomplete-0a1b2c3d", "model.ckpt-best.index.incomplete",
+        "model.ckpt-12_temp", "best_metric.json.tmp.12ab"]
     for name in leftovers:
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text("cut off")
