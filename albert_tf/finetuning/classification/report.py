@@ -1,4 +1,4 @@
-"""What a classifier confuses, as text and as a picture."""
+"""The confusions of a classifier, as text and as a picture."""
 
 from typing import Sequence
 
