@@ -186,6 +186,10 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
                      f"are {', '.join(checkpoint.labels)}")
     checkpoint = without_heads(checkpoint, {
         "sentence_order": "keras-hub has no sentence-order head"})
+    if len(checkpoint.heads) > 1:
+        raise InputError("a preset of keras-hub has one task, but the model has the "
+                         f"heads {', '.join(checkpoint.heads)}; leave them out "
+                         "(--encoder_only).")
     return as_format(
         checkpoint, NAME, True, _group, needs_pooler=True, head=_TASKS,
         hidden_act=("gelu",), layer_norm_eps=(1e-12,), masked_lm_layer_norm_eps=(

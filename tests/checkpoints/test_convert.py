@@ -240,6 +240,8 @@ def test_conversion_loads_no_tensorflow_but_to_write_its_checkpoints(tmp_path):
     ({"num_hidden_layers": 18, "num_hidden_groups": 14}, {}, "hf",
      "num_hidden_groups=14.*=18"),
     ({}, {"spans": 2}, "keras_hub", "spans"),
+    ({"masked_lm_layer_norm_eps": 1e-5}, {"masked_lm": 1, "classification": 2},
+     "keras_hub", "masked_lm, classification"),
     ({}, {"classification": 2}, "tf_models", "classification")])
 def test_refused_by_name(changes, heads, target, words, tmp_path):
     path, _ = stored(tmp_path / "source", TINY.replace(**changes), heads)
@@ -248,8 +250,8 @@ def test_refused_by_name(changes, heads, target, words, tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["source"]
     if heads:
         report = convert(path, str(tmp_path / "output"), target, encoder_only=True)
-        assert len(report.dropped) == len(
-            neutral.head_of(*next(iter(heads.items()))).shapes(TINY))
+        assert len(report.dropped) == sum(
+            len(neutral.head_of(*head).shapes(TINY)) for head in heads.items())
 
 
 # ---- wrong inputs ----------------------------------------------------------
