@@ -126,6 +126,10 @@ class AlbertConfig:
         if entries.get("hidden_act", "") is None:
             entries["hidden_act"] = "linear"
         extra = {k: v for k, v in entries.items() if k not in names}
+        for name, value in _COMPUTED.items():
+            if extra.get(name, value) != value:
+                raise InputError(f"config: {name}={shown(extra[name])} is not "
+                                 f"supported, only {value}; give a different model.")
         return cls(**{k: v for k, v in entries.items() if k in names}, extra=extra)
 
     @classmethod
@@ -213,6 +217,11 @@ def shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
+
+# Keys of other configs by which a model computes differently → the value that is
+# supported: here once, of albert_zh, of BERT.
+_COMPUTED = {"layer_grouping": "release", "ln_type": "postln",
+             "position_embedding_type": "absolute"}
 
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 

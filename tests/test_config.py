@@ -114,6 +114,7 @@ def test_wrong_values_are_named(changes, words):
     ('{"vocab_size": "many"}', ["vocab_size", "'many'"]),
     ('{"vocab_size": 9, "initializer_range": NaN}', ["initializer_range is nan"]),
     ('{"vocab_size": 9, "hidden_size": 1e999}', ["hidden_size is inf"]),
+    ('{"vocab_size": 9, "layer_grouping": "hf"}', ["layer_grouping='hf'"]),
 ])
 def test_wrong_files_are_named(tmp_path, text, words):
     with pytest.raises(InputError, match="'huge'.*xxlarge"):

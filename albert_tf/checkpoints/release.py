@@ -89,7 +89,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     task = {} if is_module else vocabulary.task_settings(folder) or {}
     values, where = _values(os.path.join(folder, "assets") if is_module else folder)
     if any(name.startswith(_ZH_LAYER) for name in stored):
-        config, stored = _from_zh(prefix, stored, values, config)
+        config, stored = _from_zh(prefix, stored, where, config)
     if config is None:
         config = (AlbertConfig.from_json_file(where) if where
                   else published(prefix, sizes_in(stored, _SIZES)))
@@ -198,19 +198,17 @@ def _options(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
     return {"mask_padding": True} if "spans" in heads and kind == "run" else {}
 
 
-def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any],
+def _from_zh(prefix: str, stored: Mapping[str, Tensor], where: str,
              config: Optional[AlbertConfig]) -> tuple[AlbertConfig, dict[str, Tensor]]:
     """Converts config and tensors of albert_zh's own layout to a model with E = H."""
-    if config is None and not values:
+    if config is None and not where:
         raise InputError(f"{prefix}: this model of albert_zh has no config in its folder "
                          "(albert_config_*.json); copy it there.")
-    config = config or AlbertConfig.from_dict(values)
-    if config.extra.get("ln_type", "postln") != "postln" or (
-            config.hidden_size == 4096 and "ln_type" not in config.extra):
+    config = config or AlbertConfig.from_json_file(where)
+    if config.hidden_size == 4096 and "ln_type" not in config.extra:
         raise InputError(
-            f"{prefix}: this model of albert_zh has LayerNorm before the layers "
-            "(ln_type preln, as its xxlarge), which is not supported; give a different "
-            "model.")
+            f"{prefix}: albert_zh's xxlarge has LayerNorm before the layers, which is "
+            "not supported; give a different model.")
     config = config.replace(embedding_size=config.hidden_size, num_hidden_groups=1)
     tensors = {}
     for name, tensor in stored.items():

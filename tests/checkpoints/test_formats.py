@@ -168,7 +168,7 @@ def test_albert_zh_computes_as_there(tmp_path):
 
 def test_albert_zh_with_layer_norm_before_the_layers_is_refused(tmp_path):
     zh_model(tmp_path / "zh", ln_type="preln")
-    with pytest.raises(InputError, match="ln_type preln"):
+    with pytest.raises(InputError, match="_tiny.json: config: ln_type='preln'"):
         load(str(tmp_path / "zh"))
 
 
