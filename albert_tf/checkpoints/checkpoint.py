@@ -9,6 +9,7 @@ back changes no bit.
 
 import dataclasses
 import importlib
+import math
 import os
 from typing import Any, Iterable, Mapping, Optional
 
@@ -197,7 +198,8 @@ def heads_in(shapes: Mapping[str, Shape], root_head: str = "") -> dict[str, int]
     for name, (_, variable) in HEADS.items():
         if variable in shapes and name not in other_roots:
             kind = head_of(name)
-            widths[name] = kind.width if kind.fixed_width else shapes[variable][0]
+            widths[name] = kind.width if kind.fixed_width else math.prod(
+                shapes[variable][:1])  # 1 for a scalar, which is refused later
     return widths
 
 

@@ -14,7 +14,7 @@ from albert_tf import files
 from albert_tf.checkpoints import folders, hub, onnx_folder
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary
 from albert_tf.config import AlbertConfig, NAMED
-from albert_tf.errors import InputError, reason_of
+from albert_tf.errors import InputError
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 # Modules in the order in which they are tried, each with patterns of file names. A
@@ -68,17 +68,8 @@ def read(path: str, config: Config = None, head: str = "",
     name, where = _recognised(path)
     if not name:
         raise unknown(path)
-    try:
-        checkpoint = _module(name).read(where, config_of(config),
-                                        **({"head": head} if name == "release" else {}))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        # A file beside the weights has values of other types than a format's.
-        raise InputError(
-            f"{where}: the files beside the weights do not describe a model of this "
-            f"format ({type(error).__name__}: {reason_of(error)}); copy or download them "
-            "again.") from error
+    checkpoint = _module(name).read(where, config_of(config),
+                                    **({"head": head} if name == "release" else {}))
     if vocabulary:
         tokenizer_files.check_given(vocabulary, path)
     else:

@@ -6,6 +6,7 @@ an index lists.
 """
 
 import dataclasses
+import math
 import os
 import re
 from typing import Any, Mapping, Optional, Sequence
@@ -174,10 +175,11 @@ def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
            config: AlbertConfig) -> dict[str, int]:
     heads = {head: width for head, (name, width) in _HEADS.items() if name in stored}
     if "classifier.weight" in stored:
-        named = [_ROOT_HEADS[name] for name in values.get("architectures") or ()
-                 if name in _ROOT_HEADS]
+        classes = values.get("architectures")
+        named = [head for name, head in _ROOT_HEADS.items()
+                 if isinstance(classes, list) and name in classes]
         default = "classification" if config.use_pooler else "token_classification"
-        heads[(named or [default])[0]] = stored["classifier.weight"].shape[0]
+        heads[(named or [default])[0]] = math.prod(stored["classifier.weight"].shape[:1])
     return heads
 
 

@@ -8,6 +8,7 @@ activation (gelu in its tanh form), and the epsilon 1e-5 in the masked-LM head.
 
 import dataclasses
 import datetime
+import math
 import os
 import re
 from typing import Any, Iterable, Mapping, Optional
@@ -121,7 +122,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         kind, values = _description(task, _HEADS)
         of_task = tensor_files.read_h5(os.path.join(folder, TASK_WEIGHTS))
         bias = of_task.get("layers/dense/vars/1")
-        heads = {_HEADS[kind]: bias.shape[0] if bias else 1}
+        heads = {_HEADS[kind]: math.prod(bias.shape[:1]) if bias else 1}
         stored |= {f"{TASK_WEIGHTS}:{name}": tensor for name, tensor in of_task.items()}
         if "masked_lm" in heads:
             config = config.replace(masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
@@ -153,13 +154,15 @@ def _description(path: str, kinds: Iterable[str]) -> tuple[str, Mapping[str, Any
     its settings."""
     value = text_files.read_object(path)
     refuse({"class_name": value.get("class_name")}, path, class_name=kinds)
+    if not isinstance(value.get("config"), dict):
+        raise InputError(f"{path}: holds no config; copy or download it again.")
     return value["class_name"], value["config"]
 
 
 def _config(values: Mapping[str, Any]) -> AlbertConfig:
     rate = values.get("dropout", 0.0)
     config = AlbertConfig(
-        **{ours: values[theirs] for theirs, ours in _FIELDS.items()},
+        **{ours: values.get(theirs) for theirs, ours in _FIELDS.items()},
         hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
     return config.replace(
         project_embeddings=config.embedding_size == config.hidden_size)

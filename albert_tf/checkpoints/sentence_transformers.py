@@ -79,8 +79,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     where = os.path.join(folder, _modules(folder)[0][1])
     path = os.path.join(folder, _PROMPTS)
     values = text_files.read_object(path) if files.exists(path) else {}
-    name = str(values.get("default_prompt_name"))
-    if (values.get("prompts") or {}).get(name):
+    name, prompts = str(values.get("default_prompt_name")), values.get("prompts") or {}
+    if not isinstance(prompts, dict) or prompts.get(name):
         raise InputError(
             f"{path}: the default prompt '{name}' is not supported; set "
             "default_prompt_name to null, and put the prompt before each text.")

@@ -386,6 +386,10 @@ def test_nan_is_named_and_refused_unless_allowed(tmp_path):
     ("keras_hub", "model.weights.h5", 1000, "model.weights.h5: "),
     ("keras_hub", "config.json", {"config": {"num_layers": "4"}},
      "kh/config.json: config: num_hidden_layers"),
+    ("keras_hub", "config.json", b'{"class_name": "AlbertBackbone", "config": {}}',
+     "kh/config.json: config: vocab_size is None"),
+    ("keras_hub", "task.json", b'{"class_name": "AlbertTextClassifier", "config": 1}',
+     "task.json"),
     ("tf1", "albert_config.json", {"labels": ["a"]}, "labels are .*3 outputs"),
     ("tf1", "albert_config.json", {"labels": "abc"}, "labels are .*3 outputs"),
     ("tf1", "albert_config.json", {"labels": 3}, "labels are .*3 outputs")])
@@ -401,7 +405,8 @@ def test_what_is_wrong_in_other_formats_is_named(format, name, content, named, t
     elif content is None:
         file.unlink()
     else:
-        file.write_bytes(file.read_bytes()[:content] if content else content)
+        file.write_bytes(content if isinstance(content, bytes) else
+                         file.read_bytes()[:content])
     with pytest.raises(InputError, match=named):
         load(str(file.parent))
 
