@@ -60,21 +60,27 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turns what a library says of a file that it cannot read into an InputError.
+def reading(path: str, binary: bool = False) -> Iterator[None]:
+    """Turns what a library says of a file that it cannot read into an InputError. Of a
+    `binary` file that is damaged, a reader may raise any error.
 
         with reading(path), open(path) as stream:
             return json.load(stream)  # "a.json: Expecting value: line 1 column 1 ..."
     """
     try:
         yield
-    except (OSError, EOFError, UnicodeError) as error:
-        raise InputError(
-            f"{path}: {getattr(error, 'strerror', None) or reason_of(error)}.") from error
+    except InputError:
+        raise
     except Exception as error:
-        if not is_of_library(error):
+        reason = getattr(error, "strerror", None)
+        if binary and not reason:
+            raise InputError(
+                f"{path}: the file is damaged, cut short or of a different kind "
+                f"({reason_of(error)}); copy or download it again.") from error
+        if not isinstance(error, (OSError, EOFError, UnicodeError)) and (
+                not is_of_library(error)):
             raise
-        raise InputError(f"{path}: {reason_of(error)}.") from error
+        raise InputError(f"{path}: {reason or reason_of(error)}.") from error
 
 
 def is_of_library(error: BaseException) -> bool:

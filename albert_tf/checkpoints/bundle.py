@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from albert_tf import files
-from albert_tf.errors import InputError, Interruption, reason_of
+from albert_tf.errors import InputError, Interruption, reading, reason_of
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -108,19 +108,6 @@ def field(number: int, value: int | bytes) -> bytes:
 # ---- reading ---------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turns whatever a damaged file makes its reader raise into an InputError."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{path}: the file is damaged, cut short or of a different kind "
-                         f"({str(error) or type(error).__name__}); copy or download it "
-                         "again.") from error
-
-
 def read(prefix: str) -> dict[str, Tensor]:
     """Returns the tensors of a checkpoint by their keys. Raises InputError if the index
     is damaged, or a data file is missing or too short.
@@ -130,7 +117,7 @@ def read(prefix: str) -> dict[str, Tensor]:
     path = f"{prefix}.index"
     with files.open_binary(path) as stream:
         content = stream.read()
-    with reading(path):
+    with reading(path, binary=True):
         entries = dict(_table(content))
         shards = dict(fields(entries.pop(b""))).get(1, 1)
         size_of = functools.cache(files.size)
@@ -204,7 +191,7 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
         with files.open_binary(path) as stream:
             stream.seek(offset)
             raw = stream.read(size)
-        with reading(path):
+        with reading(path, binary=True):
             if kind == _STRING and shape == ():
                 # The length, its checksum, and the text. The tensor's checksum covers
                 # the same, with the length in 32 bits.
@@ -237,7 +224,7 @@ def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
     if OBJECT_GRAPH not in tensors:
         return tensors
     content = tensors[OBJECT_GRAPH].read().item()
-    with reading(f"{prefix}.index"):
+    with reading(f"{prefix}.index", binary=True):
         nodes = [_node(node) for number, node in fields(content) if number == 1]
         variables = [pair for number in (
             _of_model(nodes) if model_only else range(len(nodes)))

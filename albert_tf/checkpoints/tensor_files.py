@@ -20,8 +20,8 @@ import ml_dtypes
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints.bundle import Tensor, reading, widened
-from albert_tf.errors import InputError
+from albert_tf.checkpoints.bundle import Tensor, widened
+from albert_tf.errors import InputError, reading
 
 # ---- safetensors -----------------------------------------------------------
 
@@ -41,10 +41,10 @@ def read_safetensors(path: str) -> dict[str, Tensor]:
         return safetensors.safe_open(path, framework="np", backend="pread")
 
     def read_tensor(name: str) -> np.ndarray:
-        with reading(path), opened() as stream:
+        with reading(path, binary=True), opened() as stream:
             return widened(stream.get_tensor(name))
 
-    with reading(path), opened() as stream:
+    with reading(path, binary=True), opened() as stream:
         slices = {name: stream.get_slice(name) for name in stream.keys()}
         return {name: Tensor(
             tuple(part.get_shape()), functools.partial(read_tensor, name),
@@ -75,7 +75,7 @@ def read_h5(path: str) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
 
     def read_tensor(name: str, is_bfloat16: bool) -> np.ndarray:
-        with reading(path), h5py.File(path, "r") as stream:
+        with reading(path, binary=True), h5py.File(path, "r") as stream:
             array = np.asarray(stream[name])
             return widened(array.view(ml_dtypes.bfloat16)) if is_bfloat16 else array
 
@@ -92,7 +92,7 @@ def read_h5(path: str) -> dict[str, Tensor]:
                 functools.partial(read_tensor, name, is_bfloat16),
                 "bfloat16" if is_bfloat16 else item.dtype.name)
 
-    with reading(path), h5py.File(path, "r") as stream:
+    with reading(path, binary=True), h5py.File(path, "r") as stream:
         stream.visititems(visit)
     return tensors
 
@@ -195,10 +195,10 @@ def read_torch(path: str) -> dict[str, Tensor]:
         read_torch("albert/pytorch_model.bin")["albert.pooler.bias"].read()
     """
     def read_tensor(tensor: Tensor) -> np.ndarray:
-        with reading(path):
+        with reading(path, binary=True):
             return tensor.read()
 
-    with files.open_binary(path) as stream, reading(path):
+    with files.open_binary(path) as stream, reading(path, binary=True):
         is_archive = zipfile.is_zipfile(stream)
         stream.seek(0)
         state = _archive(path, stream) if is_archive else _legacy(path, stream)
