@@ -18,10 +18,11 @@ _CARRIED = re.compile(r"^(?:license|license_name|license_link|language|base_mode
                       r"datasets):.*\n(?:[ -].*\n)*", re.MULTILINE)
 _LIBRARY = {"hf": "transformers", "keras_hub": "keras-hub", "tf_models": "tf-keras",
             "tf1": "tensorflow", "sentence_transformers": "sentence-transformers"}
-# Head → the hub's pipeline for it; there is none for multiple choice.
+# Head → the hub's name of its task.
 _PIPELINES = {"classification": "text-classification",
               "token_classification": "token-classification",
-              "spans": "question-answering", "masked_lm": "fill-mask"}
+              "multiple_choice": "multiple-choice", "spans": "question-answering",
+              "conditional_spans": "question-answering", "masked_lm": "fill-mask"}
 
 
 def _carried(checkpoint: Checkpoint) -> str:
@@ -37,14 +38,17 @@ def _carried(checkpoint: Checkpoint) -> str:
 
 def _scores(checkpoint: Checkpoint, pipeline: str) -> list[str]:
     """Returns YAML with the scores in eval_results.json beside a run's checkpoint; none
-    if the head that was scored is not in the folder."""
+    if they are of another step or their head is not in the folder."""
     task = (checkpoint.facts.get("task") or {}).get("task")
     path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
     if not task or pipeline not in _PIPELINES.values() or not files.exists(path):
         return []
+    results = text_files.read_object(path)
+    if results.get("step") != checkpoint.step:
+        return []
     # YAML takes JSON, but reads 1e-05 as a string.
     scores = [{"type": name, "value": round(value, 4)}
-              for name, value in sorted(text_files.read_object(path).items())
+              for name, value in sorted(results.items())
               if isinstance(value, (int, float)) and not isinstance(value, bool)
               and math.isfinite(value) and name not in ("step", "loss")]
     return [f"metrics: {json.dumps([score['type'] for score in scores])}",

@@ -549,16 +549,17 @@ def test_the_card_has_what_the_run_knows(tmp_path):
     (folder / "task.json").write_text(json.dumps({
         "task": "sst-2", "labels": ["n\no", "yes"], "vocabulary_flag": "spm_model_file",
         "vocabulary": {"file": SPM.name}, "flags": {}}))
-    (folder / "eval_results.json").write_text(
-        '{"step": 9, "accuracy": 0.87654, "loss": 0.4, "f1": 1e-05}')
     score = '"value": 0.8765'
-    for format, words in (
-            ("hf", ('pipeline_tag: "text-classification"', "Labels: n o, yes", score)),
-            ("sentence_transformers", ('pipeline_tag: "sentence-similarity"',))):
+    for format, step, words in (
+            ("hf", 0, ('pipeline_tag: "text-classification"', "Labels: n o, yes", score)),
+            ("keras_hub", 9, ('pipeline_tag: "text-classification"',)),
+            ("sentence_transformers", 0, ('pipeline_tag: "sentence-similarity"',))):
+        (folder / "eval_results.json").write_text(json.dumps(
+            {"step": step, "accuracy": 0.87654, "loss": 0.4, "f1": 1e-05}))
         convert(path, str(tmp_path / format), format)
         card = (tmp_path / format / "README.md").read_text()
         assert all(word in card for word in words)
-        # The scores are those of a head, and go where it goes.
+        # The scores are those of a head at a step, and go where these go.
         assert (score in card) == (score in words) and "e-05" not in card
 
 
