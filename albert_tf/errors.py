@@ -72,7 +72,7 @@ def reading(path: str, binary: bool = False) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        reason = getattr(error, "strerror", None)
+        reason = (getattr(error, "strerror", None) or "").partition("\n")[0]
         if binary and not reason:
             raise InputError(
                 f"{path}: the file is damaged, cut short or of a different kind "
