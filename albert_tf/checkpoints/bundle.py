@@ -278,18 +278,16 @@ def write(prefix: str, tensors: Mapping[str, Tensor], graph: bytes = b"") -> Non
 
     The files are written under their final names: the folder must not be in use yet.
     """
-    with writing(prefix):
-        import tensorflow as tf
+    import tensorflow as tf
 
-        with tf.device("CPU"):
-            values = {name: tf.constant(tensor.read())
-                      for name, tensor in tensors.items()}
-            if graph:
-                values[OBJECT_GRAPH] = tf.constant(graph)
-            names = sorted(values)
-            tf.raw_ops.SaveV2(
-                prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names),
-                tensors=[values[name] for name in names])
+    with tf.device("CPU"):
+        values = {name: tf.constant(tensor.read()) for name, tensor in tensors.items()}
+        if graph:
+            values[OBJECT_GRAPH] = tf.constant(graph)
+        names = sorted(values)
+        tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names),
+            tensors=[values[name] for name in names])
 
 
 @contextlib.contextmanager

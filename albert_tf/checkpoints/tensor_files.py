@@ -101,9 +101,13 @@ def write_h5(path: str, tensors: Mapping[str, Tensor]) -> None:
     """Writes an HDF5 file with a dataset for each tensor."""
     import h5py
 
-    with h5py.File(path, "w") as stream:
+    # In memory first: HDF5 ends the process if the disk is full.
+    content = io.BytesIO()
+    with h5py.File(content, "w") as stream:
         for name, tensor in tensors.items():
             stream.create_dataset(name, data=tensor.read())
+    with open(path, "wb") as file:
+        file.write(content.getbuffer())
 
 
 # ---- PyTorch ---------------------------------------------------------------

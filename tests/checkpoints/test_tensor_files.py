@@ -117,3 +117,9 @@ def test_a_tensor_beyond_its_numbers(tmp_path):
     path.write_bytes(content.getvalue())
     with pytest.raises(InputError, match="pytorch_model.bin: .*beyond its numbers"):
         tensor_files.read_torch(str(path))["a"].read()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_a_full_disk_is_an_error_and_not_the_end_of_the_process():
+    with pytest.raises(OSError, match="No space left"):
+        tensor_files.write_h5("/dev/full", {"a": Tensor.of(np.zeros(5000, np.float32))})
