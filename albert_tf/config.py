@@ -218,8 +218,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# Keys of other configs by which a model computes differently → the value that is
-# supported: here once, of albert_zh, of BERT.
+# Keys of other projects that change the computation → the value that is supported.
 _COMPUTED = {"layer_grouping": "release", "ln_type": "postln",
              "position_embedding_type": "absolute"}
 

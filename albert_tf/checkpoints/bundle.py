@@ -9,7 +9,6 @@ footer that points to it.
 Each tensor is read when it is asked for.
 """
 
-import contextlib
 import dataclasses
 import functools
 import struct
@@ -20,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from albert_tf import files
-from albert_tf.errors import InputError, Interruption, reading, reason_of
+from albert_tf.errors import InputError, reading
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -288,16 +287,3 @@ def write(prefix: str, tensors: Mapping[str, Tensor], graph: bytes = b"") -> Non
         tf.raw_ops.SaveV2(
             prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names),
             tensors=[values[name] for name in names])
-
-
-@contextlib.contextmanager
-def writing(prefix: str) -> Iterator[None]:
-    """Turns the errors of writing a checkpoint, TensorFlow's too, into an
-    Interruption."""
-    import tensorflow as tf
-
-    try:
-        yield
-    except (OSError, tf.errors.OpError) as error:
-        raise Interruption(f"{prefix}: the checkpoint cannot be written: "
-                           f"{reason_of(error)}.") from error

@@ -17,7 +17,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, Interruption, reason_of
 
 CHECKPOINT_NAME = "model.ckpt"  # "-" and the step follow
 BEST_CHECKPOINT = "model.ckpt-best"
@@ -275,16 +275,20 @@ def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
     """Writes the files of a checkpoint under temporary names, then renames them: first
     the data, last the index. If the process is killed between two renames, the
     checksums in the old index no longer fit, and reading it is an error."""
+    import tensorflow as tf
+
     prefix = os.fspath(prefix)
     files.make_directory(os.path.dirname(prefix) or ".", prefix)
     temporary, older = f"{prefix}_temp{os.getpid()}", _files_of(prefix)
     try:
-        with bundle.writing(prefix):
-            write(temporary)
-            written = {path: prefix + path.removeprefix(temporary)
-                       for path in _files_of(temporary)}
-            for path, target in written.items():
-                files.rename(path, target)
+        write(temporary)
+        written = {path: prefix + path.removeprefix(temporary)
+                   for path in _files_of(temporary)}
+        for path, target in written.items():
+            files.rename(path, target)
+    except (OSError, tf.errors.OpError) as error:
+        raise Interruption(f"{prefix}: the checkpoint cannot be written: "
+                           f"{reason_of(error)}.") from error
     finally:
         for path in _files_of(temporary):
             files.remove(path)

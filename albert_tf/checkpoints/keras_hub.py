@@ -217,8 +217,7 @@ def _described(kind: str, values: Mapping[str, Any], dtype: str = "") -> dict[st
 def write(checkpoint: Checkpoint, folder: str) -> None:
     """Writes a preset's folder, with a task if the checkpoint has a head."""
     config, heads = checkpoint.config, checkpoint.heads
-    kind, rate, settings = _TASKS["masked_lm" if "masked_lm" in heads
-                                  else "classification"]
+    kind, rate, settings = _TASKS[next(iter(heads), "classification")]
     backbone = _described("AlbertBackbone", {
         **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
         "dropout": config.hidden_dropout_prob}, "float32")
