@@ -179,7 +179,8 @@ def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
         named = [head for name, head in _ROOT_HEADS.items()
                  if isinstance(classes, list) and name in classes]
         default = "classification" if config.use_pooler else "token_classification"
-        heads[(named or [default])[0]] = math.prod(stored["classifier.weight"].shape[:1])
+        heads[(named or [default])[0]] = math.prod(
+            stored["classifier.weight"].shape[:1])
     return heads
 
 

@@ -551,9 +551,9 @@ def test_the_card_has_what_the_run_knows(tmp_path):
         "vocabulary": {"file": SPM.name}, "flags": {}}))
     score = '"value": 0.8765'
     for format, step, words in (
-            ("hf", 0, ('pipeline_tag: "text-classification"', "Labels: n o, yes", score)),
-            ("keras_hub", 9, ('pipeline_tag: "text-classification"',)),
-            ("sentence_transformers", 0, ('pipeline_tag: "sentence-similarity"',))):
+            ("hf", 0, ('_tag: "text-classification"', "Labels: n o, yes", score)),
+            ("keras_hub", 9, ('_tag: "text-classification"',)),
+            ("sentence_transformers", 0, ('_tag: "sentence-similarity"',))):
         (folder / "eval_results.json").write_text(json.dumps(
             {"step": step, "accuracy": 0.87654, "loss": 0.4, "f1": 1e-05}))
         convert(path, str(tmp_path / format), format)
