@@ -36,7 +36,7 @@ def _carried(checkpoint: Checkpoint) -> str:
     return "".join(_CARRIED.findall(match[1])) if match else ""
 
 
-def _scores(checkpoint: Checkpoint, pipeline: str) -> list[str]:
+def _scores(checkpoint: Checkpoint, name: str, pipeline: str) -> list[str]:
     """Returns YAML with the scores in eval_results.json beside a run's checkpoint; none
     if they are of another step or their head is not in the folder."""
     task = (checkpoint.facts.get("task") or {}).get("task")
@@ -47,12 +47,12 @@ def _scores(checkpoint: Checkpoint, pipeline: str) -> list[str]:
     if results.get("step") != checkpoint.step:
         return []
     # YAML takes JSON, but reads 1e-05 as a string.
-    scores = [{"type": name, "value": round(value, 4)}
-              for name, value in sorted(results.items())
+    scores = [{"type": metric, "value": round(value, 4)}
+              for metric, value in sorted(results.items())
               if isinstance(value, (int, float)) and not isinstance(value, bool)
-              and math.isfinite(value) and name not in ("step", "loss")]
+              and math.isfinite(value) and metric not in ("step", "loss")]
     return [f"metrics: {json.dumps([score['type'] for score in scores])}",
-            "model-index: " + json.dumps([{"name": task, "results": [{
+            "model-index: " + json.dumps([{"name": name, "results": [{
                 "task": {"type": pipeline}, "dataset": {"name": task, "type": task},
                 "metrics": scores}]}], ensure_ascii=False)]
 
@@ -71,7 +71,7 @@ def text(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
         base = source.removeprefix(hub.HUGGING_FACE).partition("@")[0]
         lines += [f"base_model: {json.dumps(base, ensure_ascii=False)}"]
     lines += [
-        *_scores(checkpoint, pipeline), "---", "",
+        *_scores(checkpoint, name, pipeline), "---", "",
         f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
         f"{config.hidden_size}, vocabulary of {config.vocab_size} tokens, converted by "
