@@ -551,7 +551,8 @@ def test_the_card_has_what_the_run_knows(tmp_path):
         "vocabulary": {"file": SPM.name}, "flags": {}}))
     score = '"value": 0.8765'
     for format, step, words in (
-            ("hf", 0, ('_tag: "text-classification"', "Labels: n o, yes", score, '"name": "hf", "results"')),
+            ("hf", 0, ('_tag: "text-classification"', "Labels: n o, yes", score,
+                       '"name": "hf", "results"')),
             ("keras_hub", 9, ('_tag: "text-classification"',)),
             ("sentence_transformers", 0, ('_tag: "sentence-similarity"',))):
         (folder / "eval_results.json").write_text(json.dumps(
