@@ -1,7 +1,7 @@
 """Random numbers as a pure function of a key and an index.
 
     keys = keys_of(seed, np.arange(1000))    # one for each of 1000 sequences
-    uniform(keys, 7)                         # number 7 of each, [1000]
+    as_uniform(word(keys, 7))                # number 7 of each in [0, 1), [1000]
 
 Data creation draws numbers for millions of sequences, in any order and on any number of
 workers, and must create the same records. There is therefore no generator with a state.
@@ -64,11 +64,6 @@ def word(keys: np.ndarray, index: int) -> np.ndarray:
 def as_uniform(numbers: np.ndarray) -> np.ndarray:
     """Converts numbers to float64 in [0, 1) with 53 random bits."""
     return (numbers >> np.uint64(11)).astype(np.float64) * _UNIT
-
-
-def uniform(keys: np.ndarray, index: int) -> np.ndarray:
-    """Returns number `index` of each key as float64 in [0, 1): [...]."""
-    return as_uniform(word(keys, index))
 
 
 def below(numbers: np.ndarray, bounds: int | np.ndarray) -> np.ndarray:

@@ -76,7 +76,7 @@ class Maker:
                     documents, range(10), self.options, seed, counts)]
             keys = keyed_random.keys_of(keyed_random.keys_of(
                 seed, WALK_KEY, documents.ids[:, None], np.arange(10)), TARGET_KEY)
-            num_short += int((keyed_random.uniform(keys, 0)
+            num_short += int((keyed_random.as_uniform(keyed_random.word(keys, 0))
                               < self.options.short_seq_prob).sum())
         return found, num_single, num_short
 

@@ -129,7 +129,7 @@ class PlannedNumbers:
     def target_length(self, options):
         key = (self.key() if options.sentence_objective == "none"
                else keyed_random.keys_of(self.walk_key, TARGET_KEY))
-        if keyed_random.uniform(key, 0) >= options.short_seq_prob:
+        if keyed_random.as_uniform(keyed_random.word(key, 0)) >= options.short_seq_prob:
             return options.max_pieces
         return 2 + self._below(key, 1, options.max_pieces - 1)
 
@@ -138,7 +138,7 @@ class PlannedNumbers:
         return int(keyed_random.below(keyed_random.word(key, index), bound))
 
     def random(self):
-        return float(keyed_random.uniform(self.key(), 1))
+        return float(keyed_random.as_uniform(keyed_random.word(self.key(), 1)))
 
     def randint(self, low, high):
         bound = high - low + 1
