@@ -180,10 +180,8 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
     return [path for paths in expand_each(patterns, flag).values() for path in paths]
 
 
-def expand_each(patterns: str | Iterable[str], flag: str, inside: str = ""
-                ) -> dict[str, list[str]]:
-    """Returns what expand_patterns does by pattern, without the files of earlier ones. A
-    folder means the files in it that match `inside`, if given."""
+def expand_each(patterns: str | Iterable[str], flag: str) -> dict[str, list[str]]:
+    """Returns what expand_patterns does by pattern, without the files of earlier ones."""
     if isinstance(patterns, str):
         patterns = split_names(patterns)
     elif isinstance(patterns, os.PathLike):
@@ -194,7 +192,7 @@ def expand_each(patterns: str | Iterable[str], flag: str, inside: str = ""
     paths: dict[str, list[str]] = {}
     there: set[str] = set()
     for pattern in dict.fromkeys(patterns):
-        matches = _matches(pattern, flag, inside)
+        matches = _matches(pattern, flag)
         if not matches:
             raise InputError(
                 f"{flag}: no file matches '{pattern}'; check the path, and quote globs "
@@ -205,7 +203,7 @@ def expand_each(patterns: str | Iterable[str], flag: str, inside: str = ""
     return paths
 
 
-def _matches(pattern: str, flag: str, inside: str) -> list[str]:
+def _matches(pattern: str, flag: str) -> list[str]:
     """Returns the files that match a glob. Raises InputError if it matches anything else
     on this machine; "**" also matches the folders on the way to the files."""
     if is_remote(pattern):
@@ -218,8 +216,6 @@ def _matches(pattern: str, flag: str, inside: str) -> list[str]:
                     for path, info in found.items() if info["type"] != "directory"]
     if os.path.isfile(pattern):
         return [pattern]
-    if inside and os.path.isdir(pattern):
-        pattern = os.path.join(glob.escape(pattern), inside)
     walks = "**" in pattern and re.search(r"(^|/)\*+$", pattern)
     paths = glob.glob(pattern, recursive=True)
     for path in paths:
@@ -380,7 +376,9 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
     for flag, paths in inputs.items():
         for path in paths:
             folder = os.path.join(_whole(path), "") if os.path.isdir(path) else None
-            for whole in known if folder else known.keys() & {_whole(path)}:
+            # A killed run's temporary file may match a glob, and is overwritten, too.
+            for whole in known if folder else known.keys() & {
+                    _whole(path), _whole(path).removesuffix(INCOMPLETE)}:
                 if not folder or whole.startswith(folder) and os.path.isfile(whole):
                     raise InputError(
                         "{}: {} is also an input ({} {}) and would be overwritten; give "
