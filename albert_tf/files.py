@@ -258,9 +258,9 @@ def target_of(path: str) -> str:
     Raises InputError for pipes and devices, which cannot be replaced by a file."""
     path = os.fspath(path).rstrip("/")
     target = os.path.realpath(path) if os.path.islink(path) else path
-    if not is_remote(path) and (_is_special(path) or os.path.islink(target)):
-        raise InputError(f"{path} is a pipe, a device or a link to itself, which cannot "
-                         "be replaced by a complete file; give a file.")
+    if not is_remote(path) and _is_special(path):
+        raise InputError(f"{path} is a pipe or a device, which cannot be replaced by a "
+                         "complete file; give a file.")
     return target
 
 

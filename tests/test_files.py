@@ -226,7 +226,7 @@ def _inputs(tmp_path, monkeypatch):
     ("killed.txt", r"input \(--input_file killed.txt.incomplete\)"),
     ("file://{0}/a.txt", "is also an input"), ("folder", "is a folder"),
     ("new/", "is a folder"), ("", "an empty name is a folder"), ("/dev/null", "a device"),
-    ("pipe", "pipe is a pipe, a device"), ("folder/other", "--other=other is also --output")])
+    ("pipe", "pipe is a pipe or a device"), ("folder/other", "--other=other is also --output")])
 def test_an_output_is_no_input_by_any_name(inputs, output, message, tmp_path):
     output = output.format(tmp_path)
     with pytest.raises(InputError, match=message):
