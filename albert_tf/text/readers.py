@@ -118,7 +118,8 @@ def _json_lines(path: str, lines: Iterable[Line], layout: Layout
     for number, line in lines:
         if line.strip():
             value = text_files.parse_json(
-                line, path, "each line must hold one JSON object", number, cleaned=True)
+                line.strip(), path, "each line must hold one JSON object", number,
+                cleaned=True)
             yield _document(f"{path}, line {number}", value, layout)
 
 
