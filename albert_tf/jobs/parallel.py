@@ -2,6 +2,10 @@
 
 A killed worker, for example for lack of memory, ends the run with a sentence. Workers
 end when their parent ends, even if that is killed.
+
+Results pass through files. A worker that is killed while it writes to the pipe of
+ProcessPoolExecutor would leave half a message there, for whose rest the parent would wait
+without end. The names of files are short enough to be written at once.
 """
 
 import atexit
@@ -14,8 +18,10 @@ import multiprocessing.connection
 import os
 import pathlib
 import pickle
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -134,8 +140,10 @@ class WorkerPool(contextlib.AbstractContextManager):
                         executor.submit, _apply, item).result())
                 if not pending:
                     return
-                result = pending[0].result()
+                path = pathlib.Path(pending[0].result())
                 pending.popleft()
+                result = pickle.loads(path.read_bytes())
+                path.unlink()
                 yield result
         except BrokenProcessPool as error:
             raise Interruption(
@@ -161,8 +169,10 @@ class WorkerPool(contextlib.AbstractContextManager):
         else:
             context = multiprocessing.get_context("spawn")
         end, self._alive = context.Pipe(duplex=False)
+        self._folder = tempfile.mkdtemp(prefix="albert_tf-")
         self._executor = ProcessPoolExecutor(
-            self._num_workers, context, _begin, (pickle.dumps(self._function), end))
+            self._num_workers, context, _begin,
+            (pickle.dumps(self._function), end, self._folder))
         # Submitting starts processes: in a thread, because a signal that interrupted this
         # would leave some that nobody knows. Ctrl-C is blocked in them from the beginning.
         self._thread = ThreadPoolExecutor(1, "", *block)
@@ -181,6 +191,7 @@ class WorkerPool(contextlib.AbstractContextManager):
             self._alive.close()
         executor.shutdown(cancel_futures=True)
         self._alive.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _start_tracker() -> None:
@@ -198,48 +209,40 @@ def _start_tracker() -> None:
 
 # ---- in a worker -------------------------------------------------------------
 
-_pickled, _function, _computing = b"", None, False
-_lock = threading.Lock()  # for _computing
+_pickled, _folder, _function = b"", "", None
 
 
-def _begin(pickled: bytes, end: multiprocessing.connection.Connection) -> None:
-    """Prepares a worker, which ends when the other side of the pipe `end` is closed."""
-    global _pickled, _end
+def _begin(pickled: bytes, end: multiprocessing.connection.Connection, folder: str
+           ) -> None:
+    """Prepares a worker, which ends when the other side of the pipe `end` is closed, and
+    writes its results to files in `folder`."""
+    global _pickled, _folder
     # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _pickled, _end = pickled, end
-    threading.Thread(target=_end_with_pool, daemon=True).start()
+    _pickled, _folder = pickled, folder
+    threading.Thread(target=_end_with_pool, args=(end,), daemon=True).start()
 
 
-def _end_with_pool() -> None:
-    """Ends this worker, even in an item, when its pool ends or its parent is killed.
-
-    While it sends a result, only the latter: the parent would wait for the rest.
-    """
-    multiprocessing.connection.wait([_end])
-    with _lock:
-        if _computing:
-            os._exit(1)
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+def _end_with_pool(end: multiprocessing.connection.Connection) -> None:
+    """Ends this worker, even in an item, when its pool ends or its parent is killed."""
+    multiprocessing.connection.wait([end])
+    shutil.rmtree(_folder, ignore_errors=True)
     os._exit(1)
 
 
-def _apply(item: Any) -> Any:
-    global _function, _computing
-    with _lock:
-        if _end.poll():
-            os._exit(1)
-        _computing = True
+def _apply(item: Any) -> str:
+    """Returns the name of a file with the result for an item."""
+    global _function
     try:
         # It is not loaded at the start, so that errors reach the parent.
         _function = _function or pickle.loads(_pickled)
-        return _function(item)
+        number, path = tempfile.mkstemp(dir=_folder)
+        with open(number, "wb") as stream:
+            pickle.dump(_function(item), stream, pickle.HIGHEST_PROTOCOL)
+        return path
     except BaseException as error:
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:  # Such an error would look like a killed worker.
             raise RuntimeError(str(error)) from error
         raise
-    finally:
-        with _lock:
-            _computing = False

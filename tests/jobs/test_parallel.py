@@ -2,7 +2,9 @@
 may happen to workers (see also finetuning/test_featurizing, pretraining_data/test_local).
 """
 
+import multiprocessing.connection
 import os
+import select
 import signal
 import sys
 import time
@@ -77,6 +79,22 @@ def test_a_killed_worker_ends_the_run():
         with parallel.WorkerPool(killed, 2) as pool:
             results.extend(pool.in_order(range(20), "trying"))
     assert results == list(range(len(results))) and len(results) <= 3
+
+
+def killed_in_long_messages(item):
+    def send(pipe, message):
+        short = len(message) <= select.PIPE_BUF
+        os.write(pipe.fileno(), message if short else message[:2])
+        if not short:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    multiprocessing.connection.Connection._send = send
+    return bytes(100_000)
+
+
+def test_no_result_is_cut_in_half_for_the_rest_of_which_the_run_would_wait():
+    with parallel.WorkerPool(killed_in_long_messages, 2) as pool:
+        assert list(pool.in_order(range(2), "sending")) == [bytes(100_000)] * 2
 
 
 class Unloadable(Exception):
