@@ -43,8 +43,7 @@ class PieceEncoder:
 
     `word_start` is the rule by which SentencePiece tokens start a word, "release" or
     "sentencepiece"; WordPiece has one rule. An encoder can be pickled. `dtype` is the
-    type of the codes, `separator` the code of [SEP], which ends each document in a
-    token store.
+    type of the codes, `separator` the code of [SEP], which ends each document.
     """
 
     def __init__(self, tokenizer: FullTokenizer, word_start: str = "release"):
