@@ -96,11 +96,13 @@ def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
                 "The input is one document, but --sentence_objective=next (or "
                 "--random_next_sentence) takes second segments from other documents; put "
                 "a blank line between documents.")
-        logging.warning(
-            "The input is one document, because there is no blank line between "
-            "sentences. With --single_segment=random, second segments that should come "
-            "from a different document are taken from elsewhere in this one. Put a "
-            "blank line between documents.")
+        if (options.instances.sentence_objective == "order"
+                and options.instances.single_segment == "random"):
+            logging.warning(
+                "The input is one document, because there is no blank line between "
+                "sentences. With --single_segment=random, second segments that should "
+                "come from a different document are taken from elsewhere in this one. "
+                "Put a blank line between documents.")
     elif options.instances.random_next_sentence and corpus.documents_alone:
         logging.warning(
             "%d documents are so long that their second segments, which should come from "

@@ -89,12 +89,6 @@ class InstanceOptions:
             sequences.NUM_SPECIAL_SINGLE if self.sentence_objective == "none"
             else sequences.NUM_SPECIAL_PAIR)
 
-    @property
-    def needs_random_documents(self) -> bool:
-        """True if second segments may come from other documents."""
-        return self.sentence_objective != "none" and (
-            self.random_next_sentence or self.single_segment == "random")
-
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
@@ -105,8 +99,7 @@ class DataOptions:
         local.create(options, FullTokenizer(spm_model_file="30k-clean.model"))
     """
 
-    # Text, Parquet or Arrow files, in the order of reading.
-    input_files: tuple[str, ...]
+    input_files: tuple[str, ...]  # text, in the order of reading
     output_files: tuple[str, ...]  # TFRecord files, evenly filled
     instances: InstanceOptions = InstanceOptions()
     dupe_factor: int = 40  # walks over each document, each with different masks
