@@ -143,7 +143,9 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     text_bytes = sum(span.num_bytes for span in spans)
     if text_bytes < sizes.few_bytes:
         workers = 1
-    folder = _work_folder(options, work_dir)
+    first, *others = options.output_files
+    folder = WorkFolder.beside(
+        first, work_dir, (*options.input_files, *others, summary_path(first)))
     encoder = PieceEncoder(tokenizer, options.word_start)
     check_room(options, encoder, text_bytes, folder.path)
     worker = Worker(options, encoder, folder, packs.num_buckets(
@@ -222,13 +224,6 @@ def join(parts: Iterable[tuple[str, int, int, int]], output: BinaryIO) -> None:
         else:
             for record in itertools.islice(tfrecord.read_records(piece), first, end):
                 output.write(tfrecord.frame(record))
-
-
-def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:
-    """Returns the folder for unfinished work."""
-    first, *others = options.output_files
-    return WorkFolder.beside(first, work_dir, (
-        *options.input_files, *others, summary_path(first)))
 
 
 def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:

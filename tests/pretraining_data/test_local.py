@@ -364,13 +364,8 @@ def test_what_is_no_text_leaves_nothing(tmp_path, tokenizer):
     assert os.listdir(tmp_path) == ["text.txt"]
 
 
-def test_a_remote_output_needs_a_work_dir():
-    options = DataOptions(("text.txt",), ("gs://bucket/out",))
-    with pytest.raises(InputError, match="--work_dir is missing, but gs://bucket/out"):
-        local._work_folder(options, None)
-
-
 @pytest.mark.parametrize("output, more, named", [
+    ("memory://bucket/out", {}, "--work_dir is missing, but memory://bucket/out"),
     ("{}/work/out", {"work_dir": "{}/work"}, "work/out"),
     ("{}/out", {"num_workers": -1}, "--num_workers=-1")])
 def test_wrong_flags_are_named(output, more, named, tmp_path, tokenizer):
