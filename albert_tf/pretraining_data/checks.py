@@ -2,10 +2,11 @@
 data, and too little disk space or memory.
 """
 
+import itertools
 import os
 import re
 import shutil
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 from absl import logging
@@ -16,7 +17,7 @@ from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, SHARD
-from albert_tf.pretraining_data.spans import plan_spans, read_span
+from albert_tf.pretraining_data.spans import Span, read_span
 from albert_tf.pretraining_data.summary import CorpusCounts, summary_path
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -139,24 +140,27 @@ _BLOCK_BYTES = 1 << 16  # the bytes at the beginning of the text that are counte
 _MEMORY_OF_PIECE = 9  # bytes for a token if all documents are held as lists
 
 
-def _counted(path: str, encoder: PieceEncoder, text_bytes: int) -> np.ndarray:
+def _counted(paths: Sequence[str], spans: Sequence[Span], encoder: PieceEncoder,
+             text_bytes: int) -> np.ndarray:
     """Returns the numbers of tokens, sentences and documents in a text of this size,
-    from the beginning of a file."""
-    block = next(read_span(
-        [path], plan_spans([path])[0], encoder.prepare, _BLOCK_BYTES), None)
+    from its beginning."""
+    blocks = (read_span(paths, span, encoder.prepare, _BLOCK_BYTES) for span in spans)
+    block = next(itertools.chain.from_iterable(blocks), None)
     if block is None:
         return np.zeros(3)
     lengths = encoder.encode(block.lines).lengths
-    found = [lengths.sum(), np.count_nonzero(lengths), len(block.first) + 1]
+    found = [lengths.sum(), np.count_nonzero(lengths), len(block.first)]
     return np.array(found) * text_bytes / sum(
         len(line.encode()) + 1 for line in block.lines)
 
 
-def check_room(options: DataOptions, encoder: PieceEncoder, text_bytes: int,
+def check_room(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
                work_dir: str = "", in_memory: bool = False) -> None:
     """Logs what will be written; raises InputError if disk or memory is too small."""
     length = options.instances.max_seq_length
-    tokens, sentences, documents = _counted(options.input_files[0], encoder, text_bytes)
+    text_bytes = sum(span.num_bytes for span in spans)
+    tokens, sentences, documents = _counted(
+        options.input_files, spans, encoder, text_bytes)
     # The last sentence of a sequence is cut on average in its middle, one target length
     # in ten is shorter, and a document's last sequence is half full.
     instances = options.dupe_factor * (documents / 2 + tokens / (

@@ -147,7 +147,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     folder = WorkFolder.beside(
         first, work_dir, (*options.input_files, *others, summary_path(first)))
     encoder = PieceEncoder(tokenizer, options.word_start)
-    check_room(options, encoder, text_bytes, folder.path)
+    check_room(options, encoder, spans, folder.path)
     worker = Worker(options, encoder, folder, packs.num_buckets(
         text_bytes, options.dupe_factor, sizes), sizes)
     with folder.used(_settings(options, tokenizer), state_of(options.input_files)):

@@ -118,8 +118,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     summary.
     """
     check(options, tokenizer)
-    check_room(options, PieceEncoder(tokenizer, options.word_start), sum(
-        span.num_bytes for span in plan_spans(options.input_files)), in_memory=True)
+    check_room(options, PieceEncoder(tokenizer, options.word_start),
+               plan_spans(options.input_files), in_memory=True)
     started = time.monotonic()
     documents, corpus = read_documents(options.input_files, tokenizer)
     check_text(corpus, options)

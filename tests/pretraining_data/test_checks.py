@@ -42,6 +42,26 @@ def test_what_the_disk_has_not_got_is_refused(tmp_path, tokenizer, monkeypatch):
     assert not (tmp_path / "new" / "out").exists()
 
 
+def test_files_without_text_do_not_make_the_estimate_zero(tmp_path, tokenizer, caplog):
+    options = options_of(tmp_path, dupe_factor=2)
+    blank = [tmp_path / name for name in "ab"]
+    for path in blank:
+        path.write_text("\n\n")
+    made = local.create(dataclasses.replace(
+        options, input_files=(*map(str, blank), *options.input_files)), tokenizer)
+    instances = re.search(r"about ([\d,]+) instances", caplog.text)[1]
+    assert int(instances.replace(",", "")) == pytest.approx(made["instances"], rel=0.25)
+
+
+def test_a_text_without_pairs_may_be_one_document(tmp_path, tokenizer, caplog):
+    options = options_of(tmp_path)
+    (tmp_path / "text.txt").write_text(SENTENCE * 9)
+    for objective, warned in (("none", False), ("order", True)):
+        local.create(dataclasses.replace(options, instances=InstanceOptions(
+            max_seq_length=64, sentence_objective=objective)), tokenizer)
+        assert ("one document" in caplog.text) == warned
+
+
 def test_what_memory_has_not_got_is_refused(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(parallel, "available_memory", lambda: 1_000_000)
     with pytest.raises(InputError, match="--reproduce_release .* 1 MB "):
