@@ -179,10 +179,11 @@ def check_room(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span
     # Files of an unfinished run that is resumed need no more space.
     done = sum(files.size(os.path.join(work_dir, name))
                for name in (files.names_in(work_dir) if work_dir else []))
-    # Unfinished work takes as much as the records, until they are joined to outputs.
-    for folder, needed in (
-            (work_dir or outputs, (2 - in_memory) * records - done), (outputs, records)):
-        free = _free(folder)
+    # Packs take at most half as much as the records, and are removed before joining.
+    folders = [work_dir or outputs, outputs]
+    disks, room = zip(*map(_disk, folders))
+    most = 1 if in_memory else 2 if len({*disks}) == 1 else 1.5
+    for folder, free, needed in zip(folders, room, (most * records - done, records)):
         if needed > free:
             raise InputError(
                 f"The records will be {size}. With unfinished work they need "
@@ -197,11 +198,12 @@ def check_room(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span
             f"give {advice}.")
 
 
-def _free(folder: str) -> float:
-    """Returns the free disk space in bytes for a folder, which may not exist yet."""
+def _disk(folder: str) -> tuple[int, float]:
+    """Returns the number of the disk for a folder, which may not exist yet, and its free
+    space in bytes."""
     if files.is_remote(folder):
-        return float("inf")
+        return -1, float("inf")
     folder = os.path.abspath(folder)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
-    return shutil.disk_usage(folder).free
+    return os.stat(folder).st_dev, shutil.disk_usage(folder).free

@@ -1,5 +1,6 @@
 """What a data set will take, said before it is made."""
 
+import contextlib
 import dataclasses
 import re
 import shutil
@@ -40,6 +41,17 @@ def test_what_the_disk_has_not_got_is_refused(tmp_path, tokenizer, monkeypatch):
     with pytest.raises(InputError, match=r"[23]\d.* MB .*/new.* 500 kB "):
         local.create(options_of(tmp_path), tokenizer)
     assert not (tmp_path / "new" / "out").exists()
+
+
+@pytest.mark.parametrize("disk, fits", [(1, False), (2, True)])
+def test_a_different_disk_for_unfinished_work_needs_no_room_for_outputs(
+        tmp_path, tokenizer, monkeypatch, disk, fits):
+    """The records take 1.22 MB."""
+    monkeypatch.setattr(checks, "_disk", lambda folder: (
+        (disk, 2_100_000) if folder.endswith("work") else (1, 1_500_000)))
+    options = options_of(tmp_path, dupe_factor=2)
+    with contextlib.nullcontext() if fits else pytest.raises(InputError, match="disk"):
+        local.create(options, tokenizer, num_workers=1, work_dir=str(tmp_path / "work"))
 
 
 def test_files_without_text_do_not_make_the_estimate_zero(tmp_path, tokenizer, caplog):
