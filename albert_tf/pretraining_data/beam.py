@@ -62,11 +62,11 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         build(beam, pipeline, spans, job)
         beam_runner.finish(beam, pipeline)
         result = text_files.read_object(job.file("result"))
-        corpus, counts = CorpusCounts(), job.new_counts()
+        corpus, counts = CorpusCounts(), InstanceCounts()
         corpus.merge(result["text"])
         checks.check_text(corpus, options)
         counts.merge(result["made"])
-        checks.check_number(counts.as_dict(), options)
+        checks.check_number(counts, options)
         summary = summary_of(options, tokenizer, corpus, counts)
         with published(options, summary) as outputs:
             for number, path in enumerate(outputs):
@@ -106,9 +106,6 @@ class Job:
     def file(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
-    def new_counts(self) -> InstanceCounts:
-        return InstanceCounts(self.options.instances.max_seq_length)
-
 
 @functools.lru_cache(maxsize=1)
 def _encoder(job: Job) -> PieceEncoder:
@@ -119,7 +116,7 @@ def _encoder(job: Job) -> PieceEncoder:
 def scatter(span: Any, job: Job) -> Iterator[tuple[int, Any]]:
     """Yields (bucket, its rows and codes in a pack) and the counts of a span, which is
     given by its fields."""
-    corpus, counts = CorpusCounts(), job.new_counts()
+    corpus, counts = CorpusCounts(), InstanceCounts()
     for pack in packs.scatter(Span(*span), job.options, _encoder(job), job.num_buckets,
                               job.sizes, corpus, counts):
         for bucket in np.flatnonzero(np.diff(pack.first_row)).tolist():
@@ -136,7 +133,7 @@ def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
     bucket, parts = element
     if bucket == _COUNTS:
         return 0, (bucket, "", 0, list(parts))
-    encoder, counts, path = _encoder(job), job.new_counts(), job.file(f"bucket-{bucket}")
+    encoder, counts, path = _encoder(job), InstanceCounts(), job.file(f"bucket-{bucket}")
     rows, codes = (
         np.frombuffer(b"".join(data), dtype)
         for data, dtype in zip(zip(*parts), (packs.ROW, encoder.dtype)))
@@ -151,7 +148,7 @@ def divide(element: tuple[int, Any], job: Job) -> Iterator[tuple[int, Any]]:
     """Yields what each output consists of from (0, what `write` returned for all
     buckets); writes the counts to a file for the process that started the pipeline."""
     written = sorted(element[1], key=lambda each: each[0])
-    corpus, counts = CorpusCounts(), job.new_counts()
+    corpus, counts = CorpusCounts(), InstanceCounts()
     for each in itertools.chain.from_iterable(infos for _, _, _, infos in written):
         corpus.merge(each["text"])
         counts.merge(each["made"])

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import shutil
-from typing import Any, Sequence
+from typing import Sequence
 
 import numpy as np
 from absl import logging
@@ -18,7 +18,8 @@ from albert_tf.jobs.progress import amount
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, SHARD
 from albert_tf.pretraining_data.spans import Span, read_span
-from albert_tf.pretraining_data.summary import CorpusCounts, summary_path
+from albert_tf.pretraining_data.summary import (
+    CorpusCounts, InstanceCounts, summary_path)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # If more tokens than this share are unknown, the vocabulary does not fit the text.
@@ -116,20 +117,18 @@ def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
             "text. Check its language and --do_lower_case.", 100 * unknown_share)
 
 
-def check_number(made: dict[str, Any], options: DataOptions) -> None:
-    """Raises InputError if an output would be empty.
-
-    `made` is the result of InstanceCounts.as_dict.
-    """
-    if not made["instances"]:
+def check_number(made: InstanceCounts, options: DataOptions) -> None:
+    """Raises InputError if an output would be empty."""
+    number = sum(made.lengths.values())
+    if not number:
         raise InputError(
-            "The input gives no instance, because all "
-            f"{made['single_sentences_skipped']} chunks are single sentences, which "
+            f"The input gives no instance, because all {made.skipped} chunks are single "
+            "sentences, which "
             f"--single_segment={options.instances.single_segment} leaves out; give "
             "documents with more sentences or --single_segment=random.")
-    if made["instances"] < len(options.output_files):
+    if number < len(options.output_files):
         raise InputError(
-            f"The input gives {made['instances']} instances, too few for "
+            f"The input gives {number} instances, too few for "
             f"{len(options.output_files)} output files; give more text or fewer output "
             "files.")
 

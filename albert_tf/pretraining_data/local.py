@@ -39,7 +39,7 @@ from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.jobs.work_folder import WorkFolder, state_of
 
 # Increase this when records change, so that older unfinished runs are not resumed.
-_VERSION = 2
+_VERSION = 3
 _SPAN, _BUCKET = "plans-{:05d}", "unit-{:06d}"  # the names of units
 
 
@@ -66,9 +66,6 @@ class Worker:
         return self.folder.finished(name) or self.folder.finish(
             name, *step(self, name, unit))
 
-    def new_counts(self) -> InstanceCounts:
-        return InstanceCounts(self.options.instances.max_seq_length)
-
     @functools.cached_property
     def packs(self) -> list[str]:
         """The names of all packs, which must have been written."""
@@ -78,7 +75,7 @@ class Worker:
 
 def scatter(worker: Worker, name: str, span: Span):
     """Makes the instances of a span, and writes them with their tokens."""
-    corpus, counts, names = CorpusCounts(), worker.new_counts(), []
+    corpus, counts, names = CorpusCounts(), InstanceCounts(), []
     for pack in packs.scatter(span, worker.options, worker.encoder, worker.num_buckets,
                               worker.sizes, corpus, counts):
         names.append(f"{name}-{len(names):04d}")
@@ -89,7 +86,7 @@ def scatter(worker: Worker, name: str, span: Span):
 
 def write(worker: Worker, name: str, bucket: int):
     """Writes the records of a bucket."""
-    counts, options = worker.new_counts(), worker.options
+    counts, options = InstanceCounts(), worker.options
     rows, codes = zip(*(
         read_pack(worker.folder.file(each), bucket, worker.encoder.dtype)
         for each in worker.packs))
@@ -167,7 +164,7 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
     """Does all units that are not finished yet; returns the counts, and the file and
     the number of records of each bucket."""
     options, folder = worker.options, worker.folder
-    corpus, counts = CorpusCounts(), worker.new_counts()
+    corpus, counts = CorpusCounts(), InstanceCounts()
     names = [_SPAN.format(span.number) for span in spans]
     units = [_BUCKET.format(bucket) for bucket in range(worker.num_buckets)]
     done = all(map(folder.finished, units)) and all(map(folder.known, names))
@@ -185,7 +182,7 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
         read += span.num_bytes
         progress.update(read / 1e6, f"{corpus.documents:,} documents")
     check_text(corpus, options)
-    check_number(counts.as_dict(), options)
+    check_number(counts, options)
 
     progress = Progress("writing", "instances", sum(counts.lengths.values()))
     pieces = []

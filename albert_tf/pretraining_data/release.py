@@ -92,7 +92,7 @@ def make_records(
     spec = pretraining_spec(
         options.instances.max_seq_length,
         options.instances.masking.num_prediction_slots)
-    counts = InstanceCounts(options.instances.max_seq_length)
+    counts = InstanceCounts()
     random.python.shuffle(documents)
     progress = Progress(
         "instances", "documents", options.dupe_factor * len(documents))
@@ -126,7 +126,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     records, counts = make_records(
         documents, tokenizer, options,
         random or RandomSource.from_seed(options.random_seed))
-    check_number(counts.as_dict(), options)
+    check_number(counts, options)
     summary = summary_of(options, tokenizer, corpus, counts)
     with published(options, summary) as outputs:
         for number, path in enumerate(outputs):

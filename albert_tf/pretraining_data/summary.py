@@ -42,7 +42,7 @@ class _Counts:
                 vars(self)[name].update({
                     int(key) if str(key).isdecimal() else key: count
                     for key, count in value.items()})
-            elif name != "max_seq_length":
+            else:
                 vars(self)[name] += int(value)
 
 
@@ -69,12 +69,11 @@ class CorpusCounts(_Counts):
 class InstanceCounts(_Counts):
     """Counts over the instances, filled while they are planned and masked.
 
-        counts = InstanceCounts(max_seq_length=512)
+        counts = InstanceCounts()
         counts.add(walk)  # instances.DocumentInstances
-        counts.as_dict()["padding_share"]
+        counts.as_dict(max_seq_length=512)["padding_share"]
     """
 
-    max_seq_length: int
     lengths: collections.Counter = _counter()  # instances by length in tokens
     origins: collections.Counter = _counter()  # instances by second segment's origin
     ngrams: collections.Counter = _counter()  # masked n-grams by number of words
@@ -113,11 +112,11 @@ class InstanceCounts(_Counts):
         _add(self.shown, zip(_SHOWN, shown))
         _add(self.ngrams, enumerate(ngram_words))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self, max_seq_length: int) -> dict[str, Any]:
         """Returns all counts and their shares, as they go into the JSON file."""
         count = sum(self.lengths.values())
         pieces = sum(length * n for length, n in self.lengths.items())
-        positions = count * self.max_seq_length
+        positions = count * max_seq_length
         masked = sum(self.shown.values())
         label_1 = sum(self.origins[origin] for origin in LABEL_1)
         return {
@@ -247,7 +246,7 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
             "special_ids": {name: getattr(tokenizer, f"{name}_id")
                             for name in ("cls", "sep", "mask", "pad", "unk")}},
         "text": corpus.as_dict(),
-        **made.as_dict()}
+        **made.as_dict(options.instances.max_seq_length)}
 
 
 @contextlib.contextmanager

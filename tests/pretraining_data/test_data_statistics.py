@@ -62,7 +62,7 @@ class Maker:
         """Plans of all slices with their codes, chunks of one sentence, and short targets
         of walks."""
         found, num_single, num_short = [], 0, 0
-        counts = InstanceCounts(self.options.max_seq_length)
+        counts = InstanceCounts()
         segment_pairs = planning._segment_pairs
 
         def counted(text, walks, chunks, *args):

@@ -124,7 +124,7 @@ def test_no_document_gives_no_plan():
         assert not sum(map(len, plan_chunks(
             documents_of([]), range(3), InstanceOptions(
                 max_seq_length=24, sentence_objective=objective), 1,
-            InstanceCounts(24))))
+            InstanceCounts())))
 
 
 @pytest.fixture(name="options")
@@ -135,7 +135,7 @@ def _options(tmp_path, monkeypatch):
 
 
 def scattered(options, num_buckets, sizes=Sizes(pack_bytes=3000)):
-    counts = InstanceCounts(48)
+    counts = InstanceCounts()
     (span,) = plan_spans(options.input_files)
     return list(packs.scatter(span, options, encoder(), num_buckets, sizes,
                               CorpusCounts(), counts)), counts
@@ -163,7 +163,7 @@ def test_records_do_not_depend_on_packs_and_buckets(options):
     for num_buckets, size in ((1, 1 << 20), (4, 1)):
         found, _ = scattered(options, num_buckets, Sizes(pack_bytes=size))
         random.Random(1).shuffle(found)
-        counts, data = InstanceCounts(48), []
+        counts, data = InstanceCounts(), []
         for bucket in range(num_buckets):
             rows, codes = zip(*(
                 (pack.rows[pack.first_row[bucket]:pack.first_row[bucket + 1]],

@@ -50,7 +50,7 @@ def _slices(texts, sizes):
 def _plan(slices, options, copies, seed=SEED, at_once=planning.AT_ONCE):
     """Plans of all slices, in the order of their ranks, and counts; `part` is the number
     of the slice."""
-    parts, counts = [], InstanceCounts(options.max_seq_length)
+    parts, counts = [], InstanceCounts()
     for number, documents in enumerate(slices):
         parts += [append_fields(plans, "part", np.full(len(plans), number), usemask=False)
                   for plans in planning.plan_chunks(
@@ -257,7 +257,7 @@ def _check_against(reference, slices, options, copies):
     given = {int(p["order"]): (int(p["mask"]), fields)
              for p, fields in zip(plans, _plan_rows(plans))}
     assert given == rows and len(plans) == len(rows)
-    expected = InstanceCounts(options.max_seq_length)
+    expected = InstanceCounts()
     for walk in walks:
         expected.add(walk)
     expected.masked.clear()  # Counted where masks are made.
@@ -315,7 +315,7 @@ def test_groups_are_small_enough_to_bound_the_memory(setting, texts, copies):
     options = _options(setting)
     sizes = [len(plans) for plans in planning.plan_chunks(
         documents, range(copies), options, SEED,
-        InstanceCounts(options.max_seq_length), at_once=100)]
+        InstanceCounts(), at_once=100)]
     # What there was so far, and at most one more of each walk.
     assert max(sizes) < 200 and len(sizes) > 3
 

@@ -36,8 +36,8 @@ WALKS = [
         [7, 2])]
 
 
-def added(walks=WALKS, longest=S):
-    counts = InstanceCounts(longest)
+def added(walks=WALKS):
+    counts = InstanceCounts()
     for walk in walks:
         counts.add(walk)
     return counts
@@ -48,14 +48,14 @@ def through_json(counts):
 
 
 def merged(*counts):
-    total = InstanceCounts(S)
+    total = InstanceCounts()
     for each in counts:
         total.merge(each)
     return total
 
 
 def test_counts_of_instances():
-    assert added().as_dict() == {
+    assert added().as_dict(S) == {
         "instances": 5,
         "label_1_share": 0.4,
         "labels": {"0": 3, "1": 2},
@@ -84,25 +84,25 @@ def of_lengths(*lengths):
 
 
 def test_the_median_is_the_lower_one():
-    assert added(of_lengths(5, 20, 6, 19)).as_dict()["length"]["median"] == 6
+    assert added(of_lengths(5, 20, 6, 19)).as_dict(S)["length"]["median"] == 6
 
 
 def test_parts_are_merged_in_any_order():
     parts = [added(WALKS[:1]), added(WALKS[1:]), added(WALKS)]
-    expected = added(WALKS * 2).as_dict()
+    expected = added(WALKS * 2).as_dict(S)
     for seed in range(3):
         some = random.Random(seed).sample(parts, 3)
-        assert merged(*map(vars, some)).as_dict() == expected
+        assert merged(*map(vars, some)).as_dict(S) == expected
     # The parts are as they were.
-    assert parts[0].as_dict() == added(WALKS[:1]).as_dict()
+    assert parts[0].as_dict(S) == added(WALKS[:1]).as_dict(S)
 
 
 def test_counts_may_be_stored_and_filled_on():
     counts = merged(through_json(added(WALKS[:1])))
     counts.add(WALKS[1])
-    assert counts.as_dict() == added().as_dict()
-    empty = InstanceCounts(S)
-    assert merged(through_json(empty)).as_dict() == empty.as_dict()
+    assert counts.as_dict(S) == added().as_dict(S)
+    empty = InstanceCounts()
+    assert merged(through_json(empty)).as_dict(S) == empty.as_dict(S)
 
 
 def test_counts_of_text():
@@ -120,6 +120,6 @@ def test_counts_of_text():
 
 def test_description():
     text = CorpusCounts(1200, sentences=7, pieces=1000, unknown_pieces=2).as_dict()
-    lines = "\n".join(describe({"text": text, **added().as_dict()}))
+    lines = "\n".join(describe({"text": text, **added().as_dict(S)}))
     for number in ("1,200", "0.200%", "40.0%", "15.2", "24.0%", "10.5%", "62.5%", "60.0%"):
         assert number in lines
