@@ -72,7 +72,8 @@ def finish(beam, made) -> None:
         if isinstance(error, OSError) or _NOT_STARTED.search(text):
             raise InputError(
                 f"--runner: it cannot be started or reached ({text[:300]!r}); check "
-                "its options, such as -- --job_endpoint=HOST:PORT, and the network.") from error
+                "its options, such as -- --job_endpoint=HOST:PORT, and the network."
+            ) from error
         raise
     finally:
         client = getattr(result, "client", None)  # Dask's results have one.

@@ -1,7 +1,7 @@
 """Creates the same pretraining records as `local`, on a cluster with Apache Beam.
 
-    spans --scatter--> parts of packs --GroupByKey--> buckets --write--> files of records
-    files of records --divide--> outputs --join--> shards, which are renamed at the end
+    spans --scatter--> parts of packs --GroupByKey--> buckets --write--> records
+    files of records --divide--> outputs --join--> shards, renamed at the end
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
 
     Workers need this package, and must reach input and output files by the same names.
     Their memory depends on the runner: the DirectRunner holds everything in this
-    process, Dask holds one partition at a time, and others hold a few packs and buckets.
+    process, Dask one partition at a time, and others a few packs and buckets.
     The summary is that of local.create.
     """
     beam = beam_runner.package()
@@ -133,7 +133,8 @@ def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
     bucket, parts = element
     if bucket == _COUNTS:
         return 0, (bucket, "", 0, list(parts))
-    encoder, counts, path = _encoder(job), InstanceCounts(), job.file(f"bucket-{bucket}")
+    encoder, counts = _encoder(job), InstanceCounts()
+    path = job.file(f"bucket-{bucket}")
     rows, codes = (
         np.frombuffer(b"".join(data), dtype)
         for data, dtype in zip(zip(*parts), (packs.ROW, encoder.dtype)))

@@ -107,8 +107,9 @@ def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
                 "Put a blank line between documents.")
     elif options.instances.random_next_sentence and corpus.documents_alone:
         logging.warning(
-            "%d documents are so long that their second segments, which should come from "
-            "a different document, come from the same one. Split them by blank lines.",
+            "%d documents are so long that their second segments, which should come "
+            "from a different document, come from the same one. Split them by blank "
+            "lines.",
             corpus.documents_alone)
     unknown_share = corpus.unknown_pieces / corpus.pieces
     if unknown_share > _MANY_UNKNOWN:
@@ -122,10 +123,9 @@ def check_number(made: InstanceCounts, options: DataOptions) -> None:
     number = sum(made.lengths.values())
     if not number:
         raise InputError(
-            f"The input gives no instance, because all {made.skipped} chunks are single "
-            "sentences, which "
-            f"--single_segment={options.instances.single_segment} leaves out; give "
-            "documents with more sentences or --single_segment=random.")
+            f"The input gives no instance, because all {made.skipped} chunks are "
+            "single sentences, which --single_segment=skip leaves out; give documents "
+            "with more sentences or --single_segment=random.")
     if number < len(options.output_files):
         raise InputError(
             f"The input gives {number} instances, too few for "
@@ -198,8 +198,8 @@ def check_room(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span
 
 
 def _disk(folder: str) -> tuple[int, float]:
-    """Returns the number of the disk for a folder, which may not exist yet, and its free
-    space in bytes."""
+    """Returns the number and the free bytes of the disk for a folder, which may not
+    exist yet."""
     if files.is_remote(folder):
         return -1, float("inf")
     folder = os.path.abspath(folder)

@@ -130,8 +130,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
 
     The records do not depend on the number of processes; 0 means one on each core.
     `work_dir` is a folder for unfinished work, which is removed at the end, by default
-    the first output's name and ".unfinished". It takes about as much as the records, and
-    a third more until they are complete. Returns the summary, as in its JSON file.
+    the first output's name and ".unfinished". It takes as much as the records, and half
+    of it more until they are complete. Returns the summary, as in its JSON file.
     """
     check(options, tokenizer)
     started = time.monotonic()

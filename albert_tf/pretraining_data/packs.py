@@ -4,8 +4,8 @@
     a bucket of all packs --records--> masked records, sorted by a random number
 
 An instance's bucket is given by the highest bits of its random number, so the order of
-buckets and the order within each make a uniform shuffle of all instances. A slice of the
-text is in memory as a whole; nothing is looked up elsewhere.
+buckets and the order within each make a uniform shuffle of all instances. A slice of
+the text is in memory as a whole; nothing is looked up elsewhere.
 """
 
 import math
@@ -31,7 +31,7 @@ ROW = np.dtype([("order", "<u8"), ("mask", "<u8"), ("length_a", "<u4"),
                 ("length_b", "<u4"), ("label", "u1")])
 _ROWS_PER_BATCH = 512  # Arrays of this size stay in the processor's cache.
 _TEXT_BYTES_PER_CODE_BYTE = 2
-# A bucket has so many bytes from each pack, unless it would be too large for the memory.
+# A bucket has so many bytes from each pack, unless it would be too large for memory.
 _BYTES_AT_ONCE = 1 << 14
 _LARGEST_BUCKET = 128 << 20
 

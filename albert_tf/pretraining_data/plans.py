@@ -28,8 +28,8 @@ _FOLLOWING, _SWAPPED, _RANDOM_DOCUMENT, _ONE_SEGMENT = range(len(ORIGINS))
 
 # One instance. order: a random number that gives its rank in the shuffle; mask: the key
 # for its masks. The first segment is length_a tokens from the slice's code start_a on,
-# and likewise the second. Both are already swapped and cut. length_b is 0 if there is no
-# second segment.
+# and likewise the second. Both are already swapped and cut. length_b is 0 if there is
+# no second segment.
 PLAN = np.dtype([
     ("order", "<u8"), ("mask", "<u8"), ("start_a", "<i8"), ("start_b", "<i8"),
     ("length_a", "<u4"), ("length_b", "<u4"), ("label", "u1"), ("origin", "u1")])

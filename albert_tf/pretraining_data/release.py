@@ -51,7 +51,7 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
                 documents[-1].append([known.setdefault(p, p) for p in tokens])
                 counts.lines_without_pieces += not tokens
         progress.add(span.num_bytes)
-    documents = [list(filter(None, document)) for document in documents if any(document)]
+    documents = [list(filter(None, lines)) for lines in documents if any(lines)]
     sentences = [sentence for document in documents for sentence in document]
     counts.documents, counts.sentences = len(documents), len(sentences)
     counts.single_sentence_documents = sum(len(d) == 1 for d in documents)

@@ -181,13 +181,13 @@ def describe(summary: Mapping[str, Any]) -> Iterator[str]:
            f"{text['lines_without_pieces']:,} lines without tokens")
     yield (f"instances: {summary['instances']:,}, {summary['label_1_share']:.1%} with "
            "label 1; second segment: " + ", ".join(
-               f"{name} {count:,}" for name, count in summary["second_segment"].items()))
+               f"{name} {n:,}" for name, n in summary["second_segment"].items()))
     yield (f"length: {length['mean']:.1f} tokens on average, {length['min']} to "
            f"{length['max']}; {summary['padding_share']:.1%} padding; "
            f"{summary['pieces_cut_off']:,} tokens cut off to fit; "
            f"{summary['single_sentences_skipped']:,} single sentences left out")
-    yield (f"predictions: {summary['predicted_share']:.1%} of the tokens, shown as [MASK] "
-           f"{shown['mask']:.1%}, unchanged {shown['same']:.1%}, a random token "
+    yield (f"predictions: {summary['predicted_share']:.1%} of the tokens, shown as "
+           f"[MASK] {shown['mask']:.1%}, unchanged {shown['same']:.1%}, a random token "
            f"{shown['other']:.1%}; n-grams of " + ", ".join(
                f"{words} words {share:.1%}"
                for words, share in summary["ngram_words"].items()))

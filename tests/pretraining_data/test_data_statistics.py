@@ -59,8 +59,8 @@ class Maker:
                                     CorpusCounts(), 1 << 20)]
 
     def plans(self, seed):
-        """Plans of all slices with their codes, chunks of one sentence, and short targets
-        of walks."""
+        """Plans of all slices with their codes, chunks of one sentence, and short
+        targets of walks."""
         found, num_single, num_short = [], 0, 0
         counts = InstanceCounts()
         segment_pairs = planning._segment_pairs
@@ -85,7 +85,8 @@ class Maker:
         found, num_single, num_short = self.plans(seed)
         plans = np.concatenate([plans for plans, _ in found])
         codes_a, codes_b = (np.concatenate([
-            codes[start:start + length] for plans, codes in found for start, length in zip(
+            codes[start:start + length] for plans, codes in found
+            for start, length in zip(
                 plans[f"start_{x}"].tolist(), plans[f"length_{x}"].tolist())])
             for x in "ab")
         stats["branch"].update(

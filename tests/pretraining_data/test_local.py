@@ -78,8 +78,8 @@ def _check_made(options, tokenizer, expected, num_workers=1):
 def test_records_do_not_depend_on_processes(
         workers, tmp_path, tokenizer, expected):
     _check_made(_options(tmp_path), tokenizer, expected, workers)
-    assert sorted(os.listdir(tmp_path)) == sorted(
-        ["a.tfrecord", "b.tfrecord", "c.tfrecord", "text.txt", "summary-a.tfrecord.json"])
+    assert sorted(os.listdir(tmp_path)) == [
+        "a.tfrecord", "b.tfrecord", "c.tfrecord", "summary-a.tfrecord.json", "text.txt"]
 
 
 @pytest.mark.parametrize("objective", ["next", "none"])

@@ -1,4 +1,4 @@
-"""Documents of slices are those that the release reads; buckets hold each instance once."""
+"""Slices have the documents that the release reads; buckets hold each instance once."""
 
 import dataclasses
 import functools
@@ -70,8 +70,8 @@ def expected(paths, kind="sentencepiece"):
 
 def slices(paths, span_bytes=0, size=10**9, kind="sentencepiece"):
     counts = CorpusCounts()
-    return [as_lists(documents) for span in plan_spans(paths, span_bytes)
-            for documents in packs.slices(paths, span, encoder(kind), counts, size)], counts
+    return [as_lists(each) for span in plan_spans(paths, span_bytes)
+            for each in packs.slices(paths, span, encoder(kind), counts, size)], counts
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
@@ -129,7 +129,8 @@ def test_no_document_gives_no_plan():
 
 @pytest.fixture(name="options")
 def _options(tmp_path, monkeypatch):
-    monkeypatch.setattr(packs, "plan_chunks", functools.partial(plan_chunks, at_once=50))
+    monkeypatch.setattr(
+        packs, "plan_chunks", functools.partial(plan_chunks, at_once=50))
     return DataOptions((written(tmp_path, CORPUS[:20_000]),), ("out",), InstanceOptions(
         max_seq_length=48, masking=MaskingOptions(max_predictions_per_seq=7)), 3)
 

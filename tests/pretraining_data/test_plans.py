@@ -48,18 +48,19 @@ def _slices(texts, sizes):
 
 
 def _plan(slices, options, copies, seed=SEED, at_once=planning.AT_ONCE):
-    """Plans of all slices, in the order of their ranks, and counts; `part` is the number
-    of the slice."""
+    """Plans of all slices, in the order of their ranks, and counts; `part` is the
+    number of the slice."""
     parts, counts = [], InstanceCounts()
     for number, documents in enumerate(slices):
-        parts += [append_fields(plans, "part", np.full(len(plans), number), usemask=False)
-                  for plans in planning.plan_chunks(
-                      documents, copies, options, seed, counts, at_once) if len(plans)]
+        parts += [
+            append_fields(plans, "part", np.full(len(plans), number), usemask=False)
+            for plans in planning.plan_chunks(
+                documents, copies, options, seed, counts, at_once) if len(plans)]
     return np.sort(np.concatenate(parts), order="order"), counts
 
 
 def _pieces(slices):
-    """Documents of each slice for the reference; each piece is named after its place."""
+    """Documents of each slice for the reference; a piece is named after its place."""
     found = []
     for number, documents in enumerate(slices):
         at, texts = 0, []
@@ -198,7 +199,8 @@ def reference(monkeypatch):
         for documents, each in zip(_pieces(slices), slices):
             for start, copy in itertools.product(
                     range(1 if none else len(documents)), copies):
-                walk_key = keyed_random.keys_of(SEED, WALK_KEY, int(each.ids[start]), copy)
+                walk_key = keyed_random.keys_of(
+                    SEED, WALK_KEY, int(each.ids[start]), copy)
                 numbers = PlannedNumbers(walk_key, start, len(documents))
                 source, ordinals = RandomSource(numbers, None), []
 

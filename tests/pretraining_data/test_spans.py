@@ -167,7 +167,8 @@ UTF_16 = "Text as some editors write it.\n"
 @pytest.mark.parametrize("content, named", [
     (b"\xef\xbb\xbfab\xff", ", line 1: byte 6"),
     (UTF_16.encode("utf-16-le") * 3, ", line 1: it looks binary"),
-    (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), ", line 3: byte 2"),
+    (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0),
+     ", line 3: byte 2"),
     (b"text\n" * 3 + b"\0" * 100, ", line 4: it looks"),
     (UTF_16.encode("utf-16") * 3, ".*iconv"),
     (gzip.compress(b"text, text, and more text" * 9, mtime=0), ".*compressed file")])
