@@ -66,6 +66,14 @@ def slices(paths: Sequence[str], span: Span, encoder: PieceEncoder,
         codes, lengths, unknown = encoder.encode(block.lines)
         counts.unknown_pieces += unknown
         first, ids = block.first, block.ids
+        if num_codes >= 4 * size and first[:1] != [0]:
+            documents = _documents(held, encoder.separator, counts)
+            yield documents
+            # Sentences are no more than bytes, so no other document has this id.
+            sentences = np.diff(documents.first_sentence)[-1]
+            next_id = int(documents.ids[-1]) + int(sentences)
+            held, num_codes = [(codes[:0], lengths[:0], [0], [next_id])], 0
+            counts.documents -= 1
         if first and num_codes >= size:
             # The block's last document begins the next slice.
             line, code = first[-1], int(lengths[:first[-1]].sum())
@@ -75,14 +83,6 @@ def slices(paths: Sequence[str], span: Span, encoder: PieceEncoder,
             codes, lengths, first, ids = codes[code:], lengths[line:], [0], ids[-1:]
         held.append((codes, lengths, first, ids))
         num_codes += len(codes)
-        if num_codes >= 4 * size:
-            documents = _documents(held, encoder.separator, counts)
-            yield documents
-            # Sentences are no more than bytes, so no other document has this id.
-            sentences = np.diff(documents.first_sentence)[-1]
-            next_id = int(documents.ids[-1]) + int(sentences)
-            held, num_codes = [(codes[:0], lengths[:0], [0], [next_id])], 0
-            counts.documents -= 1
     if held:
         yield _documents(held, encoder.separator, counts)
 

@@ -112,6 +112,15 @@ def test_slices_end_with_documents_and_long_documents_are_continued(
     assert sum((s for each in found for _, s in each), []) == sum(documents, [])
 
 
+def test_a_document_may_end_with_a_slice(tmp_path, monkeypatch):
+    monkeypatch.setattr(packs, "read_span", functools.partial(
+        read_span, block_bytes=23))
+    for size in range(1, 40):
+        path = written(tmp_path, "the cat sat on the mat\n" * 20)
+        found, counts = slices([path], size=size)
+        assert counts.documents == 1 and all(found)
+
+
 def test_a_text_without_a_sentence_has_no_document(tmp_path):
     path = written(tmp_path, b"\n \n\xef\xbf\xbd\n")
     found, counts = slices([path], kind="wordpiece")
