@@ -17,9 +17,6 @@ from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.tokenizer import (
     FullTokenizer, PieceSpan, check_encodable)
 
-# The library's threads would disturb those of processes that are forked later.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -31,6 +28,8 @@ def tokenizers():
         raise InputError(
             "WordPiece and tokenizer.json need the tokenizers library; run pip install "
             f"tokenizers ({error}).") from error
+    # The library's threads would disturb those of processes that are forked later.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     return package
 
 
