@@ -9,7 +9,7 @@ import json
 import os
 import re
 import unicodedata
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Iterable, Optional
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
@@ -147,20 +147,20 @@ class HfTokenizer(FullTokenizer):
             {"type": "WordPiece", "prefix": "##", "cleanup": True}, value["model"])
 
     def tokenize(self, text: str) -> list[str]:
-        return self._encoded(self._engine.encode, text).tokens
+        return self.tokenize_batch([text])[0]
 
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
-        rows = self._encoded(self._engine.encode_batch, list(texts))
-        return [row.tokens for row in rows]
+        if self.uses_sentencepiece:  # Its tokens keep unknown text.
+            return [row.tokens for row in self._encoded(texts)]
+        return [[self._pieces[i] for i in row] for row in self.encode_batch(texts)]
 
     def encode(self, text: str) -> list[int]:
-        return self._encoded(self._engine.encode, text).ids
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
-        rows = self._encoded(self._engine.encode_batch_fast, list(texts))
-        return [row.ids for row in rows]
+        return [row.ids for row in self._encoded(texts, ids_only=True)]
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
         """As SentencePieceTokenizer.model_ids; no token is split again."""
@@ -179,15 +179,18 @@ class HfTokenizer(FullTokenizer):
                 f"The token {error} is not in the vocabulary of {len(self.vocab)} "
                 "tokens; use tokens from tokenize() or [UNK].") from None
 
-    def _encoded(self, encode: Callable, texts: str | list[str]) -> Any:
+    def _encoded(self, texts: Iterable[str], ids_only: bool = False) -> list[Any]:
+        """Returns the library's result for each text; with `ids_only` it is faster."""
+        texts, engine = list(texts), self._engine
         try:
-            return encode(texts, add_special_tokens=False)
+            return (engine.encode_batch_fast if ids_only else engine.encode_batch)(
+                texts, add_special_tokens=False)
         except (TypeError, UnicodeError):
-            check_encodable([texts] if isinstance(texts, str) else texts)
+            check_encodable(texts)
             raise
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
-        encoded = self._encoded(self._engine.encode, text)
+        encoded, = self._encoded([text])
         marks = set() if text.isascii() else {
             char for char in filter(_is_mark, set(text)) if not self.normalized(char)}
         if not (marks or self.uses_sentencepiece):
