@@ -1,7 +1,7 @@
 """The steps of Hugging Face's tokenizer.json: done as the tokenizers library does them,
 in the graph too, or refused there by name.
 
-    python -m pytest tests/tokenization/test_tokenizer_steps.py
+    python -m pytest tests/tokenization/test_hf_tokenizer.py
 
 The expected ids were computed with tokenizers 0.23.3.
 """
