@@ -143,10 +143,9 @@ class Spans(TextTask):
         score = tf.where(
             inside & (ends >= starts) & (ends < pieces)
             & (ends - starts < self.max_answer_length), score, lowest)
-        shape, flat = tf.shape(score), [tf.shape(score)[0], -1]
         # Starts are the outer loop of the original implementation, which breaks ties.
-        size = shape[1] * shape[2]
-        flat = [shape[0], size]
+        shape = tf.shape(score)
+        flat = [shape[0], shape[1] * shape[2]]
         at = tf.argmax(tf.reshape(score, flat), axis=1, output_type=tf.int32)
 
         def chosen(values):
