@@ -116,18 +116,14 @@ class HfTokenizer(FullTokenizer):
                              "accents, which no option changes.")
         self.do_lower_case = self.normalized("A") == "a"
         if lower and not self.do_lower_case:
-            self._lower_first()
+            normalizers = tokenizers().normalizers
+            self._engine.normalizer = normalizers.Sequence([
+                normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
+            self.do_lower_case = True
         elif lower is False and self.do_lower_case:
             raise InputError(f"{path}: it lower-cases text; leave out --do_lower_case.")
         return (("[PAD]", "[UNK]") if kind == "WordPiece" else
                 ("<pad>", pieces[value["model"]["unk_id"]]))
-
-    def _lower_first(self) -> None:
-        normalizers = tokenizers().normalizers
-        steps = [normalizers.Lowercase()] + [self._engine.normalizer] * (
-            self._engine.normalizer is not None)
-        self._engine.normalizer = normalizers.Sequence(steps)
-        self.do_lower_case = True
 
     def normalized(self, text: str) -> str:
         """Returns a text after cleaning, before it is split into words."""
