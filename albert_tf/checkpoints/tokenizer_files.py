@@ -6,6 +6,8 @@ import os
 import re
 from typing import Any, Mapping, Optional
 
+from absl import logging
+
 from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
@@ -151,6 +153,11 @@ def _with_json(folder: str, has_plain: bool, config: Mapping[str, Any], kind: st
                 "remove tokenizer.json if the other file is right.")
     found = Vocabulary(path, lower, word_piece, strips)
     if not has_plain:
+        if not word_piece:
+            logging.warning(
+                "%s splits text as Hugging Face does; Google's code gives many texts "
+                "different ids. If the model was made with that, save its SentencePiece "
+                "model as %s.", path, other)
         return found
     rules = Rules(quotes=tokenizer.normalized("``") == '"',
                   all_marks=tokenizer.normalized(_VOWEL_SIGN) == _VOWEL_SIGN[0])

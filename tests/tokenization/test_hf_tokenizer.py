@@ -257,6 +257,15 @@ def test_two_tokenizers_that_contradict_each_other(tmp_path):
         tokenizer_files.find(folder)
 
 
+def test_a_tokenizer_json_without_its_model_is_named(tmp_path, caplog):
+    path = written(tmp_path, UNIGRAM, sequence(*QUOTES, *STRIPS, LOWER))
+    tokenizer_files.find(str(tmp_path))
+    assert path in caplog.text and "spiece.model" in caplog.text
+    caplog.clear()
+    tokenizer_files.find(folder_of(tmp_path, spiece=True))
+    assert not caplog.text
+
+
 def test_a_run_keeps_what_its_tokenizer_json_says(tmp_path):
     path = written(tmp_path, WORD_PIECE, bert(strip_accents=False))
     task = {"vocabulary": {"file": "tokenizer.json", **loaded(path, WORD_PIECE).keeps},
