@@ -165,16 +165,6 @@ class HfTokenizer(FullTokenizer):
     def split_pieces(self) -> dict[int, list[str]]:
         return {}
 
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        if self.uses_sentencepiece:
-            return [self.vocab.get(piece, self.unk_id) for piece in tokens]
-        try:
-            return [self.vocab[piece] for piece in tokens]
-        except KeyError as error:
-            raise InputError(
-                f"The token {error} is not in the vocabulary of {len(self.vocab)} "
-                "tokens; use tokens from tokenize() or [UNK].") from None
-
     def _encoded(self, texts: Iterable[str], ids_only: bool = False) -> list[Any]:
         """Returns the library's result for each text; with `ids_only` it is faster."""
         texts, engine = list(texts), self._engine
@@ -211,11 +201,6 @@ class HfTokenizer(FullTokenizer):
             behind = max(behind, end)
             spans.append(PieceSpan(piece, i, start, end))
         return spans
-
-    def _joined(self, pieces: list[str]) -> str:
-        if self.uses_sentencepiece:
-            return "".join(pieces).replace(tokenizer_json.UNDERLINE, " ").strip()
-        return " ".join(pieces).replace(" ##", "")
 
 
 def from_json(path: str) -> HfTokenizer:

@@ -115,9 +115,6 @@ class SentencePieceTokenizer(FullTokenizer):
             return len(_without_space(self._processor.normalize(char)))
         return 1
 
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        return [self.vocab.get(piece, self.unk_id) for piece in tokens]
-
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         prepared = preprocess_with_sources(
             text, self.do_lower_case, strip_accents=self.strip_accents,
@@ -143,9 +140,6 @@ class SentencePieceTokenizer(FullTokenizer):
             i = self.vocab.get(piece, self.unk_id)
             spans.append(PieceSpan(piece, i, start, end))
         return spans
-
-    def _joined(self, pieces: list[str]) -> str:
-        return "".join(pieces).replace(UNDERLINE, " ").strip()
 
     def _split_digit_commas(self, pieces: list[str]) -> list[str]:
         result: list[str] = []

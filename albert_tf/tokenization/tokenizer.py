@@ -240,9 +240,10 @@ class FullTokenizer(abc.ABC):
         return self._joined([piece for piece, i in zip(pieces, rows)
                              if i not in special])
 
-    @abc.abstractmethod
     def _joined(self, pieces: list[str]) -> str:
-        """Joins tokens into text."""
+        if self.uses_sentencepiece:
+            return "".join(pieces).replace(tokenizer_json.UNDERLINE, " ").strip()
+        return " ".join(pieces).replace(" ##", "")
 
     @abc.abstractmethod
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
@@ -255,13 +256,20 @@ class FullTokenizer(abc.ABC):
         alone has start == end, just before the next character that is not white space.
         """
 
-    @abc.abstractmethod
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of tokens.
 
         A token that is not in the vocabulary becomes unk_id with SentencePiece, whose
         tokens keep unknown text, and raises InputError with WordPiece.
         """
+        if self.uses_sentencepiece:
+            return [self.vocab.get(piece, self.unk_id) for piece in tokens]
+        try:
+            return [self.vocab[piece] for piece in tokens]
+        except KeyError as error:
+            raise InputError(
+                f"The token {error} is not in the vocabulary of {len(self.vocab)} "
+                "tokens; use tokens from tokenize() or [UNK].") from None
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens for ids; raises InputError for an unknown id."""
