@@ -185,14 +185,13 @@ def _combining(rules: Rules) -> np.ndarray:
 
 
 def preprocess_with_sources(
-        text: str, lower: bool = True, remove_space: bool = True,
-        strip_accents: bool = True, rules: Rules = ORIGINAL) -> list[SourcedChar]:
+        text: str, lower: bool = True, strip_accents: bool = True,
+        rules: Rules = ORIGINAL) -> list[SourcedChar]:
     """Returns the characters of preprocess_text, for the same arguments, with sources.
 
     The source of a dropped combining character is added to the character before it.
     """
-    chars = _collapse_spaces(text) if remove_space else [
-        (char, i, i + 1) for i, char in enumerate(text)]
+    chars = _collapse_spaces(text)
     for quote in _QUOTES if rules.quotes else ():
         chars = _join_quotes(chars, quote)
     if strip_accents and not text.isascii():
