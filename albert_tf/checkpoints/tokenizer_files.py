@@ -155,8 +155,8 @@ def _with_json(folder: str, has_plain: bool, config: Mapping[str, Any], kind: st
     if not has_plain:
         if not word_piece:
             logging.warning(
-                "%s splits text as Hugging Face does; Google's code gives many texts "
-                "different ids. If the model was made with that, save its SentencePiece "
+                "%s splits text as Hugging Face does, which can differ from Google's "
+                "code. If the model was made with that code, save its SentencePiece "
                 "model as %s.", path, other)
         return found
     rules = Rules(quotes=tokenizer.normalized("``") == '"',
