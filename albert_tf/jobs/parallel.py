@@ -226,7 +226,8 @@ def _begin(pickled: bytes, end: multiprocessing.connection.Connection, folder: s
 def _end_with_pool(end: multiprocessing.connection.Connection) -> None:
     """Ends this worker, even in an item, when its pool ends or its parent is killed."""
     multiprocessing.connection.wait([end])
-    shutil.rmtree(_folder, ignore_errors=True)
+    while os.path.exists(_folder):  # Its items may still write there.
+        shutil.rmtree(_folder, ignore_errors=True)
     os._exit(1)
 
 
