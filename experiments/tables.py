@@ -1,7 +1,7 @@
 """Runs a table or figure of the paper, checks the paper's claims and writes the results.
 
 After each run the results so far are written to --results_dir: a JSON file, a Markdown
-table with the paper's numbers, and a picture. docs/PAPER.md shows them.
+table with the paper's numbers, and a picture. docs/PAPER.md links them.
 """
 
 import functools

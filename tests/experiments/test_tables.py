@@ -3,6 +3,8 @@
     python -m pytest tests/experiments/test_tables.py
 """
 
+import re
+
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -202,12 +204,14 @@ def test_wrong_inputs_are_refused_before_anything_runs(
         EXPERIMENTS["sentence_objectives"].run()
 
 
-def test_the_tables_of_the_results_stand_on_the_page():
+def test_the_page_links_the_tables_and_repeats_their_verdicts():
     text = (ROOT / "docs" / "PAPER.md").read_text(encoding="utf-8")
     for name, experiment in EXPERIMENTS.items():
         results_dir = FLAGS["results_dir"].default
         found = text_files.read_object(f"{results_dir}/{name}.json")
-        with open(f"{results_dir}/{name}.md", encoding="utf-8") as table:
-            assert experiment.markdown(found) == table.read()
-            table.seek(0)
-            assert table.read() in text, name
+        with open(f"{results_dir}/{name}.md", encoding="utf-8") as file:
+            table = file.read()
+        assert experiment.markdown(found) == table
+        assert f"(../experiments/results/{name}.md)" in text
+        for claim, verdict in re.findall(r"^- (.*): ((?:not )?reproduced)\.$", table, re.M):
+            assert f"| {claim} | {verdict} |" in text, name
