@@ -2,7 +2,7 @@
 #   docker build -t albert .
 #   docker run -p 127.0.0.1:8501:8501 -v "$PWD/runs/sst-2:/models/sst-2:ro" albert \
 #       --model=/models/sst-2
-FROM python:3.12-slim
+FROM python:3.11-slim
 WORKDIR /app
 COPY requirements.txt .
 RUN pip install --no-cache-dir --no-deps -r requirements.txt

@@ -1,4 +1,4 @@
-# make quickstart   from text to a pretrained ALBERT, in about ten minutes
+# make quickstart   from text to a pretrained ALBERT, in about four minutes
 # make venv         only the virtual environment; then: source .venv/bin/activate
 # make lint         ruff (unused names, common mistakes, long lines) and mypy (types)
 # make test         the tests; test-long and test-slow run what takes longer
@@ -59,6 +59,8 @@ $(VENV)/.installed $(DOCS_VENV)/.installed:
 	echo "Creating $(@D) with $$($$found --version) ..."; \
 	$$found -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	if [ $(@D) = $(VENV) ]; then $(@D)/bin/python -m pip install --quiet \
+	    --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
 clean:
