@@ -11,5 +11,5 @@ COPY serve.py .
 RUN useradd -m albert
 USER albert
 EXPOSE 8501
-HEALTHCHECK CMD python -c "import urllib.request; urllib.request.urlopen('http://localhost:8501/healthz')"
+HEALTHCHECK --timeout=10s CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://localhost:8501/healthz', timeout=5)"]
 ENTRYPOINT ["python", "serve.py", "--host=0.0.0.0"]
