@@ -12,7 +12,7 @@ Each tensor is read when it is asked for.
 import dataclasses
 import functools
 import struct
-from typing import Callable, Iterator, Mapping
+from typing import Callable, Iterable, Iterator, Mapping
 
 import google_crc32c
 import ml_dtypes
@@ -49,67 +49,51 @@ class Tensor:
         return cls(array.shape, lambda: array, array.dtype.name)
 
 
-def widened(array: np.ndarray) -> np.ndarray:
-    """Returns bfloat16 numbers as float32, without rounding, and others as they are."""
-    return array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else array
+def in_file(path: str, shape: Iterable[int], read: Callable[[], np.ndarray],
+            dtype: str) -> Tensor:
+    """Returns a tensor that `read` reads from a file, bfloat16 numbers as float32."""
+    def read_tensor() -> np.ndarray:
+        with reading(path, binary=True):
+            array = read()
+            return array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else (
+                array)
+
+    return Tensor(tuple(shape), read_tensor, dtype)
 
 
 # ---- protocol buffers ------------------------------------------------------
 
 
-def varint(number: int) -> bytes:
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*parts, number])
-
-
-def _read_varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, place: int) -> tuple[int, int]:
     """Returns the number at a position, and the position after it."""
-    number = 0
-    for shift in range(0, 64, 7):
-        byte = data[place]
-        number |= (byte & 127) << shift
-        place += 1
-        if byte < 128:
-            return number, place
-    raise IndexError("a number of more than 64 bits")
+    number = shift = 0
+    while data[place] > 127:
+        number |= (data[place] & 127) << shift
+        shift, place = shift + 7, place + 1
+    return number | data[place] << shift, place + 1
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yields the number and the value (int or bytes) of each protocol buffer field."""
     place = 0
     while place < len(message):
-        key, place = _read_varint(message, place)
+        key, place = _varint(message, place)
         kind = key & 7
-        if kind == 0:
-            value, place = _read_varint(message, place)
-        else:
-            if kind == 2:
-                size, place = _read_varint(message, place)
-            else:
-                size = {1: 8, 5: 4}[kind]
-            value = message[place:place + size]
-            if len(value) < size:
+        if kind in (0, 2):
+            value, place = _varint(message, place)
+        if kind:
+            size = value if kind == 2 else {1: 8, 5: 4}[kind]
+            value, place = message[place:place + size], place + size
+            if place > len(message):
                 raise IndexError("a field that is cut short")
-            place += size
         yield key >> 3, value
-
-
-def field(number: int, value: int | bytes) -> bytes:
-    """Encodes a protocol buffer field: a number, or bytes with their length."""
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
 
 
 # ---- reading ---------------------------------------------------------------
 
 
 def read(prefix: str) -> dict[str, Tensor]:
-    """Returns the tensors of a checkpoint by their keys. Raises InputError if the index
-    is damaged, or a data file is missing or too short.
+    """Returns the tensors of a checkpoint by their keys.
 
         read("albert_base/model.ckpt-best")["bert/pooler/dense/bias"].read()
     """
@@ -137,8 +121,8 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    offset, place = _read_varint(data, place)
-    size, place = _read_varint(data, place)
+    offset, place = _varint(data, place)
+    size, place = _varint(data, place)
     return (offset, size), place
 
 
@@ -150,9 +134,9 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
     restarts, = struct.unpack_from("<I", data, size - 4)
     end, place, key = size - 4 - 4 * restarts, 0, b""
     while place < end:
-        shared, place = _read_varint(data, place)
-        unshared, place = _read_varint(data, place)
-        length, place = _read_varint(data, place)
+        shared, place = _varint(data, place)
+        unshared, place = _varint(data, place)
+        length, place = _varint(data, place)
         key = key[:shared] + data[place:place + unshared]
         place += unshared
         yield key, data[place:place + length]
@@ -183,30 +167,24 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
     crc = int.from_bytes(values.get(6, b""), "little")
 
     def read_array() -> np.ndarray:
-        if 7 in values:  # Stored in slices, as parameter servers do.
-            import tensorflow as tf
-
-            return tf.train.load_checkpoint(prefix).get_tensor(name)
         with files.open_binary(path) as stream:
             stream.seek(offset)
             raw = stream.read(size)
-        with reading(path, binary=True):
-            if kind == _STRING and shape == ():
-                # The length, its checksum, and the text. The tensor's checksum covers
-                # the same, with the length in 32 bits.
-                length, place = _read_varint(raw, 0)
-                raw = struct.pack("<I", length & 0xFFFFFFFF) + raw[place:]
-            elif kind not in _TYPES:
-                raise InputError(f"{path}: the tensor {name} has a type that is not "
-                                 "supported; convert it to float32.")
-            if _masked_crc(raw) != crc:
-                raise ValueError(f"the tensor {name} has a wrong checksum")
-            if kind == _STRING:
-                return np.array(raw[8:], object)
-            return widened(np.frombuffer(raw, _TYPES[kind])).reshape(shape)
+        if kind == _STRING and shape == ():
+            # The length, its checksum, and the text. The tensor's checksum covers the
+            # same, with the length in 32 bits.
+            length, place = _varint(raw, 0)
+            raw = struct.pack("<I", length & 0xFFFFFFFF) + raw[place:]
+        elif kind not in _TYPES:
+            raise ValueError(f"the type of the tensor {name} is not supported")
+        if _masked_crc(raw) != crc:
+            raise ValueError(f"the tensor {name} has a wrong checksum")
+        if kind == _STRING:
+            return np.array(raw[8:], object)
+        return np.frombuffer(raw, _TYPES[kind]).reshape(shape)
 
-    return Tensor(shape, read_array, _TYPES[kind].name if kind in _TYPES else
-                  "string" if kind == _STRING else "unknown")
+    return in_file(path, shape, read_array, _TYPES[kind].name if kind in _TYPES else
+                   "string" if kind == _STRING else "unknown")
 
 
 # ---- objects ---------------------------------------------------------------
@@ -240,8 +218,8 @@ def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
 
 
 def _node(content: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Returns an object of a serialized TrackableObjectGraph: the numbers of its
-    children by their names, and the full name and key of each variable."""
+    """Returns the numbers of an object's children by their names, and the full name and
+    key of each of its variables."""
     children, variables = {}, []
     for kind, value in fields(content):
         if kind == 1:
@@ -255,8 +233,7 @@ def _node(content: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def _of_model(nodes: list[tuple[dict[str, int], list]]) -> Iterator[int]:
-    """Yields the number of the object `model`, or else of the root, and of all objects
-    below it."""
+    """Yields the numbers of `model`, or else of the root, and of all objects below."""
     waiting = [nodes[0][0].get("model", 0)]
     seen = {*waiting}
     while waiting:
@@ -271,19 +248,13 @@ def _of_model(nodes: list[tuple[dict[str, int], list]]) -> Iterator[int]:
 # ---- writing ---------------------------------------------------------------
 
 
-def write(prefix: str, tensors: Mapping[str, Tensor], graph: bytes = b"") -> None:
-    """Writes a checkpoint by TensorFlow; with `graph`, a serialized
-    TrackableObjectGraph, an object-based one.
-
-    The files are written under their final names: the folder must not be in use yet.
-    """
+def write(prefix: str, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a name-based checkpoint by TensorFlow, under the final names of its files:
+    the folder must not be in use yet."""
     import tensorflow as tf
 
+    names = sorted(tensors)
     with tf.device("CPU"):
-        values = {name: tf.constant(tensor.read()) for name, tensor in tensors.items()}
-        if graph:
-            values[OBJECT_GRAPH] = tf.constant(graph)
-        names = sorted(values)
         tf.raw_ops.SaveV2(
             prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names),
-            tensors=[values[name] for name in names])
+            tensors=[tf.constant(tensors[name].read()) for name in names])

@@ -9,7 +9,7 @@ from albert_tf.checkpoints import (
     formats, huggingface, keras_hub, model_card, release, sentence_transformers,
     tf_models)
 from albert_tf.checkpoints.checkpoint import (
-    TYPES, Checkpoint, Report, finite, without_heads)
+    TYPES, Report, finite, without_heads)
 from albert_tf.errors import InputError
 
 FORMATS = {module.NAME: module for module in (
@@ -50,9 +50,6 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
             ("max_seq_length", max_seq_length, sentence_transformers.NAME)):
         if is_set and format != only:
             raise InputError(f"--{name} is only for --format={only}; leave it out.")
-    if head and encoder_only:
-        raise InputError(f"--head={head} names the head to convert, but --encoder_only "
-                         "leaves the heads out; leave one of the two out.")
     target = FORMATS[format]
     if target not in (release, tf_models):
         files.check_local(output, "--output")
@@ -67,22 +64,6 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     if not allow_nan:
         checkpoint = dataclasses.replace(
             checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
-    checkpoint = _checked(checkpoint, target, pooling, max_seq_length)
-    with files.staged(output) as (staged,):
-        files.make_directory(staged, output)
-        options: dict[str, dict[str, Any]] = {
-            "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
-        target.write(checkpoint, staged, **options.get(format, {}))
-        files.write(os.path.join(staged, model_card.FILE), model_card.text(
-            checkpoint, format, os.path.basename(os.path.normpath(output)),
-            os.fspath(input)).encode())
-    return checkpoint.report
-
-
-def _checked(checkpoint: Checkpoint, target: Any, pooling: str, max_seq_length: int
-             ) -> Checkpoint:
-    """Returns the checkpoint in the form that the format `target` writes, and notes in
-    the report what it does not write."""
     notes = checkpoint.report.notes
     try:
         if target is sentence_transformers:
@@ -94,6 +75,15 @@ def _checked(checkpoint: Checkpoint, target: Any, pooling: str, max_seq_length: 
             notes.append(
                 "no tokenizer is written, because the model's folder holds no "
                 "vocabulary; copy its spiece.model or vocab.txt there and convert again")
-        return target.check(checkpoint)
+        checkpoint = target.check(checkpoint)
     except InputError as error:
         raise InputError(f"{checkpoint.source}: {error}") from error
+    with files.staged(output) as (staged,):
+        files.make_directory(staged, output)
+        options: dict[str, dict[str, Any]] = {
+            "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
+        target.write(checkpoint, staged, **options.get(format, {}))
+        files.write(os.path.join(staged, model_card.FILE), model_card.text(
+            checkpoint, format, os.path.basename(os.path.normpath(output)),
+            os.fspath(input)).encode())
+    return checkpoint.report

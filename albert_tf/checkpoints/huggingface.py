@@ -17,19 +17,17 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Report, check_problem, shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, check_problem, shapes_of, with_needed_pooler)
 from albert_tf.checkpoints.table import (
-    Row, as_format, check_groups, matched, refuse, rows_of, to_theirs)
+    Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.config import AlbertConfig, shown
-from albert_tf.errors import InputError
-from albert_tf.modeling.parameter_count import POOLER, WORDS, Shape
+from albert_tf.errors import InputError, reading
+from albert_tf.modeling.parameter_count import WORDS, Shape
 
 NAME = "hf"
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
             "pytorch_model.bin.index.json")
-_OURS_OF_ACT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh",
-                "linear": "linear"}
 
 # ---- the config ------------------------------------------------------------
 
@@ -38,6 +36,8 @@ _ACTIVATIONS = {
     "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu_accurate": "gelu",
     "relu": "relu", "tanh": "tanh", "linear": "linear"}
+# The first name of each is written.
+_NAMES = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
 # Defaults of Hugging Face's AlbertConfig, for missing keys whose values matter here.
 _DEFAULTS = {"hidden_act": "gelu_new", "embedding_size": 128, "hidden_size": 4096}
 # Keys that are not kept to be written back as they are: those that a Checkpoint holds,
@@ -61,10 +61,7 @@ def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     values = {**_DEFAULTS, **values}
     refuse(values, "config", model_type=("albert",), hidden_act=_ACTIVATIONS,
            position_embedding_type=("absolute",))
-    classes = values.get("architectures") or ["AlbertModel"]
-    if not isinstance(classes, list):
-        raise InputError(f"config: architectures is {shown(classes)}; it must be a "
-                         "list of names, such as [\"AlbertModel\"].")
+    classes = values.get("architectures")
     known = {field.name for field in dataclasses.fields(AlbertConfig)} - {"extra"}
     config = {name: value for name, value in values.items() if name in known}
     others = {name: value for name, value in values.items()
@@ -72,7 +69,8 @@ def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "hidden_act": _ACTIVATIONS[values["hidden_act"]],
             # A projection from E to H is there in any case if they differ.
             "project_embeddings": config["embedding_size"] == config["hidden_size"],
-            "use_pooler": classes[0] in _WITH_POOLER,
+            "use_pooler": not isinstance(classes, list) or (
+                classes[:1] or ["AlbertModel"])[0] in _WITH_POOLER,
             **({"huggingface": others} if others else {})}
 
 
@@ -113,13 +111,15 @@ _CLASSES = {"classification": "AlbertForSequenceClassification",
 _ROOT_HEADS = {_CLASSES[head]: head for head in ROOT_HEADS if head in _CLASSES}
 _TIED = {"predictions.decoder.weight": WORDS,
          "predictions.decoder.bias": "cls/predictions/output_bias"}
-_POSITIONS = "embeddings.position_ids"
+_DROPPED = {
+    "^predictions.decoder": "a copy of the tensor that it is tied to",
+    "^(albert.)?embeddings.position_ids": "the numbers of the positions, 0, 1, 2, ...",
+    "^predictions": "part of an incomplete masked-LM head"}
 _PREFIX = "albert."
 
 
 def name_of(ours: str, prefix: str = _PREFIX) -> str:
-    """Returns Hugging Face's name for the original's name of a tensor; `prefix` stands
-    before the encoder's names."""
+    """Returns Hugging Face's name; `prefix` stands before the encoder's names."""
     name = ours
     for pattern, replacement in _PARTS:
         name = re.sub(pattern, replacement, name)
@@ -155,20 +155,14 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     heads = _heads(values, stored, config)
     config = with_needed_pooler(config, heads)
     check_groups(config, _group, path)
-    shapes = shapes_of(config, heads)
-    report = Report(source)
-    tensors = matched(
-        report, shapes, _rows(shapes, prefix), stored,
-        lambda name: _why_dropped(name.removeprefix(prefix), heads),
-        lambda name: bool(prefix) and name.startswith(prefix)
-        or name.startswith(("embeddings.", "encoder.", "pooler.")))
-    if not config.use_pooler:
-        report.missing += [f"{POOLER}/kernel", f"{POOLER}/bias"]
-    _check_tied(report, stored, tensors, prefix)
-    problem = (check_problem(values.get("problem_type"), path)
-               if "classification" in heads else "")
-    return Checkpoint(NAME, config, tensors, heads, report,
-                      labels_of(values, heads, path), problem, facts=values)
+    checkpoint = matched(
+        NAME, source, config, heads, _rows(shapes_of(config, heads), prefix), stored,
+        _DROPPED, r"(albert|embeddings|encoder|pooler)\.", facts=values,
+        labels=labels_of(values, heads, path),
+        problem_type=check_problem(values.get("problem_type"), path) if (
+            "classification" in heads) else "")
+    _check_tied(checkpoint, stored)
+    return checkpoint
 
 
 def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
@@ -184,31 +178,16 @@ def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
     return heads
 
 
-def _why_dropped(name: str, heads: Mapping[str, int]) -> Optional[str]:
-    if name in _TIED:
-        return "a copy of the tensor that it is tied to"
-    if name == _POSITIONS:
-        return "the numbers of the positions, 0, 1, 2, ..."
-    if name.startswith("predictions.") and "masked_lm" not in heads:
-        return "part of an incomplete masked-LM head"
-    return None
-
-
-def _check_tied(report: Report, stored: Mapping[str, Tensor],
-                tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Raises InputError if tied tensors differ, or positions are not 0, 1, 2, ..."""
+def _check_tied(checkpoint: Checkpoint, stored: Mapping[str, Tensor]) -> None:
+    tensors = checkpoint.tensors
     for name, ours in _TIED.items():
         if name in stored and ours in tensors and not np.array_equal(
                 stored[name].read().astype(np.float32), tensors[ours].read(),
                 equal_nan=True):
             raise InputError(
-                f"{report.source}: {name} differs from {report.matched[ours]}, but an "
-                "ALBERT ties the two; save the model with tied weights.")
-    positions = stored.get(prefix + _POSITIONS)
-    if positions and not np.array_equal(
-            positions.read().reshape(-1), np.arange(positions.shape[-1])):
-        raise InputError(f"{report.source}: {prefix}{_POSITIONS} are not 0, 1, 2, ...; "
-                         "other positions are not supported.")
+                f"{checkpoint.source}: {name} differs from "
+                f"{checkpoint.report.matched[ours]}, but an ALBERT ties the two; save "
+                "the model with tied weights.")
 
 
 def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
@@ -221,22 +200,18 @@ def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
         return ()
     if named is None:
         return _numbered(count)
-    try:
-        numbered = {int(i): str(label) for i, label in named.items()}
-    except (AttributeError, ValueError):
-        numbered = {}
-    if sorted(numbered) != list(range(count)):
+    keys = [str(i) for i in range(count)]
+    if not isinstance(named, dict) or {*named} != {*keys}:
         raise InputError(
             f"{path}: id2label is {shown(named)}; it must have a label for each of the "
             f"head's {count} outputs, like {{\"0\": \"no\", \"1\": \"yes\"}}.")
-    return tuple(numbered[i] for i in range(count))
+    return tuple(str(named[key]) for key in keys)
 
 
 def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],
                      path: str) -> dict[str, int]:
-    """Returns the head whose outputs an ONNX graph computes → its width; {} if it
-    computes hidden states. `values` are those of config.json, `outputs` the names of
-    the graph's outputs → their shapes, and `path` is its file."""
+    """Returns the head whose `outputs` (name → shape) the ONNX graph at `path` computes
+    → its width; {} if it computes hidden states. `values` are those of config.json."""
     classes, shape = values.get("architectures") or (), outputs.get("logits") or ()
     # A graph may leave the last axis of the logits open.
     width = shape[-1] if shape and isinstance(shape[-1], int) else len(
@@ -272,10 +247,9 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     path = os.path.join(folder, name)
     if not name.endswith(".index.json"):
         return path, _read_file(path)
-    index = text_files.read_object(path).get("weight_map")
-    index = index if isinstance(index, dict) else {}
-    names = files.names_in(folder)
-    shards: dict[str, dict[str, Tensor]] = {}
+    with reading(path, binary=True):
+        index = dict(text_files.read_object(path)["weight_map"])
+    shards, names = {}, files.names_in(folder)
     for shard in index.values():
         if shard not in names:
             raise InputError(f"{path} names the file {shown(shard)}, which is not in the "
@@ -283,10 +257,8 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
         if shard not in shards:
             shards[shard] = _read_file(os.path.join(folder, shard))
     # If several shards have a tensor, the index chooses.
-    return path, {
-        **{name: tensor for shard in shards.values() for name, tensor in shard.items()},
-        **{name: shards[shard][name] for name, shard in index.items()
-           if name in shards[shard]}}
+    return path, {name: shards[shard][name] for name, shard in index.items()
+                  if name in shards[shard]}
 
 
 def _read_file(path: str) -> dict[str, Tensor]:
@@ -298,8 +270,7 @@ def _read_file(path: str) -> dict[str, Tensor]:
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written. Raises InputError for heads
-    and settings that Hugging Face does not support."""
+    """Returns the checkpoint in the form that is written."""
     if "token_classification" in checkpoint.heads:
         checkpoint.report.notes.append(
             "the division of raw text into words, by which the model was trained, is not "
@@ -330,7 +301,7 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     content = {"pad_token_id": ids[0], "bos_token_id": ids[1], "eos_token_id": ids[2],
                "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
                **values, **others,
-               "hidden_act": _OURS_OF_ACT[checkpoint.config.hidden_act],
+               "hidden_act": _NAMES[checkpoint.config.hidden_act],
                "architectures": [architecture(checkpoint)], "model_type": "albert",
                "dtype": "float32"}
     count = max(checkpoint.heads.get(head, 0) for head in (
@@ -353,7 +324,6 @@ def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     if checkpoint.vocabulary:
         tokenizer_files.write_huggingface(checkpoint.vocabulary, folder,
                                           checkpoint.config.max_position_embeddings)
-    tensors = {row.theirs: to_theirs(row, checkpoint.tensors[row.ours])
-               for row in _rows(shapes, prefix)}
     tensor_files.write_safetensors(
-        os.path.join(folder, "model.safetensors"), tensors, dtype)
+        os.path.join(folder, "model.safetensors"),
+        in_theirs(checkpoint, _rows(shapes, prefix)), dtype)

@@ -19,12 +19,12 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    SEVERAL_LABELS, Checkpoint, Report, head_of, without_heads)
+    SEVERAL_LABELS, Checkpoint, head_of, without_heads)
 from albert_tf.checkpoints.table import (
-    Row, as_format, check_groups, matched, refuse, rows_of, to_theirs)
+    Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import (
     BLOCK, POOLER, PROJECTION, WORDS, Shape, count_parameters, encoder_shapes)
 
@@ -76,10 +76,11 @@ _TASKS: dict[str, tuple[str, float, dict[str, Any]]] = {
 _HEADS = {**{kind: head for head, (kind, *_) in _TASKS.items()},
           "AlbertClassifier": "classification"}
 
+_DROPPED = {f"^({TASK_WEIGHTS}:)?optimizer/": "state of the training"}
+
 
 def name_of(ours: str, inner: int) -> str:
-    """Returns a variable's path in the HDF5 file: TASK_WEIGHTS for a head, else
-    WEIGHTS."""
+    """Returns a variable's path in TASK_WEIGHTS for a head, else in WEIGHTS."""
     block = _BLOCK.match(ours)
     if block:
         number = int(block[1]) * inner + int(block[2])
@@ -115,9 +116,9 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         config = config or _config(values)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    report = Report(os.path.join(folder, WEIGHTS))
-    stored = tensor_files.read_h5(report.source)
-    heads, problem = {}, ""
+    source = os.path.join(folder, WEIGHTS)
+    stored = tensor_files.read_h5(source)
+    heads, problem, notes = {}, "", []
     if files.exists(task):
         kind, values = _description(task, _HEADS)
         of_task = tensor_files.read_h5(os.path.join(folder, TASK_WEIGHTS))
@@ -130,33 +131,29 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         if "classification" in heads and activation == "sigmoid":
             problem = SEVERAL_LABELS
         elif activation != "linear":
-            report.notes.append(
+            notes.append(
                 f"the task's activation {activation} is not applied to the outputs")
     elif files.exists(os.path.join(folder, TASK_WEIGHTS)):
         raise InputError(f"{task} is missing, but {TASK_WEIGHTS} is there; copy or "
                          f"download the whole folder, or remove {TASK_WEIGHTS} to read "
                          "only the encoder.")
     check_groups(config, _group, path)
-    shapes = encoder_shapes(config)
-    rows = _rows(shapes, config)
+    rows = _rows(encoder_shapes(config), config)
     for head, outputs in heads.items():
-        of_head = head_of(head, outputs).shapes(config)
-        shapes |= of_head
         rows += [dataclasses.replace(row, theirs=f"{TASK_WEIGHTS}:{row.theirs}")
-                 for row in _rows(of_head, config)]
-    tensors = matched(report, shapes, rows, stored, _why_dropped,
-                      lambda name: not name.startswith(TASK_WEIGHTS))
-    return Checkpoint(NAME, config, tensors, heads, report, problem_type=problem)
+                 for row in _rows(head_of(head, outputs).shapes(config), config)]
+    checkpoint = matched(NAME, source, config, heads, rows, stored, _DROPPED,
+                         f"(?!{TASK_WEIGHTS})", problem_type=problem)
+    checkpoint.report.notes += notes
+    return checkpoint
 
 
 def _description(path: str, kinds: Iterable[str]) -> tuple[str, Mapping[str, Any]]:
-    """Returns the class of the Keras object that a file describes, one of `kinds`, and
-    its settings."""
+    """Returns the class of a file's Keras object, one of `kinds`, and its settings."""
     value = text_files.read_object(path)
     refuse({"class_name": value.get("class_name")}, path, class_name=kinds)
-    if not isinstance(value.get("config"), dict):
-        raise InputError(f"{path}: holds no config; copy or download it again.")
-    return value["class_name"], value["config"]
+    with reading(path, binary=True):
+        return value["class_name"], dict(value["config"])
 
 
 def _config(values: Mapping[str, Any]) -> AlbertConfig:
@@ -168,18 +165,11 @@ def _config(values: Mapping[str, Any]) -> AlbertConfig:
         project_embeddings=config.embedding_size == config.hidden_size)
 
 
-def _why_dropped(name: str) -> Optional[str]:
-    is_state = name.removeprefix(f"{TASK_WEIGHTS}:").startswith("optimizer/")
-    return "state of the training" if is_state else None
-
-
 # ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written, without the sentence-order
-    head, which keras-hub lacks. Raises InputError for other heads and settings that
-    keras-hub does not support or computes differently."""
+    """Returns the checkpoint in the form that is written."""
     config, notes = checkpoint.config, checkpoint.report.notes
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         notes.append("keras-hub has only one dropout rate, taken from "
@@ -258,6 +248,5 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
 def _write_h5(path: str, checkpoint: Checkpoint, shapes: Mapping[str, Shape],
               scalars: Mapping[str, np.generic] = {}) -> None:
     tensor_files.write_h5(path, {
-        **{row.theirs: to_theirs(row, checkpoint.tensors[row.ours])
-           for row in _rows(shapes, checkpoint.config)},
+        **in_theirs(checkpoint, _rows(shapes, checkpoint.config)),
         **{name: Tensor.of(np.asarray(value)) for name, value in scalars.items()}})

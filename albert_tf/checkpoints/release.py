@@ -16,10 +16,9 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Report, check_problem, head_of, heads_in, shapes_of,
+    ROOT_HEADS, Checkpoint, check_problem, head_of, heads_in, shapes_of,
     with_needed_pooler)
-from albert_tf.checkpoints.table import (
-    as_format, matched, rows_of)
+from albert_tf.checkpoints.table import as_format, matched, rows_of
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError
@@ -31,10 +30,13 @@ _HUB_PREFIX = "module/"
 ORIGINAL: dict[str, Any] = {
     "hidden_act": ("gelu", "relu", "tanh", "linear"), "layer_norm_eps": (1e-12,),
     "masked_lm_layer_norm_eps": (1e-12,)}
-_STATE = re.compile(r"(^|/)(adam_[mv]|global_step|iteration|save_counter"
-                    r"|current_learning_rate|[Aa]dam.*|lamb.*)$")
+_DROPPED = {
+    r"(^|/)(adam_[mv]|global_step|iteration|save_counter|current_learning_rate"
+    r"|[Aa]dam.*|lamb.*)$": "training state (optimizer or step)",
+    bundle.OBJECT_GRAPH: "TensorFlow's list of objects",
+    QUERY_VECTOR: "used in pretraining with --objective=permutation only"}
 # Size → the tensor and its axis that tell it.
-_SIZES = {
+SIZES = {
     "vocab_size": (WORDS, 0), "embedding_size": (WORDS, 1),
     "hidden_size": (f"{BLOCK.format(0, 0)}attention_1/self/query/kernel", 0),
     "intermediate_size": (f"{BLOCK.format(0, 0)}ffn_1/intermediate/dense/kernel", 1),
@@ -61,8 +63,7 @@ def recognise(prefix: str) -> bool:
 
 
 def is_foreign(prefix: str) -> bool:
-    """Returns whether a checkpoint of an ALBERT has names that differ from the
-    original's, or belongs to a SavedModel."""
+    """Returns whether an ALBERT has different names, or belongs to a SavedModel."""
     names = bundle.by_names(prefix)
     return (WORDS not in names or os.path.basename(prefix) == "variables"
             or any(name.startswith(_ZH_LAYER) for name in names))
@@ -70,8 +71,7 @@ def is_foreign(prefix: str) -> bool:
 
 def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
          ) -> Checkpoint:
-    """Reads the model in a checkpoint, which may be that of a TensorFlow Hub module;
-    `head` as for formats.read."""
+    """Reads a checkpoint or TensorFlow Hub module; `head` as for formats.read."""
     folder = os.path.dirname(prefix)
     is_module = os.path.basename(folder) == "variables"
     stored = bundle.by_names(prefix)
@@ -88,49 +88,31 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     stored = {ours: stored[name] for ours, name in theirs.items()}
     task = {} if is_module else vocabulary.task_settings(folder) or {}
     values, where = _values(os.path.join(folder, "assets") if is_module else folder)
-    if any(name.startswith(_ZH_LAYER) for name in stored):
-        config, stored = _from_zh(prefix, stored, where, config)
     if config is None:
         config = (AlbertConfig.from_json_file(where) if where
-                  else published(prefix, sizes_in(stored, _SIZES)))
+                  else published(prefix, sizes_in(stored, SIZES)))
+    if any(name.startswith(_ZH_LAYER) for name in stored):
+        config, stored = _from_zh(prefix, stored, config)
     config = config.replace(use_pooler=f"{POOLER}/kernel" in stored)
-    heads = heads_in({name: tensor.shape for name, tensor in stored.items()},
-                     head or _root_head(task, values))
-    config = with_needed_pooler(config, heads)
-    report, wanted = Report(prefix), shapes_of(config, heads)
-    tensors = matched(
-        report, wanted, rows_of(wanted, lambda name: name), stored,
-        _why_dropped, lambda name: name.startswith("bert/"))
-    report.matched = {name: theirs.get(name, name) for name in report.matched}
-    if not config.use_pooler:
-        report.missing += [f"{POOLER}/kernel", f"{POOLER}/bias"]
-    slots = {name: tensor for name, tensor in stored.items()
-             if name.endswith(("/adam_m", "/adam_v"))
-             and name.rpartition("/")[0] in tensors}
     settings = {**values, **task}
-    problem = check_problem(settings.get("problem_type"), folder) if (
-        "classification" in heads) else ""
-    return Checkpoint(kind, config, tensors, heads, report,
-                      _labels(folder, settings, heads), problem,
-                      facts={"task": task, "model": _options(task, heads, kind)},
-                      slots=slots, step=_step(stored))
-
-
-def _why_dropped(name: str) -> Optional[str]:
-    if _STATE.search(name):
-        return "training state (optimizer or step)"
-    if name == bundle.OBJECT_GRAPH:
-        return "TensorFlow's list of objects"
-    if name == QUERY_VECTOR:
-        return "used in pretraining with --objective=permutation only"
-    return None
-
-
-def _step(stored: Mapping[str, Tensor]) -> int:
-    for name in ("global_step", "iteration"):
-        if name in stored and stored[name].shape == ():
-            return int(stored[name].read())
-    return 0
+    heads = heads_in({name: tensor.shape for name, tensor in stored.items()}, head or (
+        settings.get("head") if settings.get("head") in ROOT_HEADS else
+        "multiple_choice" if settings.get("task") == "race" else ""))
+    config = with_needed_pooler(config, heads)
+    steps = [stored[name] for name in ("global_step", "iteration") if name in stored]
+    checkpoint = matched(
+        kind, prefix, config, heads,
+        rows_of(shapes_of(config, heads), lambda name: name), stored, _DROPPED, "bert/",
+        labels=_labels(folder, settings, heads),
+        problem_type=check_problem(settings.get("problem_type"), folder) if (
+            "classification" in heads) else "",
+        facts={"task": task, "model": _options(task, heads, kind)},
+        slots={name: tensor for name, tensor in stored.items()
+               if name.endswith(("/adam_m", "/adam_v"))},
+        step=int(steps[0].read()) if steps else 0)
+    matches = checkpoint.report.matched
+    matches |= {name: theirs.get(name, name) for name in matches}
+    return checkpoint
 
 
 def _values(folder: str) -> tuple[dict[str, Any], str]:
@@ -147,15 +129,13 @@ def _values(folder: str) -> tuple[dict[str, Any], str]:
 
 def sizes_in(stored: Mapping[str, Tensor], axes: Mapping[str, tuple[str, int]]
              ) -> dict[str, int]:
-    """Returns the sizes that tensors tell, 0 for those that are missing. `axes`: field
-    of the config → name of a tensor and its axis."""
+    """Returns the sizes that tensors tell, or 0, by `axes`: size → tensor and axis."""
     return {field: (*(stored[name].shape[axis:] if name in stored else ()), 0)[0]
             for field, (name, axis) in axes.items()}
 
 
 def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
-    """Returns the published config (version 2) with some sizes, which may include the
-    number of attention heads. Raises InputError if there is none."""
+    """Returns the published config (version 2) with these sizes."""
     for name in ("base-v2", "large-v2", "xlarge-v2", "xxlarge-v2"):
         if all(sizes[field] == NAMED[name].get(field, 128) for field in (
                 "embedding_size", "hidden_size", "intermediate_size")):
@@ -165,14 +145,6 @@ def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
         + ("number of layers" if "num_attention_heads" in sizes else
            "numbers of layers and attention heads")
         + "; give the config (--albert_config_file, --model, or config=).")
-
-
-def _root_head(task: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """Returns the head of `output_weights` that the folder names, "" if it does not."""
-    head = task.get("head") or values.get("head")
-    if head in ROOT_HEADS:
-        return head
-    return "multiple_choice" if task.get("task") == "race" else ""
 
 
 def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
@@ -198,39 +170,33 @@ def _options(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
     return {"mask_padding": True} if "spans" in heads and kind == "run" else {}
 
 
-def _from_zh(prefix: str, stored: Mapping[str, Tensor], where: str,
-             config: Optional[AlbertConfig]) -> tuple[AlbertConfig, dict[str, Tensor]]:
+def _from_zh(prefix: str, stored: Mapping[str, Tensor], config: AlbertConfig
+             ) -> tuple[AlbertConfig, dict[str, Tensor]]:
     """Converts config and tensors of albert_zh's own layout to a model with E = H."""
-    if config is None and not where:
-        raise InputError(f"{prefix}: this model of albert_zh has no config in its folder "
-                         "(albert_config_*.json); copy it there.")
-    config = config or AlbertConfig.from_json_file(where)
     if config.hidden_size == 4096 and "ln_type" not in config.extra:
         raise InputError(
             f"{prefix}: albert_zh's xxlarge has LayerNorm before the layers, which is "
             "not supported; give a different model.")
-    config = config.replace(embedding_size=config.hidden_size, num_hidden_groups=1)
     tensors = {}
     for name, tensor in stored.items():
-        rest = name.removeprefix(_ZH_LAYER)
-        for part, ours in _ZH_PARTS if rest != name else ():
-            if rest.startswith(part):
-                name = BLOCK.format(0, 0) + ours + rest.removeprefix(part)
+        for part, ours in _ZH_PARTS:
+            if name.startswith(_ZH_LAYER + part):
+                name = BLOCK.format(0, 0) + ours + name.removeprefix(_ZH_LAYER + part)
                 break
         tensors[name] = tensor
     first, second = stored[WORDS], tensors.pop(_ZH_WORDS, None)
     if second is not None:
         tensors[WORDS] = Tensor(
             (first.shape[0], second.shape[-1]), lambda: first.read() @ second.read())
-    return config, tensors
+    return config.replace(
+        embedding_size=config.hidden_size, num_hidden_groups=1), tensors
 
 
 # ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written. Raises InputError for
-    settings that the original does not support."""
+    """Returns the checkpoint in the form that is written."""
     if not checkpoint.config.use_pooler:
         checkpoint.report.notes.append(
             "the checkpoint has no pooler; a task that needs one must train it")

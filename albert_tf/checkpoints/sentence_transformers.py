@@ -18,10 +18,11 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, Vocabulary, without_heads)
-from albert_tf.checkpoints.table import refuse, transposed
+    Checkpoint, Vocabulary, without_heads)
+from albert_tf.checkpoints.table import changed, refuse
+from albert_tf.checkpoints.vocabulary import settings_in
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import POOLER
 from albert_tf.tokenization import tokenizer_json
 
@@ -74,11 +75,10 @@ class Sentence:
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """Reads the model; `facts["sentence"]` is a Sentence, and the settings hold the
-    maximum length of texts."""
+    """Reads the model; `facts["sentence"]` is a Sentence."""
     where = os.path.join(folder, _modules(folder)[0][1])
     path = os.path.join(folder, _PROMPTS)
-    values = text_files.read_object(path) if files.exists(path) else {}
+    values = settings_in(path) or {}
     name, prompts = str(values.get("default_prompt_name")), values.get("prompts") or {}
     if not isinstance(prompts, dict) or prompts.get(name):
         raise InputError(
@@ -86,7 +86,16 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             "default_prompt_name to null, and put the prompt before each text.")
     checkpoint = without_heads(huggingface.read(where, config), _ENCODER_ONLY)
     sentence, flags, vocabulary = described(folder, checkpoint.config)
-    _note_symbols(where, checkpoint.report)
+    path = os.path.join(where, "tokenizer.json")
+    tokens = (settings_in(path) or {}).get("added_tokens") or ()
+    if symbols := [str(token.get("content")) for token in tokens
+                   if token.get("special") is False]:
+        # As transformers 5 does by default.
+        checkpoint.report.notes.append(
+            f"{path} cuts {' '.join(symbols[:8])} out of the text first. Neither the "
+            "original implementation nor this project does that: vectors differ for "
+            "texts with these symbols beside a space or in a word")
+        logging.warning("%s.", checkpoint.report.notes[-1])
     return dataclasses.replace(
         checkpoint, format=NAME, vocabulary=vocabulary, facts={
             **checkpoint.facts, "sentence": sentence,
@@ -97,47 +106,48 @@ def described(folder: str, config: AlbertConfig
               ) -> tuple[Sentence, dict[str, int], Optional[Vocabulary]]:
     """Returns what a folder says besides the weights: how token vectors are pooled, the
     flags that limit the length of texts, and the vocabulary."""
-    (_, first), (_, second), *others = _modules(folder)
-    where, width = os.path.join(folder, first), config.hidden_size
-    pooling = _pooling(os.path.join(folder, second), width)
+    places = [(kind, os.path.join(folder, name)) for kind, name in _modules(folder)]
+    where, width = places[0][1], config.hidden_size
+    pooling = _pooling(places[1][1], width)
     width, layers = width * len(pooling), []
-    for kind, name in others:
-        path = os.path.join(folder, name)
+    for kind, path in places[2:]:
         if kind == "Dense":
             layers.append(_dense(path, width))
             width = layers[-1].kernel.shape[1]
         elif kind == "Normalize":
-            if files.exists(os.path.join(path, huggingface.CONFIG)):
-                _settings(path)
             layers.append(Normalize())
     names = [name for name in files.names_in(where)
              if re.fullmatch(r"sentence_[\w-]+_config\.json", name)]
     settings = text_files.read_object(os.path.join(where, names[0])) if names else {}
-    tokenizer = os.path.join(where, "tokenizer_config.json")
-    longest = settings.get("max_seq_length") or (
-        text_files.read_object(tokenizer).get("model_max_length")
-        if files.exists(tokenizer) else None)
+    longest = settings.get("max_seq_length") or (settings_in(os.path.join(
+        where, "tokenizer_config.json")) or {}).get("model_max_length")
     flags = {}
     if longest is not None:
         if not isinstance(longest, (int, float)) or not longest >= 1:
             raise InputError(f"{where}: the maximum length of a text is {longest!r}; "
                              "set max_seq_length to a whole number of tokens.")
         flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
-    return (Sentence(pooling, tuple(layers)), flags,
-            _vocabulary(where, settings.get("do_lower_case") is True))
+    vocabulary = tokenizer_files.find(where)
+    if vocabulary and settings.get("do_lower_case") is True and (
+            not vocabulary.do_lower_case):
+        # Text is converted to lower case first, and its accents are as without that.
+        strips = vocabulary.rules and vocabulary.rules.strips_cased
+        if vocabulary.word_piece and not strips and not tokenizer_json.is_file(
+                vocabulary.path):
+            vocabulary = dataclasses.replace(vocabulary, strip_accents=False)
+        vocabulary = dataclasses.replace(vocabulary, do_lower_case=True)
+    return Sentence(pooling, tuple(layers)), flags, vocabulary
 
 
 def _modules(folder: str) -> list[tuple[str, str]]:
     """Returns the kinds and folders that modules.json lists."""
     path = os.path.join(folder, MODULES)
-    try:
+    with reading(path, binary=True):
         modules = [(each["type"].rpartition(".")[2], str(each["path"]))
                    for each in text_files.read_json(path)]
-    except (AttributeError, KeyError, TypeError):
-        modules = []
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or (
-            set(kinds[2:]) - {"Dense", "Normalize", "Dropout"}) or any(
+            {*kinds[2:]} - {"Dense", "Normalize", "Dropout"}) or any(
                 os.path.basename(name) != name for _, name in modules):
         raise InputError(
             f"{path}: lists {', '.join(kinds) or 'no modules'}; supported are a "
@@ -172,39 +182,10 @@ def _dense(folder: str, width: int) -> Dense:
     refuse({"activation_function": activation}, folder, activation_function=_ACTIVATIONS)
     source, stored = huggingface.read_weights(folder)
     kernel, bias = stored.get("linear.weight"), stored.get("linear.bias")
-    if kernel is None or kernel.shape[1:] != (width,) or (
-            bias is not None and bias.shape != kernel.shape[:1]):
+    if kernel is None or kernel.shape[1:] != (width,):
         raise InputError(f"{source}: holds no dense layer for vectors of {width} "
                          "numbers; copy or download the folder again.")
-    return Dense(transposed(kernel), bias, activation)
-
-
-def _vocabulary(folder: str, lower: bool) -> Optional[Vocabulary]:
-    """Returns the folder's vocabulary; with `lower`, text is converted to lower case
-    first."""
-    vocabulary = tokenizer_files.find(folder)
-    if not (vocabulary and lower) or vocabulary.do_lower_case:
-        return vocabulary
-    if vocabulary.word_piece and not tokenizer_json.is_file(vocabulary.path) and not (
-            vocabulary.rules and vocabulary.rules.strips_cased):
-        vocabulary = dataclasses.replace(vocabulary, strip_accents=False)
-    return dataclasses.replace(vocabulary, do_lower_case=True)
-
-
-def _note_symbols(folder: str, report: Report) -> None:
-    """Notes in the report, and warns, if the folder's tokenizer cuts a vocabulary's own
-    symbols out of the text before dividing it into words, as transformers 5 does by
-    default."""
-    path = os.path.join(folder, "tokenizer.json")
-    values = text_files.read_object(path) if files.exists(path) else {}
-    symbols = [str(token.get("content")) for token in values.get("added_tokens") or ()
-               if token.get("special") is False]
-    if symbols:
-        report.notes.append(
-            f"{path} cuts {' '.join(symbols[:8])} out of the text first. Neither the "
-            "original implementation nor this project does that: vectors differ for "
-            "texts with these symbols beside a space or in a word")
-        logging.warning("%s.", report.notes[-1])
+    return Dense(changed(kernel, kernel.shape[::-1]), bias, activation)
 
 
 # ---- writing ---------------------------------------------------------------
@@ -220,18 +201,15 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
       max_seq_length: in tokens; default: as in training, else all positions.
     """
     sentence = checkpoint.facts.get("sentence") or Sentence()
-    if pooling == POOLED:
-        if not checkpoint.config.use_pooler:
-            raise InputError(f"pooling={POOLED}: the model has no pooler; give one of "
-                             f"{', '.join(POOLING)}.")
-        sentence = Sentence(("cls",), (Dense(*(
-            checkpoint.tensors[f"{POOLER}/{name}"] for name in (
-                "kernel", "bias")), "Tanh"),))
+    if pooling == POOLED and checkpoint.config.use_pooler:
+        kernel, bias = (checkpoint.tensors[f"{POOLER}/{name}"]
+                        for name in ("kernel", "bias"))
+        sentence = Sentence(("cls",), (Dense(kernel, bias, "Tanh"),))
     elif pooling:
         modes = tuple(mode.strip() for mode in pooling.split(","))
         for mode in modes:
-            refuse({"pooling": mode}, f"the format {NAME}", "give one of these",
-                   pooling=(POOLED, *POOLING) if len(modes) == 1 else POOLING)
+            refuse({"pooling": mode}, f"the format {NAME}", f"{POOLED} needs a pooler",
+                   pooling=POOLING)
         sentence = Sentence(modes)
     task = checkpoint.facts.get("task") or {}
     longest = checkpoint.config.max_position_embeddings
@@ -245,8 +223,7 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written, with only the encoder. Raises
-    InputError for settings that Hugging Face does not support."""
+    """Returns the checkpoint in the form that is written, with only the encoder."""
     if checkpoint.vocabulary is None:
         checkpoint.report.notes.append("the model's folder holds no vocabulary, which "
                                        "sentence-transformers needs to take text")
@@ -254,8 +231,7 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes Hugging Face's files and those of the modules, in the form that all
-    versions of sentence-transformers read."""
+    """Writes Hugging Face's files and those of the modules, for all versions."""
     huggingface.write(checkpoint, folder)
     write_modules(checkpoint.facts["sentence"], checkpoint.config.hidden_size,
                   checkpoint.facts["task"]["flags"]["max_seq_length"], folder)
@@ -285,7 +261,7 @@ def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: s
         if isinstance(layer, Dense):
             tensor_files.write_safetensors(
                 os.path.join(folder, name, "model.safetensors"), {
-                    "linear.weight": transposed(layer.kernel),
+                    "linear.weight": changed(layer.kernel, layer.kernel.shape[::-1]),
                     **({} if layer.bias is None else {"linear.bias": layer.bias})},
                 "float32")
     for name, value in (

@@ -1,11 +1,13 @@
 """Tables of tensors, and changes of a model's structure, for all formats.
 
 A format's table has one `Row` for each tensor: our name, theirs, and whether the matrix
-is transposed. `as_format` gives a checkpoint the structure that a format needs, and
-`refuse` raises InputError for values that it does not support.
+is transposed. `matched` reads a checkpoint by it, `in_theirs` gives the tensors to
+write. `as_format` gives a checkpoint the structure that a format needs, and `refuse`
+raises InputError for values that it does not support.
 """
 
 import dataclasses
+import re
 from typing import Any, Callable, Iterable, Mapping, Optional
 
 import numpy as np
@@ -21,11 +23,12 @@ Group = Callable[[int, int, int], Optional[int]]  # layer, layers, groups → it
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A tensor's names in our format and in theirs; `shape` is theirs."""
+    """A tensor's names and shapes in our format and in theirs."""
 
     ours: str
     theirs: str
-    shape: Shape
+    our_shape: Shape
+    their_shape: Shape
     transposed: bool = False
 
 
@@ -35,83 +38,70 @@ def rows_of(shapes: Mapping[str, Shape], name: Callable[[str], str],
             ) -> list[Row]:
     """Returns a table of tensors. The functions take our name and return their name,
     whether the matrix is transposed, and their shape if it is not."""
-    return [Row(ours, name(ours),
-                our_shape[::-1] if transposed(ours) else shape(ours, our_shape),
-                transposed(ours)) for ours, our_shape in shapes.items()]
+    return [Row(ours, name(ours), our_shape, our_shape[::-1] if transposed(ours)
+                else shape(ours, our_shape), transposed(ours))
+            for ours, our_shape in shapes.items()]
 
 
-def to_ours(row: Row, theirs: Tensor, shape: Shape) -> Tensor:
+def changed(tensor: Tensor, shape: Shape, transposed: bool = True) -> Tensor:
+    """Returns the tensor in float32 (exact for the other TYPES), transposed or with a
+    different shape."""
     def read() -> np.ndarray:
-        array = theirs.read()
-        if array.dtype != np.float32:
-            array = array.astype(np.float32)  # Exact for bfloat16 and float16.
-        return array.T if row.transposed else array.reshape(shape)
+        array = tensor.read().astype(np.float32, copy=False)
+        return np.ascontiguousarray(array.T if transposed else array.reshape(shape))
 
     return Tensor(shape, read)
 
 
-def transposed(tensor: Tensor) -> Tensor:
-    return Tensor(tensor.shape[::-1], lambda: tensor.read().T, tensor.dtype)
+def in_theirs(checkpoint: Checkpoint, rows: Iterable[Row]) -> dict[str, Tensor]:
+    """Returns the tensors of a checkpoint by a format's names."""
+    return {row.theirs: changed(
+        checkpoint.tensors[row.ours], row.their_shape, row.transposed) for row in rows}
 
 
-def to_theirs(row: Row, ours: Tensor) -> Tensor:
-    def read() -> np.ndarray:
-        array = ours.read()
-        return np.ascontiguousarray(
-            array.T if row.transposed else array.reshape(row.shape))
-
-    return Tensor(row.shape, read)
-
-
-def matched(report: Report, shapes: Mapping[str, Shape], rows: Iterable[Row],
-            theirs: Mapping[str, Tensor], why_dropped: Callable[[str], Optional[str]],
-            of_model: Callable[[str], bool]) -> dict[str, Tensor]:
-    """Returns the tensors of a model by our names, and adds all tensors to `report`.
+def matched(name: str, source: str, config: AlbertConfig, heads: Mapping[str, int],
+            rows: Iterable[Row], theirs: Mapping[str, Tensor],
+            dropped: Mapping[str, str], of_model: str, **fields: Any) -> Checkpoint:
+    """Returns the checkpoint in the format `name` whose tensors are `theirs`. Its
+    report says what became of each.
 
     Args:
-      shapes: shapes of the model's tensors by our names.
-      why_dropped: name → why a tensor that is in no row is not needed, or None.
-      of_model: name → whether a tensor that is in no row should belong to the model.
+      dropped: pattern of names that are in no row → why such a tensor is not needed.
+      of_model: pattern of names that no model of a different config should have.
 
     Raises:
       InputError: tensors are missing or left over, or have a wrong shape or type.
     """
-    remaining, tensors, lacking, wrong = dict(theirs), {}, [], []
+    report, remaining, tensors, wrong = Report(source), dict(theirs), {}, []
     for row in rows:
         tensor = remaining.pop(row.theirs, None)
         if tensor is None:
-            lacking.append(row.theirs)
-        elif tensor.shape != row.shape:
+            wrong.append(f"{row.theirs} is missing")
+        elif tensor.shape != row.their_shape:
             wrong.append(f"{row.theirs} is {list(tensor.shape)}, but the config makes "
-                         f"it {list(row.shape)}")
+                         f"it {list(row.their_shape)}")
         elif tensor.dtype not in TYPES:
-            raise InputError(
-                f"{report.source}: {row.theirs} has the type {tensor.dtype}, which is "
-                f"not supported ({', '.join(TYPES)} are); give the model before it was "
-                "quantized or cast.")
+            wrong.append(f"{row.theirs} has the type {tensor.dtype}, which is not "
+                         f"supported ({', '.join(TYPES)} are)")
         else:
-            tensors[row.ours] = to_ours(row, tensor, shapes[row.ours])
+            tensors[row.ours] = changed(tensor, row.our_shape, row.transposed)
             report.matched[row.ours] = row.theirs
     if not tensors:
-        raise InputError(f"{report.source}: none of its {len(theirs)} tensors belongs "
-                         "to an ALBERT (it holds "
-                         f"{some(sorted(theirs)) or 'nothing'}); give an ALBERT model.")
+        raise InputError(f"{source}: none of its {len(theirs)} tensors belongs to an "
+                         f"ALBERT (it holds {some(sorted(theirs)) or 'nothing'}); give "
+                         "an ALBERT model.")
+    for their_name in sorted(remaining):
+        why = next((why for pattern, why in dropped.items()
+                    if re.search(pattern, their_name)), "")
+        if not why and re.match(of_model, their_name):
+            wrong.append(f"{their_name} does not belong to a model of this config")
+        report.dropped[their_name] = why or "not a known part of an ALBERT"
     if wrong:
-        raise InputError(f"{report.source}: {some(wrong)}; give the config that these "
-                         "weights were made with.")
-    if lacking:
-        raise InputError(
-            f"{report.source}: {len(lacking)} of the model's tensors are missing "
-            f"({some(lacking)}); copy or download the whole model, or give its config.")
-    for name in sorted(remaining):
-        why = why_dropped(name)
-        if why is None and of_model(name):
-            raise InputError(
-                f"{report.source}: {name} does not belong to a model of this config "
-                f"({len(remaining)} tensors are left over); give the config that these "
-                "weights were made with.")
-        report.dropped[name] = why or "not a known part of an ALBERT"
-    return tensors
+        raise InputError(f"{source}: {some(wrong)}; give the whole model, and the "
+                         "config that these weights were made with.")
+    if not config.use_pooler:
+        report.missing += [f"{POOLER}/kernel", f"{POOLER}/bias"]
+    return Checkpoint(name, config, tensors, heads, report, **fields)
 
 
 # ---- what a format supports ------------------------------------------------

@@ -9,17 +9,15 @@ import os
 import re
 from typing import Any, Mapping, Optional
 
-import numpy as np
-
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import Checkpoint, Report, shapes_of, without_heads
+from albert_tf.checkpoints.checkpoint import Checkpoint, shapes_of, without_heads
 from albert_tf.checkpoints.table import (
-    Row, as_format, matched, refuse, rows_of, to_theirs)
-from albert_tf.checkpoints.folders import STATE_FILE
-from albert_tf.checkpoints.release import ORIGINAL, published, sizes_in
+    Row, as_format, in_theirs, matched, refuse, rows_of)
+from albert_tf.checkpoints.release import ORIGINAL, SIZES, published, sizes_in
 from albert_tf.config import AlbertConfig, CONFIG_FILE
+from albert_tf.errors import reading
 from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS, Shape
 
 NAME = "tf_models"
@@ -61,17 +59,9 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _WITH_PREFIX = re.compile(
     r"^.*?(?:^|/)(?=(?:word_embeddings|position_embedding|type_embeddings|embeddings/"
     r"layer_norm|embedding_projection|transformer|pooler_transform|bert/cls)/)")
-# Size → the tensor and its axis that tell it. Layers share their weights, therefore
-# only a SavedModel tells their number.
-_SIZES = {
-    "vocab_size": (_WORDS, 0), "embedding_size": (_WORDS, 1),
-    "hidden_size": (f"{_LAYER}self_attention/query/kernel", 0),
-    "num_attention_heads": (f"{_LAYER}self_attention/query/kernel", 1),
-    "intermediate_size": (f"{_LAYER}intermediate/kernel", 1),
-    "max_position_embeddings": ("position_embedding/embeddings", 0),
-    "type_vocab_size": ("type_embeddings/embeddings", 0)}
 # All layers share one block.
 _ONE_BLOCK: dict[str, Any] = {"num_hidden_groups": (1,), "inner_group_num": (1,)}
+_DROPPED = {f"^save_counter|^{bundle.OBJECT_GRAPH}|optimizer": "training state"}
 
 
 def name_of(ours: str) -> str:
@@ -80,6 +70,12 @@ def name_of(ours: str) -> str:
         return f"bert/{ours}" + ("/bias" if ours.endswith("output_bias") else "")
     return next(theirs + ours.removeprefix(start) for start, theirs, _ in _PARTS
                 if ours.startswith(start))
+
+
+# Size → the tensor and its axis that tell it. Layers share their weights, therefore
+# only a SavedModel tells their number.
+_SIZES = {size: (name_of(ours), axis) for size, (ours, axis) in {
+    **SIZES, "num_attention_heads": (SIZES["hidden_size"][0], 1)}.items()}
 
 
 def key_of(ours: str, projects: bool, has_head: bool) -> str:
@@ -144,20 +140,8 @@ def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     config = config.replace(use_pooler="pooler_transform/kernel" in stored)
     has_head = name_of("cls/predictions/output_bias") in stored
     heads = {"masked_lm": 1} if has_head else {}
-    shapes = shapes_of(config, heads)
-    report = Report(prefix)
-    tensors = matched(
-        report, shapes, _rows(shapes, config), stored, _why_dropped,
-        lambda name: name.startswith(("transformer/", "embedding")))
-    if not config.use_pooler:
-        report.missing += [f"{POOLER}/kernel", f"{POOLER}/bias"]
-    return Checkpoint(NAME, config, tensors, heads, report)
-
-
-def _why_dropped(name: str) -> Optional[str]:
-    if name.startswith(("save_counter", bundle.OBJECT_GRAPH)) or "optimizer" in name:
-        return "training state"
-    return None
+    return matched(NAME, prefix, config, heads, _rows(shapes_of(config, heads), config),
+                   stored, _DROPPED, "transformer/|embedding")
 
 
 def _count_layers(prefix: str) -> int:
@@ -165,20 +149,17 @@ def _count_layers(prefix: str) -> int:
     path = os.path.join(os.path.dirname(os.path.dirname(prefix)), "saved_model.pb")
     if os.path.basename(prefix) != "variables" or not files.exists(path):
         return 0
-    with files.open_binary(path) as stream:
-        content = stream.read()
-    try:
-        # SavedModel.meta_graphs(2).signature_def(5), a map; its outputs(2).
-        for _, graph in (f for f in bundle.fields(content) if f[0] == 2):
-            for _, entry in (f for f in bundle.fields(graph) if f[0] == 5):
-                signature = dict(bundle.fields(entry))
-                if signature[1] == b"serving_default":
-                    # The outputs are pooled_output twice, sequence_output, and one for
-                    # each layer.
-                    return sum(number == 2 for number, _ in bundle.fields(
-                        signature[2])) - 3
-    except (IndexError, KeyError, TypeError, ValueError):
-        return 0  # The layout is different, therefore the number is unknown.
+
+    def values(message: bytes, number: int) -> list[Any]:
+        return [value for key, value in bundle.fields(message) if key == number]
+
+    with files.open_binary(path) as stream, reading(path, binary=True):
+        # SavedModel.meta_graphs(2).signature_def(5), a map; its outputs(2) are
+        # pooled_output twice, sequence_output, and one for each layer.
+        for graph in values(stream.read(), 2):
+            for entry in values(graph, 5):
+                if values(entry, 1) == [b"serving_default"]:
+                    return len(values(values(entry, 2)[0], 2)) - 3
     return 0
 
 
@@ -186,9 +167,7 @@ def _count_layers(prefix: str) -> int:
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written, without the sentence-order
-    head, which BertPretrainerV2 lacks. Raises InputError for other heads and settings
-    that tf-models does not support."""
+    """Returns the checkpoint in the form that is written."""
     checkpoint = without_heads(checkpoint, {
         "sentence_order": "BertPretrainerV2 has no sentence-order head"})
     return as_format(
@@ -199,48 +178,34 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
 def write(checkpoint: Checkpoint, folder: str) -> None:
     """Writes ckpt-1, as tf.train.Checkpoint does for an encoder, or for a pretrainer if
     there is a masked-LM head, and albert_config.json, which the format lacks."""
+    import tensorflow as tf
+
     config, has_head = checkpoint.config, "masked_lm" in checkpoint.heads
-    shapes = shapes_of(config, checkpoint.heads)
-    keys = {name: key_of(name, config.projects_embeddings, has_head) for name in shapes}
-    tensors = {keys[row.ours] + _VALUE: to_theirs(row, checkpoint.tensors[row.ours])
-               for row in _rows(shapes, config)}
-    tensors["save_counter" + _VALUE] = Tensor.of(np.array(1, np.int64))
     text_files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)
-    files.write(os.path.join(folder, STATE_FILE),
-                b'model_checkpoint_path: "ckpt-1"\n'
-                b'all_model_checkpoint_paths: "ckpt-1"\n')
-    bundle.write(os.path.join(folder, "ckpt-1"), tensors,
-                 _graph({**{key: name_of(name) for name, key in keys.items()},
-                         "save_counter": "save_counter"}, has_head))
+    root = tf.train.Checkpoint()
 
+    def place(key: str, value: Any) -> None:
+        node, (*parts, last) = root, key.split("/")
+        for part in parts:
+            if not hasattr(node, part):
+                setattr(node, part, tf.Module())
+            node = getattr(node, part)
+        # In a key, ".S" stands for a slash within a name.
+        setattr(node, last.replace(".S", "/"), value)
 
-def _graph(names: Mapping[str, str], has_head: bool) -> bytes:
-    """Returns a serialized TrackableObjectGraph for variables (key → full name), with
-    an object for each part of a key."""
-    objects: dict[str, dict[str, str]] = {"": {}}  # path → names of children, their paths
-    for key in names:
-        path = ""
-        for part in key.split("/"):
-            child = f"{path}/{part}"
-            # In a key, ".S" stands for a slash within a name.
-            objects[path][part.replace(".S", "/")] = child
-            objects.setdefault(child, {})
-            path = child
+    with tf.device("CPU"):
+        shapes = shapes_of(config, checkpoint.heads)
+        tensors = in_theirs(checkpoint, _rows(shapes, config))
+        for name in shapes:
+            theirs = name_of(name)
+            variable = tf.Variable(tensors[theirs].read(), name=theirs)
+            place(key_of(name, config.projects_embeddings, has_head), variable)
+            if has_head and name == WORDS:
+                # They are one variable with two names.
+                place("encoder/layer_with_weights-0/embeddings", variable)
     if has_head:
-        # The word embeddings are one variable with two names.
-        words = "/encoder/layer_with_weights-0"
-        objects["/encoder"]["layer_with_weights-0"] = words
-        objects[words] = {"embeddings": "/masked_lm/embedding_table"}
-        objects[""]["model"] = "/model"
-        objects["/model"] = {"encoder_network": "/encoder", "masked_lm": "/masked_lm"}
-    numbers, field, content = {path: i for i, path in enumerate(objects)}, bundle.field, b""
-    for path, children in objects.items():
-        value = b"".join(field(1, field(1, numbers[child]) + field(2, name.encode()))
-                         for name, child in children.items())
-        if (key := path[1:]) in names:
-            value += field(2, field(1, b"VARIABLE_VALUE") + field(
-                2, names[key].encode()) + field(3, (key + _VALUE).encode()))
-        content += field(1, value)
-    return content
+        place("model/encoder_network", root.encoder)
+        place("model/masked_lm", root.masked_lm)
+    root.save(os.path.join(folder, "ckpt"))

@@ -36,16 +36,6 @@ def test_reads_what_tensorflow_wrote(prefix):
         np.testing.assert_array_equal(tensors[name].read(), array)
 
 
-def test_a_variable_that_was_stored_in_slices(prefix):
-    array = np.arange(12, dtype=np.float32).reshape(4, 3)
-    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=["bert/a", "bert/a"],
-                      shape_and_slices=["4 3 0,1:-", "4 3 1,3:-"],
-                      tensors=[array[:1], array[1:]])
-    found = bundle.read(prefix)["bert/a"]
-    assert found.shape == (4, 3)
-    np.testing.assert_array_equal(found.read(), array)
-
-
 @pytest.mark.parametrize("place", [0, 100])
 def test_a_damaged_graph_of_objects_is_named(place, tmp_path):
     inner = tf.Module()

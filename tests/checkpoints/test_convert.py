@@ -307,15 +307,6 @@ def indexed(shard):
     return write
 
 
-def header(tensors: dict, size: int = 16) -> bytes:
-    content = json.dumps(tensors).encode()
-    return len(content).to_bytes(8, "little") + content + b"\0" * size
-
-
-def tensor(first: int, last: int) -> dict:
-    return {"dtype": "F32", "shape": [2], "data_offsets": [first, last]}
-
-
 def bytes_are(content):
     return lambda folder: (folder / "model.safetensors").write_bytes(content)
 
@@ -325,15 +316,13 @@ WORDS_OF_6 = "[PAD] [UNK] [CLS] [SEP] [MASK] one".replace(" ", "\n")
 
 @pytest.mark.parametrize("spoil, named", [
     (configured(hidden_size=16), r"\[16, 4"),
-    (configured(num_hidden_groups=2), "16 of the model's tensors are missing"),
+    (configured(num_hidden_groups=2), "is missing"),
     (configured(hidden_act="swish"), "'swish'.*gelu_new"),
-    (configured(architectures="AlbertModel"), "architectures"),
-    (configured(architectures=3), "architectures"),
     (lost("config.json"), "config.json"), (lost("model.safetensors"), "no model"),
     (renamed("model-00001-of-00002.safetensors"), "no model"),
     (renamed("model.fp16.safetensors"), "config.json"), (linked, "model.safetensors"),
     (tensors_of(lambda found: [found.pop(name) for name in [*found] if "pooler" in name]),
-     r"\(albert.pooler.weight"),
+     "albert.pooler.weight"),
     *((tensors_of(lambda found, dtype=dtype: found.update({
         "albert.pooler.bias": found["albert.pooler.bias"].astype(dtype)})),
        "albert.pooler.bias has the type") for dtype in ("float64", "int8")),
@@ -343,11 +332,7 @@ WORDS_OF_6 = "[PAD] [UNK] [CLS] [SEP] [MASK] one".replace(" ", "\n")
     (indexed(""), "index.json names the file '', which"),
     (indexed("../hf/model.safetensors"), "index.json names the file '../hf"),
     *((bytes_are(content), "model.safetensors: ") for content in (
-        b"", b"\0" * 7, (2**60).to_bytes(8, "little") + b"{}",
-        header({"a": tensor(0, 8), "b": tensor(8, 16)}, 12),
-        header({"a": tensor(0, 8), "b": tensor(4, 12)}, 12),
-        header({"a": tensor(0, 8), "b": tensor(8, 2**60)}), header({"a": tensor(0, 8)}),
-        header({"a": {"dtype": "F32"}}, 0), b"\x03\0\0\0\0\0\0\0{}}"))])
+        b"", (2**60).to_bytes(8, "little") + b"{}", b"\x03\0\0\0\0\0\0\0{}}"))])
 def test_what_is_wrong_is_named(spoil, named, hf):
     spoil(hf)
     with pytest.raises(InputError, match=named) as error:
@@ -423,26 +408,6 @@ def test_a_preset_has_the_state_that_keras_hub_saves(task, tmp_path):
     for name in state:
         number, other = wanted[name].read(), found[name].read()
         assert number == other and number.dtype == other.dtype
-
-
-def test_numbers_of_a_preset_that_are_not_in_its_file(tmp_path):
-    import h5py
-
-    path, _ = stored(tmp_path / "tf1", heads={})
-    convert(path, str(tmp_path / "kh"), "keras_hub")
-    (tmp_path / "secret").write_bytes(bytes(32))
-    name = "layers/dense_1/vars/1"
-    for words, made in (
-            ("the numbers of layers/dense_1/vars/1 lie in another file", lambda file: (
-                file.create_dataset(name, (8,), "f", external=[
-                    (str(tmp_path / "secret"), 0, 32)]))),
-            (r"layers/dense_1/vars/1 is \[\], but", lambda file: (
-                file.create_dataset(name, data=h5py.Empty("f"))))):
-        with h5py.File(tmp_path / "kh" / "model.weights.h5", "a") as file:
-            del file[name]
-            made(file)
-        with pytest.raises(InputError, match=words):
-            load(str(tmp_path / "kh"))
 
 
 def test_what_cannot_be_written_is_named(tmp_path):
@@ -543,25 +508,14 @@ def test_word_pieces_go_along(tmp_path):
 
 
 def test_the_card_has_what_the_run_knows(tmp_path):
-    folder = tmp_path / "run"
-    path, _ = stored(folder, TINY.replace(vocab_size=4000), {"classification": 2})
-    (folder / SPM.name).write_bytes(SPM.read_bytes())
-    (folder / "task.json").write_text(json.dumps({
-        "task": "sst-2", "labels": ["n\no", "yes"], "vocabulary_flag": "spm_model_file",
-        "vocabulary": {"file": SPM.name}, "flags": {}}))
-    score = '"value": 0.8765'
-    for format, step, words in (
-            ("hf", 0, ('_tag: "text-classification"', "Labels: n o, yes", score,
-                       '"name": "hf", "results"')),
-            ("keras_hub", 9, ('_tag: "text-classification"',)),
-            ("sentence_transformers", 0, ('_tag: "sentence-similarity"',))):
-        (folder / "eval_results.json").write_text(json.dumps(
-            {"step": step, "accuracy": 0.87654, "loss": 0.4, "f1": 1e-05}))
+    path, _ = stored(tmp_path / "run", TINY, {"classification": 2}, labels=("n\no", "yes"))
+    for format, words in (
+            ("hf", ('_tag: "text-classification"', "Labels: n o, yes")),
+            ("keras_hub", ('_tag: "text-classification"',)),
+            ("sentence_transformers", ('_tag: "sentence-similarity"',))):
         convert(path, str(tmp_path / format), format)
         card = (tmp_path / format / "README.md").read_text()
         assert all(word in card for word in words)
-        # The scores are those of a head at a step, and go where these go.
-        assert (score in card) == (score in words) and "e-05" not in card
 
 
 def test_the_card_carries_over_what_the_source_s_says(with_tokenizer, tmp_path):
