@@ -1,6 +1,5 @@
 """Finds and writes the tokenizer beside a checkpoint, in each format's files."""
 
-import dataclasses
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.checkpoints.table import refuse
 from albert_tf.errors import InputError
 from albert_tf.tokenization import (
     hf_tokenizer, sentencepiece_tokenizer, tokenizer_json)
@@ -18,21 +18,29 @@ from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.hf_tokenizer import HfTokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-_CONFIG = "tokenizer_config.json"
+_CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
 KERAS_MODEL = os.path.join("assets", "tokenizer", "vocabulary.spm")
+# Where a vocabulary may be, in the order of preference: the folder, the pattern of the
+# file's name, and whether its tokens are word pieces.
+_PLACES = (("", r"spiece\.model", False), ("", r"vocab\.txt", True),
+           (os.path.dirname(KERAS_MODEL), r"vocabulary\.spm", False),
+           ("", r".*\.model", False), ("", r"vocab.*\.txt", True),
+           ("assets", r".*\.model", False), ("assets", r"vocab.*\.txt", True))
 # Hugging Face's names of WordPiece's special tokens.
 _WORD_PIECE = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                "pad_token": "[PAD]", "unk_token": "[UNK]"}
-_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
-# Hugging Face's tokenizers, without "Fast" at the end → the type of their models.
-_CLASSES = {"AlbertTokenizer": "Unigram", **dict.fromkeys(
+_SENTENCE_PIECE = {"remove_space": True, "bos_token": "[CLS]", "eos_token": "[SEP]",
+                   **_WORD_PIECE, "pad_token": "<pad>", "unk_token": "<unk>"}
+# Hugging Face's tokenizers, without "Fast" at the end → whether their tokens are word
+# pieces, None if other files tell it.
+_CLASSES = {"AlbertTokenizer": False, **dict.fromkeys(
     ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"),
-    "WordPiece"), **dict.fromkeys(
-        ("PreTrainedTokenizer", "TokenizersBackend"), None)}
-_FILES = {"Unigram": "spiece.model", "WordPiece": "vocab.txt"}
+    True), **dict.fromkeys(("PreTrainedTokenizer", "TokenizersBackend"), None)}
 # Settings that are not supported with any other value.
-_ONLY = {"remove_space": True, "do_basic_tokenize": True, "never_split": None,
-         "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+_ONLY: dict[str, tuple[Any, ...]] = {
+    "remove_space": (None, True), "do_basic_tokenize": (None, True),
+    "never_split": (None, []), "word_tokenizer_type": (None, "basic"),
+    "subword_tokenizer_type": (None, "wordpiece")}
 
 _VOWEL_SIGN = "\u0939\u093f"
 # Tokenizers that clean text differently split it differently. It has no punctuation,
@@ -41,8 +49,7 @@ _PROBE = "Ż\u0301A \u0939\u093f ½ ﬁ Ａ\u3000\u2028b\x01c"
 
 
 def find(folder: str) -> Optional[Vocabulary]:
-    """Returns the vocabulary in a folder of any format, or None. Raises InputError if
-    it is not supported, contradicts other files, or is not the model's."""
+    """Returns the vocabulary in a folder of any format, or None."""
     if not files.is_folder(folder):
         return None
     task = vocabulary.task_settings(folder)
@@ -65,54 +72,24 @@ def find(folder: str) -> Optional[Vocabulary]:
 
 
 def _in_files(folder: str) -> Optional[Vocabulary]:
-    """Returns the vocabulary in a folder without a task.json: tokenizer.json, else
-    spiece.model or vocab.txt, else one with a similar name."""
+    """Returns the vocabulary in a folder without a task.json: tokenizer.json, which is
+    taken for the spiece.model beside it if the two do the same, else one of _PLACES."""
     names = files.names_in(folder)
-    where, path = (os.path.join(folder, name) for name in (_CONFIG, "tokenizer.json"))
+    where, path = (os.path.join(folder, name) for name in (_CONFIG, _JSON))
     config = text_files.read_object(where) if _CONFIG in names else {}
-    named = _kind(config, where)
+    kind = str(config.get("tokenizer_class") or "TokenizersBackend").removesuffix("Fast")
+    refuse({**config, "tokenizer_class": kind}, where, tokenizer_class=_CLASSES,
+           **_ONLY)
+    named = _CLASSES[kind]
     # keras-hub has a file of the same name, which describes a Keras object.
-    in_json = tokenizer_json.read(path)[0]["model"]["type"] if (
-        "tokenizer.json" in names
-        and "class_name" not in text_files.read_object(path)) else None
-    kinds = [kind for kind, name in _FILES.items() if name in names]
-    kind = in_json or named or (kinds[0] if kinds else None)
-    if kind and (named not in (None, kind) or not in_json and kinds and (
-            kind not in kinds or not named and len(kinds) == 2)):
-        raise InputError(
-            f"{folder} holds tokenizers that contradict each other: " + ", ".join((
-                *([f"{config['tokenizer_class']} in {_CONFIG}, which needs "
-                   f"{_FILES[named]}"] if named else []),
-                *([f"tokenizer.json of {in_json}"] if in_json else []),
-                *(_FILES[each] for each in kinds)))
-            + "; remove what is not of this model.")
-    if in_json:
-        return _with_json(folder, kind in kinds, config, in_json)
-    if kinds:
-        return _plain(os.path.join(folder, _FILES[kind]), kind == "WordPiece", config)
-    if files.exists(os.path.join(folder, KERAS_MODEL)):
-        return Vocabulary(os.path.join(folder, KERAS_MODEL))
-    for inner in (folder, os.path.join(folder, "assets")):
-        for pattern in (r".*\.model", r"vocab.*\.txt"):
-            matches = [*filter(re.compile(pattern).fullmatch, files.names_in(inner))]
-            if len(matches) == 1:
-                return _plain(os.path.join(inner, matches[0]),
-                              matches[0].endswith(".txt"), config)
+    if _JSON in names and "class_name" not in text_files.read_object(path):
+        return _in_json(path, "spiece.model" in names)
+    for inner, pattern, word_piece in _PLACES:
+        place = os.path.join(folder, inner) if inner else folder
+        matches = [*filter(re.compile(pattern).fullmatch, files.names_in(place))]
+        if len(matches) == 1 and named in (None, word_piece):
+            return _plain(os.path.join(place, matches[0]), word_piece, config)
     return None
-
-
-def _kind(config: Mapping[str, Any], path: str) -> Optional[str]:
-    """Returns the type of model that a tokenizer_config.json names, or None. Raises
-    InputError for what is not supported."""
-    name = str(config.get("tokenizer_class") or "TokenizersBackend")
-    wrong = [name] if name.removesuffix("Fast") not in _CLASSES else [
-        f"{key}={config[key]!r:.40}" for key, only in _ONLY.items()
-        if config.get(key) not in (None, only, [])]
-    if wrong:
-        raise InputError(
-            f"{path}: the tokenizer {wrong[0]} is not supported; give a tokenizer that "
-            "is (--spm_model_file or --vocab_file), if the model was made with it.")
-    return _CLASSES[name.removesuffix("Fast")]
 
 
 def _plain(path: str, word_piece: bool, config: Mapping[str, Any]) -> Vocabulary:
@@ -133,42 +110,29 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any]) -> Vocabulary
     return Vocabulary(path, lower, word_piece, strips, rules)
 
 
-def _with_json(folder: str, has_plain: bool, config: Mapping[str, Any], kind: str
-               ) -> Vocabulary:
-    """Returns the vocabulary of a folder with a tokenizer.json, whose steps decide how
-    text is cleaned. Raises InputError if other files contradict it."""
-    path, other = (os.path.join(folder, name) for name in (
-        "tokenizer.json", _FILES[kind]))
-    tokenizer, word_piece = hf_tokenizer.from_json(path), kind == "WordPiece"
+def _in_json(path: str, has_plain: bool) -> Vocabulary:
+    """Returns the vocabulary of a tokenizer.json, whose steps decide how text is
+    cleaned. `has_plain` says whether a spiece.model is beside it."""
+    tokenizer = hf_tokenizer.from_json(path)
     lower, strips = tokenizer.do_lower_case, tokenizer.strip_accents
-    steps = {"do_lower_case": lower, **(
-        {"strip_accents": strips,
-         "tokenize_chinese_chars": tokenizer.normalized("中") != "中"}
-        if word_piece else {"keep_accents": not strips})}
-    for key, value in steps.items():
-        if config.get(key) not in (None, value):
-            raise InputError(
-                f"{os.path.join(folder, _CONFIG)} says {key}={json.dumps(config[key])}, "
-                f"but the steps of {path} mean {json.dumps(value)}; correct {key}, or "
-                "remove tokenizer.json if the other file is right.")
-    found = Vocabulary(path, lower, word_piece, strips)
-    if not has_plain:
-        if not word_piece:
-            logging.warning(
-                "%s splits text as Hugging Face does, which can differ from Google's "
-                "code. If the model was made with that code, save its SentencePiece "
-                "model as %s.", path, other)
+    found = Vocabulary(path, lower, not tokenizer.uses_sentencepiece, strips)
+    if found.word_piece:
         return found
-    rules = Rules(quotes=tokenizer.normalized("``") == '"',
-                  all_marks=tokenizer.normalized(_VOWEL_SIGN) == _VOWEL_SIGN[0])
-    beside = tokenizer_of(Vocabulary(other, lower, word_piece, strips, rules))
-    if list(tokenizer.vocab) != list(beside.vocab):
-        raise InputError(f"{path} and {other} hold different vocabularies; remove "
-                         "the one that the model was not made with.")
+    other = os.path.join(os.path.dirname(path), "spiece.model")
+    if not has_plain:
+        logging.warning(
+            "%s splits text as Hugging Face does, which can differ from Google's code. "
+            "If the model was made with that code, save its SentencePiece model as %s.",
+            path, other)
+        return found
+    plain = Vocabulary(other, lower, False, strips, Rules(
+        quotes=tokenizer.normalized("``") == '"',
+        all_marks=tokenizer.normalized(_VOWEL_SIGN) == _VOWEL_SIGN[0]))
+    beside = tokenizer_of(plain)
     # The SentencePiece model itself does more: it can be exported.
-    same = tokenizer.encode(_PROBE) == beside.encode(_PROBE)
-    return found if word_piece or not same else dataclasses.replace(
-        found, path=other, rules=rules)
+    same = list(tokenizer.vocab) == list(beside.vocab) and (
+        tokenizer.encode(_PROBE) == beside.encode(_PROBE))
+    return plain if same else found
 
 
 def tokenizer_of(found: Vocabulary) -> FullTokenizer:
@@ -178,8 +142,7 @@ def tokenizer_of(found: Vocabulary) -> FullTokenizer:
 
 
 def check_given(given: Vocabulary, path: str) -> None:
-    """Raises InputError if a model's folder says that it was made with a different
-    vocabulary than the one given for it or found in it."""
+    """Raises InputError if the model at `path` was made with a different vocabulary."""
     recorded = vocabulary.kept_beside(path)
     if recorded:
         vocabulary.check(
@@ -188,8 +151,7 @@ def check_given(given: Vocabulary, path: str) -> None:
 
 
 def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
-    """Returns the tokenizer. Raises InputError if its number of tokens differs from the
-    number of word embeddings."""
+    """Returns the tokenizer, which must have as many tokens as word embeddings."""
     tokenizer = tokenizer_of(found)
     if tokenizer.vocab_size != vocab_size:
         raise InputError(
@@ -245,37 +207,35 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
     a tokenizer.json even if BertTokenizer does not need it."""
     tokenizer = tokenizer_of(found)
     lower, rules = tokenizer.do_lower_case, tokenizer.rules
-    strips = tokenizer.strip_accents
-    config: dict[str, Any] = {"do_lower_case": lower, "model_max_length": longest,
-                              "model_input_names": _INPUTS}
-    own = tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else None
+    content = tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else None
     is_json = tokenizer_json.is_file(found.path)
+    config: dict[str, Any] = {
+        "do_lower_case": lower, "model_max_length": longest,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
         strips = tokenizer.normalized("é") in "eE"
         config |= {"tokenizer_class": "BertTokenizer",
                    "strip_accents": None if strips == lower else strips,
                    "tokenize_chinese_chars": tokenizer.normalized("中") != "中",
-                   **_WORD_PIECE,
-                   "rules": rules.changed}
+                   **_WORD_PIECE, "rules": rules.changed}
         # What BertTokenizer has no setting for.
         if not (always_json or is_json or (
-                set(rules.changed) - {"split_chinese", "strips_cased"})):
-            own = None
+                {*rules.changed} - {"split_chinese", "strips_cased"})):
+            content = None
     else:
         config |= {"tokenizer_class": "PreTrainedTokenizerFast" if is_json else
-                   "AlbertTokenizer", "keep_accents": not strips,
-                   "remove_space": True, "bos_token": "[CLS]", "eos_token": "[SEP]",
-                   "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
-                   "pad_token": "<pad>", "unk_token": "<unk>"}
-        if not own:
+                   "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents,
+                   **_SENTENCE_PIECE}
+        if not content:
             files.write(os.path.join(folder, "spiece.model"), sentencepiece_model(found))
-            own = tokenizer_json.from_sentencepiece(found.path, lower, strips, rules)
-    if own:
-        _write_json(own, folder)
+            content = tokenizer_json.from_sentencepiece(
+                found.path, lower, tokenizer.strip_accents, rules)
+    if content:
+        _write_json(content, folder)
     text_files.write_json(os.path.join(folder, _CONFIG), config)
 
 
 def _write_json(content: Mapping[str, Any], folder: str) -> None:
-    files.write(os.path.join(folder, "tokenizer.json"),
+    files.write(os.path.join(folder, _JSON),
                 json.dumps(content, ensure_ascii=False).encode())

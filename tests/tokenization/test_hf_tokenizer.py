@@ -230,31 +230,25 @@ def test_settings_beside_a_vocabulary(tmp_path):
     ({"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
      "BertJapaneseTokenizer"),
     ({"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer"),
-    ({"tokenizer_class": "AlbertTokenizer"}, "spiece.model"),
     ({"do_basic_tokenize": False}, "do_basic_tokenize=False")])
 def test_other_classes_and_settings_are_refused(config, words, tmp_path):
     with pytest.raises(InputError, match=words):
         tokenizer_files.find(folder_of(tmp_path, config, WORD_PIECE["vocab"]))
 
 
-def test_two_tokenizers_that_contradict_each_other(tmp_path):
-    def refused(words, config, vocab=(), model=UNIGRAM, normalizer=None):
-        written(tmp_path, model, normalizer)
-        with pytest.raises(InputError, match=words):
-            tokenizer_files.find(folder_of(tmp_path, config, vocab))
+def test_the_class_chooses_and_the_steps_of_tokenizer_json_decide(tmp_path):
+    def found(config):
+        path = tokenizer_files.find(folder_of(
+            tmp_path, config, WORD_PIECE["vocab"], spiece=True)).path
+        return path.rpartition("/")[2]
 
-    refused("AlbertTokenizer.*WordPiece", {"tokenizer_class": "AlbertTokenizer"},
-            model=WORD_PIECE)
-    refused("do_lower_case=true", {"do_lower_case": True})
-    refused("keep_accents=false", {"keep_accents": False})
-    refused("strip_accents=true", {"strip_accents": True}, model=WORD_PIECE,
-            normalizer=bert(strip_accents=False))
-    refused("tokenizer.json and .*vocab.txt hold different", {}, list(WORD_PIECE["vocab"])[:-1],
-            model=WORD_PIECE)
-    (tmp_path / "tokenizer.json").unlink()
-    folder = folder_of(tmp_path, {}, WORD_PIECE["vocab"], spiece=True)
-    with pytest.raises(InputError, match="spiece.model, vocab.txt"):
-        tokenizer_files.find(folder)
+    assert found({}) == found({"tokenizer_class": "AlbertTokenizer"}) == "spiece.model"
+    assert found({"tokenizer_class": "BertTokenizerFast"}) == "vocab.txt"
+    written(tmp_path, UNIGRAM, sequence(*QUOTES, *STRIPS, LOWER))
+    assert found({"do_lower_case": False, "keep_accents": True}) == "spiece.model"
+    assert tokens(str(tmp_path), "Ża") == ["▁", "z", "a"]
+    written(tmp_path, UNIGRAM, LOWER)  # It does less than the model: no NFKC.
+    assert found({}) == "tokenizer.json"
 
 
 def test_a_tokenizer_json_without_its_model_is_named(tmp_path, caplog):
