@@ -62,10 +62,9 @@ class Report:
     dropped: dict[str, str] = dataclasses.field(default_factory=dict)  # theirs → why
     missing: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
-    # When a model is restored: variables with a different shape in the source (name,
-    # shape in the model, shape in the source), and variables that may be new. Both keep
-    # their values, as missing ones do.
-    mismatched: list[tuple[str, Shape, Shape]] = dataclasses.field(default_factory=list)
+    # When a model is restored: variables with a different shape in the source → both
+    # shapes, and variables that may be new. All keep their values, as missing ones do.
+    mismatched: dict[str, str] = dataclasses.field(default_factory=dict)
     new: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -79,8 +78,7 @@ class Report:
         return not (self.missing or self.mismatched or self.unexpected)
 
     def summary(self, most: Optional[int] = None) -> str:
-        """Returns the counts, and the names of all tensors that were not matched with
-        the reason; at most `most` names of each kind."""
+        """Returns the counts, and at most `most` names of the tensors of each kind."""
         return "\n".join((
             f"{self.source}: {len(self.matched)} tensors matched, {len(self.dropped)} "
             f"dropped, {len(self.missing)} missing, {len(self.mismatched)} with a "
@@ -88,15 +86,10 @@ class Report:
             *(f"  {what}: {some(names, most)}" for what, names in (
                 ("new, start from random values", self.new),
                 ("missing, keep their values", self.missing),
-                ("different shape, keep their values", self.mismatches()),
+                ("different shape, keep their values", self.mismatched.values()),
                 *((f"dropped, {why}", names)
                   for why, names in self.by_reason().items())) if names),
             *(f"  {note}" for note in self.notes)))
-
-    def mismatches(self) -> list[str]:
-        """Returns a description of each tensor with a different shape."""
-        return [f"{name} is {list(theirs)} in the checkpoint, {list(ours)} in the model"
-                for name, ours, theirs in self.mismatched]
 
     def by_reason(self) -> dict[str, list[str]]:
         """Returns each reason for dropping tensors → their names."""
@@ -231,8 +224,7 @@ def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Check
 
 
 def check_problem(problem_type: Any, where: str) -> str:
-    """Returns a file's problem_type, which may be None, or raises InputError if it is
-    not known."""
+    """Returns a file's problem_type, "" for None, or raises InputError."""
     if problem_type not in (None, "", *PROBLEMS):
         raise InputError(f"{where}: problem_type is {shown(problem_type)}; it must be "
                          f"{', '.join(PROBLEMS)}, or missing.")
@@ -248,9 +240,8 @@ def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
         def read():
             array = tensor.read()
             check_finite(source, [(name, array)],
-                         "give a different checkpoint, or allow such numbers with "
-                         "--allow_nan (convert_checkpoint.py) or allow_nan=True "
-                         "(albert_tf.load)")
+                         "give a different checkpoint, or allow them with --allow_nan "
+                         "or allow_nan=True")
             return array
         return dataclasses.replace(tensor, read=read)
 
@@ -273,6 +264,5 @@ def check_finite(source: str, values: Iterable[tuple[str, Any]],
 def some(names: Iterable[str], most: Optional[int] = _SHOWN) -> str:
     """Returns the first `most` names, and how many more there are."""
     names = list(names)
-    shown = names[:most]
-    more = f", and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return ", ".join(shown) + more
+    rest = len(names[most:]) if most is not None else 0
+    return ", ".join(names[:most]) + (f", and {rest} more" if rest else "")

@@ -53,9 +53,9 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
     """Returns the prefix of a run's best checkpoint if `best` and there is one, else of
     the latest that its folder lists.
 
-    Returns None if the folder never held a checkpoint. Raises InputError if the list is
-    missing or damaged, or names a missing file: a new start would overwrite what can be
-    repaired. Without the list, a best checkpoint alone is used, but not `to_train`.
+    Returns None if the folder never held a checkpoint. Raises InputError if the list
+    names none that exists: a new start would overwrite what can be repaired. Without
+    the list, a best checkpoint alone is used, but not `to_train`.
     """
     best_prefix = os.path.join(folder, BEST_CHECKPOINT)
     has_best = files.exists(f"{best_prefix}.index")
@@ -71,33 +71,29 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
             return os.path.join(folder, f"{CHECKPOINT_NAME}-{first}")
         if not steps and not (has_best and to_train):
             return best_prefix if has_best else None
-    wrong = (f"names {latest[0]}, which does not exist" if latest else
-             "is damaged" if files.exists(state_file) else "is missing")
     raise InputError(
-        f"{state_file} {wrong}. It names the latest checkpoint; without it, a new run "
-        "would write over the checkpoints in the folder. Restore the file, "
+        f"{state_file} does not name a checkpoint that exists"
+        f"{f' (it names {latest[0]})' if latest else ''}. Without it, a new run would "
+        "write over the checkpoints in the folder. Restore the file, "
         f"{earlier_hint(latest[0] if latest else state_file)}choose a different "
         "--output_dir.")
 
 
 def _first_save(folder: str) -> Optional[int]:
-    """Returns the step of a run's first checkpoint if the run was killed before the
-    list of checkpoints was written."""
+    """Returns the step of a run that was killed before it wrote its first list."""
     path = os.path.join(folder, FIRST_SAVE_FILE)
     return text_files.read_object(path, "remove it").get("step") if (
         files.exists(path)) else None
 
 
 def all_checkpoints(folder: str) -> list[str]:
-    """Returns the prefixes of the checkpoints that a folder lists and holds, oldest
-    first."""
+    """Returns the prefixes that a folder lists and holds, oldest first."""
     return [path for path in _listed(folder, "all_model_checkpoint_paths")
             if files.exists(f"{path}.index")]
 
 
 def _listed(folder: str, key: str) -> list[str]:
-    """Returns the prefixes that TensorFlow's list in a folder gives for a key; [] if
-    the list is damaged or missing."""
+    """Returns the prefixes in a folder's list, [] if it is damaged or missing."""
     path = os.path.join(folder, STATE_FILE)
     if not files.exists(path) or files.is_folder(path):
         return []
@@ -109,8 +105,7 @@ def _listed(folder: str, key: str) -> list[str]:
 
 
 def earlier_hint(prefix: str) -> str:
-    """Returns advice to use a different checkpoint of the folder than `prefix`, with a
-    final "or "; "" if there is none."""
+    """Returns advice to use a different checkpoint, with a final "or ", or ""."""
     folder, name = os.path.split(prefix)
     # The files are looked at, because the list of them may be damaged.
     steps = {f"{CHECKPOINT_NAME}-{step}": str(step)
@@ -171,35 +166,27 @@ def find(path: str, names: Optional[Iterable[str]] = None) -> Optional[str]:
         raise InputError(
             f"{path}: the folder holds several checkpoints, but neither "
             f"{BEST_CHECKPOINT} nor a file '{STATE_FILE}' that names the latest; give "
-            "the path of one of them: "
-            f"{', '.join(prefixes[:3])}{', ...' if len(prefixes) > 3 else ''}.")
+            f"the path of one of them: {', '.join(prefixes[:3])}.")
     return None
 
 
 def find_checkpoint(path: str) -> str:
-    """Returns the prefix as `find` does. Raises InputError if there is no checkpoint,
-    its index is damaged or a data file is missing."""
-    path = os.fspath(path)
+    """Returns the prefix as `find` does. Raises InputError if none can be read."""
     if prefix := find(path):
         bundle.read(prefix)
         return prefix
-    if files.is_folder(path):
-        raise InputError(
-            f"{path}: the folder holds no checkpoint: neither {BEST_CHECKPOINT} nor one "
-            f"that its file '{STATE_FILE}' names; give a different folder.")
     raise InputError(
-        f"{path}: there is no checkpoint, because the file {_SUFFIX.sub('', path)}.index "
-        f"does not exist; {path_advice(path)}.")
+        f"{path}: there is no checkpoint: no file {_SUFFIX.sub('', os.fspath(path))}."
+        f"index, and no folder with {BEST_CHECKPOINT} or a checkpoint that its file "
+        f"'{STATE_FILE}' names; {path_advice(path)}.")
 
 
 def path_advice(path: str) -> str:
-    """Returns what to do about the path of a model that does not exist, which may be a
-    name on the Hugging Face hub."""
-    if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", path):
-        return "check the path"
-    name = (path if "/" in path else
-            f"albert/{path}" if path.startswith("albert") else "OWNER/NAME")
-    return f"check the path, or give hf://{name} for a model of the Hugging Face hub"
+    """Returns what to do about a path that does not exist."""
+    name = path if "/" in path else f"albert/{path}"
+    return "check the path" + (
+        f", or give hf://{name} for a model of the Hugging Face hub"
+        if re.fullmatch(r"\w[\w.-]*/[\w.-]+|albert[\w.-]*", path) else "")
 
 
 def _files_of(prefix: str) -> list[str]:
@@ -237,14 +224,14 @@ def damage_explained(prefix: str, advice: Callable[[], str]):
     # The reader raises any of these if a file is damaged.
     except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
             IndexError) as error:
-        differs = isinstance(error, AssertionError) or (
-            isinstance(error, ValueError) and "shape" in str(error))
-        reason, todo = ((
-            "it lacks variables that this model or its optimizer has, or a variable has "
-            "a different shape than in this model",
-            "leave out the flags that change the model, such as --config_overrides, or "
-            "choose a different --output_dir") if differs else (
-                "its files are damaged, incomplete or cannot be read", advice()))
+        reason, todo = (
+            "its files are damaged, incomplete or cannot be read", advice())
+        if isinstance(error, AssertionError) or "shape" in str(error) and isinstance(
+                error, ValueError):
+            reason = ("it lacks variables that this model or its optimizer has, or a "
+                      "variable has a different shape than in this model")
+            todo = ("leave out the flags that change the model, such as "
+                    "--config_overrides, or choose a different --output_dir")
         raise InputError(f"{prefix}: cannot be restored ({reason}); {todo}.") from error
 
 
@@ -252,18 +239,18 @@ def damage_explained(prefix: str, advice: Callable[[], str]):
 
 
 def write_tensors(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Writes a name-based checkpoint of TensorFlow 1; see `_write_then_rename`."""
+    """Writes a name-based checkpoint of TensorFlow 1."""
     _write_then_rename(prefix, lambda temporary: bundle.write(temporary, {
         name: Tensor.of(np.asarray(value)) for name, value in tensors.items()}))
 
 
 def write_whole(checkpoint: Any, prefix: str) -> None:
-    """Writes a tf.train.Checkpoint; see `_write_then_rename`."""
+    """Writes a tf.train.Checkpoint."""
     _write_then_rename(prefix, checkpoint.write)
 
 
 def copy_whole(source: str, prefix: str) -> None:
-    """Copies the files of a checkpoint; see `_write_then_rename`."""
+    """Copies the files of a checkpoint."""
     def copy(temporary):
         for path in _files_of(source):
             files.copy(path, temporary + path.removeprefix(source))

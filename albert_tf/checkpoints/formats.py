@@ -12,7 +12,7 @@ from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
 from albert_tf.checkpoints import folders, hub, onnx_folder
-from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary
+from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary, some
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
@@ -27,11 +27,9 @@ _FOLDERS = (
 # Modules for TensorFlow's checkpoints, recognised by the names of the tensors.
 _CHECKPOINTS = ("release", "tf_models")
 _KNOWN = (
-    "of the original implementation or this project (albert_config.json and "
-    "model.ckpt-*), of Hugging Face (config.json and model.safetensors or "
-    "pytorch_model.bin), of keras-hub (config.json and model.weights.h5), of "
-    "sentence-transformers (modules.json), of tf-models (ckpt-* or saved_model.pb), or "
-    "a TensorFlow Hub module (saved_model.pb)")
+    "of this project or TensorFlow (model.ckpt-*, ckpt-* or saved_model.pb), Hugging "
+    "Face (config.json and model.safetensors or pytorch_model.bin), keras-hub "
+    "(config.json and model.weights.h5) or sentence-transformers (modules.json)")
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
@@ -53,14 +51,10 @@ def read(path: str, config: Config = None, head: str = "",
 
     `head`, one of ROOT_HEADS, names the head of `output_weights` in a TF1 checkpoint if
     the folder does not say it; default: classification. `vocabulary` is for a folder
-    that has none. Raises InputError if the format is not supported, or the model is
-    damaged or incomplete.
+    that has none.
     """
     from albert_tf.checkpoints import tokenizer_files
 
-    if not os.fspath(path).strip():
-        raise InputError("the path of the model is empty; give its folder, or a "
-                         "checkpoint in it.")
     if head not in ("", *ROOT_HEADS):
         raise InputError(f"head '{head}' is not known; give one of "
                          f"{', '.join(ROOT_HEADS)}.")
@@ -81,8 +75,8 @@ def read(path: str, config: Config = None, head: str = "",
 
 
 def _recognised(path: str) -> tuple[str, str]:
-    """Returns the name of the module that reads a path, "" if the format is not known,
-    and what it reads: the folder or a checkpoint's prefix."""
+    """Returns the name of the module that reads a path, or "", and what it reads: the
+    folder or a checkpoint's prefix."""
     names = files.names_in(path)
     for name, *patterns in _FOLDERS:
         if all(any(map(re.compile(pattern).fullmatch, names)) for pattern in patterns):
@@ -102,8 +96,7 @@ def located(path: str) -> str:
 
 
 def _whole(path: str) -> str:
-    """Returns the folder if the path is one file of a model that consists of several,
-    else the path."""
+    """Returns the folder if the path is one of several files of a model."""
     is_part = path.endswith((".safetensors", ".bin", ".h5", ".json", ".pb"))
     return os.path.dirname(path) or "." if is_part and files.exists(path) else path
 
@@ -136,12 +129,11 @@ def unknown(path: str) -> InputError:
     if not files.exists(path):
         return InputError(f"{path}: there is no such file or folder; "
                           f"{folders.path_advice(path)}.")
-    names = files.names_in(path) if files.is_folder(path) else [os.path.basename(path)]
     if onnx_folder.find(path):
         return InputError(
             f"{path} is an export for ONNX or TFLite. It can be used with "
             "albert_tf.load, predict.py and serve.py, but has no weights to train or "
             "convert; give the model that was exported.")
-    content = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     return InputError(f"{path}: holds no model in a supported format (found: "
-                      f"{content or 'nothing'}); give a folder {_KNOWN}.")
+                      f"{some(files.names_in(path), 8) or 'nothing'}); give a folder "
+                      f"{_KNOWN}.")

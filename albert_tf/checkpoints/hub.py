@@ -25,15 +25,14 @@ def is_hub(path: str) -> bool:
 
 
 def local(path: str) -> str:
-    """Returns the folder on this machine that a path stands for; fetches it from a
-    hub if it is a hub's name."""
+    """Returns a path, or the folder that is fetched if it is a hub's name."""
     path = os.fspath(path)
+    if re.match("https?://", path) and not is_hub(path):
+        raise InputError(
+            f"{path}: fetching from this address is not supported (TensorFlow Hub's "
+            "modules are on Kaggle now); give hf://OWNER/NAME or kaggle://HANDLE, or "
+            "download the model and give its folder.")
     if not is_hub(path):
-        if re.match("https?://", path):
-            raise InputError(
-                f"{path}: fetching from this address is not supported (TensorFlow Hub's "
-                "modules are on Kaggle now); give hf://OWNER/NAME or kaggle://HANDLE, or "
-                "download the model and give its folder.")
         return path
     try:
         if path.startswith(HUGGING_FACE):

