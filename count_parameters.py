@@ -25,12 +25,11 @@ FLAGS = flags.FLAGS
 cli_flags.define_model_flags()
 flags.adopt_module_key_flags(cli_flags)  # So that --help lists them too.
 
-PARTS = (("embeddings", "embeddings"), ("projection E to H", "projection"),
-         ("attention sub-layers", "attention"),
-         ("feed-forward sub-layers", "feed_forward"),
-         ("encoder", "without_pooler"), ("pooler", "pooler"),
-         ("with pooler", "with_pooler"), ("pretraining heads", "heads"),
-         ("with heads", "with_heads"))
+PARTS = {"embeddings": "embeddings", "projection E to H": "projection",
+         "attention sub-layers": "attention", "feed-forward sub-layers": "feed_forward",
+         "encoder": "without_pooler", "pooler": "pooler", "with pooler": "with_pooler",
+         "pretraining heads": "heads", "with heads": "with_heads"}
+COUNTED = ("encoder", "with pooler", "with heads")
 
 # The paper's figures, in millions. Table 1 has the named sizes.
 TABLE_1 = {
@@ -64,24 +63,16 @@ def paper_tables():
 
 def print_table(header, rows):
     """Prints rows of text; the first and the last column are aligned left."""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    last = len(header) - 1
-    for row in (header, *rows):
-        cells = (cell.ljust(width) if i in (0, last) else cell.rjust(width)
-                 for i, (cell, width) in enumerate(zip(row, widths)))
-        print("  ".join(cells).rstrip())
+    rows = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for first, *cells, last in rows:
+        middle = (cell.rjust(width) for cell, width in zip(cells, widths[1:]))
+        print("  ".join((first.ljust(widths[0]), *middle, last)).rstrip())
     print()
 
 
-def print_one(config):
-    count = count_parameters(config)
-    print_table(("part", "parameters", ""), [
-        (label, f"{getattr(count, field):,}", "") for label, field in PARTS])
-
-
-def numbers(count):
-    return tuple(f"{value:,}" for value in (
-        count.without_pooler, count.with_pooler, count.with_heads))
+def numbers(count, parts=COUNTED):
+    return [f"{getattr(count, PARTS[part]):,}" for part in parts]
 
 
 def note(count, millions):
@@ -103,17 +94,18 @@ def note(count, millions):
 def main(argv):
     del argv
     if FLAGS.model or FLAGS.albert_config_file or FLAGS.config_overrides:
-        print_one(cli_flags.model_config())
+        count = count_parameters(cli_flags.model_config())
+        print_table(("part", "parameters", ""), [
+            (part, *numbers(count, [part]), "") for part in PARTS])
         return
-    print_table(("published size", "encoder", "with pooler", "with heads", ""), [
+    print_table(("published size", *COUNTED, ""), [
         (name, *numbers(count_parameters(AlbertConfig.named(name))), "")
         for name in NAMED])
     for table, rows in paper_tables().items():
-        counts = [count_parameters(config) for _, config, _ in rows]
-        print_table(
-            (f"Table {table}", "encoder", "with pooler", "with heads", "paper", ""),
-            [(label, *numbers(count), f"{millions}M", note(count, millions))
-             for count, (label, _, millions) in zip(counts, rows)])
+        print_table((f"Table {table}", *COUNTED, "paper", ""), [
+            (label, *numbers(count), f"{millions}M", note(count, millions))
+            for label, config, millions in rows
+            for count in [count_parameters(config)]])
 
 
 if __name__ == "__main__":
