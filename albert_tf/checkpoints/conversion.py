@@ -10,6 +10,7 @@ from albert_tf.checkpoints import (
     tf_models)
 from albert_tf.checkpoints.checkpoint import (
     TYPES, Report, finite, without_heads)
+from albert_tf.checkpoints.table import refuse
 from albert_tf.errors import InputError
 
 FORMATS = {module.NAME: module for module in (
@@ -39,10 +40,8 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
 
     Returns the report: which tensors were matched, dropped or missing.
     """
-    for name, value, known in (("format", format, FORMATS), ("dtype", dtype, TYPES)):
-        if value not in known:
-            raise InputError(f"{name} '{value}' is not supported; give one of "
-                             f"{', '.join(known)}.")
+    refuse({"format": format, "dtype": dtype}, "convert", "give one of these",
+           format=FORMATS, dtype=TYPES)
     for name, is_set, only in (
             ("dtype", dtype != "float32", "hf"),
             ("optimizer_state", optimizer_state, "tf1"),

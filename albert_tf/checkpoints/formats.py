@@ -13,6 +13,7 @@ from typing import Any, Mapping, Optional, Union
 from albert_tf import files
 from albert_tf.checkpoints import folders, hub, onnx_folder
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary, some
+from albert_tf.checkpoints.table import refuse
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
@@ -55,9 +56,8 @@ def read(path: str, config: Config = None, head: str = "",
     """
     from albert_tf.checkpoints import tokenizer_files
 
-    if head not in ("", *ROOT_HEADS):
-        raise InputError(f"head '{head}' is not known; give one of "
-                         f"{', '.join(ROOT_HEADS)}.")
+    if head:
+        refuse({"head": head}, os.fspath(path), "give one of these", head=ROOT_HEADS)
     path = located(path)
     name, where = _recognised(path)
     if not name:

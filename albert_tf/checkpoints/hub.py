@@ -40,15 +40,12 @@ def local(path: str) -> str:
         import kagglehub
 
         return kagglehub.model_download(_KAGGLE.sub("", path).strip("/"))
-    except ImportError as error:
-        raise InputError(f"{path}: fetching it needs the package {error.name}: pip "
-                         f"install {error.name}; or download the model and give its "
-                         "folder.") from error
     except Exception as error:  # The package, its requests or the disk may fail.
-        raise InputError(
-            f"{path}: cannot be fetched ({reason_of(error).rstrip('.')}); give "
-            "hf://OWNER/NAME[@REVISION] or kaggle://OWNER/MODEL/FRAMEWORK/VARIATION"
-            "[/VERSION], and check the network and your access to it.") from error
+        advice = (f"pip install {error.name}" if isinstance(error, ImportError) else
+                  "give hf://OWNER/NAME[@REVISION] or kaggle://OWNER/MODEL/FRAMEWORK/"
+                  "VARIATION[/VERSION], and check the network and your access to it")
+        raise InputError(f"{path}: cannot be fetched ({reason_of(error).rstrip('.')}); "
+                         f"{advice}.") from error
 
 
 def _hugging_face(name: str) -> str:

@@ -98,19 +98,13 @@ def check(kept: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None
             f"{given['file']} is not the vocabulary of the model in {where}, which was "
             f"made with {kept.get('file', 'a vocabulary without a name')}; give that "
             "one (if the file was changed, restore it), or choose a different folder.")
-    strips = kept.get("strip_accents", True)
-    if given.get("strip_accents", True) != strips:
+    theirs, ours = ({"strip_accents": each.get("strip_accents", True),
+                     **each.get("rules", {})} for each in (kept, given))
+    if ours != theirs:
         raise InputError(
-            f"the model in {where} was trained on text "
-            f"{'without' if strips else 'with'} accents; give --strip_accents="
-            f"{str(strips).lower()}, and data made with the same setting.")
-    if given.get("rules", {}) != kept.get("rules", {}):
-        theirs, ours = (each.get("rules") or "as the original implementation"
-                        for each in (kept, given))
-        raise InputError(
-            f"{given['file']} cleans text differently than the tokenizer of the model in "
-            f"{where} ({ours} instead of {theirs}); give the tokenizer that the model "
-            "was made with.")
+            f"{given['file']} cleans text differently ({ours}) than the tokenizer of the "
+            f"model in {where} ({theirs}); give that tokenizer, --strip_accents="
+            f"{str(theirs['strip_accents']).lower()}, and data made with the same.")
 
 
 def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
