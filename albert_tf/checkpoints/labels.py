@@ -23,10 +23,10 @@ LABELS_FILE = "labels.txt"
 RENAME = "rename it in the config.json or task.json of the model"
 # The names that Hugging Face gives to unnamed classes.
 _UNNAMED = re.compile(r"LABEL_\d+")
-# Characters of class Cf that tell labels apart: joiners between letters, which scripts
-# such as Persian and emoji need, tags of emoji flags, and signs of numbers.
-_TELLING = re.compile("[\u200c\u200d\U000e0020-\U000e007f\u0600-\u0605\u06dd\u070f"
-                      "\u0890\u0891\u08e2\U000110bd\U000110cd]")
+# Soft hyphens, byte-order marks, zero-width blanks and marks of direction. Joiners are
+# not among them, which scripts such as Persian and emoji need.
+_INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064"
+                        "\u2066-\u206f\ufeff\ufff9-\ufffb]")
 _SHOWN, _COUNTED = 8, 50  # labels in a message, and in a list with counts
 
 
@@ -34,14 +34,8 @@ _SHOWN, _COUNTED = 8, 50  # labels in a message, and in a list with counts
 
 
 def cleaned(label: str) -> str:
-    """Returns a label without invisible characters (byte-order marks, zero-width
-    blanks, marks of direction) and without white space at its ends.
-
-    Inside a label, joiners and other format characters that tell labels apart are kept.
-    """
-    visible = "".join(char for char in label if unicodedata.category(char) != "Cf"
-                      or _TELLING.match(char))
-    return re.sub(r"^[\s\u200c\u200d]+|[\s\u200c\u200d]+$", "", visible)
+    """Returns a label without invisible characters, nor white space at its ends."""
+    return re.sub(r"^[\s\u200c\u200d]+|[\s\u200c\u200d]+$", "", _INVISIBLE.sub("", label))
 
 
 def is_clean(label: str) -> bool:

@@ -59,10 +59,6 @@ def check_run_folder(folder: str, task: str = "") -> None:
     `task` is a key of _TASKS, or "" for pretraining.
     """
     files.check_in_tensorflow(folder, "--output_dir")
-    board = os.path.join(folder, "tensorboard")
-    if files.exists(board) and not files.is_folder(board):
-        raise InputError(f"{board} is a file, but a run makes a folder of that name; "
-                         "move it away, or choose a different --output_dir.")
     names = files.names_in(folder)
     owned = "|".join((*_RUN, *_FOLDERS, *_TASKS.get(task, ())))
     for name in names if RUN_FILE not in names else ():

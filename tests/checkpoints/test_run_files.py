@@ -51,13 +51,6 @@ def test_other_names_are_no_hindrance_and_the_folder_is_marked(task, name, tmp_p
     run_files.claim_run_folder(str(tmp_path), task)
 
 
-def test_a_file_in_place_of_a_folder_of_the_run(tmp_path):
-    run_files.claim_run_folder(str(tmp_path))
-    write(tmp_path, "tensorboard")
-    with pytest.raises(InputError, match="tensorboard is a file, but a run makes a f"):
-        run_files.check_run_folder(str(tmp_path))
-
-
 def test_inputs_among_the_files_of_a_run_are_found(tmp_path):
     for name in ("predictions.conll", "eval_predictions/predictions.jsonl", "notes"):
         write(tmp_path, name)
