@@ -45,7 +45,6 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     spans = plan_spans(options.input_files, sizes.span_bytes)
     text_bytes = sum(span.num_bytes for span in spans)
     encoder = PieceEncoder(tokenizer, options.word_start)
-    checks.check_room(options, encoder, spans)
     # Workers have other working directories.
     inputs = tuple(path if files.is_remote(path) else os.path.abspath(path)
                    for path in (*options.input_files, options.output_files[0]))

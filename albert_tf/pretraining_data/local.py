@@ -25,8 +25,7 @@ import numpy as np
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.pretraining_data import packs
-from albert_tf.pretraining_data.checks import (
-    check, check_number, check_room, check_text)
+from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.packs import ROW, Pack
@@ -144,7 +143,6 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     folder = WorkFolder.beside(
         first, work_dir, (*options.input_files, *others, summary_path(first)))
     encoder = PieceEncoder(tokenizer, options.word_start)
-    check_room(options, encoder, spans, folder.path)
     worker = Worker(options, encoder, folder, packs.num_buckets(
         text_bytes, options.dupe_factor, sizes), sizes)
     with folder.used(_settings(options, tokenizer), state_of(options.input_files)):

@@ -10,9 +10,7 @@ import time
 from typing import Any, Optional, Sequence
 
 from albert_tf.masking.reference import RandomSource
-from albert_tf.pretraining_data.checks import (
-    check, check_number, check_room, check_text)
-from albert_tf.pretraining_data.encoder import PieceEncoder
+from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.instances import (
     Document, Instance, Pieces, create_walks)
@@ -118,8 +116,6 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     summary.
     """
     check(options, tokenizer)
-    check_room(options, PieceEncoder(tokenizer, options.word_start),
-               plan_spans(options.input_files), in_memory=True)
     started = time.monotonic()
     documents, corpus = read_documents(options.input_files, tokenizer)
     check_text(corpus, options)

@@ -119,7 +119,7 @@ def test_documents_without_a_different_one_beside_them(
     _create(_options(tmp_path, ["out"], text, instances=InstanceOptions(
         max_seq_length=48, sentence_objective="next")), tokenizer,
         sizes=Sizes(span_bytes=300))
-    assert ("1 documents are so long" in caplog.text) == warned
+    assert ("Put a blank line" in caplog.text) == warned
 
 
 # ---- the shuffle ------------------------------------------------------------
