@@ -30,7 +30,6 @@ from typing import Any, Callable, Iterator, Optional
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats
 from albert_tf.cli import checks, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import custom
@@ -183,8 +182,7 @@ def _options() -> dict[str, Any]:
 def _answer_file(path: str) -> None:
     """Answers a file of inputs in a file, and resumes this if it was interrupted."""
     begin = time.monotonic()
-    folder = work_folder.WorkFolder.beside(path, FLAGS.work_dir, [
-        FLAGS.input_file, *formats.folders_of_models(FLAGS.model)])
+    folder = work_folder.WorkFolder.beside(path, FLAGS.work_dir)
     settings = {"model": FLAGS.model, "input_file": FLAGS.input_file,
                 "do_lower_case": FLAGS.do_lower_case, "copy_texts": FLAGS.copy_texts,
                 **_options(),

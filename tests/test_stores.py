@@ -157,7 +157,7 @@ def test_what_tensorflow_must_read_or_write_is_refused():
 
 def test_the_work_folder_is_local():
     with pytest.raises(InputError, match="--work_dir=memory://a/b is not on this machine"):
-        WorkFolder.beside("memory://a/out", "memory://a/b", [])
+        WorkFolder.beside("memory://a/out", "memory://a/b")
 
 
 def test_data_are_the_same_from_and_to_a_store(tmp_path):

@@ -178,8 +178,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
         raise InputError(f"--output_file={output_file} exists already; give a new "
                          "name, or remove the file.")
     resumes = end == feature_files.LINES and not typed
-    folder = WorkFolder.beside(
-        output_file, work_dir, (*sources, model)) if resumes else None
+    folder = WorkFolder.beside(output_file, work_dir) if resumes else None
     if not files.is_remote(output_file):
         files.make_directory(os.path.dirname(output_file) or ".", "--output_file")
     # 2. Read the model's config, and check all inputs.

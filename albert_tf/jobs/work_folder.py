@@ -15,14 +15,14 @@ from typing import (
 from absl import logging
 
 from albert_tf import files, text_files
+from albert_tf.config import shown
 from albert_tf.jobs import locks
 from albert_tf.jobs.progress import Progress
 from albert_tf.errors import InputError, Interruption
 
-# All files of a run begin so, which no other program's do.
+# All files of a run begin so. Nothing else in the folder is touched.
 _OURS = "albert_tf."
 _SETTINGS = "unfinished"
-_LOCK = "albert_tf.lock"
 
 
 def state_of(paths: Iterable[str]) -> list[list]:
@@ -45,26 +45,13 @@ class WorkFolder:
     path: str
 
     @classmethod
-    def beside(cls, output: str, work_dir: str | None, others: Iterable[str]
-               ) -> "WorkFolder":
-        """Returns the folder `work_dir`, by default `<output>.unfinished`.
-
-        Raises InputError if the output or one of the `others` is inside it, or if
-        `work_dir` is missing for a remote output.
-        """
+    def beside(cls, output: str, work_dir: str | None) -> "WorkFolder":
+        """Returns the folder `work_dir`, by default `<output>.unfinished`."""
         if files.is_remote(work_dir or output):
-            named = (f"--work_dir={work_dir}" if work_dir
-                     else f"--work_dir is missing, but {output}")
-            raise InputError(f"{named} is not on this machine; give a local folder for "
-                             "unfinished work.")
-        work_dir = work_dir or f"{output}.unfinished"
-        inside = os.path.join(os.path.realpath(work_dir), "")
-        for path in (output, *others):
-            if os.path.join(os.path.realpath(path), "").startswith(inside):
-                raise InputError(
-                    f"--work_dir={work_dir} is removed at the end, but {path} is in "
-                    "it; give a separate folder.")
-        return cls(work_dir)
+            named = f"={work_dir}" if work_dir else f" is missing, but {output}"
+            raise InputError(f"--work_dir{named} is not on this machine; give a local "
+                             "folder for unfinished work.")
+        return cls(work_dir or f"{output}.unfinished")
 
     def file(self, name: str) -> str:
         """Returns the path of a file in the folder."""
@@ -76,68 +63,59 @@ class WorkFolder:
 
     @contextlib.contextmanager
     def used(self, settings: Mapping[str, Any], inputs: Any) -> Iterator[None]:
-        """Makes and locks the folder for a run, and removes it at the end.
+        """Makes and locks the folder for a run, and removes its files at the end.
 
         An unfinished run with the same `settings` and `inputs`, which are JSON values,
         is resumed. If the inputs differ, its work is removed. Raises InputError if the
-        settings differ, or if the folder holds files of anyone else. After an error the
-        folder is kept if a unit is finished, but not after an InputError that is no
-        Interruption: then the inputs or settings will change.
+        settings differ. After an error the work is kept if a unit is finished, but not
+        after an InputError that is no Interruption: then inputs or settings will change.
         """
-        others = self._others()
-        if others:
-            raise InputError(
-                f"{self.path} holds files that are not unfinished work, such as "
-                f"{others[0]}; give an empty or new folder (--work_dir), because it is "
-                "removed at the end. Nothing there was changed.")
-        files.make_directory(self.path, "the folder for unfinished work")
-        with locks.hold(self.path, name=_LOCK):
-            now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
-            before = self.known(_SETTINGS)
-            if before == now:
-                logging.info("Resuming the unfinished run in %s.", self.path)
-            else:
-                self._check_settings((before or now)["settings"], now["settings"])
-                self._clear(but=_LOCK)
-                files.write(self.file(f"{_SETTINGS}.json"), json.dumps(now).encode())
-            try:
-                yield
-            except BaseException as error:
-                units = [name for name in files.names_in(self.path)
-                         if name.endswith(".json") and _SETTINGS not in name]
-                if units and (isinstance(error, Interruption)
-                              or not isinstance(error, InputError)):
-                    logging.info("Finished work is kept in %s. Run the same command "
-                                 "again to resume.", self.path)
-                else:
-                    self._remove()
-                raise
-            self._remove()
+        files.make_directory(self.path, "--work_dir")
+        try:
+            with locks.hold(self.path, name=f"{_OURS}lock"):
+                self._begin(json.loads(json.dumps(
+                    {"settings": settings, "inputs": inputs})))
+                try:
+                    yield
+                except BaseException as error:
+                    resumes = isinstance(error, Interruption) or (
+                        not isinstance(error, InputError))
+                    if resumes and len(self._names(".json")) > 1:
+                        logging.info("Finished work is kept in %s. Run the same command "
+                                     "again to resume.", self.path)
+                    else:
+                        self._clear()
+                    raise
+                self._clear()
+        finally:
+            with contextlib.suppress(OSError):  # Something is in it.
+                os.rmdir(self.path)
 
-    def _others(self) -> list[str]:
-        """Returns the names in the folder that are not of our files."""
-        return [name for name in files.names_in(self.path)
-                if not name.startswith(_OURS) or files.is_folder(
-                    os.path.join(self.path, name))]
-
-    def _remove(self) -> None:
-        """Removes the run's files, and the folder if nothing else is in it."""
-        self._clear()
-        with contextlib.suppress(OSError):
-            os.rmdir(self.path)
-
-    def _clear(self, but: str = "") -> None:
-        for name in {*files.names_in(self.path)} - {*self._others(), but}:
-            files.remove(os.path.join(self.path, name))
-
-    def _check_settings(self, before: Mapping, now: Mapping) -> None:
-        for name in sorted({*before, *now}):
-            if before.get(name) != now.get(name):
+    def _begin(self, now: dict[str, Any]) -> None:
+        """Resumes an unfinished run with the same settings, or starts a new one."""
+        before = self.known(_SETTINGS)
+        if before == now:
+            logging.info("Resuming the unfinished run in %s.", self.path)
+            return
+        old, new = (before or now)["settings"], now["settings"]
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
                 raise InputError(
                     f"{self.path} holds an unfinished run with {name}="
-                    f"{_short(before.get(name))}, but this run has "
-                    f"{_short(now.get(name))}; finish that run with its own flags, "
-                    "or remove the folder.")
+                    f"{shown(old.get(name))}, but this run has {shown(new.get(name))}; "
+                    "finish that run with its own flags, or remove the folder.")
+        self._clear()
+        files.write(self.file(f"{_SETTINGS}.json"), json.dumps(now).encode())
+
+    def _names(self, end: str = "") -> list[str]:
+        return [name for name in files.names_in(self.path) if name.startswith(_OURS)
+                and name.endswith(end) and name != f"{_OURS}lock"]
+
+    def _clear(self) -> None:
+        """Removes all files of a run."""
+        for name in self._names():
+            with contextlib.suppress(OSError):  # a folder
+                os.remove(os.path.join(self.path, name))
 
     def finish(self, unit: str, info: Mapping[str, Any],
                names: Iterable[str] = ()) -> dict[str, Any]:
@@ -152,10 +130,9 @@ class WorkFolder:
         """Returns the information on a finished unit; None if a file is missing or has
         a different size."""
         info = self.known(unit)
-        whole = info and all(
+        return info if info and all(
             os.path.isfile(self.file(name)) and os.path.getsize(self.file(name)) == size
-            for name, size in info["files"].items())
-        return info if whole else None
+            for name, size in info["files"].items()) else None
 
     def known(self, unit: str) -> dict[str, Any] | None:
         """Returns the information on a finished unit without checking its files."""
@@ -196,8 +173,3 @@ class WorkFolder:
             for name in names:
                 with files.open_binary(self.file(name)) as part:
                     shutil.copyfileobj(part, output, 1 << 20)
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -31,7 +31,7 @@ from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.packs import ROW, Pack
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, published, report, summary_of, summary_path)
+    CorpusCounts, InstanceCounts, published, report, summary_of)
 from albert_tf.jobs.progress import Progress
 from albert_tf.records import tfrecord
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
@@ -139,9 +139,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     text_bytes = sum(span.num_bytes for span in spans)
     if text_bytes < sizes.few_bytes:
         workers = 1
-    first, *others = options.output_files
-    folder = WorkFolder.beside(
-        first, work_dir, (*options.input_files, *others, summary_path(first)))
+    folder = WorkFolder.beside(options.output_files[0], work_dir)
     encoder = PieceEncoder(tokenizer, options.word_start)
     worker = Worker(options, encoder, folder, packs.num_buckets(
         text_bytes, options.dupe_factor, sizes), sizes)

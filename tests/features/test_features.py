@@ -334,13 +334,6 @@ def test_what_the_user_has_stays(model, tmp_path):
     with pytest.raises(InputError, match="exists already; give a new name"):
         extract(model, tmp_path, "out.npz")
     assert (tmp_path / "out.npz").read_text() == "mine"
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "file").write_text("mine")
-    with pytest.raises(InputError, match="are not unfinished work, such as file"):
-        extract(model, tmp_path, "o.jsonl", work_dir=str(tmp_path / "own"))
-    assert (tmp_path / "own" / "file").read_text() == "mine"
-    with pytest.raises(InputError, match="removed at the end, but .*model.* is in it"):
-        extract(model, tmp_path, "o.jsonl", work_dir=str(pathlib.Path(model).parent))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="--output_file: the folder .*file cannot be wri"):
         job.extract(model, [texts_in(tmp_path, TEXTS)],

@@ -62,33 +62,16 @@ def test_the_same_run_is_resumed_and_another_is_refused(tmp_path):
         run(path, {"dupe_factor": 10, "ngram": 3})
 
 
-def _write(folder, contents):
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(content)
-
-
-@pytest.mark.parametrize("contents, named", [
-    ({"mine.txt": "mine"}, "mine.txt"),
-    ({"photos/1.png": "mine"}, "photos"),
-    ({"albert_tf.models/1": "mine"}, "albert_tf.models"),
-    ({"part-1.bytes": "mine"}, "part-1.bytes"),
-    ({"settings.json": '{"settings": {"theme": "dark"}, "inputs": []}'}, "settings"),
-], ids=["file", "folder", "our prefix", "unit", "settings"])
-def test_a_folder_of_other_files_is_refused_and_left_alone(contents, named, tmp_path):
-    _write(tmp_path, contents)
-    with pytest.raises(InputError, match=f"files that are not .*, such as {named}"):
-        run(tmp_path, {})
-    assert {str(path.relative_to(tmp_path)): path.read_text()
-            for path in tmp_path.rglob("*") if path.is_file()} == contents
-
-
-def test_a_file_of_someone_else_in_our_folder_stays(folder, tmp_path):
-    with folder.used({"max_seq_length": 128}, []):
-        (tmp_path / "work/notes.txt").write_text("mine")
-    assert os.listdir(folder.path) == ["notes.txt"]
-    with pytest.raises(InputError, match="such as notes.txt"):
-        run(folder.path, {})
+def test_files_of_others_stay(tmp_path):
+    work = tmp_path / "work"
+    (work / "albert_tf.models").mkdir(parents=True)
+    (work / "notes.txt").write_text("mine")
+    folder = WorkFolder(str(work))
+    for text in ("a.txt", "b.txt"):
+        run(work, {"seed": 1}, [text])
+    with folder.used({"seed": 1}, ["b.txt"]):
+        assert folder.finished("part-1")
+    assert sorted(os.listdir(work)) == ["albert_tf.models", "notes.txt"]
 
 
 @pytest.mark.parametrize("name", [

@@ -366,7 +366,6 @@ def test_what_is_no_text_leaves_nothing(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("output, more, named", [
     ("memory://bucket/out", {}, "--work_dir is missing, but memory://bucket/out"),
-    ("{}/work/out", {"work_dir": "{}/work"}, "work/out"),
     ("{}/out", {"num_workers": -1}, "--num_workers=-1")])
 def test_wrong_flags_are_named(output, more, named, tmp_path, tokenizer):
     options = DataOptions(_options(tmp_path).input_files, (output.format(tmp_path),))
