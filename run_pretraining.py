@@ -27,7 +27,7 @@ from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkp
 from albert_tf.checkpoints.run_files import check_run_folder, claim_run_folder
 from albert_tf.cli import checks, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.masking.options import MaskingOptions, PREDICTED_SHARE
+from albert_tf.masking.options import MaskingOptions
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
 from albert_tf.training.data import DataOptions, PretrainingData
@@ -188,7 +188,7 @@ def _masking_options() -> Optional[MaskingOptions]:
                 "--objective=permutation: give one of them too, or leave it out.")
         return None
     if FLAGS.objective == "permutation" and not FLAGS["masked_lm_prob"].present:
-        FLAGS["masked_lm_prob"].value = PREDICTED_SHARE
+        FLAGS["masked_lm_prob"].value = 1 / 6  # XLNet, section 2.3: K is 6
     if FLAGS.masked_lm_prob == 0:
         raise InputError(
             f"--masked_lm_prob=0 predicts nothing; with {drawn_by} it must be greater "

@@ -9,13 +9,14 @@ depends on earlier ones. All sequences in the batch are processed together: step
 handles the v-th visit of each.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 import numpy as np
 
 from albert_tf import keyed_random
 from albert_tf.masking.options import (
-    MaskingOptions, SHOWN_THRESHOLDS, SpecialIds, size_thresholds)
+    MaskingOptions, REST_SHOWN_AS_ITSELF, SHOWN_AS_MASK, SpecialIds,
+    cumulative_ngram_probabilities)
 
 # The use of each number from a row's key. The first round chooses the tokens to mask,
 # the second, with do_permutation, those to permute. "+ v", "+ w", "+ p" stand for one
@@ -37,6 +38,24 @@ _LOW_HALF = np.uint64(2**32 - 1)
 # therefore equal, and every sorting algorithm gives the same order.
 _ORDINAL = np.uint64(2**20 - 1)
 _LAST = np.uint64(2**64 - 1)
+
+
+
+
+def _thresholds(cumulative: Sequence[float]) -> list[int]:
+    """Returns the limits between outcomes for a random integer of 32 bits: the number
+    of limits that are <= the integer is the index of the outcome."""
+    return [round(probability * 2**32) for probability in cumulative[:-1]]
+
+
+def size_thresholds(options: MaskingOptions) -> list[int]:
+    """Returns such limits between n-grams of 1, 2, ... words."""
+    return _thresholds(cumulative_ngram_probabilities(options))
+
+
+# What is shown: [MASK], the token itself, or a random token.
+SHOWN_THRESHOLDS = _thresholds(
+    [SHOWN_AS_MASK, SHOWN_AS_MASK + (1 - SHOWN_AS_MASK) * REST_SHOWN_AS_ITSELF, 1])
 
 
 class MaskedBatch(NamedTuple):

@@ -15,8 +15,8 @@ from typing import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.masking.options import (
-    MaskingOptions, SHOWN_THRESHOLDS, SpecialIds, size_thresholds)
+from albert_tf.masking.batched import SHOWN_THRESHOLDS, size_thresholds
+from albert_tf.masking.options import MaskingOptions, SpecialIds
 
 _DRAWS_PER_PIECE = 4
 _NEVER = np.iinfo(np.int32).max

@@ -13,7 +13,7 @@ length contributes the same number of masked words on average, n · P(n).
 
 import dataclasses
 import functools
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,6 @@ CLS, SEP, MASK = "[CLS]", "[SEP]", "[MASK]"
 # so pretraining must not rely on it). This is decided for each token, not each n-gram.
 SHOWN_AS_MASK = 0.8
 REST_SHOWN_AS_ITSELF = 0.5  # of the tokens that are not replaced by [MASK]
-
-# Share of the tokens that are predicted if they are not masked but put into an order
-# (XLNet, section 2.3, whose constant K is 6).
-PREDICTED_SHARE = 1 / 6
 
 
 class SpecialIds(NamedTuple):
@@ -95,7 +91,7 @@ class MaskingOptions:
 
 
 @functools.lru_cache
-def cumulative_size_odds(options: MaskingOptions) -> tuple[float, ...]:
+def cumulative_ngram_probabilities(options: MaskingOptions) -> tuple[float, ...]:
     """Returns P(an n-gram has at most n words) for n = 1, 2, ..."""
     # P(n) is proportional to 1/n (section 4.1 of the paper).
     weights = 1.0 / np.arange(1, options.ngram + 1)
@@ -106,21 +102,3 @@ def cumulative_size_odds(options: MaskingOptions) -> tuple[float, ...]:
     # time: we do the same, so that even the last bit is equal.
     cumulative = (weights / weights.sum(keepdims=True)).cumsum()
     return tuple((cumulative / cumulative[-1]).tolist())
-
-
-def thresholds(cumulative: Sequence[float]) -> list[int]:
-    """Returns the limits between outcomes for a random integer of 32 bits: the number
-    of limits that are <= the integer is the index of the outcome."""
-    return [round(odds * 2**32) for odds in cumulative[:-1]]
-
-
-def size_thresholds(options: MaskingOptions) -> list[int]:
-    """Returns the limits between lengths of n-grams for a random integer of 32 bits:
-    the length is 1 + the number of limits that are <= the integer."""
-    return thresholds(cumulative_size_odds(options))
-
-
-# A random integer of 32 bits below the first limit shows [MASK], below the second the
-# token itself, else a random token.
-SHOWN_THRESHOLDS = thresholds(
-    [SHOWN_AS_MASK, SHOWN_AS_MASK + (1 - SHOWN_AS_MASK) * REST_SHOWN_AS_ITSELF, 1])

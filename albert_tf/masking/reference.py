@@ -17,7 +17,7 @@ import numpy as np
 
 from albert_tf.masking.options import (
     CLS, MASK, MaskingOptions, REST_SHOWN_AS_ITSELF, SEP, SHOWN_AS_MASK,
-    cumulative_size_odds)
+    cumulative_ngram_probabilities)
 
 
 @dataclasses.dataclass
@@ -69,7 +69,7 @@ def group_words(tokens: Sequence[str], starts_word: Mapping[str, bool],
 
 def choose_ngrams(
         words: Sequence[list[int]], order: Sequence[int], budget: int,
-        used_positions: set[int], size_odds: Sequence[float], random: RandomSource
+        used_positions: set[int], cumulative: Sequence[float], random: RandomSource
 ) -> tuple[list[int], list[int]]:
     """Chooses n-grams, visiting words in the given order, until `budget` tokens are
     chosen. Returns their positions, in the order of choice, and the number of words of
@@ -84,7 +84,7 @@ def choose_ngrams(
       order: indices of the words at which n-grams begin, in the order of the visit.
       budget: maximum number of positions to choose.
       used_positions: positions not to choose; the chosen ones are added.
-      size_odds: from options.cumulative_size_odds.
+      cumulative: from options.cumulative_ngram_probabilities.
       random: its `numpy` generator draws the lengths.
     """
     positions, sizes = [], []
@@ -95,7 +95,7 @@ def choose_ngrams(
             break
         # Draw how many words to mask, by P(n). Near the end of the sequence there may
         # be fewer.
-        size = bisect.bisect_right(size_odds, draw()) + 1
+        size = bisect.bisect_right(cumulative, draw()) + 1
         ngram = words[start:start + size]
         length = sum(map(len, ngram))
         # Shorten an n-gram that does not fit into the budget, or skip it: the next word
@@ -141,11 +141,11 @@ def mask_sequence(
     if budget == 0:
         return MaskedSequence(output, boundary, [], [], [])
     # 2. Choose n-grams at random words, until the budget is used up.
-    size_odds = cumulative_size_odds(options)
+    cumulative = cumulative_ngram_probabilities(options)
     order, used_positions = list(range(len(words))), set()
     random.python.shuffle(order)
     positions, sizes = choose_ngrams(
-        words, order, budget, used_positions, size_odds, random)
+        words, order, budget, used_positions, cumulative, random)
     # 3. Replace each chosen token: mostly by [MASK], else by itself or a random token.
     for position in positions:
         output[position] = _replacement(tokens[position], vocabulary, random.python)
@@ -155,7 +155,7 @@ def mask_sequence(
     if options.do_permutation:
         # Further n-grams exchange their tokens, and are predicted as well.
         targets, _ = choose_ngrams(
-            words, order, budget, used_positions, size_odds, random)
+            words, order, budget, used_positions, cumulative, random)
         targets.sort()
         sources = list(targets)
         random.python.shuffle(sources)

@@ -12,12 +12,12 @@ create_instances_from_document.
                  (without a sentence objective: [CLS] a [SEP])
 """
 
-from typing import Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Mapping, NamedTuple, Optional, Sequence
 
 from albert_tf.masking.options import CLS, SEP
 from albert_tf.masking.reference import RandomSource, mask_sequence
 from albert_tf.pretraining_data.options import (
-    FOLLOWING, InstanceOptions, LABEL_1, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
+    FOLLOWING, InstanceOptions, LABEL_1, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.sequences import WordStarts
 
@@ -70,20 +70,6 @@ class _Pair(NamedTuple):
     num_unused: int = 0
 
 
-def create_walks(
-        documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
-        random: RandomSource) -> Iterator[DocumentInstances]:
-    """Yields all instances of one copy of the documents: a walk over each document in
-    turn; without a sentence objective, one walk over all of them. The arguments are
-    those of create_instances.
-    """
-    if options.sentence_objective == "none":
-        yield create_full_sentences(documents, pieces, options, random)
-        return
-    for index in range(len(documents)):
-        yield create_instances(documents, index, pieces, options, random)
-
-
 def create_instances(
         documents: Sequence[Document], document_index: int, pieces: Pieces,
         options: InstanceOptions, random: RandomSource) -> DocumentInstances:
@@ -98,14 +84,11 @@ def create_instances(
         walk.instances[0].tokens
 
     No document and no segment may be empty. Documents other than `document_index` are
-    read only for second segments of the origin RANDOM_DOCUMENT. `options` must have a
-    sentence objective. The generators of `random` advance with each call.
+    read only for second segments of the origin RANDOM_DOCUMENT. The generators of
+    `random` advance with each call.
     """
-    if options.sentence_objective == "none":
-        raise ValueError(
-            "Full sentences run over several documents: call create_full_sentences.")
     document = documents[document_index]
-    target_length = _target_length(options, random)
+    target_length = draw_target_length(options, random)
     instances, skipped = [], []
     chunk: list[Segment] = []
     length = position = 0
@@ -131,42 +114,7 @@ def create_instances(
     return DocumentInstances(instances, skipped)
 
 
-def create_full_sentences(
-        documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
-        random: RandomSource) -> DocumentInstances:
-    """Walks once over documents, one after another, without a sentence objective.
-
-    Each sequence is filled with whole sentences up to its target length. If a document
-    ends within a sequence, a [SEP] separates it from the next (RoBERTa, Liu et al.
-    2019, section 4.2, FULL-SENTENCES). A sentence longer than the target length becomes
-    an instance by itself; only such sentences are truncated.
-    """
-    # Mark the first sentence of each document: a [SEP] will precede it.
-    sentences = [(index == 0, sentence) for document in documents
-                 for index, sentence in enumerate(document)]
-    instances, position = [], 0
-    while position < len(sentences):
-        # 1. Take one sentence, whatever its length, and more while they fit.
-        target_length = _target_length(options, random)
-        text = list(sentences[position][1])
-        position += 1
-        while position < len(sentences):
-            is_first, sentence = sentences[position]
-            addition = [SEP, *sentence] if is_first else sentence
-            if len(text) + len(addition) > target_length:
-                break
-            text += addition
-            position += 1
-        # 2. Truncate, which only a single long sentence needs, and mask.
-        segment, _ = sequences.truncate_at_random_ends(
-            text, [], target_length, random.python)
-        instances.append(_masked_instance(
-            sequences.assemble(segment, None, CLS, SEP), ONE_SEGMENT,
-            len(text) - len(segment), pieces, options, random))
-    return DocumentInstances(instances, [])
-
-
-def _target_length(options: InstanceOptions, random: RandomSource) -> int:
+def draw_target_length(options: InstanceOptions, random: RandomSource) -> int:
     """Returns the number of tokens to aim at: usually as many as fit."""
     target_length = options.max_pieces
     if random.python.random() < options.short_seq_prob:
@@ -236,12 +184,12 @@ def _instance_of_pair(pair: _Pair, pieces: Pieces, options: InstanceOptions,
     first, second = sequences.truncate_at_random_ends(
         pair.first, pair.second, options.max_pieces, random.python)
     num_tokens = len(pair.first) + len(pair.second)
-    return _masked_instance(
+    return masked_instance(
         sequences.assemble(first, second, CLS, SEP), pair.origin,
         num_tokens - len(first) - len(second), pieces, options, random)
 
 
-def _masked_instance(assembled: sequences.Assembled, origin: str, num_cut: int,
+def masked_instance(assembled: sequences.Assembled, origin: str, num_cut: int,
                      pieces: Pieces, options: InstanceOptions,
                      random: RandomSource) -> Instance:
     """Masks a sequence and makes its instance."""

@@ -220,7 +220,7 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
 
 def _full_sentences(text: _Text, walks: _Walks, chunks: _Chunks,
                     options: InstanceOptions, counts: InstanceCounts) -> np.ndarray:
-    """Turns each chunk into one segment, as instances.create_full_sentences does."""
+    """Turns each chunk into one segment, as release.create_full_sentences does."""
     key, plans = _plans_of(walks, chunks)
     plans["start_a"] = text.start[chunks.begin]
     plans["length_a"] = text.end[chunks.end - 1] - text.start[chunks.begin]

@@ -7,13 +7,16 @@ records of the same distribution faster and in constant memory.
 """
 
 import time
-from typing import Any, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
+from albert_tf.masking.options import CLS, SEP
 from albert_tf.masking.reference import RandomSource
+from albert_tf.pretraining_data import instances
 from albert_tf.pretraining_data.checks import check, check_number, check_text
-from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.instances import (
-    Document, Instance, Pieces, create_walks)
+    Document, DocumentInstances, Instance, Pieces)
+from albert_tf.pretraining_data.options import (
+    DataOptions, InstanceOptions, ONE_SEGMENT)
 from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, published, report, summary_of)
@@ -58,6 +61,53 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
     unknown = {p for p in known if tokenizer.vocab.get(p, unk_id) == unk_id}
     counts.unknown_pieces = sum(piece in unknown for s in sentences for piece in s)
     return documents, counts
+
+
+def create_full_sentences(
+        documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
+        random: RandomSource) -> DocumentInstances:
+    """Walks once over documents, one after another, without a sentence objective.
+
+    Each sequence is filled with whole sentences up to its target length. If a document
+    ends within a sequence, a [SEP] separates it from the next (RoBERTa, Liu et al.
+    2019, section 4.2, FULL-SENTENCES). A sentence longer than the target length becomes
+    an instance by itself; only such sentences are truncated.
+    """
+    # Mark the first sentence of each document: a [SEP] will precede it.
+    sentences = [(index == 0, sentence) for document in documents
+                 for index, sentence in enumerate(document)]
+    found, position = [], 0
+    while position < len(sentences):
+        # 1. Take one sentence, whatever its length, and more while they fit.
+        target_length = instances.draw_target_length(options, random)
+        text = list(sentences[position][1])
+        position += 1
+        while position < len(sentences):
+            is_first, sentence = sentences[position]
+            addition = [SEP, *sentence] if is_first else sentence
+            if len(text) + len(addition) > target_length:
+                break
+            text += addition
+            position += 1
+        # 2. Truncate, which only a single long sentence needs, and mask.
+        segment, _ = sequences.truncate_at_random_ends(
+            text, [], target_length, random.python)
+        found.append(instances.masked_instance(
+            sequences.assemble(segment, None, CLS, SEP), ONE_SEGMENT,
+            len(text) - len(segment), pieces, options, random))
+    return DocumentInstances(found, [])
+
+def create_walks(
+        documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
+        random: RandomSource) -> Iterator[DocumentInstances]:
+    """Yields all instances of one copy of the documents: a walk over each document in
+    turn; without a sentence objective, one walk over all of them.
+    """
+    if options.sentence_objective == "none":
+        yield create_full_sentences(documents, pieces, options, random)
+        return
+    for index in range(len(documents)):
+        yield instances.create_instances(documents, index, pieces, options, random)
 
 
 def features_of(instance: Instance, tokenizer: FullTokenizer,

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from albert_tf.errors import InputError
-from albert_tf.masking.options import MaskingOptions, cumulative_size_odds
+from albert_tf.masking.options import MaskingOptions, cumulative_ngram_probabilities
 from tests.masking.maskers import (
     CASES, IDS, ODD_ROWS, OPTIONS, mask, random_rows, row_of, runs, words_of)
 
@@ -82,9 +82,9 @@ def test_shares_of_what_is_shown_and_of_ngram_sizes(masker):
     # One random piece of these four is [MASK] itself.
     for name, share in (("mask", 0.825), ("same", 0.1), ("any", 0.075)):
         assert shown[name] / shown.total() == pytest.approx(share, abs=0.015)
-    assert cumulative_size_odds(MaskingOptions()) == pytest.approx([6 / 11, 9 / 11, 1])
-    assert cumulative_size_odds(MaskingOptions(favor_shorter_ngram=False)
-                                ) == pytest.approx([2 / 11, 5 / 11, 1])
+    for favor, expected in ((True, [6 / 11, 9 / 11, 1]), (False, [2 / 11, 5 / 11, 1])):
+        assert cumulative_ngram_probabilities(MaskingOptions(
+            favor_shorter_ngram=favor)) == pytest.approx(expected)
     if ngrams is not None:
         # 6/11, 3/11, 2/11, less what collides with earlier n-grams.
         assert ngrams[1] / sum(ngrams.values()) == pytest.approx(0.58, abs=0.03)

@@ -10,7 +10,7 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource
-from albert_tf.pretraining_data import instances as pi
+from albert_tf.pretraining_data import instances as pi, release
 from albert_tf.pretraining_data.options import (
     InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES,
     SWAPPED)
@@ -128,7 +128,8 @@ def _full_sentences(documents, seed=0, **options):
     options = InstanceOptions(**{
         "short_seq_prob": 0, "masking": UNMASKED, "sentence_objective": "none",
         **options})
-    (walk,) = pi.create_walks(documents, PIECES, options, RandomSource.from_seed(seed))
+    (walk,) = release.create_walks(
+        documents, PIECES, options, RandomSource.from_seed(seed))
     assert walk.skipped == []
     for instance in walk.instances:
         assert len(instance.tokens) <= options.max_seq_length

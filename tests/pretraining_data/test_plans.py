@@ -18,7 +18,7 @@ from albert_tf import keyed_random
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import plans as planning
-from albert_tf.pretraining_data import instances as pi
+from albert_tf.pretraining_data import instances as pi, release
 from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT, ORIGINS
 from albert_tf.pretraining_data.plans import (
     MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, cuts, target_lengths)
@@ -188,14 +188,14 @@ def reference(monkeypatch):
 
     monkeypatch.setattr(pi, "_pair_of_chunk", planned_pair)
     monkeypatch.setattr(pi, "_random_segment", planned_segment)
-    monkeypatch.setattr(pi, "_target_length", planned_target)
+    monkeypatch.setattr(pi, "draw_target_length", planned_target)
     monkeypatch.setattr(sequences, "truncate_at_random_ends", planned_cut)
 
     def walks(slices, options, copies):
         """{order: (mask, fields)}, and the walks."""
         rows, made = {}, []
         none = options.sentence_objective == "none"
-        masked = pi._masked_instance
+        masked = pi.masked_instance
         for documents, each in zip(_pieces(slices), slices):
             for start, copy in itertools.product(
                     range(1 if none else len(documents)), copies):
@@ -208,8 +208,8 @@ def reference(monkeypatch):
                     ordinals.append(numbers.ordinal)
                     return masked(*args)
 
-                monkeypatch.setattr(pi, "_masked_instance", numbered)
-                walk = (pi.create_full_sentences(
+                monkeypatch.setattr(pi, "masked_instance", numbered)
+                walk = (release.create_full_sentences(
                     documents, PIECES, options, source) if none else
                     pi.create_instances(documents, start, PIECES, options, source))
                 made.append(walk)
@@ -415,7 +415,7 @@ def _check_same_distribution(ours, theirs, about):
 def _reference_walks(slices, options, num_copies):
     """The walks of each copy, with random numbers of the reference's own."""
     (documents,), source = _pieces(slices), RandomSource.from_seed(8)
-    return [list(pi.create_walks(documents, PIECES, options, source))
+    return [list(release.create_walks(documents, PIECES, options, source))
             for _ in range(num_copies)]
 
 

@@ -18,8 +18,7 @@ from albert_tf.checkpoints.load import load
 from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.errors import InputError
 from albert_tf.masking import reference
-from albert_tf.masking.options import (
-    MaskingOptions, PREDICTED_SHARE, cumulative_size_odds)
+from albert_tf.masking.options import MaskingOptions, cumulative_ngram_probabilities
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.modeling.pretraining import AlbertForPreTraining
 from albert_tf.training import losses, permutation
@@ -56,7 +55,7 @@ def spans_of(row, places, sizes, options):
     shares = iter((sizes[order].astype(float) + 2**31 + 0.5) / 2**32)
     positions, counts = reference.choose_ngrams(
         words, order, int(options.num_to_predict(len(row))), set(),
-        cumulative_size_odds(options), types.SimpleNamespace(
+        cumulative_ngram_probabilities(options), types.SimpleNamespace(
             numpy=types.SimpleNamespace(random_sample=lambda: next(shares))))
     starts, place = {word[0]: i for i, word in enumerate(words)}, 0
     for count in counts:
@@ -68,7 +67,7 @@ def spans_of(row, places, sizes, options):
 
 
 @pytest.mark.parametrize("options", [
-    MaskingOptions(20, PREDICTED_SHARE), MaskingOptions(100, 1 / 3, ngram=6),
+    MaskingOptions(20, 1 / 6), MaskingOptions(100, 1 / 3, ngram=6),
     MaskingOptions(4, 1 / 3), MaskingOptions(100, 1 / 3, do_whole_word_mask=False),
     MaskingOptions(100, 1.0)], ids=str)
 def test_the_end_of_the_order_are_the_ngrams_of_the_reference(options):
