@@ -26,9 +26,9 @@ from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
+from albert_tf.pretraining_data.job_options import DataOptions, WORD_STARTS, shard_names
 from albert_tf.pretraining_data.options import (
-    DataOptions, InstanceOptions, SENTENCE_OBJECTIVES, SINGLE_SEGMENT_CHOICES,
-    WORD_STARTS, shard_names)
+    InstanceOptions, SENTENCE_OBJECTIVES, SINGLE_SEGMENT_CHOICES)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 

@@ -28,7 +28,7 @@ SHARING = ("all", "attention", "ffn", "none")
 
 # What a field's value must be besides of its type: in words, and as a condition. Sizes
 # must fit into 32-bit indices. Layers, groups and blocks are limited further, because
-# each of them is built: a model with more would take hours to construct.
+# each of them is built.
 _SIZE = ("from 1 to 2147483647", lambda size: 1 <= size < 2**31)
 _COUNT = ("from 1 to 1000", lambda count: 1 <= count <= 1000)
 _RATE = ("at least 0 and below 1", lambda rate: 0 <= rate < 1)
@@ -52,11 +52,11 @@ class AlbertConfig:
         AlbertConfig.named("base", vocab_size=21128)
         AlbertConfig.from_json_file("albert_config.json")
 
-    The defaults are those of the original's `modeling.AlbertConfig`. E is much smaller
-    than H (section 3.1 of the paper): an embedding holds what a token means by itself,
-    a hidden state what it means in its context, which takes more numbers. V x E + E x H
-    parameters therefore replace BERT's V x H. BERT is the case `embedding_size ==
-    hidden_size` with `parameter_sharing == "none"`.
+    The defaults are those of the original's `modeling.AlbertConfig`, where vocab_size
+    has none. E is much smaller than H (section 3.1 of the paper): an embedding holds
+    what a token means by itself, a hidden state what it means in its context, which
+    takes more numbers. V x E + E x H parameters therefore replace BERT's V x H. BERT is
+    the case `embedding_size == hidden_size` with `parameter_sharing == "none"`.
     """
 
     vocab_size: int = 30000  # V
@@ -212,8 +212,6 @@ class AlbertConfig:
 
 def shown(value: Any) -> str:
     """Returns a value as text for a message, shortened if it is long."""
-    if isinstance(value, int) and abs(value) >= 10**40:
-        return "a number of more than 40 digits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

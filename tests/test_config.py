@@ -93,7 +93,6 @@ def test_changes_from_a_command_line_are_read_as_the_fields_type():
     ({"attention_probs_dropout_prob": -0.1}, ["attention_probs_dropout_prob", "-0.1"]),
     ({"num_hidden_layers": 10**9}, ["num_hidden_layers is 1000000000", "1 to 1000."]),
     ({"vocab_size": 2**31}, ["vocab_size", "1 to 2147483647"]),
-    ({"hidden_size": 10**5000}, ["hidden_size", "more than 40 digits"]),
     ({"hidden_size": "9" * 5000}, ["hidden_size is '999", "..."]),
     ({"hidden_dropout_prob": "nan"}, ["hidden_dropout_prob is nan"]),
     *(({"initializer_range": value}, [f"initializer_range is {value}", "at most 10."])

@@ -18,7 +18,7 @@ from albert_tf.jobs import beam as beam_runner
 from albert_tf import files, text_files
 from albert_tf.pretraining_data import checks, local, packs
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.options import DataOptions, Sizes
+from albert_tf.pretraining_data.job_options import DataOptions, Sizes
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, published, report, summary_of)

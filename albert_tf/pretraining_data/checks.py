@@ -8,7 +8,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data.options import DataOptions, SHARD
+from albert_tf.pretraining_data.job_options import DataOptions, SHARD
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, summary_path)
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -69,8 +69,8 @@ def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
                 "order", "random"):
         logging.warning(
             "Second segments that should come from a different document come from the "
-            "same one, where that is the only one or very long. Put a blank line between "
-            "documents.")
+            "same one, where that is the only one or very long. Put a blank line "
+            "between documents.")
     unknown_share = corpus.unknown_pieces / corpus.pieces
     if unknown_share > _MANY_UNKNOWN:
         logging.warning(

@@ -147,7 +147,8 @@ def _pair_of_chunk(
     #    their coherence tells that they were swapped (section 3.1 of the paper).
     if not options.random_next_sentence:
         return _Pair(second, first, SWAPPED)
-    # 5. BERT's objective: put text of a different document in the second's place.
+    # 5. BERT's objective: put text of a different document in the second's place. It
+    #    differs in topic, which masked tokens teach already: easy, and of little help.
     second = _random_segment(
         documents, document_index, target_length - len(first), random)
     return _Pair(first, second, RANDOM_DOCUMENT, len(chunk) - num_first)

@@ -27,7 +27,7 @@ from albert_tf.jobs import parallel
 from albert_tf.pretraining_data import packs
 from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.options import DataOptions, Sizes
+from albert_tf.pretraining_data.job_options import DataOptions, Sizes
 from albert_tf.pretraining_data.packs import ROW, Pack
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (

@@ -16,7 +16,8 @@ import numpy as np
 from albert_tf.masking.batched import mask_batch
 from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
-from albert_tf.pretraining_data.options import DataOptions, InstanceOptions, Sizes
+from albert_tf.pretraining_data.job_options import DataOptions, Sizes
+from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.pretraining_data.plans import Documents, plan_chunks
 from albert_tf.pretraining_data.spans import Span, read_span
 from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
@@ -31,7 +32,7 @@ ROW = np.dtype([("order", "<u8"), ("mask", "<u8"), ("length_a", "<u4"),
                 ("length_b", "<u4"), ("label", "u1")])
 _ROWS_PER_BATCH = 512  # Arrays of this size stay in the processor's cache.
 _TEXT_BYTES_PER_CODE_BYTE = 2
-# A bucket has so many bytes from each pack, unless it would be too large for memory.
+# Bytes of a bucket in each pack, unless the bucket would be too large for memory.
 _BYTES_AT_ONCE = 1 << 14
 _LARGEST_BUCKET = 128 << 20
 

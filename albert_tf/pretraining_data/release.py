@@ -15,8 +15,8 @@ from albert_tf.pretraining_data import instances
 from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.instances import (
     Document, DocumentInstances, Instance, Pieces)
-from albert_tf.pretraining_data.options import (
-    DataOptions, InstanceOptions, ONE_SEGMENT)
+from albert_tf.pretraining_data.job_options import DataOptions
+from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT
 from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, published, report, summary_of)

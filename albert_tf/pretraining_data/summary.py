@@ -16,7 +16,8 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.masking.options import MASK
-from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
+from albert_tf.pretraining_data.job_options import DataOptions, SHARD
+from albert_tf.pretraining_data.options import LABEL_1, ORIGINS
 from albert_tf.pretraining_data.instances import DocumentInstances
 from albert_tf.jobs.progress import duration
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
@@ -198,23 +199,19 @@ def _warn_of_lines(summary: Mapping[str, Any], options: DataOptions) -> None:
     corpus = summary["text"]
     kept, cut, skipped = (summary[f"pieces_{name}"] for name in (
         "in_instances", "cut_off", "skipped"))
-    single = options.instances.single_segment
     # The label of a pair is a coin; a share of few coins may be high by chance.
     chance = 1 / max(summary["instances"], 1) ** 0.5
-    found = []
-    if summary["label_1_share"] > _MUCH_LABEL_1 + chance:
-        found.append(f"{summary['label_1_share']:.1%} of the instances have label 1")
-    if cut > _MUCH_CUT * (cut + kept):
-        found.append(f"{_share(cut, cut + kept):.1%} of the tokens are cut off to fit")
-    if (left_out := _share(skipped, skipped + cut + kept)) > _MUCH_CUT:
-        found.append(f"{left_out:.1%} of the tokens are left out by "
-                     f"--single_segment={single}")
-    if found:
+    if summary["label_1_share"] > _MUCH_LABEL_1 + chance or (
+            max(cut, skipped) > _MUCH_CUT * (kept + cut + skipped)):
         logging.warning(
-            "In the records, %s. Lines have %.0f tokens on average, and "
-            "--max_seq_length=%d. Write one sentence per line and several to a "
-            "document, which prepare_corpus.py does.", ", and ".join(found),
-            corpus["pieces"] / corpus["sentences"], options.instances.max_seq_length)
+            "In the records, %.1f%% of the instances have label 1, and %.1f%% of the "
+            "tokens are cut off to fit or left out by --single_segment=%s. Lines have "
+            "%.0f tokens on average, and --max_seq_length=%d. Write one sentence per "
+            "line and several to a document, which prepare_corpus.py does.",
+            100 * summary["label_1_share"],
+            100 * _share(cut + skipped, kept + cut + skipped),
+            options.instances.single_segment, corpus["pieces"] / corpus["sentences"],
+            options.instances.max_seq_length)
 
 
 # ---- the files ---------------------------------------------------------------

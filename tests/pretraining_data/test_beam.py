@@ -18,7 +18,8 @@ from albert_tf.jobs import beam as beam_runner
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, local
-from albert_tf.pretraining_data.options import InstanceOptions, Sizes
+from albert_tf.pretraining_data.job_options import Sizes
+from albert_tf.pretraining_data.options import InstanceOptions
 from tests.helpers import ROOT
 from tests.pretraining_data.data_creation import CORPUS, TEXT, options_of
 

@@ -12,8 +12,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import instances as pi, release
 from albert_tf.pretraining_data.options import (
-    InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES,
-    SWAPPED)
+    InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES, SWAPPED)
 from tests.helpers import FIXTURES
 
 CASES = json.loads(gzip.decompress(

@@ -21,8 +21,8 @@ from albert_tf.errors import InputError, Interruption
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.checks import check
-from albert_tf.pretraining_data.options import (
-    DataOptions, InstanceOptions, Sizes, shard_names)
+from albert_tf.pretraining_data.job_options import DataOptions, Sizes, shard_names
+from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.pretraining_data.data_creation import (

@@ -10,7 +10,8 @@ import pytest
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, packs
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.options import DataOptions, InstanceOptions, Sizes
+from albert_tf.pretraining_data.job_options import DataOptions, Sizes
+from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.pretraining_data.plans import plan_chunks
 from albert_tf.pretraining_data.release import read_documents
 from albert_tf.pretraining_data.spans import plan_spans, read_span
