@@ -1,7 +1,6 @@
 """Random numbers from keys: known values, independence of how they are asked for."""
 
 import numpy as np
-import pytest
 
 from albert_tf import keyed_random
 
@@ -33,29 +32,6 @@ def test_keys_differ_with_every_part_and_with_the_order():
     many = keyed_random.keys_of(5, np.arange(1000)[:, None], np.arange(50))
     assert many.shape == (1000, 50) and len(np.unique(many)) == 50_000
     assert many[17, 4] == keyed_random.keys_of(5, 17, 4)
-
-
-@pytest.mark.parametrize("bound", [1, 3, 10, 1000])
-def test_integers_are_uniform(bound):
-    numbers = keyed_random.words(keyed_random.keys_of(11, np.arange(2000)), 3, 50)
-    drawn = keyed_random.below(numbers, bound)
-    assert drawn.min() >= 0 and drawn.max() < bound
-    expected = drawn.size / bound
-    chi_square = ((np.bincount(drawn.ravel(), minlength=bound) - expected) ** 2
-                  / expected).sum()
-    # Five standard deviations of chi square with bound - 1 degrees of freedom.
-    assert abs(chi_square - (bound - 1)) <= 5 * np.sqrt(2 * max(bound - 1, 0)) + 1e-9
-
-
-def test_uniform_numbers_lie_in_the_unit_interval_and_are_not_correlated():
-    table = keyed_random.as_uniform(
-        keyed_random.words(keyed_random.keys_of(3, np.arange(20_000)), 0, 4))
-    assert 0 <= table.min() and table.max() < 1
-    assert table.mean() == pytest.approx(0.5, abs=0.005)
-    correlation = np.corrcoef(table.T) - np.eye(4)
-    assert np.abs(correlation).max() < 0.03
-    neighbours = np.corrcoef(table[:-1, 0], table[1:, 0])[0, 1]
-    assert abs(neighbours) < 0.03
 
 
 def test_ones_among_random_bits():

@@ -21,8 +21,7 @@ from albert_tf.errors import InputError
 # A line is tokenized as a whole. Each of its bytes takes about 100 bytes of memory with
 # SentencePiece, and 300 with WordPiece if the line has no white space.
 MAX_LINE_BYTES = 2 << 20
-MAX_FILES = 1 << 20
-_OFFSET_BITS = 44  # the low bits of a document id; the file's number is above them.
+_OFFSET_BITS = 44  # the low bits of a document id; the file's number is above them
 BLOCK_BYTES = 128 << 10
 _SPANS = 256
 _SMALLEST_SPAN, _LARGEST_SPAN = 4 << 20, 16 << 20
@@ -65,10 +64,6 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
     Text is cut anywhere, but compressed text is not cut. Small files share a span.
     `size` is the size of a span in bytes, by default span_bytes of the input.
     """
-    if len(paths) > MAX_FILES:
-        raise InputError(
-            f"--input_file matches {len(paths):,} files, but at most {MAX_FILES:,} are "
-            "supported; join some of them.")
     # About those of the text.
     lengths = [files.size(path) * (_COMPRESSION if path.endswith(text_files.COMPRESSED)
                                    else 1) for path in paths]

@@ -19,7 +19,7 @@ from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.helpers import SHARED
 from tests.masking.maskers import (
-    ID_OF, IDS, IS_START, ODD_ROWS, OPTIONS, VOCABULARY, in_batch, keys_of, mask_batch,
+    ID_OF, IDS, IS_START, ODD_ROWS, OPTIONS, VOCABULARY, keys_of, mask_batch,
     positions_of, random_rows, row_of, runs, words_of)
 
 
@@ -171,24 +171,6 @@ def test_a_row_does_not_depend_on_its_batch_or_padding(name):
             for field in ("masked_lm_positions", "masked_lm_ids", "num_masked"):
                 np.testing.assert_array_equal(
                     getattr(other, field)[place], getattr(whole, field)[old])
-
-
-def test_input_is_left_as_it_is_whatever_its_type():
-    rows = random_rows(10)
-    ids, starts, lengths = in_batch(rows)
-    expected = mask_batch(rows, OPTIONS["permuted"])
-    # Behind the end of a row anything may stand.
-    starts |= np.arange(ids.shape[1]) >= lengths[:, None]
-    for kind in (np.uint16, np.int64, np.uint32):
-        given, given_starts = ids.astype(kind), starts.copy()
-        batch = batched.mask_batch(
-            given, given_starts, lengths.astype(np.int32), keys_of(10),
-            OPTIONS["permuted"], IDS,
-            vocab_size=len(VOCABULARY))
-        np.testing.assert_array_equal(given, ids)
-        np.testing.assert_array_equal(given_starts, starts)
-        for name, array in expected._asdict().items():
-            np.testing.assert_array_equal(getattr(batch, name), array)
 
 
 def test_no_sequences():

@@ -92,25 +92,6 @@ def test_other_objectives_on_several_processes(objective, tmp_path, tokenizer):
     assert _bytes(options) == made
 
 
-def test_full_sentences_have_one_segment(tmp_path, tokenizer):
-    options = _options(tmp_path, ["out"], instances=InstanceOptions(
-        max_seq_length=48, sentence_objective="none", short_seq_prob=0,
-        masking=MaskingOptions(masked_lm_prob=0)))
-    summary = _create(options, tokenizer)
-    assert summary["second_segment"] == {"one_segment": summary["instances"]}
-    rows = _rows(options)
-    assert not any(row["segment_ids"].any() for row in rows)
-    assert not any(row["next_sentence_labels"].any() for row in rows)
-    ends = [int(row["input_mask"].sum()) for row in rows]
-    assert all(row["input_ids"][end - 1] == tokenizer.sep_id
-               for row, end in zip(rows, ends))
-    # Over the end of a document the sentences go on behind a separator.
-    inner = [(row["input_ids"][:end - 1] == tokenizer.sep_id).sum()
-             for row, end in zip(rows, ends)]
-    assert 0 < np.mean(np.array(inner) > 0) < 0.5
-    assert np.mean(ends) > 30
-
-
 @pytest.mark.parametrize("text, warned", [
     ("One here.\n\nTwo here.\n\nThree here.\n", False),
     ("One here.\nIt goes on.\n" * 40 + "\nTwo here.\n\nThree here.\n", True)])

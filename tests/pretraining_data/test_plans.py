@@ -21,7 +21,7 @@ from albert_tf.pretraining_data import plans as planning
 from albert_tf.pretraining_data import instances as pi, release
 from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT, ORIGINS
 from albert_tf.pretraining_data.plans import (
-    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, cuts, target_lengths)
+    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY)
 from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.tokenization import sequences
 from tests.pretraining_data.data_creation import documents_of
@@ -330,32 +330,6 @@ def test_keys_are_all_different():
     assert not np.isin(other["order"], plans["order"]).any()
 
 
-@pytest.mark.parametrize("objective, room", [("order", 40), ("none", 41)])
-def test_a_sentence_of_many_pieces_loses_half_at_each_end(objective, room):
-    slices = _slices([[[1] * 20_000], *[[[1]]] * 8], [9])
-    options = InstanceOptions(
-        max_seq_length=43, short_seq_prob=0, sentence_objective=objective)
-    plans, counts = _plan(slices, options, range(400))
-    first = plans[plans["start_a"] < 20_000]
-    assert set(first["length_a"] + first["length_b"]) == {room}
-    cut = 20_000 - int(first["length_a"][0])
-    front = first["start_a"]
-    # Binomial(cut, 1/2): the standard deviation is half of the root.
-    scaled = (front - cut / 2) / np.sqrt(cut / 4)
-    assert len(scaled) == 400
-    assert scipy.stats.kstest(scaled, "norm").pvalue > 1e-3
-    assert counts.cut >= 400 * cut
-
-
-def test_each_side_loses_what_the_release_would_cut():
-    sizes = np.array([*itertools.product(range(1, 14), range(14), range(2, 12))])
-    cut, _ = cuts(np.zeros(len(sizes), np.uint64), *sizes.T)
-    for (a, b, room), lost in zip(sizes.tolist(), zip(*cut)):
-        kept = sequences.truncate_at_random_ends(
-            [0] * a, [0] * b, room, random.Random(1))
-        assert (a - lost[0], b - lost[1]) == tuple(map(len, kept)), (a, b, room)
-
-
 def _statistics(rows):
     """What is to be counted of one walk's instances.
 
@@ -453,15 +427,3 @@ def test_the_distribution_of_the_reference(setting):
 ], ids=["few", "varied", "two", "one", "single_sentences"])
 def test_the_distribution_of_the_reference_closely(setting, texts):
     _check_distribution(setting, texts, 500)
-
-
-def test_the_share_of_short_targets():
-    options = _options("half_short")
-    numbers = keyed_random.words(keyed_random.keys_of(SEED, np.arange(20_000)), 0, 2)
-    targets = target_lengths(numbers, options)
-    short = np.bincount(targets, minlength=options.max_pieces + 1)[2:]
-    assert short.sum() == 20_000 and len(short) == options.max_pieces - 1
-    # A short one may be as long as fits, too.
-    assert scipy.stats.chisquare(short[:-1]).pvalue > 1e-3
-    assert scipy.stats.binomtest(
-        int(short[:-1].sum()), 20_000, 0.5 * (1 - 1 / len(short))).pvalue > 1e-3

@@ -96,25 +96,6 @@ def test_any_cutting_gives_the_same_documents(files_of, size, block_bytes):
             expected_documents(contents))
 
 
-@pytest.mark.parametrize("contents, expected", [
-    ([b""], []), ([b"\n\n"], []), ([b"", b"a"], [(1 << 44, ["a"])]),
-    ([b"a\n\nb"], [(0, ["a"]), (3, ["b"])]),
-    ([b"a", b"b\n", b"\nc"], [(0, ["a", "b"]), ((2 << 44) + 1, ["c"])]),
-    ([b"a\n\n", b"b"], [(0, ["a"]), (1 << 44, ["b"])]),
-    ([b"a\n \n\xcc\x81\nb\r\n\r\nc"], [(0, ["a"]), (7, ["b"]), (12, ["c"])]),
-    ([b"\xef\xbb\xbfa\n"], [(0, ["a"])]),
-    ([b"\xef\xbb\xbf\na\n"], [(4, ["a"])]),
-])
-def test_where_documents_begin(tmp_path, contents, expected):
-    paths = write_files(tmp_path, contents, [""] * len(contents))
-    assert documents(paths, plan_spans(paths)) == expected
-    assert documents(paths, plan_spans(paths, 1)) == expected
-    assert expected_documents(contents) == expected
-
-
-# Rows are documents, whose lines are some of these texts.
-
-
 def test_spans(tmp_path):
     text = b"word\n" * 200
     paths = write_files(tmp_path, [text] * 6, ["", ".gz", "", "", ".xz", ""])
@@ -132,14 +113,6 @@ def test_spans(tmp_path):
                     for p in paths)
         assert sum(span.num_bytes for span in spans) == total
     assert plan_spans([]) == []
-
-
-def test_span_size_follows_from_the_input(tmp_path):
-    assert [text_spans.span_bytes(size) >> 20 for size in (5, 2 << 30, 1 << 50)] == [
-        4, 8, 16]
-    # Many small files share one.
-    paths = write_files(tmp_path, [b"a\n\nb"] * 50, ["", ".gz"] * 25)
-    assert len(plan_spans(paths)) == 1
 
 
 # Wrong files.
@@ -253,5 +226,3 @@ def test_unreadable_files(tmp_path):
                          (tmp_path / "missing.txt", ": No such file")):
         with pytest.raises(InputError, match=f"{path}{reason}"):
             read_all([str(path)])
-    with pytest.raises(InputError, match="1,048,577 files"):
-        plan_spans(["a"] * ((1 << 20) + 1))

@@ -1,7 +1,6 @@
 """Counts over a data set: filled in two ways, merged, stored, described."""
 
 import json
-import random
 
 import numpy as np
 
@@ -79,30 +78,13 @@ def test_counts_of_instances():
     }
 
 
-def of_lengths(*lengths):
-    return [DocumentInstances([instance(n, FOLLOWING) for n in lengths], [])]
-
-
-def test_the_median_is_the_lower_one():
-    assert added(of_lengths(5, 20, 6, 19)).as_dict(S)["length"]["median"] == 6
-
-
-def test_parts_are_merged_in_any_order():
+def test_counts_are_merged_stored_and_filled_on():
     parts = [added(WALKS[:1]), added(WALKS[1:]), added(WALKS)]
-    expected = added(WALKS * 2).as_dict(S)
-    for seed in range(3):
-        some = random.Random(seed).sample(parts, 3)
-        assert merged(*map(vars, some)).as_dict(S) == expected
-    # The parts are as they were.
-    assert parts[0].as_dict(S) == added(WALKS[:1]).as_dict(S)
-
-
-def test_counts_may_be_stored_and_filled_on():
-    counts = merged(through_json(added(WALKS[:1])))
+    total = merged(*map(through_json, parts))
+    assert total.as_dict(S) == added(WALKS * 2).as_dict(S)
+    counts = merged(through_json(parts[0]), through_json(InstanceCounts()))
     counts.add(WALKS[1])
     assert counts.as_dict(S) == added().as_dict(S)
-    empty = InstanceCounts()
-    assert merged(through_json(empty)).as_dict(S) == empty.as_dict(S)
 
 
 def test_counts_of_text():
