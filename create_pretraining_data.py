@@ -26,7 +26,7 @@ from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
-from albert_tf.pretraining_data.job_options import DataOptions, WORD_STARTS, shard_names
+from albert_tf.pretraining_data.job_options import DataOptions, shard_names
 from albert_tf.pretraining_data.options import (
     InstanceOptions, SENTENCE_OBJECTIVES, SINGLE_SEGMENT_CHOICES)
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -133,7 +133,7 @@ flags.DEFINE_enum(
     "take one from a different document, with label 1, as the original implementation "
     "does even for sentence order; skip: leave the chunk out and count it.")
 flags.DEFINE_enum(
-    "word_start", "release", WORD_STARTS,
+    "word_start", "release", ["release", "sentencepiece"],
     "Which SentencePiece tokens start a word. sentencepiece: only those with "
     "SentencePiece's space mark; use it for scripts such as Cyrillic, Greek or Hangul, "
     "but not for text without spaces. release: also every token with a character that "

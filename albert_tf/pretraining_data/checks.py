@@ -18,14 +18,12 @@ _MANY_UNKNOWN = 0.02
 
 
 def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
-    """Checks flags and file names before any work, and makes the output folders."""
+    """Checks flags and file names before any work."""
     files.prepare_outputs(
         {"--output_file": options.output_files,
          "the summary of --output_file": [summary_path(options.output_files[0])]},
         {"--input_file": options.input_files,
          "the vocabulary": [tokenizer.vocabulary_path]})
-    for folder in {os.path.dirname(path) or "." for path in options.output_files}:
-        files.make_directory(folder, "--output_file")
     _check_no_other_shards(options.output_files)
     instances, masking = options.instances, options.instances.masking
     wanted = round(instances.max_seq_length * masking.masked_lm_prob)

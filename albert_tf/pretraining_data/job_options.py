@@ -6,7 +6,6 @@ import re
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.options import InstanceOptions, require
 
-WORD_STARTS = ("release", "sentencepiece")
 # How the names of shards end, see shard_names.
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -32,8 +31,6 @@ class DataOptions:
     def __post_init__(self):
         require("dupe_factor", self.dupe_factor, self.dupe_factor >= 1,
                 "a number of 1 or more")
-        require("word_start", self.word_start, self.word_start in WORD_STARTS,
-                " or ".join(WORD_STARTS))
         if not self.output_files:
             raise InputError("--output_file names no file: give one or more paths.")
         if len(set(self.output_files)) < len(self.output_files):

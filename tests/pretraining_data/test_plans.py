@@ -1,17 +1,15 @@
-"""Plans of instances: the reference's walk exactly, its distribution, grouping.
+"""Plans of instances: the reference's walk exactly, and grouping.
 
 The reference is instances, which makes the release's instances. Given the
-random numbers of the plans it must make the same ones, piece by piece; with numbers
-of its own it must make as many of each kind.
+random numbers of the plans it must make the same ones, piece by piece. Their odds are
+compared in test_data_statistics.
 """
 
-import collections
 import itertools
 import random
 
 import numpy as np
 import pytest
-import scipy.stats
 from numpy.lib.recfunctions import append_fields
 
 from albert_tf import keyed_random
@@ -113,7 +111,7 @@ class PlannedNumbers:
     """Stands for random.Random in the reference: gives the numbers of the plans.
 
     The one pin of which number of which key decides what: a change there
-    makes other records for the same seed. What is drawn is tested by the odds below.
+    makes other records for the same seed.
     """
 
     def __init__(self, walk_key, document_index, num_documents):
@@ -328,102 +326,3 @@ def test_keys_are_all_different():
     assert len(np.unique([plans["order"], plans["mask"]])) == 2 * len(plans)
     other, _ = _plan(_slices(_varied(), [8]), _options("next"), range(3), SEED + 1)
     assert not np.isin(other["order"], plans["order"]).any()
-
-
-def _statistics(rows):
-    """What is to be counted of one walk's instances.
-
-    Instances of one walk have one target length; those of several walks are
-    independent, as the tests of the distribution ask for.
-    """
-    found = {"instances": len(rows)}
-    for name, index in (("first", 0), ("second", 1), ("last", -1)):
-        if not -len(rows) <= index < len(rows):
-            continue
-        first, second, label, origin = rows[index]
-        found.update({
-            f"{name} seq_len": first[2] + (second[2] + 3 if second else 2),
-            f"{name} len_a": first[2], f"{name} len_b": second and second[2],
-            f"{name} start_a": first[:2], f"{name} start_b": second and second[:2],
-            f"{name} label": label, f"{name} origin": origin})
-    return found
-
-
-def _walks_of_plans(slices, options, copies):
-    """The fields of each walk's instances, found by their keys: a list for each."""
-    plans, _ = _plan(slices, options, copies)
-    fields = dict(zip(map(int, plans["order"]), _plan_rows(plans)))
-    ids = np.concatenate([each.ids for each in slices])
-    if options.sentence_objective == "none":
-        ids = ids[:1]
-    walks = []
-    for number in ids:
-        keys = keyed_random.keys_of(
-            keyed_random.keys_of(SEED, WALK_KEY, number, np.asarray(copies)),
-            ORDER_KEY, np.arange(60)[:, None]).T
-        walks += [[fields.pop(key) for key in map(int, row) if key in fields]
-                  for row in keys]
-    assert not fields
-    return walks
-
-
-def _check_same_distribution(ours, theirs, about):
-    """Two-sample chi-square test over categories; rare ones are taken together."""
-    counted = [collections.Counter(map(repr, each)) for each in (ours, theirs)]
-    both = counted[0] + counted[1]
-    # At least 5 in expectation in the smaller sample.
-    least = 5 * both.total() / min(counter.total() for counter in counted)
-    table = collections.defaultdict(lambda: [0, 0])
-    for value in both:
-        for side in (0, 1):
-            name = value if both[value] >= least else "rare"
-            table[name][side] += counted[side][value]
-    if table.get("rare") and sum(table["rare"]) < least:
-        del table["rare"]
-    if len(table) < 2:
-        return
-    chance = scipy.stats.chi2_contingency(np.array(list(table.values()))).pvalue
-    assert chance > 1e-4, (about, chance, dict(table))
-
-
-def _reference_walks(slices, options, num_copies):
-    """The walks of each copy, with random numbers of the reference's own."""
-    (documents,), source = _pieces(slices), RandomSource.from_seed(8)
-    return [list(release.create_walks(documents, PIECES, options, source))
-            for _ in range(num_copies)]
-
-
-def _few_texts():
-    source = random.Random(6)
-    return [_text(source, 9, 9), _text(source, 1, 9), _text(source, 2, 40)]
-
-
-def _check_distribution(setting, texts, num_copies):
-    options, slices = _options(setting), _slices(texts, [len(texts)])
-    walks = _walks_of_plans(slices, options, range(4 * num_copies))
-    reference = sum(_reference_walks(slices, options, num_copies), [])
-    assert len(walks) == 4 * len(reference)
-    samples = [[_statistics(rows) for rows in walks],
-               [_statistics(list(map(_rows, walk.instances))) for walk in reference]]
-    for name in sorted(set().union(*samples[1])):
-        _check_same_distribution(
-            *([walk[name] for walk in sample if name in walk] for sample in samples),
-            (setting, name))
-
-
-DISTRIBUTIONS = ["order", "half_short", "next", "skip", "none_half_short"]
-
-
-@pytest.mark.parametrize("setting", DISTRIBUTIONS)
-def test_the_distribution_of_the_reference(setting):
-    _check_distribution(setting, _few_texts(), 200)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("texts", [
-    _few_texts(), _varied(), _few_texts()[:2], _few_texts()[:1],
-    [_text(random.Random(9), 1, 30) for _ in range(4)],
-], ids=["few", "varied", "two", "one", "single_sentences"])
-def test_the_distribution_of_the_reference_closely(setting, texts):
-    _check_distribution(setting, texts, 500)

@@ -163,7 +163,6 @@ def test_wrong_inputs(tmp_path, tokenizer, text, more, message, create):
 
 @pytest.mark.parametrize("more, message", [
     ({"dupe_factor": 0}, "--dupe_factor=0"),
-    ({"word_start": "x"}, "--word_start=x"),
     ({"outputs": []}, "--output_file names no file"),
     ({"outputs": ["a", "a"]}, "names a file twice"),
 ])
