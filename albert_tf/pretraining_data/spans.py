@@ -179,10 +179,9 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
             # The limit is exact, so that it does not depend on where blocks begin.
             if length + (newline if newline >= 0 else len(data)) > max_line_bytes:
                 raise InputError(
-                    f"{path}, line {_line_number(path, offset)}: longer than "
+                    f"{path}, byte {offset}: a line is longer than "
                     f"{max_line_bytes >> 20} MiB, but the input must have one sentence "
-                    "per line; split the text into sentences, for example with "
-                    "prepare_corpus.py.")
+                    "per line; split the text, for example with prepare_corpus.py.")
             end = data.rfind(b"\n") + 1
             if end:
                 content = b"".join((*parts, data[:end]))
@@ -196,14 +195,3 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
                 if parts:
                     yield offset, b"".join(parts)
                 return
-
-
-def _line_number(path: str, offset: int) -> int:
-    """Returns the number of the line that holds byte `offset`, from 1."""
-    number = 1
-    with files.open_binary(path) as raw:
-        stream = text_files.decompressed(path, raw)
-        while data := stream.read(min(offset, BLOCK_BYTES)):
-            number += data.count(b"\n")
-            offset -= len(data)
-    return number

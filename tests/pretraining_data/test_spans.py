@@ -157,10 +157,10 @@ def test_long_lines(tmp_path, ending, block):
     good = b"a" * 64 + b"\n\n" + b"b" * 64
     [path] = write_files(tmp_path, [good], [ending])
     assert len(read_all([path], **sizes)) == 2
-    for bad, line in ((good + b"b", 3), (b"\n" + good[:64] + b"a" + good[64:], 2)):
+    for bad, at in ((good + b"b", 66), (b"\n" + good[:64] + b"a" + good[64:], 1)):
         [path] = write_files(tmp_path, [bad], [ending])
         for size in (1, 30, 10**9):
-            with pytest.raises(InputError, match=f"line {line}: longer than .*split"):
+            with pytest.raises(InputError, match=f"byte {at}: a line is longer than .*split"):
                 read_all([path], size, **sizes)
 
 
@@ -186,7 +186,7 @@ def test_of_an_endless_line_no_more_is_read_than_the_limit(monkeypatch):
     monkeypatch.setattr(files, "open_binary", lambda path: Endless())
     spans = plan_spans(["a.txt"], 1 << 20)
     Endless.num_read = 0
-    with pytest.raises(InputError, match="a.txt, line 1: longer than 1 MiB"):
+    with pytest.raises(InputError, match="a.txt, byte 0: a line is longer than 1 MiB"):
         documents(["a.txt"], spans[:1], max_line_bytes=1 << 20)
     assert Endless.num_read <= (1 << 20) + 2 * text_spans.BLOCK_BYTES
     # Those who read other spans find no line that begins there.
