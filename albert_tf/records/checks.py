@@ -14,8 +14,7 @@ import dataclasses
 import fnmatch
 import itertools
 import os
-from typing import (
-    Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence)
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from absl import logging
 
@@ -35,17 +34,7 @@ def _first_records(
         path: str, spec: FeatureSpec, count: Optional[int]) -> Iterator[dict]:
     with contextlib.closing(read_records(path)) as records:
         for number, record in enumerate(itertools.islice(records, count), 1):
-            arrays = spec.parse_numpy(record, f"{path}, record {number}")
-            if "input_mask" in arrays and not arrays["input_mask"].any():
-                raise InputError(f"{path}, record {number}: input_mask is 0 everywhere, "
-                                 "so that the sequence has no token; write 1 for each "
-                                 "token.")
-            yield arrays
-
-
-def _of_each(paths: Iterable[str], function: Callable[[str], Any]) -> list[Any]:
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(function, paths))
+            yield spec.parse_numpy(record, f"{path}, record {number}")
 
 
 def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
@@ -55,7 +44,8 @@ def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
         list(_first_records(path, spec, 1))
         return scan(path)
 
-    return _of_each(paths, check)
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(check, paths))
 
 
 def explain_read_error(
@@ -105,12 +95,9 @@ def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
 
 def are_masked(paths: Sequence[str], spec: FeatureSpec) -> list[bool]:
     """Returns for each file whether its first records are masked."""
-    def is_masked(path):
-        return any(record["masked_lm_weights"].any()
-                   for record in _first_records(path, spec, _FIRST_RECORDS)
-                   if "masked_lm_weights" in record)
-
-    return _of_each(paths, is_masked)
+    return [any(record["masked_lm_weights"].any()
+                for record in _first_records(path, spec, _FIRST_RECORDS)
+                if "masked_lm_weights" in record) for path in paths]
 
 
 def check_masks(paths: Sequence[str], spec: FeatureSpec, drawn_by: str = "") -> None:
@@ -152,11 +139,11 @@ def special_ids(
     for path in paths:
         [arrays] = _first_records(path, spec, 1)
         sequence = arrays["input_ids"][arrays["input_mask"] > 0]
-        for at, where, name in ((0, "begins", "cls"), (-1, "ends", "sep")):
-            if len(sequence) and sequence[at] != ids[name]:
+        for name, id_ in zip(("cls", "sep"), sequence[[0, -1]] if len(sequence) else ()):
+            if id_ != ids[name]:
                 raise InputError(
-                    f"{path}, record 1: the sequence {where} with id {sequence[at]}, "
-                    f"but --{name}_id is {ids[name]}; give the ids of the vocabulary "
+                    f"{path}, record 1: the sequence has the id {id_} for [{name.upper()}]"
+                    f", but --{name}_id is {ids[name]}; give the ids of the vocabulary "
                     "that the records were made with.")
     return ids
 
@@ -168,36 +155,29 @@ class RecordSummary(NamedTuple):
     """A summary that describes record files."""
 
     path: str
-    content: dict[str, Any]
+    settings: dict[str, Any]
+    vocabulary: dict[str, Any]
     records: list[str]  # the requested record files that it describes, not empty
-
-    def get(self, *keys: str) -> Optional[Any]:
-        """Returns the value at a path of keys, or None."""
-        value: Any = self.content
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
 
 
 def summaries_of(paths: Sequence[str]) -> list[RecordSummary]:
-    """Reads the summaries of record files; skips damaged ones with a warning."""
+    """Reads the summaries of record files; skips others with a warning."""
     summaries = []
     for folder in dict.fromkeys(map(os.path.dirname, paths)):
         # The original implementation, for example, writes no summary.
         for name in fnmatch.filter(files.names_in(folder or "."), _SUMMARIES):
             path = os.path.join(folder, name)
             try:
-                summary = RecordSummary(path, text_files.read_json(path), [])
-            except InputError as error:
+                content = text_files.read_object(path)
+                settings, vocabulary = content["settings"], content["vocabulary"]
+                names = set(map(os.path.basename, settings["output_files"]))
+            except (InputError, KeyError, TypeError) as error:
                 logging.warning("%s is ignored: %s", path, error)
                 continue
-            names = {os.path.basename(str(output))
-                     for output in summary.get("settings", "output_files") or ()}
-            summary.records.extend(
-                record for record in paths if os.path.dirname(record) == folder
-                and os.path.basename(record) in names)
-            if summary.records:
-                summaries.append(summary)
+            records = [record for record in paths if os.path.dirname(record) == folder
+                       and os.path.basename(record) in names]
+            if records:
+                summaries.append(RecordSummary(path, settings, vocabulary, records))
     return summaries
 
 
@@ -210,7 +190,7 @@ def sentence_objective(
     """
     known, source = given, "--sentence_objective"
     for summary in summaries:
-        stated = summary.get("settings", "instances", "sentence_objective")
+        stated = summary.settings.get("instances", {}).get("sentence_objective")
         if stated and known and stated != known:
             raise InputError(
                 f"{summary.records[0]} was made with the sentence objective {stated}, "
@@ -240,18 +220,17 @@ def check_vocabulary(
     known: dict[str, Any] = {}
     known_from = ""
     for summary in summaries:
-        first, size = summary.records[0], summary.get("vocabulary", "size")
+        first, size = summary.records[0], summary.vocabulary.get("size")
         if isinstance(size, int) and size != vocab_size:
             raise InputError(
                 f"{first} was made with a vocabulary of {size} tokens, as "
                 f"{summary.path} says, but the config's vocab_size is {vocab_size}; "
                 f"set it to {size} (--config_overrides=vocab_size={size}), or make the "
                 "records with the model's vocabulary.")
-        if not summary.get("vocabulary", "sha256"):
+        if not summary.vocabulary.get("sha256"):
             continue
-        vocabulary = {
-            name: value for name in _KEPT
-            if (value := summary.get("vocabulary", name)) is not None}
+        vocabulary = {name: value for name in _KEPT
+                      if (value := summary.vocabulary.get(name)) is not None}
         vocabulary["file"] = os.path.basename(str(vocabulary.get("file")))
         for name, default in _EQUAL.items():
             if known and known.get(name, default) != vocabulary.get(name, default):

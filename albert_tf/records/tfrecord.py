@@ -16,7 +16,8 @@ import struct
 from typing import Iterator
 
 import google_crc32c
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import (
+    descriptor_pb2, descriptor_pool, message, message_factory, text_format)
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -25,6 +26,7 @@ _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _LONG = 1 << 20  # A record with more bytes is compared with its file's size.
+_CUT_OFF = "cut off at the end of the file"
 _OFFSETS_EVERY = 1024  # records from one known offset in a file to the next
 
 
@@ -50,7 +52,6 @@ class RecordWriter:
     """
 
     def __init__(self, path: str):
-        self.num_records = 0
         self._file = files.atomic_write(path)
 
     def __enter__(self) -> "RecordWriter":
@@ -63,17 +64,11 @@ class RecordWriter:
     def write(self, data: bytes) -> None:
         """Appends one record."""
         self._stream.write(frame(data))
-        self.num_records += 1
 
 
 def _wrong(path: str, number: int, what: str) -> InputError:
     return InputError(f"{path}, record {number}: {what}; give a file written by "
                       "create_pretraining_data.py, or copy or create it again.")
-
-
-def _cut_off(path: str, number: int, missing: int) -> InputError:
-    return _wrong(path, number, f"cut off, at least {missing} bytes are missing at the "
-                  "end of the file")
 
 
 def _data_length(path: str, number: int, header: bytes) -> int:
@@ -93,14 +88,14 @@ def read_records(path: str) -> Iterator[bytes]:
             if not header and number > 1:
                 return
             if len(header) < _HEADER.size:
-                raise _cut_off(path, number, _HEADER.size - len(header))
+                raise _wrong(path, number, _CUT_OFF)
             length = _data_length(path, number, header)
             # Reading allocates memory first, so a damaged length must not be requested.
-            if length > _LONG and length > (size := files.size(path)):
-                raise _cut_off(path, number, length - size)
+            if length > _LONG and length > files.size(path):
+                raise _wrong(path, number, _CUT_OFF)
             data, crc = stream.read(length), stream.read(_CRC.size)
             if len(data) + len(crc) < length + _CRC.size:
-                raise _cut_off(path, number, length + _CRC.size - len(data) - len(crc))
+                raise _wrong(path, number, _CUT_OFF)
             if _CRC.unpack(crc)[0] != _masked_crc(data):
                 raise _wrong(path, number, "damaged (the checksum of its content is "
                              "wrong)")
@@ -155,42 +150,32 @@ def scan(path: str, chunk_size: int = 4 << 20,
                 at += frame_sizes[header]
             rest = buffer[at:]
             at = max(0, at - len(buffer))
-    if at:
-        raise _cut_off(path, num_records, at)
-    if rest or not num_records:
-        raise _cut_off(path, num_records + 1, _HEADER.size - len(rest))
+    if at or rest or not num_records:
+        raise _wrong(path, num_records + (not at), _CUT_OFF)
     return FileInfo(path, num_records, num_bytes, tuple(offsets), offsets_every)
 
 
-def _example_class() -> type[message.Message]:
-    """Returns the class tf.train.Example from a separate descriptor pool, because
-    TensorFlow registers the same names in the default pool when it is imported."""
-    def field(name, kind, number=1, label="LABEL_OPTIONAL", **more):
-        """Returns a field with a scalar type, or with the message type of this name."""
-        kind = {"type": kind} if kind.startswith("TYPE_") else {
-            "type": "TYPE_MESSAGE", "type_name": f".tensorflow.{kind}"}
-        return {"name": name, "number": number, "label": label, **kind, **more}
-
-    kinds, repeated = ("Bytes", "Float", "Int64"), "LABEL_REPEATED"
-    entry = {"name": "FeatureEntry", "options": {"map_entry": True},
-             "field": [field("key", "TYPE_STRING"), field("value", "Feature", 2)]}
-    proto = descriptor_pb2.FileDescriptorProto(
-        name="albert_tf/example.proto", package="tensorflow", syntax="proto3",
-        message_type=[
-            *({"name": f"{kind}List",
-               "field": [field("value", f"TYPE_{kind.upper()}", label=repeated)]}
-              for kind in kinds),
-            {"name": "Feature", "oneof_decl": [{"name": "kind"}], "field": [
-                field(f"{kind.lower()}_list", f"{kind}List", number, oneof_index=0)
-                for number, kind in enumerate(kinds, 1)]},
-            {"name": "Features", "nested_type": [entry], "field": [
-                field("feature", "Features.FeatureEntry", label=repeated)]},
-            {"name": "Example", "field": [field("features", "Features")]}])
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(proto.SerializeToString())
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("tensorflow.Example"))
-
-
+# From TensorFlow's feature.proto and example.proto, without lists of bytes.
+_EXAMPLE = """
+    name: "albert_tf/example.proto" package: "tensorflow" syntax: "proto3"
+    message_type { name: "FloatList" field { name: "value" number: 1
+        label: LABEL_REPEATED type: TYPE_FLOAT } }
+    message_type { name: "Int64List" field { name: "value" number: 1
+        label: LABEL_REPEATED type: TYPE_INT64 } }
+    message_type { name: "Feature" oneof_decl { name: "kind" }
+        field { name: "float_list" number: 2 oneof_index: 0 type_name: "FloatList" }
+        field { name: "int64_list" number: 3 oneof_index: 0 type_name: "Int64List" } }
+    message_type { name: "Features"
+        nested_type { name: "FeatureEntry" options { map_entry: true }
+            field { name: "key" number: 1 type: TYPE_STRING }
+            field { name: "value" number: 2 type_name: "Feature" } }
+        field { name: "feature" number: 1 label: LABEL_REPEATED
+                type_name: "FeatureEntry" } }
+    message_type { name: "Example"
+        field { name: "features" number: 1 type_name: "Features" } }"""
+# TensorFlow registers the same names in the default pool when it is imported.
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
 # The message tf.train.Example: the features of one record by name.
-Example: type[message.Message] = _example_class()
+Example: type[message.Message] = message_factory.GetMessageClass(
+    _POOL.FindMessageTypeByName("tensorflow.Example"))

@@ -102,8 +102,11 @@ def test_a_failure_while_writing_leaves_all_files_as_they_were(
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     write = RecordWriter.write
 
+    written = []
+
     def fails_late(self, data):
-        if self.num_records == 3:
+        written.append(data)
+        if len(written) == 4:
             raise OSError(28, "No space left on device")
         write(self, data)
 

@@ -25,7 +25,6 @@ def write(path, examples=range(5), spec=SPEC):
         for each in examples:
             each = example(each) if isinstance(each, int) else each
             writer.write(each if isinstance(each, bytes) else spec.serialize(each))
-    assert writer.num_records == len(examples)
     return str(path)
 
 

@@ -61,14 +61,12 @@ def test_scan_counts(path):
 @pytest.mark.parametrize("length", [1 << 60, (1 << 64) - 1, 1 << 21])
 def test_a_length_beyond_the_file_takes_no_memory(path, length):
     """Its checksum is right, and other fields of a file may lie there."""
-    start = len(path.read_bytes())
     packed = struct.pack("<Q", length)
     path.write_bytes(path.read_bytes() + packed + struct.pack(
         "<I", tfrecord._masked_crc(packed)) + b"abc")
     for read in (scan, lambda name: list(read_records(name))):
-        with pytest.raises(InputError, match="record 6: cut off") as caught:
+        with pytest.raises(InputError, match="record 6: cut off"):
             read(str(path))
-        assert int(re.search(r"(\d+) bytes", str(caught.value))[1]) >= length - start - 15
 
 
 def test_files_with_a_scheme():
