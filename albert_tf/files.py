@@ -48,28 +48,24 @@ def _in_tensorflow(path: str) -> bool:
     return path.partition("://")[0] in tf.io.gfile.get_registered_schemes()
 
 
-def _system(path: str) -> Any:
-    """Returns fsspec's file system for a remote path. TensorFlow's client of a store
-    takes the place of a driver that is not installed."""
+@contextlib.contextmanager
+def _store(path: str, raises: type[InputError] = InputError) -> Iterator[Any]:
+    """Yields fsspec's file system for a remote path; TensorFlow's client of a store
+    takes the place of a driver that is not installed. Any error is an InputError, as
+    each store and each package below it has its own classes of errors."""
     import fsspec
 
     try:
         # Other processes write to the store, so no listing of it is kept.
-        return fsspec.url_to_fs(path, use_listings_cache=False)[0]
+        system: Any = fsspec.url_to_fs(path, use_listings_cache=False)[0]
     except (ImportError, ValueError) as error:
         if not _in_tensorflow(path):
             raise InputError(f"{path}: {error} (docs/INSTALL.md, Object stores).") from error
-    from albert_tf.tensorflow_files import TensorFlowFiles
+        from albert_tf.tensorflow_files import TensorFlowFiles
 
-    return TensorFlowFiles()
-
-
-@contextlib.contextmanager
-def _store(path: str, raises: type[InputError] = InputError) -> Iterator[Any]:
-    """Yields the file system of a remote path. Any error is an InputError, as each store
-    and each package below it has its own classes of errors."""
+        system = TensorFlowFiles()
     try:
-        yield _system(path)
+        yield system
     except InputError:
         raise
     except Exception as error:
@@ -100,16 +96,16 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
             if system.info(path)["type"] == "directory":
                 raise IsADirectoryError(errno.EISDIR, "Is a directory")
             return io.BufferedReader(system.open(path), _STEP)
-    if mode == "rb" and _is_special(path):
-        raise InputError(f"{path} is a pipe or a device, which cannot be read again; "
-                         "write its content to a file, and give that.")
-    with reading(path):
+    _check_regular(path)
+    with reading(path if mode == "rb" else path.replace(INCOMPLETE, "")):
         return open(path, mode)
 
 
-def _is_special(path: str) -> bool:
-    """Returns whether a local path is a pipe, a device or a socket."""
-    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+def _check_regular(path: str) -> None:
+    """Raises InputError for a local pipe, device or socket."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise InputError(f"{path} is a pipe or a device, which cannot be read twice or "
+                         "replaced; give a file.")
 
 
 def exists(path: str) -> bool:
@@ -153,11 +149,8 @@ def total_size(paths: Iterable[str]) -> Optional[int]:
 
 def sha256(path: str) -> str:
     """Returns the SHA-256 of a file's content in hexadecimal."""
-    digest = hashlib.sha256()
     with reading(path), open_binary(path) as stream:
-        while chunk := stream.read(_STEP):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # ---- globs -----------------------------------------------------------------
@@ -182,24 +175,22 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
 
 def expand_each(patterns: str | Iterable[str], flag: str) -> dict[str, list[str]]:
     """Returns what expand_patterns does by pattern, without the files of earlier ones."""
-    if isinstance(patterns, str):
-        patterns = split_names(patterns)
-    elif isinstance(patterns, os.PathLike):
-        patterns = [patterns]
-    patterns = [p.strip() for p in map(os.fspath, patterns) if p.strip()]
-    if not patterns:
-        raise InputError(f"{flag} names no file; give one or more paths or globs.")
+    names = (split_names(patterns) if isinstance(patterns, str) else
+             [patterns] if isinstance(patterns, os.PathLike) else patterns)
     paths: dict[str, list[str]] = {}
     there: set[str] = set()
-    for pattern in dict.fromkeys(patterns):
+    for pattern in dict.fromkeys(filter(None, map(str.strip, map(os.fspath, names)))):
         matches = _matches(pattern, flag)
         if not matches:
-            raise InputError(
-                f"{flag}: no file matches '{pattern}'; check the path, and quote globs "
-                "for the shell. A name with a comma must be in double quotes.")
+            hint = " A name with a comma must be in double quotes." * (
+                isinstance(patterns, str) and "," in patterns)
+            raise InputError(f"{flag}: no file matches '{pattern}'; check the path, and "
+                             f"quote globs for the shell.{hint}")
         _check_shards(pattern, matches, flag)
         paths[pattern] = sorted({*matches} - there)
         there.update(matches)
+    if not paths:
+        raise InputError(f"{flag} names no file; give one or more paths or globs.")
     return paths
 
 
@@ -216,10 +207,9 @@ def _matches(pattern: str, flag: str) -> list[str]:
                     for path, info in found.items() if info["type"] != "directory"]
     if os.path.isfile(pattern):
         return [pattern]
-    walks = "**" in pattern and re.search(r"(^|/)\*+$", pattern)
     paths = glob.glob(pattern, recursive=True)
     for path in paths:
-        if not os.path.isfile(path) and not (walks and os.path.isdir(path)):
+        if not os.path.isfile(path) and not ("**" in pattern and os.path.isdir(path)):
             raise InputError(
                 f"{flag}: {path} is not a file but a folder, a pipe or a link that leads "
                 "nowhere; give a pattern that matches files only, such as "
@@ -257,11 +247,8 @@ def target_of(path: str) -> str:
     """Returns the path at which an output is written: that which a link leads to.
     Raises InputError for pipes and devices, which cannot be replaced by a file."""
     path = os.fspath(path).rstrip("/")
-    target = os.path.realpath(path) if os.path.islink(path) else path
-    if not is_remote(path) and _is_special(path):
-        raise InputError(f"{path} is a pipe or a device, which cannot be replaced by a "
-                         "complete file; give a file.")
-    return target
+    _check_regular(path)
+    return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def rename(source: str, target: str) -> None:
@@ -408,7 +395,7 @@ def new_folder(path: str, flag: str) -> None:
 
 def make_directory(path: str, what: str) -> None:
     """Makes a directory and its parents. Raises InputError, which names `what`, such as
-    "--output_dir", if that is not possible or files cannot be written there."""
+    "--output_dir", if files cannot be written there."""
     if is_remote(path):
         if path.partition("://")[0] in _WITH_FOLDERS:
             with _store(path, Interruption) as system:
@@ -418,7 +405,7 @@ def make_directory(path: str, what: str) -> None:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise InputError(f"{what}: the folder {path} cannot be written: {error.strerror}."
-                         ) from error
+                         .replace(INCOMPLETE, "")) from error
     check_folder(path, what)
 
 
@@ -436,21 +423,20 @@ def check_folder(path: str, what: str) -> None:
     while not os.path.lexists(place):
         place = os.path.dirname(place)
     if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(f"{what}: the folder {path} cannot be written; choose a "
-                         "different folder or change its permissions.")
+        raise InputError(
+            f"{what}: the folder {path.replace(INCOMPLETE, '')} cannot be written; choose "
+            "a different folder or change its permissions.")
 
 
 def check_in_tensorflow(path: str, flag: str = "") -> None:
-    """Raises InputError for a path whose scheme TensorFlow does not have. For what
-    TensorFlow reads or writes, and for folders that are written as a whole."""
+    """Raises InputError for a path that TensorFlow cannot read or write."""
     if is_remote(path) and not _in_tensorflow(path):
         raise InputError(f"{flag}{'=' * bool(flag)}{path}: TensorFlow does not reach this "
                          "store; give a local path or one on gs://.")
 
 
 def check_local(path: str, flag: str = "") -> None:
-    """Raises InputError for a remote path. For files that other packages read or write
-    by their names."""
+    """Raises InputError for a remote path, where a package needs a local file."""
     if is_remote(path):
         raise InputError(f"{flag}{'=' * bool(flag)}{path}: files of this format are read "
                          "and written on this machine only; give a local path.")

@@ -192,8 +192,9 @@ def test_names_with_commas(tmp_path, monkeypatch):
         assert files.expand_patterns(text, "--input_file") == wanted
     assert files.expand_each('c.txt,*.txt,"a,b.txt"', "--input_file") == {
         "c.txt": ["c.txt"], "*.txt": ["a,b.txt"], "a,b.txt": []}
-    for text in ("c.txt,d.txt", "a,b.txt", ""):
-        with pytest.raises(InputError, match="--input_file"):
+    for text, hint in (("c.txt,d.txt", "comma"), ("a,b.txt", "comma"), ("d", "shell.$"),
+                       ("", "names no file")):
+        with pytest.raises(InputError, match=f"--input_file.*{hint}"):
             files.expand_patterns(text, "--input_file")
     assert files.shards("a,b.txt", "--train_file") == ["a,b.txt"]
 
