@@ -1,1 +1,1 @@
-"""Long jobs: worker processes, progress, resumable work, locks, clusters."""
+"""Long jobs: worker processes, progress, resumable work, locks."""

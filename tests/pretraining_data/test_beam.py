@@ -14,7 +14,6 @@ from importlib.util import find_spec
 
 import pytest
 
-from albert_tf.jobs import beam as beam_runner
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, local
@@ -83,10 +82,10 @@ class Beam:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    monkeypatch.setattr(beam_runner, "package", lambda: Beam)
-    monkeypatch.setattr(beam_runner, "pipeline", lambda *args: Collection([]))
+    monkeypatch.setattr(beam, "package", lambda: Beam)
+    monkeypatch.setattr(beam, "new_pipeline", lambda *args: Collection([]))
 
-    monkeypatch.setattr(beam_runner, "finish", lambda *args: None)
+    monkeypatch.setattr(beam, "finish", lambda *args: None)
 
 
 def contents(folder):
@@ -180,11 +179,16 @@ READ = "text.txt, line 3: byte 9 is not UTF-8; convert it."
     (RuntimeError(
         f"Traceback ...\n  raise x\nalbert_tf.errors.InputError: {READ} "
         "[while running 'Tokenize-ptransform-57']\n\nmore"), READ),
-    (RuntimeError("out of memory"), None)])
-def test_errors_of_the_input_come_back_as_their_sentence(error, found):
+    (RuntimeError("Unable to fetch remote job server jar at https://repo/flink.jar: "
+                  "<urlopen error [Errno -2]>. x"), "--runner: it cannot be started"),
+    (FileNotFoundError(2, "No such file or directory", "java"), "--runner: it cannot"),
+    (NotImplementedError("You must specify a --job_endpoint when using"), "--runner: it"),
+    (ConnectionRefusedError(111, "Connection refused"), "--runner: it cannot be started"),
+    (RuntimeError("out of memory"), None), (ValueError("of our own code"), None)])
+def test_errors_of_the_input_and_the_start_are_one_sentence(error, found):
     with pytest.raises(InputError if found else type(error)) as raised:
-        beam_runner.finish(Beam, FailingPipeline(error))
-    assert str(raised.value) == (found or "out of memory")
+        beam.finish(Beam, FailingPipeline(error))
+    assert str(raised.value).startswith(found or str(error))
 
 
 # ---- Beam's runners ----------------------------------------------------------
