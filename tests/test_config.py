@@ -57,16 +57,6 @@ def test_published_sizes():
     assert shapes["large"] == shapes["bert-large"] == (24, 1024, 16, 4096)
     assert shapes["xlarge"] == shapes["bert-xlarge"] == (24, 2048, 16, 8192)
     assert shapes["xxlarge"] == (12, 4096, 64, 16384)
-    for name in ("base", "large", "xlarge", "xxlarge"):
-        first, second = AlbertConfig.named(name), AlbertConfig.named(f"{name}-v2")
-        rate = 0.0 if name == "xxlarge" else 0.1
-        assert first.hidden_dropout_prob == first.attention_probs_dropout_prob == rate
-        assert second == first.replace(
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-        assert (first.embedding_size, first.vocab_size, first.num_hidden_groups,
-                first.max_position_embeddings, first.type_vocab_size) == (
-                    128, 30000, 1, 512, 2)
-        assert first.parameter_sharing == "all"
     for name in ("bert-base", "bert-large", "bert-xlarge"):
         config = AlbertConfig.named(name)
         assert config.embedding_size == config.hidden_size

@@ -33,14 +33,12 @@ class DynamicMasking:
         random_map = DynamicMasking(MaskingOptions(), SpecialIds(2, 3, 4), 128, 30000)
         training_dataset(infos, unmasked_spec(spec), 32, seed, random_map=random_map)
 
-    `options` must not have do_permutation, which raises ValueError. Random tokens are
-    drawn from 0..vocab_size-1, including control symbols, as in the original.
+    `options` must not have do_permutation. Random tokens are drawn from
+    0..vocab_size-1, including control symbols, as in the original.
     """
 
     def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
                  max_seq_length: int, vocab_size: int):
-        if options.do_permutation:
-            raise ValueError("do_permutation is not supported during training.")
         self.num_draws = _DRAWS_PER_PIECE * max_seq_length
         self._options, self._special_ids = options, special_ids
         self._length, self._vocab_size = max_seq_length, vocab_size

@@ -5,22 +5,15 @@ come to the same masks. Odds and promises are those of test_maskers.
 """
 
 import collections
-import dataclasses
-import gzip
-import json
 
 import numpy as np
 import pytest
 
 from albert_tf import keyed_random
 from albert_tf.masking import batched, reference
-from albert_tf.masking.options import MaskingOptions, SpecialIds
-from albert_tf.records.spec import pretraining_spec
-from albert_tf.records.tfrecord import read_records
-from tests.helpers import SHARED
 from tests.masking.maskers import (
     ID_OF, IDS, IS_START, ODD_ROWS, OPTIONS, VOCABULARY, keys_of, mask_batch,
-    positions_of, random_rows, row_of, runs, words_of)
+    positions_of, random_rows, row_of, words_of)
 
 
 class Replay:
@@ -95,61 +88,6 @@ def test_same_numbers_give_the_masks_of_mask_sequence(name):
         assert batch.input_ids[i, :len(row)].tolist() == expected
         ngrams.update(alone.ngrams)
     assert batch.ngram_words.tolist() == [ngrams[n] for n in range(options.ngram + 1)]
-
-
-def shares(sample):
-    counts = collections.Counter({int(k): n for k, n in sample.items() if n})
-    return {value: n / counts.total() for value, n in counts.items()}
-
-
-def assert_close_shares(seen, expected):
-    seen, expected = shares(seen), shares(expected)
-    for value in seen.keys() | expected.keys():
-        assert seen.get(value, 0) == pytest.approx(expected.get(value, 0), abs=0.015)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", [
-    "default", "do_permutation", "ngram1", "favor_longer", "no_whole_word",
-    "wordpiece"])
-def test_odds_of_the_release_on_its_own_sequences(name, tmp_path):
-    """The release's statistics on a corpus of 200 documents walked ten times.
-
-    Here the sequences of its two walks are masked ten times each.
-    """
-    folder = SHARED / "golden" / "pretraining_data" / name
-    golden = json.loads((folder / "stats_dupe10.json").read_text())
-    fields = {field.name for field in dataclasses.fields(MaskingOptions)}
-    options = MaskingOptions(**{
-        flag: value for flag, value in golden["flags"].items() if flag in fields})
-    path = tmp_path / "records"
-    path.write_bytes(gzip.decompress((folder / f"{name}.tfrecord.gz").read_bytes()))
-    spec = pretraining_spec(128, options.num_prediction_slots)
-    records = [spec.parse_numpy(record) for record in read_records(str(path))]
-    columns = {field: np.array([record[field] for record in records] * 10)
-               for field in records[0]}
-    ids, boundary = columns["input_ids"].copy(), columns["token_boundary"]
-    row, slot = np.nonzero(columns["masked_lm_weights"])
-    place = row, columns["masked_lm_positions"][row, slot]
-    ids[place] = columns["masked_lm_ids"][row, slot]  # as they were before masking
-    batch = batched.mask_batch(
-        ids, boundary.astype(bool), columns["input_mask"].sum(axis=1),
-        keys_of(len(ids)), options, SpecialIds(2, 3, 4),
-        vocab_size=2247 if name == "wordpiece" else 4000)
-    np.testing.assert_array_equal(batch.token_boundary, boundary)
-    # At times no piece left fits into the last room of a budget.
-    given = columns["masked_lm_weights"].sum(axis=1)
-    assert np.mean(batch.num_masked != given) < 0.002
-    assert_close_shares(
-        dict(enumerate(batch.ngram_words.tolist())), golden["stats"]["span_words"])
-    assert_close_shares(
-        collections.Counter(n for i in range(len(ids))
-                            for n in runs(positions_of(batch, i))),
-        golden["stats"]["contiguous_run_pieces"])
-    assert_close_shares(
-        dict(enumerate(batch.shown.tolist())),
-        {i: golden["stats"]["replacement"][what] for i, what in enumerate(
-            ("mask", "same", "other"))})
 
 
 @pytest.mark.parametrize("name", ["default", "half", "much_permuted", "long_ngrams"])

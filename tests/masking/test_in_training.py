@@ -83,11 +83,6 @@ def test_any_piece_of_the_largest_vocabulary_may_replace_another():
         assert found.numpy().tolist() == [[piece] * 4]
 
 
-def test_permutation_is_refused():
-    with pytest.raises(ValueError, match="do_permutation is not"):
-        DynamicMasking(OPTIONS["permuted"], IDS, 8, 9)
-
-
 @pytest.mark.long
 def test_compiles_for_accelerators_with_the_same_result():
     rows = random_rows(6, most_words=10) + ODD_ROWS[:2]

@@ -20,15 +20,6 @@ def options_of(tmp_path, **more):
         max_seq_length=64), **more)
 
 
-def test_a_text_without_pairs_may_be_one_document(tmp_path, tokenizer, caplog):
-    options = options_of(tmp_path)
-    (tmp_path / "text.txt").write_text(SENTENCE * 9)
-    for objective, warned in (("none", False), ("order", True)):
-        local.create(dataclasses.replace(options, instances=InstanceOptions(
-            max_seq_length=64, sentence_objective=objective)), tokenizer)
-        assert ("Put a blank line" in caplog.text) == warned
-
-
 @pytest.mark.parametrize("single", ["random", "skip"])
 def test_a_paragraph_a_line_is_reported(tmp_path, tokenizer, caplog, single):
     """Chunks of one line are frequent, though no line is longer than a sequence."""

@@ -12,7 +12,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import instances as pi, release
 from albert_tf.pretraining_data.options import (
-    InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES, SWAPPED)
+    InstanceOptions, ONE_SEGMENT, SINGLE_SEGMENT_CHOICES)
 from tests.helpers import FIXTURES
 
 CASES = json.loads(gzip.decompress(
@@ -80,14 +80,6 @@ def _segments(instance):
     return instance.tokens[1:end], instance.tokens[end + 1:-1]
 
 
-def test_single_segment_takes_another_document_by_default():
-    for seed in range(20):
-        (instance,) = _walk(0, seed).instances
-        first, second = _segments(instance)
-        assert first == LONG and not set(second) & set(LONG)
-        assert (instance.label, instance.origin) == (1, RANDOM_DOCUMENT)
-
-
 def test_a_single_sentence_is_skipped_and_counted():
     assert _walk(0, single_segment="skip") == ([], [len(LONG)])
     assert len(_walk(2, single_segment="skip").instances) == 1
@@ -102,17 +94,6 @@ def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment)
                      masking=MaskingOptions())
         assert walk.instances
         assert all(_segments(i)[0] and _segments(i)[1] for i in walk.instances)
-
-
-def test_every_piece_is_used_once_without_random_segments():
-    documents = [[[f"▁{s}", f"{s}b"] for s in range(50)], [SHORT]]
-    used = []
-    for instance in _walk(0, 4, documents, max_seq_length=23).instances:
-        first, second = _segments(instance)
-        assert (instance.label == 1) == (instance.origin == SWAPPED)
-        assert instance.num_cut == 0
-        used += second + first if instance.label else first + second
-    assert used == [piece for segment in documents[0] for piece in segment]
 
 
 def test_cut_pieces_are_counted():
