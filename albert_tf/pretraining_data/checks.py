@@ -3,18 +3,25 @@ data."""
 
 import os
 import re
+import shutil
+from typing import Sequence
 
+import numpy as np
 from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.jobs.progress import amount
+from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.job_options import DataOptions, SHARD
+from albert_tf.pretraining_data.spans import Span, read_span
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, summary_path)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # If more tokens than this share are unknown, the vocabulary does not fit the text.
 _MANY_UNKNOWN = 0.02
+_SAMPLE_BYTES = 1 << 16  # bytes at the beginning of the text that are counted
 
 
 def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
@@ -48,6 +55,39 @@ def _check_no_other_shards(paths: tuple[str, ...]) -> None:
                 f"--output_file: {os.path.join(folder, others[0])} is a shard from a "
                 "different run, and a pattern for the new files would match it too; "
                 "remove the files of that run, or choose a different name.")
+
+
+def estimate(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
+             folder: str) -> None:
+    """Logs how much will be written, from the beginning of the text; warns if the disk of
+    `folder` has too little room for it and for unfinished work."""
+    block = next(read_span(options.input_files, spans[0], encoder.prepare,
+                           _SAMPLE_BYTES), None) if spans else None
+    if block is None:
+        return
+    lengths = encoder.encode(block.lines).lengths
+    sentence = lengths.sum() / max(1, np.count_nonzero(lengths))
+    text_bytes = sum(span.num_bytes for span in spans)
+    copies = options.dupe_factor * text_bytes / sum(
+        len(line.encode()) + 1 for line in block.lines)
+    # One target length in ten is shorter, a sequence's last sentence is cut on average in
+    # its middle, and a document's last sequence is half full.
+    length = options.instances.max_seq_length
+    instances = copies * (len(block.first) / 2 + lengths.sum() / (
+        0.95 * length + sentence / 2))
+    # A token has an id of one to three bytes, and three numbers of a byte.
+    records = instances * (
+        4.8 * length + 8 * options.instances.masking.num_prediction_slots + 180)
+    logging.info(
+        "The records will be about %s instances, %s (text of %s, --dupe_factor=%d, "
+        "--max_seq_length=%d); until the end they take twice the space.",
+        f"{instances:,.0f}", amount(records), amount(text_bytes), options.dupe_factor,
+        length)
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    if not files.is_remote(folder) and (
+            free := shutil.disk_usage(folder or ".").free) < 2 * records:
+        logging.warning("%s has %s free.", folder or "This folder", amount(free))
 
 
 def check_text(corpus: CorpusCounts, options: DataOptions) -> None:

@@ -25,7 +25,8 @@ import numpy as np
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.pretraining_data import packs
-from albert_tf.pretraining_data.checks import check, check_number, check_text
+from albert_tf.pretraining_data.checks import (
+    check, check_number, check_text, estimate)
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.job_options import DataOptions, Sizes
 from albert_tf.pretraining_data.packs import ROW, Pack
@@ -141,6 +142,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
         workers = 1
     folder = WorkFolder.beside(options.output_files[0], work_dir)
     encoder = PieceEncoder(tokenizer, options.word_start)
+    estimate(options, encoder, spans, folder.path)
     worker = Worker(options, encoder, folder, packs.num_buckets(
         text_bytes, options.dupe_factor, sizes), sizes)
     with folder.used(_settings(options, tokenizer), state_of(options.input_files)):
