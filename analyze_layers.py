@@ -24,7 +24,6 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning.classification import custom
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import inputs
 from albert_tf.features.job import NAMES
@@ -51,7 +50,7 @@ flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yields the texts of files, in order, without blank ones."""
-    read = functools.partial(custom.inputs, **model_flags.columns({}))
+    read = functools.partial(inputs.read, **model_flags.columns({}))
     for each in itertools.chain.from_iterable(map(read, paths)):
         try:
             named = inputs.named(each.given, NAMES, NAMES[1:])

@@ -31,7 +31,6 @@ from albert_tf.checkpoints import formats
 from albert_tf.cli import checks, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.features import job, options as feature_options
-from albert_tf.finetuning.classification import custom
 from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
@@ -86,7 +85,7 @@ def main(argv):
     checkpoint = formats.read(FLAGS.model, vocabulary=vocabulary)
     settings = checkpoint.facts.get("task") or {}
     model_flags.check_batch_size(checkpoint.config, settings)
-    read = functools.partial(custom.inputs, **model_flags.columns(settings))
+    read = functools.partial(inputs.read, **model_flags.columns(settings))
     if FLAGS.output_file:
         job.extract(
             FLAGS.model, paths, FLAGS.output_file, options, work_dir=FLAGS.work_dir,

@@ -32,7 +32,6 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import checks, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning.classification import custom
 from albert_tf.jobs import progress, work_folder
 from albert_tf.text import inputs
 
@@ -155,7 +154,7 @@ def _load():
                 # An export takes longer than the answer to one input.
                 export=FLAGS.input_file is not None)
     columns = model_flags.columns(model.settings)
-    read = functools.partial(custom.inputs, **columns)
+    read = functools.partial(inputs.read, **columns)
     return model, functools.partial(_with_texts, read, columns) if (
         FLAGS.copy_texts) else read
 

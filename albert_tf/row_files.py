@@ -12,12 +12,12 @@ read.
 import contextlib
 import json
 import os
-from typing import Any, BinaryIO, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 from absl import logging
 
 from albert_tf import files
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 
 # How the names of such files end. The content says whether a file is Parquet, an Arrow
 # file (Feather) or an Arrow stream: `datasets` calls both kinds of Arrow .arrow.
@@ -28,8 +28,18 @@ _BUFFER = 1 << 20  # bytes of a Parquet column to read at a time
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
+def is_row_file(path: str) -> bool:
+    """Returns whether a path is that of a Parquet or Arrow file, by its name."""
+    return os.fspath(path).lower().endswith(ENDS)
+
+
+def unit(path: str) -> str:
+    """Returns the word for what has a row of a file: "line" or, for Parquet, "row"."""
+    return "row" if is_row_file(path) else "line"
+
+
 class Column(NamedTuple):
-    """A column of a file.
+    """A column of a Parquet or Arrow file.
 
     Attributes:
       is_simple: whether its values are texts, numbers or booleans.
@@ -40,14 +50,14 @@ class Column(NamedTuple):
     classes: tuple[str, ...]
 
 
-def is_row_file(path: str) -> bool:
-    """Returns whether a path is that of a Parquet or Arrow file, by its name."""
-    return os.fspath(path).lower().endswith(ENDS)
+class _Table(NamedTuple):
+    """An open file. `batches` yields rows of the columns of these names, and the share
+    of the file that is read with them."""
 
-
-def unit(path: str) -> str:
-    """Returns the word for what has a row of a file: "line" or, for Parquet, "row"."""
-    return "row" if is_row_file(path) else "line"
+    columns: dict[str, Column]
+    names: list[str]  # of the columns
+    size: int  # in bytes
+    batches: Callable[[Sequence[str]], Iterator[tuple[Any, float]]]
 
 
 def pyarrow(what: str = "Parquet and Arrow files") -> Any:
@@ -64,12 +74,12 @@ def pyarrow(what: str = "Parquet and Arrow files") -> Any:
 
 
 def columns_of(path: str) -> dict[str, Column]:
-    """Returns the columns of a file in their order."""
+    """Returns the columns of a Parquet or Arrow file in their order."""
     with _opened(path) as table:
         return table.columns
 
 
-def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
+def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = (),
               on_bytes: Callable[[int], None] = lambda count: None,
               advice: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number from 1, column name → value) for each row of a file.
@@ -79,7 +89,7 @@ def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
 
     Args:
       path: the file.
-      names: the columns to read.
+      names: the columns to read, by name or by number from 0; None: all.
       optional: columns that are read, too, if the file has them.
       on_bytes: is called with the number of bytes on disk that were read since the last
         call, or nearly this.
@@ -87,72 +97,74 @@ def read_rows(path: str, names: Sequence[str], optional: Sequence[str] = (),
     """
     number = done = 0
     with _opened(path) as table:
-        for name in names:
-            if name not in table.columns:
-                raise InputError(
-                    f"{path}: there is no column '{name}'; the file has "
-                    + ", ".join(map(repr, table.columns))
-                    + f"{advice and '; '}{advice}.")
-        chosen = [*names, *(name for name in optional if name in table.columns)]
-        if repeated := [name for name in chosen if table.names.count(name) > 1]:
-            raise InputError(f"{path}: several columns are named '{repeated[0]}'; rename "
-                             "all but one.")
-        for batch, share in table.batches(chosen):
+        titles = {name: table.names[place] for name, place in places_of(
+            path, names, optional, table.names, advice).items()}
+        for batch, share in table.batches(list(titles.values())):
             # pyarrow ends the process at lengths and offsets that are damaged.
             batch.validate(full=True)
             for start in range(0, batch.num_rows, _ROWS):
                 values = [
-                    _named(path, name, batch.column(name).slice(start, _ROWS).to_pylist(),
-                           table.columns[name].classes) for name in chosen]
+                    _named(path, title, batch.column(title).slice(start, _ROWS).to_pylist(),
+                           table.columns[title].classes) for title in titles.values()]
                 for row in zip(*values):
                     number += 1
-                    yield number, dict(zip(chosen, row))
+                    yield number, dict(zip(titles, row))
             before, done = done, int(share * table.size)
             on_bytes(done - before)
         on_bytes(table.size - done)
 
 
-# ---- files -----------------------------------------------------------------
+def places_of(path: str, names: Sequence[str] | None, optional: Sequence[str],
+              titles: Sequence[str], advice: str) -> dict[str, int]:
+    """Returns the place of each column, whose name is a title or, if there is no such
+    title, its number from 0."""
+    titles = [title.strip() for title in titles]
+    names = titles if names is None else names
+    places: dict[str, int] = {}
+    for name in dict.fromkeys((*names, *optional)):
+        if titles.count(name) > 1:
+            raise InputError(f"{path}: {titles.count(name)} columns are named '{name}'; "
+                             "rename all but one.")
+        place = titles.index(name) if name in titles else (
+            int(name) if name.isdecimal() else len(titles))
+        if place < len(titles):
+            for other in (other for other in places if places[other] == place):
+                raise InputError(f"{path}: '{other}' and '{name}' are the same column; "
+                                 "name each column once.")
+            places[name] = place
+        elif name in names:
+            raise missing(path, name, titles, advice)
+    return places
 
 
-class _Table(NamedTuple):
-    """An open file. `batches` yields rows of the columns of these names, and the share
-    of the file that is read with them."""
-
-    columns: dict[str, Column]
-    names: list[str]  # of the columns
-    size: int  # in bytes
-    batches: Callable[[Sequence[str]], Iterator[tuple[Any, float]]]
+def missing(where: str, name: str, titles: Iterable[str], advice: str) -> InputError:
+    """Returns the error for a column that a file or row does not have."""
+    # Without a header, titles may be whole texts, which are too long to show.
+    listed = ", ".join(repr(title if len(title) <= 40 else f"{title[:40]}...")
+                       for title in titles)
+    return InputError(f"{where}: there is no column '{name}'; there are {listed or 'none'}"
+                      f"{advice and '; '}{advice}.")
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[_Table]:
     """Opens a file. Raises InputError for what pyarrow cannot read until it is closed."""
     package, path = pyarrow(), os.fspath(path)
-    with files.open_binary(path) as stream:
-        try:
-            begin, size = stream.read(8), stream.seek(0, os.SEEK_END)
-            stream.seek(0)
-            schema, batches = (
-                _parquet(package, stream) if begin.startswith(b"PAR") else
-                _arrow_file(package, stream) if begin.startswith(b"ARROW1") else
-                _arrow_stream(package, stream, path, size))
-            # What `datasets` writes into a schema.
-            about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
-            yield _Table({field.name: Column(
-                _is_simple(package.types, field.type),
-                _classes(_inside(about, "info", "features", field.name)))
-                          for field in schema}, schema.names, size, batches)
-        except InputError:
-            raise
-        # A damaged file may ask for more memory than there is, and hold times that
-        # Python does not have.
-        except (package.ArrowException, OSError, EOFError, ValueError, OverflowError,
-                MemoryError) as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".") or "too large"
-            raise InputError(
-                f"{path}: cannot be read as Parquet or Arrow ({reason}); the file may "
-                "be damaged, cut short or of another kind.") from error
+    # A damaged file may ask for more memory than there is, and hold times that Python
+    # does not have.
+    with files.open_binary(path) as stream, reading(path, binary=True):
+        begin, size = stream.read(8), stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        schema, batches = (
+            _parquet(package, stream) if begin.startswith(b"PAR") else
+            _arrow_file(package, stream) if begin.startswith(b"ARROW1") else
+            _arrow_stream(package, stream, path, size))
+        # What `datasets` writes into a schema.
+        about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+        yield _Table({field.name: Column(
+            _is_simple(package.types, field.type),
+            _classes(_inside(about, "info", "features", field.name)))
+                      for field in schema}, schema.names, size, batches)
 
 
 def _parquet(package: Any, stream: BinaryIO) -> tuple[Any, Callable]:
@@ -197,9 +209,6 @@ def _arrow_stream(package: Any, stream: BinaryIO, path: str, size: int
                             "complete.", path)
 
     return reader.schema, batches
-
-
-# ---- values ----------------------------------------------------------------
 
 
 def _named(path: str, name: str, value: Any, classes: Sequence[str]) -> Any:

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
 GROUND = {"config", "errors", "files", "keyed_random", "pictures",
-          "row_files", "sampling", "tensorflow_files", "text_files"}
+          "row_files", "rows", "sampling", "tensorflow_files", "text_files"}
 
 # The tasks' folders: each has a head.
 TASKS = sorted(path.parent.name for path in (PACKAGE / "finetuning").glob("*/head.py"))
@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "training": {"modeling", "modeling.kernels", "checkpoints", "records", "masking",
                  "jobs"},
     **{f"finetuning.{task}": {"finetuning", "training", "modeling", "checkpoints",
-                              "tokenization", "records", "text"}
+                              "tokenization", "records"}
        for task in TASKS},
     "finetuning": {"training", "modeling", "checkpoints", "tokenization", "records",
                    "jobs"},

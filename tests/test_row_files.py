@@ -52,10 +52,10 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
             ("a.parquet", table({"label": [0, 2]}, label=class_label("bad", "good")),
              ["label"], "a.parquet: column 'label' holds 2"),
             ("b.parquet", table({"text": ["a"], "label": [1]}), ["words"],
-             "b.parquet: there is no column 'words'; the file has 'text', 'label'; choose"),
+             "b.parquet: there is no column 'words'; there are 'text', 'label'; choose"),
             ("c.feather", pa.Table.from_arrays(
                 [pa.array(["a"]), pa.array(["b"])], ["text", "text"]), ["text"],
-             "c.feather: several columns are named 'text'"),
+             "c.feather: 2 columns are named 'text'"),
             ("d.arrow", table({"text": pa.array([b"fine", b"f\xfcr"]).view(pa.string())}),
              ["text"], "d.arrow: .*UTF8"),
             ("e.parquet", table({"text": ["a"], "time": pa.array(

@@ -90,7 +90,7 @@ def define_columns() -> None:
 
 
 def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of classification.custom.inputs: the flags and, if they do
+    """Returns the arguments of text.inputs.read: the flags and, if they do
     not name a column, what a model of the user's own data was trained with (task.json).
     """
     values = {name: FLAGS[name].value for name in (

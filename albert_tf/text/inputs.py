@@ -2,14 +2,16 @@
 
 Each line is a text, or several with a tab between them, or a JSON object with the
 inputs by name and optionally an `id`. The columns of Parquet and Arrow files have these
-names.
+names. Of CSV, TSV and Parquet the columns of the texts can be named.
 """
 
 import json
 import sys
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from albert_tf import row_files, text_files
+from absl import logging
+
+from albert_tf import row_files, rows, text_files
 from albert_tf.errors import InputError
 
 STANDARD_INPUT = "-"
@@ -44,53 +46,80 @@ class Input(NamedTuple):
         return self._replace(kept={"id": value})
 
 
-def read(path: str) -> Iterator[Input]:
-    """Yields the inputs in a file, or in STANDARD_INPUT."""
-    if row_files.is_row_file(path):
-        yield from _of_rows(path)
+def read(path: str, text_column: str | None = None, text_b_column: str | None = None,
+         id_column: str | None = None, header: bool | None = None,
+         delimiter: str | None = None) -> Iterator[Input]:
+    """Yields the inputs in a file, or in STANDARD_INPUT.
+
+        for item in read("reviews.csv", text_column="review"):
+
+    The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON may
+    have them as fields. Blank lines of a table are left out, and counted in a warning.
+    """
+    kind = rows.kind_of(path, "text")
+    if kind == "text":
+        yield from _lines(path)
         return
+    is_table = kind in ("csv", "tsv")
+    if is_table and text_column is None:
+        raise InputError(
+            f"{path} is a table, but its columns are not known: give --text_column, the "
+            "name of the column of the texts (with --noheader its number from 0), and "
+            "--text_b_column for second texts. If each line is a text, call the file "
+            ".txt.")
+    names: list[str] | None = None
+    if is_table or kind == "parquet" and text_column is not None:
+        names = [name for name in (text_column, text_b_column, id_column) if name]
+    elif kind == "parquet":
+        columns = list(row_files.columns_of(path))
+        names = [name for name in (*_NAMES, "id") if name in columns]
+        if not {*names} - {"id"}:
+            raise row_files.missing(path, "text", columns, (
+                "name the columns of the texts with --text_column and --text_b_column"))
+    blank: list[int] = []
+    for where, row in rows.rows(path, names, header=header is not False, blank=blank,
+                                delimiter=delimiter, keep_wrong=True):
+        each, guid = Input(row, {}, where, rows.number_of(where)), None
+        try:
+            if isinstance(row, InputError):
+                raise row
+            if names is None or text_column is None:
+                guid = row.pop("id", None)
+            guid = row.get(id_column, guid)
+            if names and text_column:
+                texts = tuple(rows.text(row, where, name) for name in (
+                    text_column, text_b_column) if name)
+                each = each._replace(given=texts if text_b_column else texts[0])
+            elif text_column in row:
+                text, pair = row[text_column], row.get(text_b_column or "text_pair")
+                each = each._replace(given=text if pair is None else (text, pair))
+            elif kind == "parquet":
+                each = each._replace(given={
+                    name: value for name, value in row.items() if value is not None})
+        except InputError as error:
+            each = each._replace(given=InputError(str(error).removeprefix(f"{where}: ")))
+        yield each if guid is None else each.with_id(guid)
+    if blank and is_table:
+        logging.warning("%s: %d line(s) blank and left out (line %s).", path, len(blank),
+                        ", ".join(map(str, blank[:10])) + ", ..." * (len(blank) > 10))
+
+
+def _lines(path: str) -> Iterator[Input]:
+    """Yields the inputs in the lines of a text file or of the standard input, of which
+    one that begins with { is JSON."""
     typed = path == STANDARD_INPUT
-    plain = path
-    for end in text_files.COMPRESSED:
-        plain = plain.removesuffix(end)
-    is_json = plain.endswith((".jsonl", ".ndjson", ".json"))
     for number, line in _typed() if typed else text_files.read_lines(path):
         where = f"{'the standard input' if typed else path}, line {number}"
-        if not is_json and not (typed and line.startswith("{")):
-            texts = line.split("\t")
-            yield Input(tuple(texts) if texts[1:] else line, {}, where, number)
-        elif line.strip():
-            yield _of_json(line, path, number, where)
-
-
-def _of_json(line: str, path: str, number: int, where: str) -> Input:
-    """Returns the input of a line of JSON."""
-    try:
-        value = text_files.parse_json(
-            line, path, "each line must hold one JSON object", number)
-        if not isinstance(value, dict):
-            raise InputError("not a JSON object; give one object per line.")
-    except InputError as error:
-        value = InputError(str(error).removeprefix(f"{path}, line {number}: "))
-    each = Input(value, {}, where, number)
-    has_id = isinstance(value, dict) and "id" in value
-    return each.with_id(value.pop("id")) if has_id else each
-
-
-def _of_rows(path: str) -> Iterator[Input]:
-    """Yields the inputs in a Parquet or Arrow file; other columns are not read."""
-    columns = list(row_files.columns_of(path))
-    names = [name for name in _NAMES if name in columns]
-    if not names:
-        raise InputError(
-            f"{path}: there is no column {', '.join(_NAMES[:-1])} or {_NAMES[-1]}; the "
-            f"file has {', '.join(map(repr, columns))}. Name the columns of the texts "
-            "with --text_column and --text_b_column.")
-    for number, row in row_files.read_rows(path, names, ["id"]):
-        guid = row.pop("id", None)
-        each = Input({name: value for name, value in row.items() if value is not None},
-                     {}, f"{path}, row {number}", number)
-        yield each if guid is None else each.with_id(guid)
+        texts = line.split("\t")
+        each = Input(tuple(texts) if texts[1:] else line, {}, where, number)
+        if typed and line.startswith("{"):
+            row = rows.parsed(line, path, number)
+            if isinstance(row, InputError):
+                row = InputError(str(row).removeprefix(f"{path}, line {number}: "))
+            guid = row.pop("id", None) if isinstance(row, dict) else None
+            each = each._replace(given=row)
+            each = each if guid is None else each.with_id(guid)
+        yield each
 
 
 def _typed() -> Iterator[tuple[int, str]]:

@@ -24,7 +24,7 @@ from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.errors import InputError
 from albert_tf.features import job, vectors as features
 from albert_tf.features.options import KINDS, Options
-from albert_tf.finetuning.classification import custom
+from albert_tf.text import inputs
 from tests.commands import run_commands
 from tests.helpers import ROOT
 from tests.serving import tiny_models
@@ -163,7 +163,7 @@ def test_columns_of_a_table(model, tmp_path):
     path.write_text('key,review\n7,"It is."\n8,x\n')
     job.extract(model, [str(path)], str(tmp_path / "out.jsonl"), Options(("mean",)),
                 read=functools.partial(
-                    custom.inputs, text_column="review", id_column="key"))
+                    inputs.read, text_column="review", id_column="key"))
     [first, second] = rows_of(tmp_path / "out.jsonl")
     assert [first["id"], second["id"]] == ["7", "8"]
     right = rows_of(extract(model, tmp_path, "right.jsonl", ("mean",), lines=["It is.", "x"]))

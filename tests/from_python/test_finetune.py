@@ -109,7 +109,7 @@ def test_wrong_rows_are_named(data, message, tmp_path):
 # The file that examples become is named as the argument, and each option as a flag; more
 # is in the tests of the tasks.
 @pytest.mark.parametrize("train, options, message", [
-    ([("good", "yes"), (None, "no")], {}, "^train, row 2: the field 'text'"),
+    ([("good", "yes"), (None, "no")], {}, "^train, row 2: 'text'"),
     ([("good", "yes"), ("bad", None)], {}, "^train, row 2: there is no label"),
     (TEXTS, {"metric": "accuracy"}, "--metric has an effect only with examples to eval"),
     (TEXTS, {"max_seq_length": 17}, "--max_seq_length=17"),

@@ -12,10 +12,9 @@ are settings for it.
 
 import functools
 import os
-import re
 from typing import Any, Mapping, NamedTuple
 
-from albert_tf import files
+from albert_tf import files, rows
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
@@ -45,92 +44,50 @@ class _File(NamedTuple):
     drop_short: bool = False
 
 
-def _find(data_dir: str, folders: tuple[str, ...], name: str) -> str | None:
-    """Returns the path of <data_dir>/<folder>/<name> or <data_dir>/<name>, or None. If
-    local, folders may also be named "sst2" or "SST_2" instead of "SST-2"."""
-    def plain(folder: str) -> str:
-        return re.sub(r"[\W_]", "", folder).lower()
-
-    candidates = list(folders)
-    if not files.is_remote(data_dir) and os.path.isdir(data_dir):
-        wanted = {plain(folder) for folder in folders}
-        candidates += [folder for folder in sorted(os.listdir(data_dir))
-                       if plain(folder) in wanted]
-    for folder in [*candidates, ""]:
-        path = os.path.join(data_dir, folder, name)
-        if files.exists(path):
-            return path
-    return None
-
-
 def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
           alternatives: tuple[_File, ...], labels: tuple[str, ...]) -> ExampleSet:
-    """Reads the first of the alternatives that exists."""
-    for file in alternatives:
-        path = _find(data_dir, folders, file.name)
-        if path:
+    """Reads the first of the alternatives that exists, in a folder or in data_dir."""
+    paths = [(os.path.join(data_dir, folder, file.name), file)
+             for file in alternatives for folder in (*folders, "")]
+    for path, file in paths:
+        if files.exists(path):
             return _read_file(path, file, split, labels)
-    looked = " nor ".join(
-        f"{os.path.join(data_dir, folders[0], file.name)} nor "
-        f"{os.path.join(data_dir, file.name)}" for file in alternatives)
     raise InputError(
-        f"--task_name={task}: there is neither {looked}; give the folder of the "
-        "GLUE download as --data_dir.")
+        f"--task_name={task}: there is neither {' nor '.join(path for path, _ in paths)}; "
+        "give the folder of the GLUE download as --data_dir.")
 
 
 def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
                ) -> ExampleSet:
-    examples: list[Example] = []
+    columns, examples = file.columns, []
     blank, short, long, unclean = [], [], [], []  # Numbers of lines.
-    width = 0  # Columns of the header.
-    places = None if file.columns.header else _places(path, file.columns, None)
-    for row in tables.read_rows(path, "tsv"):
-        if not row.cells:
-            blank.append(row.number)
-        elif places is None:
-            places, width = _places(path, file.columns, row.cells), len(row.cells)
-        elif len(row.cells) <= max(places.values()):
+    names = [name for name in (columns.text_a, columns.text_b, columns.label,
+                               columns.guid) if name is not None]
+    for where, row in rows.rows(path, names, kind="tsv", header=columns.header,
+                                ragged=True, blank=blank):
+        number = rows.number_of(where)
+        if not row.keys() >= {*names}:
             if not file.drop_short:
-                raise InputError(f"{row.where}: the line has {len(row.cells)} columns, "
-                                 f"but {max(places.values()) + 1} are needed; check "
-                                 "the download.")
-            short.append(row.number)
-        else:
-            if width and len(row.cells) > width:
-                long.append(row.number)
-            if "label" in places and not label_names.is_clean(
-                    row.cells[places["label"]]):
-                unclean.append(row.number)
-            examples.append(_example(row, places, split, labels))
+                raise InputError(f"{where}: the line has too few columns; check the "
+                                 "download.")
+            short.append(number)
+            continue
+        if row.pop(None, None):
+            long.append(number)
+        label = row.get(columns.label) if columns.label else None
+        if label is not None and not label_names.is_clean(label):
+            unclean.append(number)
+        examples.append(Example(
+            # The original implementation counts lines from 0.
+            f"{split}-{number - 1}" if columns.guid is None else row[columns.guid].strip(),
+            row[columns.text_a], row.get(columns.text_b),
+            None if label is None else parse_label(label, labels, where), where))
     return ExampleSet(examples, (path,), (
         *tables.line_note(path, blank, "blank and left out"),
         *tables.line_note(path, short, "left out because they have too few columns"),
         *tables.line_note(path, long,
                           "longer than the header; the extra columns are ignored"),
         *tables.line_note(path, unclean, UNCLEAN)))
-
-
-def _places(path: str, columns: _Columns, header: list[str] | None
-            ) -> dict[str, int]:
-    wanted = {field: getattr(columns, field)
-              for field in ("text_a", "text_b", "label", "guid")}
-    return {field: int(name) if header is None
-            else tables.column_index(path, name, header)
-            for field, name in wanted.items() if name is not None}
-
-
-def _example(row: tables.Row, places: dict[str, int], split: str,
-             labels: tuple[str, ...]) -> Example:
-    def cell(field: str) -> str | None:
-        return row.cells[places[field]] if field in places else None
-
-    label, guid = cell("label"), cell("guid")
-    return Example(
-        # The original implementation counts lines from 0.
-        guid=f"{split}-{row.number - 1}" if guid is None else guid.strip(),
-        text_a=cell("text_a"), text_b=cell("text_b"),
-        label=None if label is None else parse_label(label, labels, row.where),
-        where=row.where)
 
 
 def _task(name: str, folder: str, labels: tuple[str, ...], submission: str,

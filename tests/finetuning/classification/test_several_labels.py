@@ -67,6 +67,7 @@ def test_without_a_header_labels_name_the_columns(tmp_path):
     ("text,topics\none,late\n", "topics", {"regression": True}, "--regression"),
     ('{"text": "one", "a": null, "b": null}\n', ("a", "b"), {}, "line 1: .*'a, b'"),
     ("text,topics\none,\n", "topics", {}, "labels are: none"),
+    ("text,a\none,1\n", ("a", "a"), {}, "x.csv has 'a' more than once"),
 ])
 def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):
     path = tmp_path / ("x.jsonl" if content[0] == "{" else "x.csv")
@@ -74,11 +75,6 @@ def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):
     with pytest.raises(InputError, match=pattern):
         task = custom.build_task({"train": several(path, label)}, **options)
         task.read("", "train")
-
-
-def test_a_column_is_named_once():
-    with pytest.raises(InputError, match="x.csv: --label_column names the column a twice"):
-        DataFile("x.csv", "text", label=("a", "a"))
 
 
 def test_a_set_to_predict_needs_no_columns_of_labels(tmp_path):
