@@ -11,13 +11,13 @@ Parquet and Arrow files and JSON lines in which each question is a row, as the l
 
 import dataclasses
 import itertools
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
-from albert_tf.finetuning import tables
 from albert_tf.finetuning.squad import languages
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
+from albert_tf.rows import rows, typed
 
 
 class SquadExample(NamedTuple):
@@ -57,8 +57,8 @@ class SquadDataset:
 
     Attributes:
       questions: the questions in file order.
-      articles: the list under "data", which the official metrics take; of rows, a list
-        of such a form.
+      articles: the questions in the form of the list under "data", which the official
+        metrics take.
       num_contradictions: the number of questions that are marked as impossible and have
         an answer in the file.
     """
@@ -66,30 +66,26 @@ class SquadDataset:
     def __init__(self, content: Any, name: str = "The data"):
         """`content` is the parsed JSON, or a tuple of questions; `name` is the file's
         name in errors."""
-        are_questions = isinstance(content, tuple)
         self.questions: list[Question] = list(
-            content if are_questions else _walk(content, name))
+            content if isinstance(content, tuple) else _of_articles(content, name))
         if not self.questions:
             raise InputError(f"{name}: there is no question in the file; give a "
                              "different file.")
-        self.articles: list[dict] = (
-            _articles(self.questions) if are_questions else content["data"])
-        marked = [bool(q.content.get("is_impossible") and q.content.get("answers"))
-                  for q in self.questions]
-        self.num_contradictions = sum(
-            any(answer["text"].strip() for answer in q.content["answers"])
-            for q, is_marked in zip(self.questions, marked) if is_marked)
-        if any(marked):
-            self.questions = [
-                q._replace(content={**q.content, "answers": []}) if is_marked else q
-                for q, is_marked in zip(self.questions, marked)]
-            self.articles = _articles(self.questions)
+        self.num_contradictions = 0
+        for i, question in enumerate(self.questions):
+            content = question.content
+            if content.get("is_impossible") and content.get("answers"):
+                self.num_contradictions += any(
+                    answer["text"].strip() for answer in content["answers"])
+                self.questions[i] = question._replace(content={**content, "answers": []})
+        self.articles = [{"paragraphs": [{"qas": [question.content]}]}
+                         for question in self.questions]
 
     @classmethod
     def read(cls, path: str) -> "SquadDataset":
         """Reads a file in SQuAD's JSON, or of rows: JSON lines, Parquet or Arrow."""
         if row_files.is_row_file(path) or _has_lines(path):
-            return cls(tuple(_of_rows(path)), path)
+            return cls(_of_rows(path), path)
         return cls(text_files.read_json(
             path, "the file may be incomplete; download it again"), path)
 
@@ -169,15 +165,6 @@ class SquadDataset:
                        "--version_2_with_negative if it really has none."))
 
 
-def _articles(questions: Iterable[Question]) -> list[dict]:
-    return [{"paragraphs": [{"qas": [q.content]}]} for q in questions]
-
-
-# The columns of rows, and what to do without them.
-_COLUMNS = ("id", "question", "context")
-_NEEDED = "questions need id, question, context and, to train, answers"
-
-
 def _has_lines(path: str) -> bool:
     """Returns whether a text file has a question on each line, instead of one object,
     in which SQuAD's have the key "paragraphs" (quotation marks in a text are escaped)."""
@@ -186,102 +173,62 @@ def _has_lines(path: str) -> bool:
         '"context"' in first and '"paragraphs"' not in first)
 
 
-def _rows(path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yields (place, column name → value) of each row."""
-    if row_files.is_row_file(path):
-        for number, row in row_files.read_rows(
-                path, _COLUMNS, ("answers", "is_impossible"), advice=_NEEDED):
-            yield f"{path}, row {number}", row
-        return
-    for where, _, cells in tables.read_rows(path, "jsonl"):
-        if isinstance(cells, dict):  # A blank line is a list.
-            for name in _COLUMNS:
-                if name not in cells:
-                    raise InputError(f"{where}: there is no '{name}'; {_NEEDED}.")
-            yield where, cells
-
-
-def _of_rows(path: str) -> list[Question]:
+def _of_rows(path: str) -> tuple[Question, ...]:
     """Returns the questions in a file of rows. If some have answers, those without have
     none in their passage, as in SQuAD 2.0 (is_impossible)."""
     questions, seen = [], set()
-    for where, row in _rows(path):
-        for name in _COLUMNS:
-            if not isinstance(row[name], str):
-                raise InputError(f"{where}: the column '{name}' holds "
-                                 f"{str(row[name])[:40]!r}, not a text; correct it.")
-        content = {"id": row["id"], "question": row["question"]}
-        if content["id"] in seen:
-            raise InputError(f"{where}: an earlier question has the same id "
-                             f"{content['id']!r}; give each question its own id.")
-        seen.add(content["id"])
-        if row.get("answers") is not None:
-            content["answers"] = _answers(row["answers"], where)
-        if isinstance(row.get("is_impossible"), bool):
-            content["is_impossible"] = row["is_impossible"]
-        questions.append(Question(f"{where}, question {content['id']!r}",
-                                  row["context"], content))
+    for where, row in rows(
+            path, ("id", "question", "context"), ("answers", "is_impossible"),
+            kind="" if row_files.is_row_file(path) else "jsonl",
+            advice="questions need id, question, context and, to train, answers"):
+        if isinstance(answers := row.get("answers"), dict):
+            typed(answers, f"{where}, answers", text=[str], answer_start=[int])
+            if len(answers["text"]) != len(answers["answer_start"]):
+                raise InputError(f"{where}: 'answers' has {len(answers['text'])} texts but "
+                                 f"{len(answers['answer_start'])} starts; correct it.")
+            row["answers"] = [
+                {"text": text, "answer_start": start}
+                for text, start in zip(answers["text"], answers["answer_start"])]
+        context = typed(row, where, context=str)["context"]
+        questions.append(_question(where, context, {
+            name: row[name] for name in ("id", "question", "answers", "is_impossible")
+            if row.get(name) is not None}, seen))
     has_answers = any(q.content.get("answers") for q in questions)
     for content in (q.content for q in questions):
         if has_answers and content.get("answers") == []:
             content.setdefault("is_impossible", True)
         elif not has_answers and "is_impossible" not in content:
             content.pop("answers", None)  # A test set, which is not scored.
-    return questions
+    return tuple(questions)
 
 
-def _answers(value: Any, where: str) -> list[dict[str, Any]]:
-    """Returns the answers of a row, given as lists by name or as a list of answers."""
-    if isinstance(value, dict) and all(
-            isinstance(value.get(name), list) for name in ("text", "answer_start")):
-        if len(value["text"]) != len(value["answer_start"]):
-            raise InputError(f"{where}: 'answers' has {len(value['text'])} texts but "
-                             f"{len(value['answer_start'])} starts; correct it.")
-        value = [{"text": text, "answer_start": start}
-                 for text, start in zip(value["text"], value["answer_start"])]
-    if not isinstance(value, list) or not all(
-            isinstance(each, dict) and isinstance(each.get("text"), str)
-            for each in value):
-        raise InputError(f"{where}: the column 'answers' holds {str(value)[:40]!r}; it "
-                         "needs text and answer_start, a list of each.")
-    return value
-
-
-def _walk(content: Any, name: str) -> Iterator[Question]:
+def _of_articles(content: Any, name: str) -> Iterator[Question]:
     """Yields all questions, and raises InputError for the first wrong one."""
     seen: set[str] = set()
-    for a, article in enumerate(_get(content, "data", list, f"{name}: the file"), 1):
+    for a, article in enumerate(typed(content, name, data=[dict])["data"], 1):
         place = f"{name}, article {a}"
-        for p, paragraph in enumerate(_get(article, "paragraphs", list, place), 1):
+        for p, paragraph in enumerate(typed(article, place, paragraphs=[dict])[
+                "paragraphs"], 1):
             where = f"{place}, paragraph {p}"
-            context = _get(paragraph, "context", str, where)
-            for q, question in enumerate(_get(paragraph, "qas", list, where), 1):
-                key = _get(question, "id", str, f"{where}, question {q}")
-                here = f"{where}, question {key!r}"
-                _get(question, "question", str, here)
-                if key in seen:
-                    raise InputError(f"{here}: an earlier question has the same id; "
-                                     "give each question its own id.")
-                seen.add(key)
-                if "is_impossible" in question:
-                    _get(question, "is_impossible", bool, here)
-                if "answers" in question:
-                    for answer in _get(question, "answers", list, here):
-                        _get(answer, "text", str, f"{here}, answer")
-                yield Question(here, context, question)
+            typed(paragraph, where, context=str, qas=[dict])
+            for q, content in enumerate(paragraph["qas"], 1):
+                typed(content, f"{where}, question {q}", id=str)
+                yield _question(where, paragraph["context"], content, seen)
 
 
-_KINDS = {list: "a list", str: "a string", bool: "true or false", int: "a number"}
-
-
-def _get(holder: Any, key: str, kind: type, place: str) -> Any:
-    value = holder.get(key) if isinstance(holder, dict) else None
-    if type(value) is kind:
-        return value
-    problem = (f"has no '{key}'" if value is None
-               else f"has a '{key}' that is not {_KINDS[kind]}")
-    raise InputError(f"{place} {problem}, and is therefore not in SQuAD's format; give "
-                     "a file like SQuAD's train-v1.1.json.")
+def _question(where: str, context: str, content: dict[str, Any], seen: set[str]
+              ) -> Question:
+    """Returns a question after checking it; `seen` are the ids before it."""
+    where = f"{where}, question {typed(content, where, id=str)['id']!r}"
+    typed(content, where, question=str, is_impossible=(bool, None),
+          answers=([dict], None))
+    for answer in content.get("answers") or ():
+        typed(answer, f"{where}, answer", text=str)
+    if content["id"] in seen:
+        raise InputError(f"{where}: an earlier question has the same id; give each "
+                         "question its own id.")
+    seen.add(content["id"])
+    return Question(where, context, content)
 
 
 def _check_version(question: Question, version_2: bool) -> None:
@@ -300,7 +247,8 @@ def _training_answer(question: Question) -> tuple[str, int]:
             f"{question.where} has no answer to train on; give a training file, or "
             "mark questions without an answer with \"is_impossible\": true.")
     text = answers[0]["text"]
-    start = _get(answers[0], "answer_start", int, f"{question.where}, answer")
+    start = typed(answers[0], f"{question.where}, answer", answer_start=int)[
+        "answer_start"]
     there = question.paragraph[start:start + len(text)] if start >= 0 else ""
     if there != text:
         raise InputError(
