@@ -8,7 +8,6 @@ Parquet stands for Arrow files, too. Their columns are the fields of JSON lines,
 """
 
 import dataclasses
-import json
 import re
 from typing import Any, Iterator, Optional, Sequence
 
@@ -19,6 +18,7 @@ from albert_tf.finetuning import tables
 from albert_tf.finetuning.tagging.files import (
     CONLLU, GLOBAL_COLUMNS, PREDICTION, Line, Sentence, joined)
 from albert_tf.finetuning.tagging.scoring import Entity, as_tags, is_marked
+from albert_tf.rows import Row, kind_of, number_of, rows, text_lines, typed
 from albert_tf.tokenization.cleaning import split_words
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
@@ -26,7 +26,6 @@ _DOCUMENT = "-DOCSTART-"
 # Lines that are comments even if they have as many columns as the words.
 _COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s+=\s|id\s+\S+\s+domain=|"
                       r"(?:begin|end) document\b)")
-_ADVICE = "each line must be one object with text and entities, or words and tags"
 # The fields of words and of tags: ours, and those of `datasets`.
 _WORDS = ("words", "tokens")
 _TAGS = ("tags", "ner_tags")
@@ -61,10 +60,10 @@ class Reading:
         """Returns the format of a file, one of FORMATS."""
         if self.format != "auto":
             return self.format
-        name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())
-        return ("parquet" if row_files.is_row_file(name) else
-                "conllu" if name.endswith((".conllu", ".conllup")) else
-                "jsonl" if name.endswith((".jsonl", ".ndjson", ".json")) else "conll")
+        kind = kind_of(path, "conll")
+        if kind in FORMATS[2:]:
+            return kind
+        return "conllu" if re.search(r"\.conllup?(\.[a-z0-9]+)?$", path.lower()) else "conll"
 
     def of_objects(self, path: str) -> bool:
         """Returns whether a file has fields by name, not columns of text."""
@@ -93,20 +92,13 @@ class Reading:
           scheme: the scheme in which the entities of JSON lines become tags.
           tagged: whether there are tags; None: if the file has a column or field for
             them.
-
-        Raises:
-          InputError: with file and line, if something is wrong.
         """
-        kind = self.format_of(path)
         notes: list[str] = []
-        if self.of_objects(path):
-            sentences = list(self._read_objects(
-                path, self._rows(path, tagged) if kind == "parquet" else
-                tables.read_rows(path, "jsonl"), scheme, tagged, notes))
-        elif kind == "conllu":
-            sentences = list(_read_conllu(path, self.tag_column, tagged))
-        else:
-            sentences = list(self._read_conll(path, tagged, notes))
+        sentences = list(
+            self._read_objects(path, scheme, tagged, notes) if self.of_objects(path) else
+            _read_conllu(path, self.tag_column, tagged)
+            if self.format_of(path) == "conllu" else
+            self._read_conll(path, tagged, notes))
         if not sentences:
             raise InputError(f"{path}: there is no word in this file; check the path "
                              "and the format.")
@@ -122,11 +114,13 @@ class Reading:
                            for tag in sentence.tags)) for sentence in sentences]
         return sentences, notes
 
+    # ---- CoNLL's columns
+
     def _read_conll(self, path: str, tagged: Optional[bool], notes: list[str]
                     ) -> Iterator[Sentence]:
-        rows = [*tables.text_lines(path), (0, "")]
+        lines_of_file = [*text_lines(path), (0, "")]
         # A line that begins with # may be a comment; it does not give the columns.
-        of_words = [row for row in rows if not _is_blank(row[1])
+        of_words = [row for row in lines_of_file if not _is_blank(row[1])
                     and not row[1].startswith(_DOCUMENT)]
         first, line = next((row for row in of_words if not row[1].startswith("#")),
                            of_words[0] if of_words else (0, ""))
@@ -134,7 +128,7 @@ class Reading:
         width = len(_cells(line, tabs))
         column = self._tag_column(path, first, width, tagged) if of_words else None
         lines, between, comments, numbers = [], [], [], []
-        for number, line in rows:
+        for number, line in lines_of_file:
             blank = _is_blank(line)
             if blank or line.startswith(_DOCUMENT):
                 if lines:
@@ -156,13 +150,10 @@ class Reading:
                     f"line {first} has {width}. A line must have a word and its tags, "
                     f"separated by {'tabs' if tabs else 'blanks'}; a blank line ends a "
                     "sentence.")
-            if not cells[self.word_column]:
-                raise InputError(
-                    f"{path}, line {number}: the word (column {self.word_column}) is "
-                    "missing; correct the line, or leave it empty to end the sentence.")
-            if column is not None and not cells[column].strip():
-                raise InputError(f"{path}, line {number}: the tag (column {column}) is "
-                                 "missing; words outside entities have the tag O.")
+            for place, what in ((self.word_column, "word"), (column, "tag")):
+                if place is not None and not cells[place].strip(" "):
+                    raise InputError(f"{path}, line {number}: the {what} (column {place}) "
+                                     "is missing; words outside entities have the tag O.")
             lines.append((number, cells))
         notes += tables.line_note(path, numbers, "begin with # and are comments")
 
@@ -172,17 +163,11 @@ class Reading:
         does not have the columns; `number` is its first line."""
         column = None
         if tagged or tagged is None and width > 1:
-            column = _number(self.tag_column or "-1")
-            if column is None:
-                raise InputError(
-                    f"--tag_column={self.tag_column} is not a number, which {path} "
-                    "needs; count columns from 0, or from -1 backwards (names are for "
-                    "CoNLL-U).")
-        for place, flag in ((self.word_column, "word_column"), (column, "tag_column")):
-            if place is not None and not -width <= place < width:
-                raise InputError(f"{path}, line {number}: the line has {width} "
-                                 f"columns, but --{flag} is {place}; correct the flag "
-                                 "or the file.")
+            column = _place(path, self.tag_column or "-1", [], width)
+        if not -width <= self.word_column < width:
+            raise InputError(f"{path}, line {number}: the line has {width} columns, but "
+                             f"--word_column is {self.word_column}; correct the flag or "
+                             "the file.")
         if column is not None and column % width == self.word_column % width:
             raise InputError(
                 f"{path}, line {number}: there are no tags, because column {column} "
@@ -212,111 +197,94 @@ class Reading:
 
     # ---- JSON lines and Parquet
 
-    def _rows(self, path: str, tagged: Optional[bool]) -> Iterator[tables.Row]:
-        """Yields the rows of a Parquet file, with the columns that are read and those
-        of texts and numbers, which predictions repeat."""
+    def _columns(self, path: str, tagged: Optional[bool]) -> Optional[list[str]]:
+        """Returns the columns of a Parquet file to read: those of words and tags, and
+        those of texts and numbers, which predictions repeat; None: all fields."""
+        if self.format_of(path) != "parquet":
+            return None
         columns = row_files.columns_of(path)
-        words = next((name for name in (*_WORDS, "text") if name in columns), None)
-        tags = self._tag_field(columns)
-        if words is None:
-            raise InputError(
-                f"{path}: there is no column 'tokens', 'words' or 'text'; the file has "
-                f"{', '.join(map(repr, columns))}.")
+        words = next((name for name in _WORDS if name in columns), "")
         if tagged and self.tag_column and self.tag_column not in columns:
-            raise InputError(
-                f"--tag_column={self.tag_column} is not a column of {path}; give one of "
-                f"{', '.join(columns)}.")
-        if tagged and tags not in columns and "entities" not in columns:
-            raise InputError(
-                f"{path}: there is no column 'ner_tags', 'tags' or 'entities'; the file "
-                f"has {', '.join(map(repr, columns))}. Name the column of the tags with "
-                "--tag_column.")
-        return tables.read_rows(path, "parquet", columns=[
-            name for name, column in columns.items()
-            if column.is_simple or name in (words, tags, "text", "entities")])
+            raise row_files.missing(path, self.tag_column, columns, "correct --tag_column")
+        return [name for name, column in columns.items() if column.is_simple or name in (
+            words, self._tag_field(columns), "text", "entities")]
 
-    def _read_objects(self, path: str, rows: Iterator[tables.Row], scheme: str,
-                      tagged: Optional[bool], notes: list[str]) -> Iterator[Sentence]:
+    def _read_objects(self, path: str, scheme: str, tagged: Optional[bool],
+                      notes: list[str]) -> Iterator[Sentence]:
         widened: list[int] = []
         empty: list[int] = []
         is_parquet = self.format_of(path) == "parquet"
         if tagged and scheme == "none":
             scheme = "iob2"
-        for row in rows:
-            if row.cells == []:
+        for where, row in rows(path, self._columns(path, tagged),
+                               kind=self.format_of(path)):
+            number, tag_field = number_of(where), self._tag_field(row)
+            words_field = next((name for name in _WORDS if name in row), "")
+            if is_parquet and row.get(words_field) == []:
+                empty.append(number)
                 continue
-            fields = dict(row.cells)
-            tag_field = self._tag_field(fields)
-            words_field = _WORDS[0]
-            if words_field not in fields and (is_parquet or "text" not in fields):
-                words_field = _WORDS[1]
-            text, words = fields.pop("text", None), fields.pop(words_field, None)
-            tags, objects = fields.pop(tag_field, None), fields.pop("entities", None)
-            if is_parquet and words == []:
-                empty.append(row.number)
-                continue
-            if words is not None:
-                words = _strings(words, words_field, row.where)
-                text, spans = _placed(words, text, self.split)
-            else:
-                if not isinstance(text, str):
-                    raise InputError(f"{row.where}: there is no 'text'; "
-                                     f"{_advice(path)}.")
+            if row.get(words_field) is None:
+                text = typed(row, where, text=str)["text"]
                 words, spans = of_text(text, self.split)
+            else:
+                words = _strings(row, words_field, where)
+                text, spans = _placed(words, row.get("text"), self.split)
             if not words:
-                raise InputError(f"{row.where}: there is no word in the text; remove "
-                                 f"the {row_files.unit(path)}.")
-            if tagged is False:
-                tags = None
-            elif objects is not None:
-                placed = _entities(objects, text, row.where)
-                inner = [_words_of(entity, spans, row.where) for entity in placed]
-                widened += [row.number for entity, (first, end) in zip(placed, inner)
+                raise InputError(f"{where}: there is no word in the text; remove the "
+                                 f"{row_files.unit(path)}.")
+            tags = None
+            if tagged is not False and row.get("entities") is not None:
+                placed = _entities(row, text, where)
+                inner = [_words_of(entity, spans, where) for entity in placed]
+                widened += [number for entity, (first, end) in zip(placed, inner)
                             if (spans[first][0], spans[end - 1][1]) != entity[:2]]
                 for before, after in zip(inner, inner[1:]):
                     if after[0] < before[1]:
                         raise InputError(
-                            f"{row.where}: two entities share the word "
+                            f"{where}: two entities share the word "
                             f"'{words[after[0]]}', but a word has only one tag; remove "
                             "one of them.")
                 tags = as_tags([Entity(*place, entity.type)
                                 for place, entity in zip(inner, placed)],
                                len(words), scheme)
-            elif tags is not None:
-                tags = _strings(self._named(tags, tag_field, row.where), tag_field,
-                                row.where)
+            elif tagged is not False and row.get(tag_field) is not None:
+                tags = _strings(self._named(row, tag_field, where), tag_field, where)
                 if len(tags) != len(words):
-                    raise InputError(f"{row.where}: words and tags differ in number "
+                    raise InputError(f"{where}: words and tags differ in number "
                                      f"({len(words)} and {len(tags)}); each word needs "
                                      "a tag.")
             elif tagged:
-                raise InputError(f"{row.where}: there are neither 'entities' nor "
-                                 f"'{tag_field}'; {_advice(path)}.")
+                raise InputError(
+                    f"{where}: there are neither 'entities' nor '{tag_field}'; give text "
+                    "and entities, or words and tags, and name the field of the tags with "
+                    "--tag_column.")
             yield Sentence(
                 tuple(words), None if tags is None else tuple(tags), text, spans,
                 (*(Line((word, *([] if tags is None else [tags[i]])), i)
                    for i, word in enumerate(words)), Line((), None)),
-                (row.number,) * len(words), path, fields)
+                (number,) * len(words), path, {
+                    name: value for name, value in row.items()
+                    if name not in ("text", words_field, tag_field, "entities")})
         notes += tables.line_note(path, empty, "without a word are left out")
         notes += tables.line_note(
             path, widened, "have entities that begin or end inside a word, and are "
             "extended to the whole word; with --split_words=characters, each character "
             "is a word")
 
-    def _named(self, tags: Any, field: str, where: str) -> Any:
-        """Returns tags with the names of those that are numbers."""
+    def _named(self, row: Row, field: str, where: str) -> Row:
+        """Returns the row with the names of tags that are numbers."""
+        tags = row[field]
         if not isinstance(tags, list) or not any(type(tag) is int for tag in tags):
-            return tags
+            return row
         if not self.names:
             raise InputError(
                 f"{where}: '{field}' holds numbers, which have no names in the file; "
                 "give --labels, the tags in the order of these numbers, from 0.")
-        wrong = next((tag for tag in tags if type(tag) is not int or not (
-            0 <= tag < len(self.names))), None)
-        if wrong is not None:
-            raise InputError(f"{where}: '{field}' holds {wrong!r:.40}, but --labels "
-                             f"names the numbers 0 to {len(self.names) - 1}.")
-        return [self.names[tag] for tag in tags]
+        for tag in tags:
+            if type(tag) is not int or not 0 <= tag < len(self.names):
+                raise InputError(f"{where}: '{field}' holds {tag!r:.40}, but --labels "
+                                 f"names the numbers 0 to {len(self.names) - 1}.")
+        return {**row, field: [self.names[tag] for tag in tags]}
 
 
 def _is_blank(line: str) -> bool:
@@ -328,8 +296,16 @@ def _cells(line: str, tabs: bool) -> tuple[str, ...]:
         line.split("\t") if tabs else re.split(" +", line.strip(" "))))
 
 
-def _number(text: str) -> Optional[int]:
-    return int(text) if re.fullmatch("-?[0-9]{1,9}", text) else None
+def _place(path: str, column: str, names: Sequence[str], width: int) -> int:
+    """Returns the place of the column of the tags, given its name or number."""
+    for place, name in enumerate(names):
+        if name.upper() == column.upper():
+            return place
+    if re.fullmatch("-?[0-9]{1,9}", column) and -width <= int(column) < width:
+        return int(column)
+    raise InputError(
+        f"--tag_column={column} is not a column of {path}, which has {width} columns"
+        f"{': ' * bool(names)}{' '.join(names)}; count from 0, or from -1 backwards.")
 
 
 # ---- CoNLL-U ---------------------------------------------------------------
@@ -338,101 +314,46 @@ def _number(text: str) -> Optional[int]:
 def _read_conllu(path: str, column: str, tagged: Optional[bool]) -> Iterator[Sentence]:
     """Yields the sentences of a CoNLL-U file. Words are the syntactic ones: if "don't"
     has the ID 1-2, its words are 1 and 2. Empty nodes, such as 8.1, are not words."""
-    names, lines = CONLLU, []
-    for number, line in [*tables.text_lines(path), (0, "")]:
-        if line.startswith(GLOBAL_COLUMNS):
-            names = line[len(GLOBAL_COLUMNS):].split()
-            if names[:2] != CONLLU[:2]:
-                raise InputError(f"{path}, line {number}: the columns {' '.join(names)}"
-                                 " do not begin with ID and FORM; correct the line.")
-        if line.strip():
-            lines.append((number, line))
+    names = CONLLU
+    lines, words, tags, numbers = [], [], [], []
+    for number, line in [*text_lines(path), (0, "")]:
+        where = f"{path}, line {number}"
+        if not line.strip():
+            if words:
+                text, spans = joined(words, " ")
+                yield Sentence(
+                    tuple(words), None if tagged is False else tuple(tags), text, spans,
+                    (*lines, Line((), None)), tuple(numbers), path)
+                lines, words, tags, numbers = [], [], [], []
             continue
-        if any(not line.startswith("#") for _, line in lines):
-            place = _column(path, column or "UPOS", names)
-            yield _conllu_sentence(path, lines, names, place, tagged is not False)
-            lines = []
-
-
-def _column(path: str, column: str, names: Sequence[str]) -> int:
-    known = {name.upper(): i for i, name in enumerate(names)}
-    if column.upper() in known:
-        return known[column.upper()]
-    place = _number(column)
-    if place is not None and -len(names) <= place < len(names):
-        return place
-    raise InputError(f"--tag_column={column} is not a column of {path}; give one of "
-                     f"{', '.join(names)}.")
-
-
-def _conllu_sentence(path: str, lines: list[tuple[int, str]], names: Sequence[str],
-                     column: int, tagged: bool) -> Sentence:
-    misc = names.index("MISC") if "MISC" in names else None
-    rows, words, tags, numbers = [], [], [], []
-    # The tokens of the text, the number of words of each, and the space after it.
-    surface: list[tuple[str, int, str]] = []
-    last_of_token = 0
-    for number, line in lines:
         if line.startswith("#"):
             if line.startswith(GLOBAL_COLUMNS):
+                names = line[len(GLOBAL_COLUMNS):].split()
+                if names[:2] != CONLLU[:2]:
+                    raise InputError(f"{where}: the columns {' '.join(names)} do not "
+                                     "begin with ID and FORM; correct the line.")
                 line = f"{line.rstrip()} {PREDICTION}"
-            rows.append(Line((line,), None))
+            lines.append(Line((line,), None))
             continue
-        cells, where = tuple(line.split("\t")), f"{path}, line {number}"
+        cells = tuple(line.split("\t"))
         if len(cells) != len(names):
             raise InputError(f"{where}: the line has {len(cells)} columns, but CoNLL-U "
-                             f"has {len(names)} ({' '.join(names)}), separated by "
-                             "tabs.")
-        match = re.fullmatch(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?", cells[0])
-        if match is None:
-            raise InputError(f"{where}: the ID '{cells[0]}' is not that of a word (1), "
-                             "a token of several words (1-2) or an empty node (1.1).")
-        space = "" if misc is not None and "SpaceAfter=No" in cells[misc].split(
-            "|") else " "
-        if match[2]:
-            rows.append(Line(cells, "_"))
-            if match[2] == "-":
-                first, last_of_token = int(match[1]), int(match[3])
-                if first != len(words) + 1 or last_of_token < first:
-                    raise InputError(f"{where}: the token {cells[0]} does not begin "
-                                     f"with the next word, {len(words) + 1}.")
-                surface.append((cells[1], last_of_token - first + 1, space))
+                             f"has {len(names)} ({' '.join(names)}), separated by tabs.")
+        if re.search("[-.]", cells[0]):
+            lines.append(Line(cells, "_"))
             continue
-        if int(match[1]) != len(words) + 1:
+        if cells[0] != str(len(words) + 1) or not cells[1]:
             raise InputError(
-                f"{where}: the ID is {cells[0]}, but {len(words) + 1} is next; IDs "
-                "count from 1, and a blank line ends a sentence.")
-        if not cells[1]:
-            raise InputError(f"{where}: the word (FORM) is missing; fill it in.")
-        if len(words) >= last_of_token:
-            surface.append((cells[1], 1, space))
-        rows.append(Line(cells, len(words)))
+                f"{where}: the ID is '{cells[0]}' and the word '{cells[1]}', but the ID "
+                f"{len(words) + 1} is next; IDs count from 1, and a blank line ends a "
+                "sentence.")
+        lines.append(Line(cells, len(words)))
         words.append(cells[1])
-        tags.append(cells[column])
+        tags.append(cells[_place(path, column or "UPOS", names, len(names))])
         numbers.append(number)
-    if len(words) < max(last_of_token, 1):
-        raise InputError(f"{path}, line {lines[-1][0]}: the sentence ends without word "
-                         f"{len(words) + 1}; add it.")
-    text, spans = "", []
-    for form, count, space in surface:
-        parts = words[len(spans):len(spans) + count]
-        start = len(text)
-        if "".join(parts) == form:
-            spans += [(start + first, start + end)
-                      for first, end in joined(parts, "")[1]]
-        else:  # Both words, "de" and "le", are at the place of French "du".
-            spans += [(start, start + len(form))] * count
-        text += form + space
-    return Sentence(tuple(words), tuple(tags) if tagged else None, text.rstrip(" "),
-                    tuple(spans), (*rows, Line((), None)), tuple(numbers), path)
 
 
 # ---- JSON lines and Parquet ------------------------------------------------
-
-
-def _advice(path: str) -> str:
-    return ("a row needs text and entities, or tokens and tags"
-            if row_files.is_row_file(path) else _ADVICE)
 
 
 def of_text(text: str, split: str) -> tuple[list[str], tuple[tuple[int, int], ...]]:
@@ -441,11 +362,13 @@ def of_text(text: str, split: str) -> tuple[list[str], tuple[tuple[int, int], ..
     return [text[start:end] for start, end in spans], spans
 
 
-def _strings(value: Any, name: str, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(map(_fits_a_column, value)):
-        raise InputError(f"{where}: '{name}' is not a list of texts; they must not be "
-                         "empty, and must contain neither tab nor line end.")
-    return value
+def _strings(row: Row, name: str, where: str) -> list[str]:
+    """Returns a list of words or tags, which fit a column of CoNLL's."""
+    values = typed(row, where, **{name: [str]})[name]
+    if not all(map(_fits_a_column, values)):
+        raise InputError(f"{where}: a text in '{name}' is empty, or contains a tab or line "
+                         "end; correct it.")
+    return values
 
 
 def _fits_a_column(value: Any) -> bool:
@@ -467,33 +390,26 @@ def _placed(words: Sequence[str], text: Any, split: str):
     return joined(words, "" if split == "characters" else " ")
 
 
-def _entities(found: Any, text: str, where: str) -> list[Entity]:
-    """Returns the entities of a JSON object, with their characters, in text order."""
-    if not isinstance(found, list):
-        raise InputError(f"{where}: 'entities' is not a list; give start, end and type "
-                         "of each.")
+def _entities(row: Row, text: str, where: str) -> list[Entity]:
+    """Returns the entities of an object, with their characters, in text order."""
     placed = []
-    for value in found:
-        if isinstance(value, dict):
-            start, end = value.get("start"), value.get("end")
-            kind = value.get("type", value.get("label"))
-        else:
-            start, end, kind = value if isinstance(value, list) and len(
-                value) == 3 else (None, None, None)
-        shown = json.dumps(value, ensure_ascii=False)[:60]
-        if type(start) is not int or type(end) is not int or not _fits_a_column(kind):
-            raise InputError(f"{where}: the entity {shown} lacks start and end, which "
-                             "are numbers of characters, or type; add them.")
-        if not 0 <= start < end <= len(text) or not text[start:end].strip():
+    for value in typed(row, where, entities=[(dict, list)])["entities"]:
+        here = f"{where}, the entity {value!r:.60}"
+        if isinstance(value, list):
+            value = dict(zip(("start", "end", "type"), value))
+        kind = value.get("type", value.get("label"))
+        typed({**value, "type": kind}, here, start=int, end=int, type=str)
+        start, end = value["start"], value["end"]
+        if not _fits_a_column(kind) or not 0 <= start < end <= len(text) or (
+                not text[start:end].strip()):
             raise InputError(
-                f"{where}: the entity {shown} is not in the text of {len(text)} "
-                "characters; start counts from 0, and end is one more than the last "
-                "character.")
-        named = value.get("text", text[start:end]) if isinstance(value, dict) else None
-        if named is not None and named != text[start:end]:
+                f"{here} is not in the text of {len(text)} characters, or its type is "
+                "empty or has a tab or line end; start counts from 0, and end is one more "
+                "than the last character.")
+        if value.get("text", text[start:end]) != text[start:end]:
             raise InputError(
-                f"{where}: the entity {shown} is '{text[start:end]}' in the text; "
-                "offsets count characters (code points), not bytes.")
+                f"{here} is '{text[start:end]}' in the text; offsets count characters "
+                "(code points), not bytes.")
         placed.append(Entity(start, end, kind))
     return sorted(placed)
 
