@@ -96,9 +96,7 @@ class Reading:
         notes: list[str] = []
         sentences = list(
             self._read_objects(path, scheme, tagged, notes) if self.of_objects(path) else
-            _read_conllu(path, self.tag_column, tagged)
-            if self.format_of(path) == "conllu" else
-            self._read_conll(path, tagged, notes))
+            self._read_columns(path, tagged, notes))
         if not sentences:
             raise InputError(f"{path}: there is no word in this file; check the path "
                              "and the format.")
@@ -114,86 +112,95 @@ class Reading:
                            for tag in sentence.tags)) for sentence in sentences]
         return sentences, notes
 
-    # ---- CoNLL's columns
+    # ---- columns
 
-    def _read_conll(self, path: str, tagged: Optional[bool], notes: list[str]
-                    ) -> Iterator[Sentence]:
-        lines_of_file = [*text_lines(path), (0, "")]
-        # A line that begins with # may be a comment; it does not give the columns.
-        of_words = [row for row in lines_of_file if not _is_blank(row[1])
-                    and not row[1].startswith(_DOCUMENT)]
-        first, line = next((row for row in of_words if not row[1].startswith("#")),
-                           of_words[0] if of_words else (0, ""))
-        tabs = "\t" in line
-        width = len(_cells(line, tabs))
-        column = self._tag_column(path, first, width, tagged) if of_words else None
-        lines, between, comments, numbers = [], [], [], []
-        for number, line in lines_of_file:
-            blank = _is_blank(line)
-            if blank or line.startswith(_DOCUMENT):
-                if lines:
-                    yield self._sentence(path, between, lines, column, comments)
-                    between, lines, comments = [], [], []
-                between.append(Line(() if blank else tuple(line.split()),
-                                    None if blank else "O"))
+    def _read_columns(self, path: str, tagged: Optional[bool], notes: list[str]
+                      ) -> Iterator[Sentence]:
+        """Yields the sentences of a file of columns. In CoNLL-U, words are the syntactic
+        ones: if "don't" has the ID 1-2, its words are 1 and 2. Empty nodes, such as 8.1,
+        are not words."""
+        lines = [*text_lines(path), (0, "")]
+        is_conllu = self.format_of(path) == "conllu"
+        names, word, column, tabs = self._layout(path, lines, tagged)
+        width = len(names)
+        # conlleval expects the true tag in the last column but one.
+        again = not is_conllu and column is not None and column % width != width - 1
+        between, rows, words, tags, numbers, comments = [], [], [], [], [], []
+        commented: list[int] = []
+        for number, line in lines:
+            where, is_document = f"{path}, line {number}", line.startswith(_DOCUMENT)
+            if _is_blank(line) or is_document and not is_conllu:
+                if words:
+                    text, spans = joined(words, "" if self.split == "characters" else " ")
+                    yield Sentence(
+                        tuple(words), None if column is None else tuple(tags), text, spans,
+                        (*between, *rows), tuple(numbers), path,
+                        {"comments": comments} if comments else {})
+                    between, rows, words, tags, numbers, comments = [], [], [], [], [], []
+                cells = tuple(line.split())
+                between.append(Line((*cells, *["O"] * (width + again - len(cells))), "O")
+                               if is_document else Line((), None))
                 continue
-            cells = _cells(line, tabs)
-            if not lines and (_COMMENT.match(line) or len(cells) != width
-                              and re.match(r"#\s+\S", line)
-                              and not is_marked(cells[-1])):
+            cells = tuple(line.split("\t")) if is_conllu else _cells(line, tabs)
+            if is_conllu and line.startswith("#"):
+                rows.append(Line((f"{line.rstrip()} {PREDICTION}" if line.startswith(
+                    GLOBAL_COLUMNS) else line,), None))
+                continue
+            if not is_conllu and not words and (
+                    _COMMENT.match(line) or len(cells) != width
+                    and re.match(r"#\s+\S", line) and not is_marked(cells[-1])):
                 comments.append(line)
-                numbers.append(number)
+                commented.append(number)
                 continue
             if len(cells) != width:
                 raise InputError(
-                    f"{path}, line {number}: the line has {len(cells)} columns, but "
-                    f"line {first} has {width}. A line must have a word and its tags, "
-                    f"separated by {'tabs' if tabs else 'blanks'}; a blank line ends a "
-                    "sentence.")
-            for place, what in ((self.word_column, "word"), (column, "tag")):
+                    f"{where}: the line has {len(cells)} columns, but the file has "
+                    f"{width}. A line must have a word and its tags, separated by "
+                    f"{'tabs' if tabs else 'blanks'}; a blank line ends a sentence.")
+            if is_conllu and re.search("[-.]", cells[0]):
+                rows.append(Line(cells, "_"))
+                continue
+            if is_conllu and cells[0] != str(len(words) + 1):
+                raise InputError(
+                    f"{where}: the ID is '{cells[0]}', but {len(words) + 1} is next; IDs "
+                    "count from 1, and a blank line ends a sentence.")
+            for place, what in ((word, "word"), (column, "tag")):
                 if place is not None and not cells[place].strip(" "):
-                    raise InputError(f"{path}, line {number}: the {what} (column {place}) "
-                                     "is missing; words outside entities have the tag O.")
-            lines.append((number, cells))
-        notes += tables.line_note(path, numbers, "begin with # and are comments")
+                    raise InputError(f"{where}: the {what} (column {place}) is missing; "
+                                     "words outside entities have the tag O.")
+            rows.append(Line((*cells, *cells[column:][:1] * again), len(words)))
+            is_numbered = self.strip_numbers and _NUMBERED.fullmatch(cells[word])
+            words.append(is_numbered[1] if is_numbered else cells[word])
+            tags.append("" if column is None else cells[column].strip())
+            numbers.append(number)
+        notes += tables.line_note(path, commented, "begin with # and are comments")
 
-    def _tag_column(self, path: str, number: int, width: int, tagged: Optional[bool]
-                    ) -> Optional[int]:
-        """Returns the column of the tags, None for none. Raises InputError if the table
-        does not have the columns; `number` is its first line."""
+    def _layout(self, path: str, lines: Sequence[tuple[int, str]], tagged: Optional[bool]
+                ) -> tuple[Sequence[str], int, Optional[int], bool]:
+        """Returns the names of the columns, "" if they have none, the places of word and
+        tag (None: without tags), and whether tabs separate columns."""
+        tabs, number, names, word = True, 1, CONLLU, 1
+        if self.format_of(path) != "conllu":
+            # A line that begins with # may be a comment; it does not give the columns.
+            of_words = [row for row in lines if not _is_blank(row[1])
+                        and not row[1].startswith(_DOCUMENT)] or [(0, "no word")]
+            number, line = next((row for row in of_words if not row[1].startswith("#")),
+                                of_words[0])
+            tabs, word = "\t" in line, self.word_column
+            names = [""] * len(_cells(line, tabs))
+        elif lines[0][1].startswith(GLOBAL_COLUMNS):
+            names = lines[0][1][len(GLOBAL_COLUMNS):].split()
         column = None
-        if tagged or tagged is None and width > 1:
-            column = _place(path, self.tag_column or "-1", [], width)
-        if not -width <= self.word_column < width:
-            raise InputError(f"{path}, line {number}: the line has {width} columns, but "
-                             f"--word_column is {self.word_column}; correct the flag or "
-                             "the file.")
-        if column is not None and column % width == self.word_column % width:
+        if tagged or tagged is None and len(names) > 1:
+            column = _place(path, "tag", self.tag_column or (
+                "UPOS" if any(names) else "-1"), names)
+        place = _place(path, "word", str(word), names)
+        if column is not None and column % len(names) == place % len(names):
             raise InputError(
-                f"{path}, line {number}: there are no tags, because column {column} "
-                "has the words. A line must have a word and its tag, separated by a tab "
-                "or blanks.")
-        return column
-
-    def _sentence(self, path, between, lines, column, comments) -> Sentence:
-        words = [cells[self.word_column] for _, cells in lines]
-        if self.strip_numbers:
-            words = [match[1] if (match := _NUMBERED.fullmatch(word)) else word
-                     for word in words]
-        tags = None
-        if column is not None:
-            tags = tuple(cells[column].strip() for _, cells in lines)
-        text, spans = joined(words, "" if self.split == "characters" else " ")
-        # conlleval expects the true tag in the last column but one.
-        again = tags and column % len(lines[0][1]) != len(lines[0][1]) - 1
-        rows = [Line((*cells, cells[column]) if again else cells, i)
-                for i, (_, cells) in enumerate(lines)]
-        width = len(rows[0].cells)
-        between = [Line((*row.cells, *["O"] * (width - len(row.cells))), row.adds)
-                   if row.cells else row for row in between]
-        return Sentence(tuple(words), tags, text, spans, (*between, *rows),
-                        tuple(number for number, _ in lines), path,
-                        {"comments": comments} if comments else {})
+                f"{path}, line {number}: there are no tags, because column {column} has "
+                "the words. A line must have a word and its tag, separated by a tab or "
+                "blanks.")
+        return names, word, column, tabs
 
     # ---- JSON lines and Parquet
 
@@ -219,7 +226,9 @@ class Reading:
         for where, row in rows(path, self._columns(path, tagged),
                                kind=self.format_of(path)):
             number, tag_field = number_of(where), self._tag_field(row)
-            words_field = next((name for name in _WORDS if name in row), "")
+            # Beside a text, JSON may have tokens of a different tokenizer.
+            words_field = next((name for name in _WORDS[:1 + (
+                is_parquet or "text" not in row)] if name in row), "")
             if is_parquet and row.get(words_field) == []:
                 empty.append(number)
                 continue
@@ -296,61 +305,17 @@ def _cells(line: str, tabs: bool) -> tuple[str, ...]:
         line.split("\t") if tabs else re.split(" +", line.strip(" "))))
 
 
-def _place(path: str, column: str, names: Sequence[str], width: int) -> int:
-    """Returns the place of the column of the tags, given its name or number."""
+def _place(path: str, what: str, column: str, names: Sequence[str]) -> int:
+    """Returns the place of a column, given its name or number."""
     for place, name in enumerate(names):
         if name.upper() == column.upper():
             return place
-    if re.fullmatch("-?[0-9]{1,9}", column) and -width <= int(column) < width:
+    if re.fullmatch("-?[0-9]{1,9}", column) and -len(names) <= int(column) < len(names):
         return int(column)
     raise InputError(
-        f"--tag_column={column} is not a column of {path}, which has {width} columns"
-        f"{': ' * bool(names)}{' '.join(names)}; count from 0, or from -1 backwards.")
-
-
-# ---- CoNLL-U ---------------------------------------------------------------
-
-
-def _read_conllu(path: str, column: str, tagged: Optional[bool]) -> Iterator[Sentence]:
-    """Yields the sentences of a CoNLL-U file. Words are the syntactic ones: if "don't"
-    has the ID 1-2, its words are 1 and 2. Empty nodes, such as 8.1, are not words."""
-    names = CONLLU
-    lines, words, tags, numbers = [], [], [], []
-    for number, line in [*text_lines(path), (0, "")]:
-        where = f"{path}, line {number}"
-        if not line.strip():
-            if words:
-                text, spans = joined(words, " ")
-                yield Sentence(
-                    tuple(words), None if tagged is False else tuple(tags), text, spans,
-                    (*lines, Line((), None)), tuple(numbers), path)
-                lines, words, tags, numbers = [], [], [], []
-            continue
-        if line.startswith("#"):
-            if line.startswith(GLOBAL_COLUMNS):
-                names = line[len(GLOBAL_COLUMNS):].split()
-                if names[:2] != CONLLU[:2]:
-                    raise InputError(f"{where}: the columns {' '.join(names)} do not "
-                                     "begin with ID and FORM; correct the line.")
-                line = f"{line.rstrip()} {PREDICTION}"
-            lines.append(Line((line,), None))
-            continue
-        cells = tuple(line.split("\t"))
-        if len(cells) != len(names):
-            raise InputError(f"{where}: the line has {len(cells)} columns, but CoNLL-U "
-                             f"has {len(names)} ({' '.join(names)}), separated by tabs.")
-        if re.search("[-.]", cells[0]):
-            lines.append(Line(cells, "_"))
-            continue
-        if cells[0] != str(len(words) + 1) or not cells[1]:
-            raise InputError(
-                f"{where}: the ID is '{cells[0]}' and the word '{cells[1]}', but the ID "
-                f"{len(words) + 1} is next; IDs count from 1, and a blank line ends a "
-                "sentence.")
-        lines.append(Line(cells, len(words)))
-        words.append(cells[1])
-        tags.append(cells[_place(path, column or "UPOS", names, len(names))])
-        numbers.append(number)
+        f"--{what}_column={column} is not a column of {path}, which has {len(names)} "
+        f"columns ({' '.join(names).strip()}); count from 0, or from -1 backwards.".replace(
+            " ()", ""))
 
 
 # ---- JSON lines and Parquet ------------------------------------------------
