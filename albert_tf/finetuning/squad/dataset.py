@@ -71,9 +71,13 @@ class SquadDataset:
         if not self.questions:
             raise InputError(f"{name}: there is no question in the file; give a "
                              "different file.")
-        self.num_contradictions = 0
+        self.num_contradictions, places = 0, dict[str, str]()
         for i, question in enumerate(self.questions):
             content = question.content
+            if content["id"] in places:
+                raise InputError(f"{question.where}: {places[content['id']]} has the same "
+                                 "id; give each question its own id.")
+            places[content["id"]] = question.where
             if content.get("is_impossible") and content.get("answers"):
                 self.num_contradictions += any(
                     answer["text"].strip() for answer in content["answers"])
@@ -94,13 +98,7 @@ class SquadDataset:
         """Returns several files as one; the only one as it is."""
         if len(parts) == 1:
             return parts[0]
-        questions: dict[str, Question] = {}
-        for question in itertools.chain.from_iterable(part.questions for part in parts):
-            other = questions.setdefault(question.content["id"], question)
-            if other is not question:
-                raise InputError(f"{question.where}: {other.where} has the same id; give "
-                                 "each question its own id.")
-        data = cls(tuple(questions.values()))
+        data = cls(tuple(itertools.chain.from_iterable(part.questions for part in parts)))
         data.num_contradictions = sum(part.num_contradictions for part in parts)
         return data
 
@@ -176,7 +174,7 @@ def _has_lines(path: str) -> bool:
 def _of_rows(path: str) -> tuple[Question, ...]:
     """Returns the questions in a file of rows. If some have answers, those without have
     none in their passage, as in SQuAD 2.0 (is_impossible)."""
-    questions, seen = [], set()
+    questions = []
     for where, row in rows(
             path, ("id", "question", "context"), ("answers", "is_impossible"),
             kind="" if row_files.is_row_file(path) else "jsonl",
@@ -192,7 +190,7 @@ def _of_rows(path: str) -> tuple[Question, ...]:
         context = typed(row, where, context=str)["context"]
         questions.append(_question(where, context, {
             name: row[name] for name in ("id", "question", "answers", "is_impossible")
-            if row.get(name) is not None}, seen))
+            if row.get(name) is not None}))
     has_answers = any(q.content.get("answers") for q in questions)
     for content in (q.content for q in questions):
         if has_answers and content.get("answers") == []:
@@ -204,7 +202,6 @@ def _of_rows(path: str) -> tuple[Question, ...]:
 
 def _of_articles(content: Any, name: str) -> Iterator[Question]:
     """Yields all questions, and raises InputError for the first wrong one."""
-    seen: set[str] = set()
     for a, article in enumerate(typed(content, name, data=[dict])["data"], 1):
         place = f"{name}, article {a}"
         for p, paragraph in enumerate(typed(article, place, paragraphs=[dict])[
@@ -213,21 +210,16 @@ def _of_articles(content: Any, name: str) -> Iterator[Question]:
             typed(paragraph, where, context=str, qas=[dict])
             for q, content in enumerate(paragraph["qas"], 1):
                 typed(content, f"{where}, question {q}", id=str)
-                yield _question(where, paragraph["context"], content, seen)
+                yield _question(where, paragraph["context"], content)
 
 
-def _question(where: str, context: str, content: dict[str, Any], seen: set[str]
-              ) -> Question:
-    """Returns a question after checking it; `seen` are the ids before it."""
+def _question(where: str, context: str, content: dict[str, Any]) -> Question:
+    """Returns a question after checking its values."""
     where = f"{where}, question {typed(content, where, id=str)['id']!r}"
     typed(content, where, question=str, is_impossible=(bool, None),
           answers=([dict], None))
     for answer in content.get("answers") or ():
         typed(answer, f"{where}, answer", text=str)
-    if content["id"] in seen:
-        raise InputError(f"{where}: an earlier question has the same id; give each "
-                         "question its own id.")
-    seen.add(content["id"])
     return Question(where, context, content)
 
 
