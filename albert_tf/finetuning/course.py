@@ -7,9 +7,9 @@ TensorFlow is imported only after the inputs are checked.
 
 import contextlib
 import dataclasses
+import inspect
 import os
-import sys
-from typing import Any, Callable, Iterable, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import numpy as np
 from absl import logging
@@ -25,12 +25,8 @@ from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.common import cut_note
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.task import FineTuningTask, Settings
-from albert_tf.tokenization import (
-    cleaning, hf_tokenizer, sentencepiece_tokenizer, sequences, tokenizer)
+from albert_tf.tokenization import tokenizer
 from albert_tf.training.memory import Sequences
-
-# Modules that the features of every task depend on.
-_CODE = (sequences, sentencepiece_tokenizer, cleaning, tokenizer, hf_tokenizer)
 
 # Before this step no advice is given on a model that does not learn.
 _FEW_STEPS = 10
@@ -60,14 +56,11 @@ def fine_tune(task: FineTuningTask, settings: Settings,
         settings = settings.scheduled(len(sets["train"].examples))
     # 3. Prepare the output paths, so that no output overwrites an input.
     files.make_directory(folder, "--output_dir")
-    paths = _feature_paths(settings, sets)
-    files.prepare_outputs(
-        {"--output_dir": files_of_run(folder),
-         "--export_dir": filter(None, [settings.export_dir.rstrip("/")]),
-         **{f"the features of {split}": [path] for split, path in paths.items()}},
-        {split: data.paths for split, data in sets.items()})
-    files.prepare_outputs({"--prediction_file": filter(None, [settings.prediction_file])},
-                          {split: data.paths for split, data in sets.items()})
+    for outputs in ({"--output_dir": files_of_run(folder),
+                     "--export_dir": filter(None, [settings.export_dir.rstrip("/")])},
+                    {"--prediction_file": filter(None, [settings.prediction_file])}):
+        files.prepare_outputs(
+            outputs, {split: data.paths for split, data in sets.items()})
     if settings.do_train:
         model_folder.check_keep(folder, settings.kept, settings.vocabulary)
     # 4. Set up the devices. TensorFlow does not allow this after its first operation,
@@ -86,7 +79,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
         if settings.export_dir and devices.is_chief(strategy):
             files.new_folder(settings.export_dir, "--export_dir")
         # 5. Load or compute the features, and check that a batch fits into memory.
-        tables = {split: _features(task, settings, split, data, paths[split])
+        tables = {split: _features(task, settings, split, data)
                   for split, data in sets.items()}
         task.check_features(sets, tables, settings)
         _check_memory(task, settings, tables)
@@ -136,22 +129,6 @@ def _read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:
     return sets
 
 
-def _feature_paths(settings: Settings, splits: Iterable[str]) -> dict[str, str]:
-    """Returns each split's file of features, and creates the folders of these files."""
-    paths: dict[str, str] = {}
-    for split in splits:
-        flag, file = settings.feature_files.get(split, ("", ""))
-        path = file or os.path.join(settings.features_dir, f"{split}.tf_record")
-        if flag and path in paths.values():
-            raise InputError(f"--{flag}={path} is the file of a different set already; "
-                             "give each set its own file.")
-        features.check_own(path, f"--{flag}" if file else "")
-        files.make_directory(os.path.dirname(path) or ".",
-                             f"--{flag}" if file else "--cached_dir")
-        paths[split] = path
-    return paths
-
-
 def _check_memory(task: FineTuningTask, settings: Settings,
                   tables: Mapping[str, FeatureTable]) -> None:
     """Raises InputError if a batch of any set does not fit into memory."""
@@ -177,20 +154,23 @@ def _report_cut(tables: Mapping[str, FeatureTable], max_seq_length: int) -> None
                             cut_note(full, table.num_rows, max_seq_length))
 
 
-def _features(task: FineTuningTask, settings: Settings, split: str, data: Any,
-              path: str) -> FeatureTable:
-    """Returns features from a file with the same fingerprint, or computes them."""
+def _features(task: FineTuningTask, settings: Settings, split: str, data: Any
+              ) -> FeatureTable:
+    """Returns the features of a set from their file, or computes them."""
     import sentencepiece
 
-    parts = features.fingerprint_parts(
-        {**task.sources(split, data), "vocabulary": files.sha256(settings.vocabulary)},
-        [sys.modules[type(task).__module__], *task.code, *_CODE],
-        **task.feature_settings(split),
+    flag, path = settings.feature_files.get(split, ("", ""))
+    files.make_directory(os.path.dirname(path) or "." if path else settings.features_dir,
+                         f"--{flag if path else 'cached_dir'}")
+    spec, code = task.spec(settings.config), map(inspect.getfile, (type(task), tokenizer))
+    digest = features.digest_of(
+        map(os.path.dirname, code), spec, sources=task.sources(split, data),
+        vocabulary=files.sha256(settings.vocabulary), **task.feature_settings(split),
         do_lower_case=settings.do_lower_case, **settings.tokenizer.keeps,
         max_seq_length=settings.max_seq_length,
         sentencepiece=sentencepiece.__version__)
     return features.load_or_create(
-        path, task.spec(settings.config), parts,
+        f"{path or os.path.join(settings.features_dir, split)}-{digest}.npz", spec,
         lambda: task.records(features.featurize_all(
             data.examples, task.featurizer(split, settings), what=split,
             num_workers=settings.num_workers)))

@@ -2,16 +2,15 @@
 
 import functools
 import itertools
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
+from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
 import numpy as np
 
 from albert_tf.errors import InputError
-from albert_tf.records.spec import Feature, FeatureSpec
+from albert_tf.records.spec import FeatureSpec, excess
 
 _ROWS_AT_ONCE = 1000
-_DTYPES = {"int64": np.int64, "float32": np.float32}
-_INT32 = np.iinfo(np.int32)
+_DTYPES = {"int64": np.int32, "float32": np.float32}
 
 
 class Ragged:
@@ -76,74 +75,54 @@ class FeatureTable:
         self.lengths: np.ndarray = self.columns["input_ids"].lengths
 
     @classmethod
-    def from_values(cls, spec: FeatureSpec, examples: Iterable[Mapping[str, Any]],
-                    where: str = "example",
-                    write: Callable[[bytes], Any] = lambda record: None
+    def from_values(cls, spec: FeatureSpec, examples: Iterable[Mapping[str, Any]]
                     ) -> "FeatureTable":
-        """Returns a table of featurized examples; does not need TensorFlow.
-
-        Args:
-          spec: the specification of the features.
-          examples: name on disk → values, as FeatureSpec.serialize takes them.
-          where: begins error messages, before the example's number from 1.
-          write: receives each example as a record.
-        """
-        def columns(batch):
-            records = [spec.serialize(values) for values in batch]
-            for record in records:
-                write(record)
-            rows = {f.name: [np.asarray(values[f.name], _DTYPES[f.dtype]).ravel()
-                             for values in batch] for f in spec.features}
-            return records, [(np.concatenate(arrays), np.array([*map(len, arrays)]))
-                             for arrays in rows.values()]
-
-        return cls._of_batches(spec, examples, where, columns)
+        """Returns a table of featurized examples: name on disk → values of exactly the
+        features in the specification. Raises InputError for ids out of range."""
+        examples = iter(examples)
+        parts: dict[str, list] = {f.name: [] for f in spec.features}
+        while batch := list(itertools.islice(examples, _ROWS_AT_ONCE)):
+            for values in batch:
+                spec.check_names(values)
+            for f in spec.features:
+                rows = [np.asarray(values[f.name], _DTYPES[f.dtype]).ravel()
+                        for values in batch]
+                parts[f.name].append((np.concatenate(rows), [*map(len, rows)]))
+        arrays, lengths = {}, []
+        for f in spec.features:
+            values, counts = zip((np.zeros(0, _DTYPES[f.dtype]), []), *parts.pop(f.name))
+            arrays[f.name] = np.concatenate(values)
+            sizes = np.concatenate(counts).astype(np.int64)
+            if not np.all(f.fits(sizes)):
+                raise ValueError(f"{f.name} does not have the shape {f.shape}")
+            if not f.within_limit(arrays[f.name]):
+                raise InputError(f"the features: {excess(f, arrays[f.name])}.")
+            if f.is_variable:
+                arrays[_offsets(f.name)] = np.cumsum(np.append(0, sizes))
+                if f.parsed:
+                    lengths.append(sizes // f.num_values)
+        if not all((each == lengths[0]).all() and each.all() for each in lengths):
+            raise ValueError("the features of a sequence differ in length, or are empty")
+        return cls.of_arrays(spec, arrays)
 
     @classmethod
-    def from_records(cls, spec: FeatureSpec, records: Iterable[bytes],
-                     where: str = "record") -> "FeatureTable":
-        """Returns a table of serialized tf.train.Examples; imports TensorFlow.
+    def of_arrays(cls, spec: FeatureSpec, arrays: Mapping[str, np.ndarray]
+                  ) -> "FeatureTable":
+        """Returns the table that `arrays` gave."""
+        return cls(spec, {
+            f.name: Ragged(arrays[f.name], arrays[_offsets(f.name)], f.shape)
+            if f.is_variable else arrays[f.name].reshape([-1, *f.shape])
+            for f in spec.features})
 
-        Args:
-          spec: the specification of the features, all of which each record must have.
-          records: the serialized examples.
-          where: begins error messages, before the record's number from 1.
-        """
-        return cls._of_batches(
-            spec, records, where, lambda batch: (batch, _parse(spec, batch)))
-
-    @classmethod
-    def _of_batches(cls, spec: FeatureSpec, source: Iterable, where: str,
-                    columns: Callable[[list], tuple[list[bytes], Any]]
-                    ) -> "FeatureTable":
-        """Builds a table in batches of _ROWS_AT_ONCE items of `source`.
-
-        `columns` takes such a batch and returns its records and, for every feature,
-        (values, number of values of each row), or None if they cannot be parsed.
-        """
-        source = iter(source)
-        parts: list[list] = [[] for _ in spec.features]
-        dtypes = [np.int32 if f.dtype == "int64" else np.float32
-                  for f in spec.features]
-        done = 0
-        while batch := list(itertools.islice(source, _ROWS_AT_ONCE)):
-            records, arrays = columns(batch)
-            if arrays is None or not _fit(spec, arrays):
-                _explain(spec, records, where, done)
-            for part, dtype, (values, sizes) in zip(parts, dtypes, arrays):
-                part.append((values.astype(dtype, copy=False), sizes))
-            done += len(batch)
-        table = {}
-        for feature, dtype, part in zip(spec.features, dtypes, parts):
-            values = np.concatenate(
-                [np.zeros(0, dtype), *(values for values, _ in part)])
-            if feature.is_variable:
-                offsets = np.cumsum(np.concatenate(
-                    [np.zeros(1, np.int64), *(sizes for _, sizes in part)]))
-                table[feature.name] = Ragged(values, offsets, feature.shape)
-            else:
-                table[feature.name] = values.reshape([done, *feature.shape])
-        return cls(spec, table)
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the columns as arrays by name."""
+        result = {}
+        for name, column in self.columns.items():
+            is_ragged = isinstance(column, Ragged)
+            result[name] = column.values if is_ragged else column
+            if is_ragged:
+                result[_offsets(name)] = column.offsets
+        return result
 
     @functools.cached_property
     def tensors(self) -> dict[str, Any]:
@@ -159,65 +138,5 @@ class FeatureTable:
                 for column in [self.columns[f.name]]}
 
 
-def _parse(spec: FeatureSpec, batch: list[bytes]):
-    """Returns (values, number of values of each record) for every feature, or None if
-    TensorFlow cannot parse a record."""
-    import tensorflow as tf
-
-    parsers = {
-        f.name: tf.io.RaggedFeature(tf.dtypes.as_dtype(f.dtype),
-                                    row_splits_dtype=tf.int64)
-        for f in spec.features}
-    try:
-        with tf.device("CPU:0"):
-            parsed = tf.io.parse_example(batch, parsers)
-    except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
-        return None
-    return [(parsed[f.name].values.numpy(), np.diff(parsed[f.name].row_splits.numpy()))
-            for f in spec.features]
-
-
-def _explain(spec: FeatureSpec, records: list[bytes], where: str, done: int) -> None:
-    """Raises InputError for the first record that is wrong."""
-    for number, data in enumerate(records, done + 1):
-        _check_record(spec, spec.parse_numpy(data, f"{where} {number}"),
-                      f"{where} {number}")
-    raise AssertionError("Valid records were refused.")
-
-
-def _in_batches(feature: Feature) -> bool:
-    return feature.parsed and feature.is_variable
-
-
-def _fit(spec: FeatureSpec, columns: list[tuple[np.ndarray, np.ndarray]]) -> bool:
-    """Returns whether all records are valid, with the same checks as _check_record."""
-    lengths = [sizes // f.num_values for f, (_, sizes) in zip(spec.features, columns)
-               if _in_batches(f)]
-    return (all((length == lengths[0]).all() and length.all() for length in lengths)
-            and all(np.all(f.fits(sizes)) and f.within_limit(values)
-                    and _in_32_bits(values)
-                    for f, (values, sizes) in zip(spec.features, columns)))
-
-
-def _in_32_bits(values: np.ndarray) -> bool:
-    return values.dtype.kind == "f" or (
-        values.min(initial=0) >= _INT32.min and values.max(initial=0) <= _INT32.max)
-
-
-def _check_record(spec: FeatureSpec, arrays: Mapping[str, np.ndarray],
-                  where: str) -> None:
-    """Raises InputError for the faults that parse_numpy does not look for."""
-    missing = [f.name for f in spec.features if f.name not in arrays]
-    if missing:
-        raise InputError(f"{where}: it has no feature {', '.join(missing)}.")
-    lengths = {f.name: arrays[f.name].shape[-1] for f in spec.features
-               if _in_batches(f)}
-    if len(set(lengths.values())) > 1 or 0 in lengths.values():
-        raise InputError(
-            f"{where}: the features must have the same length, at least 1, but their "
-            "lengths are "
-            f"{', '.join(f'{name} {length}' for name, length in lengths.items())}.")
-    for name, array in arrays.items():
-        if not _in_32_bits(array):
-            raise InputError(f"{where}: {name} has a value that needs more than 32 "
-                             "bits; use smaller numbers.")
+def _offsets(name: str) -> str:
+    return f"{name}.offsets"

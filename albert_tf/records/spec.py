@@ -1,7 +1,7 @@
 """The features of a record: one specification to write, check and parse it.
 
 A record is a serialized tf.train.Example. `FeatureSpec.serialize` makes one at a time
-with protobuf, for fine-tuning and --reproduce_release. `encode.serialize` makes the
+with protobuf, for --reproduce_release. `encode.serialize` makes the
 same bytes for many records from arrays. Both are needed: protobuf takes a Python object
 for each value, which is several times too slow for data creation, and arrays of a
 single record are slower than protobuf by as much.
@@ -132,7 +132,7 @@ class FeatureSpec:
                 values, _DTYPES[feature.dtype]).reshape(
                     [-1 if d is None else d for d in feature.shape])
             if not feature.within_limit(array):
-                problems[feature.name] = _excess(feature, array)
+                problems[feature.name] = excess(feature, array)
         if problems:
             raise InputError(f"{where}: {'; '.join(problems.values())}.")
         return arrays
@@ -178,7 +178,7 @@ def _misfit(feature: Feature, number: int) -> str:
             f"{multiple}{feature.num_values}{advice}")
 
 
-def _excess(feature: Feature, values: np.ndarray) -> str:
+def excess(feature: Feature, values: np.ndarray) -> str:
     """Returns what is wrong if not all values are below the feature's limit."""
     worst = values.max() if values.max() >= feature.limit else values.min()
     advice = (f", as {feature.limited_by} {feature.limit} says; create the data again, "
