@@ -8,7 +8,8 @@ score); each has its own folder. `Settings` are the options that all tasks share
 import abc
 import dataclasses
 import functools
-import types
+import math
+import os
 from typing import (
     Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar)
 
@@ -17,6 +18,7 @@ from absl import logging
 from albert_tf import files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.finetuning.common import PREDICT_RESULTS, as_json, write_files
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.metrics import LOWER_IS_BETTER
 from albert_tf.modeling.heads import Head
@@ -146,8 +148,6 @@ class FineTuningTask(abc.ABC):
       metric_names: the metrics of `score` that are reported.
       evaluation_split, prediction_split: the names of these sets; the training set's
         is "train".
-      code: modules that compute the features, besides the task's own module and those
-        that all tasks share.
       in_windows: whether texts longer than a sequence are read in windows, not cut.
       vectors_of_piece: the number of vectors, of the encoder's width, that the head
         computes for each token in evaluation.
@@ -156,7 +156,6 @@ class FineTuningTask(abc.ABC):
     main_metric: str
     metric_names: Sequence[str]
     evaluation_split, prediction_split = "dev", "test"
-    code: Sequence[types.ModuleType] = ()
     in_windows = False
     vectors_of_piece = 0
 
@@ -247,10 +246,43 @@ class FineTuningTask(abc.ABC):
         that is not known."""
         return None
 
-    @abc.abstractmethod
+    def results(self, data: Any, outputs: Mapping[str, Any], table: FeatureTable
+                ) -> tuple[Mapping[str, float], str]:
+        """Returns the scores of a set, {} without labels, and a report, "" for none."""
+        return {}, ""
+
+    def predicted(self, folder: str, data: Any, outputs: Mapping[str, Any],
+                  table: FeatureTable, settings: Settings, own: bool) -> list[str]:
+        """Writes the predictions of a set, and returns the paths; `own` is false for
+        those of an evaluation."""
+        raise NotImplementedError
+
     def write(self, split: str, data: Any, outputs: Mapping[str, Any],
               table: FeatureTable, step: int, settings: Settings) -> None:
-        """Writes predictions and reports. Only one process of a cluster calls this."""
+        """Writes predictions and, if labels are known, a report; of a set to predict
+        also the scores. Only one process of a cluster calls this."""
+        folder, own = settings.run.output_dir, split == self.prediction_split
+        paths = self.predicted(
+            folder if own else os.path.join(folder, "eval_predictions"), data, outputs,
+            table, settings, own)
+        scores, report = self.results(data, outputs, table)
+        name, contents = f"{'predict' if own else 'eval'}_report.txt", {}
+        for line in report.splitlines():
+            logging.info("%s", line)
+        if report:
+            contents[name] = report
+        if own and scores:
+            logging.info("%s of %d examples: %s", split, len(data.examples), ", ".join(
+                f"{name} {value:.6g}" for name, value in scores.items()))
+            contents[PREDICT_RESULTS] = as_json({"step": step, **{
+                name: value for name, value in scores.items() if math.isfinite(value)}})
+        elif own:
+            logging.info("The %s set has no labels; it is not scored.", split)
+            # Remaining files would have the results of a different set.
+            for old in (PREDICT_RESULTS, name):
+                files.remove(os.path.join(folder, old))
+        paths += write_files(folder, contents)
+        logging.info("Wrote %s.", ", ".join(paths))
 
     def kept_options(self, settings: Settings) -> dict[str, Any]:
         """Returns the values for options.json besides the options of the run."""

@@ -208,5 +208,5 @@ def test_a_task_that_lacks_a_part_is_refused_when_it_is_made():
     class Lacking(FineTuningTask):
         read = MadeUp.read
 
-    with pytest.raises(TypeError, match="abstract methods? .*featurize.*write"):
+    with pytest.raises(TypeError, match="abstract methods? .*featurize.*score"):
         Lacking()

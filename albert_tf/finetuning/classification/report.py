@@ -11,35 +11,41 @@ _MOST_IN_TEXT, _MOST_IN_CELLS = 12, 20
 _LONGEST_NAME = 24
 
 
-def matrix_text(matrix: np.ndarray, names: Sequence[str]) -> str:
-    """Returns a confusion matrix as text; "" if it has too many labels.
-
-        print(matrix_text(confusion_matrix(labels, predictions), ["no", "yes"]))
-    """
+def matrix_text(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> str:
+    """Returns the confusion matrix of class ids [N] as text; "" if it has too many
+    labels."""
+    matrix, names = _matrix(labels, predictions, names)
     if len(names) > _MOST_IN_TEXT:
         return ""
-    cells = [["", *map(_short, names)],
-             *([_short(name), *map(str, row)] for name, row in zip(names, matrix))]
+    cells = [["", *names], *([name, *map(str, row)] for name, row in zip(names, matrix))]
     widths = [max(map(len, column)) for column in zip(*cells)]
     return "\n\nRows are the labels, columns the predictions:\n\n" + "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths))
         for line in cells)
 
 
-def draw(path: str, title: str, matrix: np.ndarray, names: Sequence[str]) -> None:
+def draw(path: str, title: str, labels: np.ndarray, predictions: np.ndarray,
+         names: Sequence[str]) -> None:
     """Draws a confusion matrix as PNG."""
     from sklearn.metrics import ConfusionMatrixDisplay
 
+    matrix, names = _matrix(labels, predictions, names)
     side = min(3 + 0.32 * len(names), 25)
     figure = pictures.figure(side + 1, side)
     axes = figure.subplots()
-    axes.set_title(title)
+    axes.set_title(f"{title}: {len(labels)} examples")
     ConfusionMatrixDisplay(
-        matrix, display_labels=[_short(name).replace("$", r"\$") for name in names]
+        matrix, display_labels=[name.replace("$", r"\$") for name in names]
         ).plot(ax=axes, cmap="Blues", xticks_rotation="vertical",
                include_values=len(names) <= _MOST_IN_CELLS)
     pictures.save(figure, path)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME - 1] + "…"
+def _matrix(labels, predictions, names) -> tuple[np.ndarray, list[str]]:
+    """Returns the matrix of the labels that occur, and their names, shortened."""
+    from sklearn.metrics import confusion_matrix
+
+    listed = np.union1d(labels, predictions)
+    return confusion_matrix(labels, predictions, labels=listed), [
+        name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME - 1] + "…"
+        for name in map(names.__getitem__, listed)]

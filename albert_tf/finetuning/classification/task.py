@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 import os
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 from absl import logging
@@ -15,18 +15,16 @@ from albert_tf.checkpoints import labels as label_names
 from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS, head_of)
 from albert_tf.errors import InputError
-from albert_tf.finetuning import metrics, tables
+from albert_tf.finetuning import metrics
 from albert_tf.finetuning.classification import (
     report as reporting, weights as weighting)
 from albert_tf.finetuning.common import (
-    PREDICT_RESULTS, ExampleSet, Outputs, as_json, as_table, check_labelled,
-    write_files)
-from albert_tf.finetuning.task import FineTuningTask
+    ExampleSet, Outputs, as_table, check_labelled)
+from albert_tf.finetuning.labelled import LabelledTask
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
-_PREDICT_REPORT = "predict_report.txt"
 # What a note says of lines whose label was cleaned.
 UNCLEAN = "have invisible characters in the label, which are removed"
 
@@ -54,7 +52,7 @@ class Example(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationTask(FineTuningTask):
+class ClassificationTask(LabelledTask):
     """A task with its files, features, metrics and files of predictions.
 
         task = glue.TASKS["sst-2"]
@@ -205,10 +203,9 @@ class ClassificationTask(FineTuningTask):
         features = tokenizer.features(example.text_a, example.text_b, max_seq_length)
         if example.probabilities is not None:
             ids = [example.probabilities[label] for label in self.labels]
-        elif self.multi_label:
-            ids = [float(label in (example.label or ())) for label in self.labels]
-        elif self.soft:
-            ids = [float(label == example.label) for label in self.labels]
+        elif self.multi_label or self.soft:
+            given = example.label or () if self.multi_label else (example.label,)
+            ids = [float(label in given) for label in self.labels]
         elif self.is_regression:
             ids = [float(example.label or 0)]
         else:
@@ -245,47 +242,43 @@ class ClassificationTask(FineTuningTask):
         """Returns the labels: class ids, int64 [N]; 1 or 0 for each label, int64
         [N, K], if a text has any number; or numbers, float32 [N]. Raises InputError if
         an example has no label."""
+        if self.labels and not self.multi_label:
+            return super().label_ids(examples)
         check_labelled(examples)
         if self.is_regression:
             return np.array([example.label for example in examples], np.float32)
-        if self.multi_label:
-            return np.array([[label in example.label for label in self.labels]
-                             for example in examples], np.int64)
-        ids = {label: i for i, label in enumerate(self.labels)}
-        return np.array([ids[example.label] for example in examples], np.int64)
+        return np.array([[label in example.label for label in self.labels]
+                         for example in examples], np.int64)
 
     def decisions(self, outputs: Outputs) -> np.ndarray:
         """Returns the class ids [N] of the highest outputs; 1 or 0 for each label,
         [N, K], if a text has any number; or the values [N] of a regression."""
-        rows = self._rows(outputs)
+        rows = self.rows(outputs)
         if self.multi_label:
             return (rows >= self.label_threshold).astype(np.int64)
         return rows[:, 0] if self.is_regression else rows.argmax(axis=-1)
 
-    def _rows(self, outputs: Outputs) -> np.ndarray:
+    def rows(self, outputs):
         """Returns the probabilities [N, labels], or the values [N, 1] of a regression.
-        Raises DivergenceError if one is not finite."""
-        rows = np.stack(outputs["logits" if self.is_regression else "probabilities"])
-        rows = rows.reshape(len(rows), self.num_outputs)
-        metrics.check_finite(rows, "the model's output for example {}".format)
-        return rows
+        """
+        if not self.is_regression:
+            return super().rows(outputs)
+        return super().rows({"probabilities": outputs["logits"]}).reshape(-1, 1)
 
-    def score(self, data, outputs, table):
-        """Computes the metrics of a set, in the order of metric_names."""
-        return self.metrics_of(self.decisions(outputs), self.label_ids(data.examples))
+    def scores(self, examples, outputs):
+        return self.metrics_of(self.decisions(outputs), self.label_ids(examples))
 
     def failure(self, data, outputs, table):
-        rows, labels = self._rows(outputs), self.label_ids(data.examples)
+        if not (self.multi_label or self.is_regression):
+            return super().failure(data, outputs, table)
+        given, labels = self.decisions(outputs), self.label_ids(data.examples)
         if self.multi_label:
-            given = self.decisions(outputs)
             return "" if labels.any(axis=0).sum() < 2 or (given != given[0]).any() else (
                 f"all {len(given)} predictions are "
-                f"'{self._named(given[0]) or 'none of the labels'}'")
-        if not self.is_regression:
-            return metrics.at_chance(rows, labels, self.labels)
+                f"'{self.named(given[0]) or 'none of the labels'}'")
         # Such a model is no better than one that always predicts the mean.
-        if np.std(rows) < 0.01 * np.std(labels):
-            return f"all {len(rows)} predictions are about {np.mean(rows):.3g}"
+        if np.std(given) < 0.01 * np.std(labels):
+            return f"all {len(given)} predictions are about {np.mean(given):.3g}"
         return ""
 
     def chance_loss(self, data, table):
@@ -308,19 +301,19 @@ class ClassificationTask(FineTuningTask):
         return {name: metrics.compute(name, predictions, labels, positive)
                 for name in self.metric_names}
 
-    def report(self, examples: Sequence[Example], outputs: Outputs) -> str:
+    def report(self, examples, outputs):
         """Returns the metrics and, for classes, the precision, recall and F1 of each,
         and what is confused, as text; if a text has any number of them, also the
         threshold that would have given the highest micro F1."""
-        from sklearn.metrics import classification_report, confusion_matrix
+        from sklearn.metrics import classification_report
 
         predictions, labels = self.decisions(outputs), self.label_ids(examples)
         scores = self.metrics_of(predictions, labels)
         width = max(map(len, scores))
-        lines = [f"{self.name}: {len(labels)} examples", ""]
-        lines += [f"{name:{width}}  {value:.4f}" for name, value in scores.items()]
+        lines = [f"{self.name}: {len(labels)} examples", "",
+                 *(f"{name:{width}}  {value:.4f}" for name, value in scores.items())]
         if self.multi_label:
-            best = metrics.best_threshold(self._rows(outputs), labels)
+            best = metrics.best_threshold(self.rows(outputs), labels)
             lines += ["", f"Labels are given from a probability of "
                       f"{self.label_threshold:g} on. Of all thresholds, {best[0]:.4g} "
                       f"has the highest micro_f1 on this set, {best[1]:.4f} "
@@ -341,137 +334,58 @@ class ClassificationTask(FineTuningTask):
                 lines += ["", "Neither in the data nor predicted: "
                           f"{', '.join(absent)}."]
             if not self.multi_label:
-                lines[-1] += reporting.matrix_text(
-                    confusion_matrix(labels, predictions, labels=listed),
-                    [self.labels[i] for i in listed])
+                lines[-1] += reporting.matrix_text(labels, predictions, self.labels)
         return "\n".join(lines) + "\n"
-
-    def draw_report(self, path: str, examples: Sequence[Example], outputs: Outputs
-                    ) -> None:
-        """Draws what is confused, as PNG, if a text has one label."""
-        from sklearn.metrics import confusion_matrix
-
-        predictions, labels = self.decisions(outputs), self.label_ids(examples)
-        listed = np.union1d(labels, predictions)
-        reporting.draw(path, f"{self.name}: {len(labels)} examples",
-                       confusion_matrix(labels, predictions, labels=listed),
-                       [self.labels[i] for i in listed])
 
     # --- files of predictions
 
     def write(self, split, data, outputs, table, step, settings):
-        """Writes predictions and, for the evaluation set and test examples with
-        labels, a report."""
-        folder, examples = settings.run.output_dir, data.examples
-        if split != "dev":
-            paths = self.write_predictions(
-                folder, examples, outputs, settings.prediction_file,
-                settings.all_probabilities)
-            paths += self._write_test_scores(folder, examples, outputs, step)
-        else:
-            paths = self.write_predictions(
-                os.path.join(folder, "eval_predictions"), examples, outputs,
-                all_probabilities=settings.all_probabilities)
-            report = self.report(examples, outputs)
-            paths += write_files(folder, {"eval_report.txt": report})
-            if self.problem_type == ONE_LABEL:
-                paths.append(os.path.join(folder, "eval_report.png"))
-                self.draw_report(paths[-1], examples, outputs)
-            for line in report.splitlines():
-                logging.info("%s", line)
-        logging.info("Wrote %s.", ", ".join(paths))
+        super().write(split, data, outputs, table, step, settings)
+        if split == "dev" and self.problem_type == ONE_LABEL:
+            reporting.draw(
+                os.path.join(settings.run.output_dir, "eval_report.png"), self.name,
+                self.label_ids(data.examples), self.decisions(outputs), self.labels)
 
-    def _write_test_scores(self, folder: str, examples: Sequence[Example],
-                           outputs: Outputs, step: int) -> list[str]:
-        """Writes the metrics of the test examples that have a label, as a report and as
-        JSON; returns the paths. Metrics that cannot be computed are only in the report,
-        as nan."""
-        known = [i for i, example in enumerate(examples) if example.label is not None]
-        if not known:
-            logging.info("The test set has no labels; it is not scored.")
-            # Remaining files would have the results of a different set.
-            for name in (PREDICT_RESULTS, _PREDICT_REPORT):
-                files.remove(os.path.join(folder, name))
-            return []
-        logging.info("Test: %d of %d examples have a label, and are scored.",
-                     len(known), len(examples))
-        labelled = [examples[i] for i in known]
-        outputs = {name: [rows[i] for i in known] for name, rows in outputs.items()}
-        scores = self.metrics_of(self.decisions(outputs), self.label_ids(labelled))
-        report = self.report(labelled, outputs)
-        for line in report.splitlines():
-            logging.info("%s", line)
-        return write_files(folder, {_PREDICT_REPORT: report, PREDICT_RESULTS: as_json({
-            "step": step, "examples": len(known), **{
-                name: value for name, value in scores.items() if math.isfinite(value)}})})
-
-    def write_predictions(
-            self, folder: str, examples: Sequence[Example], outputs: Outputs,
-            prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
-        """Writes the predictions of a set, and returns the paths.
+    def contents(self, examples, rows, names):
+        """Returns the files for programs:
 
           test_results.tsv    the probability of each label, or the value, of each
                               example (as in the original implementation)
           submit_results.tsv  index, prediction (as in the original); GLUE's tasks only
-          predictions.tsv     a readable table: guid, texts, prediction, its
-                              probability, the true label if known, under the titles
-                              of the user's columns; tabs and line ends within a text
-                              are written as blanks
           CoLA.tsv and so on  for GLUE's leaderboard, under the names that it expects
-
-        `prediction_file` replaces predictions.tsv (tables.write_predictions).
-        `all_probabilities` adds the probability of each label.
         """
-        rows = self._rows(outputs)
-        if len(rows) != len(examples):
-            raise ValueError(f"{len(rows)} outputs for {len(examples)} examples")
         # str of a float32 is the shortest text that is read back as the same number.
-        values = [[str(np.float32(value)) for value in row] for row in rows]
-        names = ([row[0] for row in values] if self.is_regression
-                 else list(map(self._named, self.decisions(outputs))))
+        contents = {"test_results.tsv": as_table(
+            [map(str, row) for row in rows.astype(np.float32)], clean=False)}
         header, guids = ("index", "prediction"), [example.guid for example in examples]
-        contents = {
-            "test_results.tsv": as_table(values, clean=False),
-        }
         if self.of_glue:
             contents["submit_results.tsv"] = as_table(
                 [header, *zip(guids, names)], clean=False)
-        readable = list(self._readable(examples, names, rows, all_probabilities))
         if self.submission_file:
             if self.submission_range:
                 names = [f"{value:.3f}" for value in np.clip(
                     rows[:, 0], *self.submission_range)]
             contents[self.submission_file] = as_table(
                 [header, *zip(guids, names)], clean=False)
-        return tables.write_predictions(folder, contents, readable, prediction_file)
+        return contents
 
-    def _named(self, decision: Any) -> str:
-        """Returns the label of a class id, or those that are 1 of [K], separated."""
-        if not self.multi_label:
-            return self.labels[decision]
-        return self.separator.join(
-            label for label, given in zip(self.labels, decision) if given)
-
-    def _readable(self, examples: Sequence[Example], names: Sequence[str],
-                  rows: np.ndarray, all_probabilities: bool) -> Iterable[list[str]]:
+    def described(self, examples, full):
+        columns = [(self.column_names.get(name, name),
+                    [getattr(example, name) or "" for example in examples])
+                   for name in ("guid", "text_a", "text_b")]
         pairs = any(example.text_b is not None for example in examples)
-        known = any(example.label is not None for example in examples)
-        classes = not self.is_regression
-        every = classes and all_probabilities
-        one = classes and not self.multi_label
-        guid, text_a, text_b, label = (
-            self.column_names.get(name, name)
-            for name in ("guid", "text_a", "text_b", "label"))
-        yield [guid, text_a, *[text_b] * pairs, "prediction", *["probability"] * one,
-               *[f"probability of {label}" for label in self.labels] * every,
-               *[label] * known]
-        for example, name, row in zip(examples, names, rows):
-            label = "" if example.label is None else (
-                self.separator.join(example.label) if self.multi_label
-                else str(example.label))
-            yield [example.guid, example.text_a, *[example.text_b or ""] * pairs, name,
-                   *[f"{np.max(row):.4f}"] * one,
-                   *[str(np.float32(value)) for value in row] * every, *[label] * known]
+        return columns if pairs else columns[:2]
+
+    def named(self, decision):
+        """Returns the label of a class id, or those that are 1 of [K], separated, or a
+        number."""
+        if self.is_regression:
+            return str(np.float32(decision))
+        return self.shown([label for label, given in zip(self.labels, decision) if given]
+                          ) if self.multi_label else self.labels[decision]
+
+    def shown(self, label):
+        return self.separator.join(label) if self.multi_label else str(label)
 
 
 def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:

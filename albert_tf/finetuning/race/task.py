@@ -6,24 +6,19 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
-import os
-from typing import Any, Sequence
+from typing import Sequence
 
 import numpy as np
 from absl import logging
 
-from albert_tf import files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
-from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
-    PREDICT_RESULTS, ExampleSet, Outputs, as_json, check_labelled, cut_note,
-    write_files)
+    ExampleSet, Outputs, as_json, check_labelled, cut_note)
+from albert_tf.finetuning.labelled import LabelledTask
 from albert_tf.finetuning.race import dataset
 from albert_tf.finetuning.race.dataset import (
     LETTERS, LEVELS, NUM_CHOICES, RaceExample)
-from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
@@ -34,7 +29,7 @@ _GAP = "_"
 
 
 @dataclasses.dataclass(frozen=True)
-class RaceTask(FineTuningTask):
+class RaceTask(LabelledTask):
     """The RACE task, with the options of its examples and features.
 
         task = RaceTask(high_only=True)
@@ -52,7 +47,7 @@ class RaceTask(FineTuningTask):
     name = "race"
     main_metric = "accuracy"
     metric_names = (main_metric,)
-    code = (dataset,)
+    labels, counted, column_names = LETTERS, "questions", {"label": "answer"}
 
     def __post_init__(self):
         if self.max_seq_length <= NUM_SPECIAL_PAIR:
@@ -164,96 +159,41 @@ class RaceTask(FineTuningTask):
     def head(self, settings):
         return head_of("multiple_choice", dropout_prob=settings.dropout_prob)
 
-    def score(self, data: ExampleSet, outputs: Outputs, table: Any = None
-              ) -> dict[str, float]:
+    def label_ids(self, examples):
+        return np.array([example.label for example in examples])
+
+    def scores(self, examples: Sequence[RaceExample], outputs: Outputs
+               ) -> dict[str, float]:
         """Computes `accuracy`, and `middle_accuracy` and `high_accuracy` for the levels
-        that occur. Questions without an answer do not count."""
-        chosen = _probabilities(data.examples, outputs).argmax(axis=1)
-        known = [(example, choice) for example, choice in zip(data.examples, chosen)
-                 if example.label is not None]
-        if not known:
-            raise InputError("There is no question with an answer to score; give a set "
-                             "with answers.")
-        hits = np.array([choice == example.label for example, choice in known])
-        levels = np.array([example.level for example, _ in known])
+        that occur."""
+        hits = self.decisions(outputs) == self.label_ids(examples)
+        levels = np.array([example.level for example in examples])
         return {"accuracy": float(hits.mean()),
                 **{f"{level}_accuracy": float(hits[levels == level].mean())
                    for level in LEVELS if level in levels}}
 
-    def failure(self, data, outputs, table):
-        return metrics.at_chance(
-            _probabilities(data.examples, outputs),
-            np.array([example.label for example in data.examples]), LETTERS)
+    # --- files of predictions: predictions.json has, for each passage's id, the letters
+    # of its questions, like the answers in RACE's files
 
-    def chance_loss(self, data, table):
-        return math.log(NUM_CHOICES)
+    def described(self, examples, full):
+        columns = [("id", [each.example_id for each in examples]),
+                   ("question_number", [each.number + 1 for each in examples]),
+                   ("level", [each.level for each in examples]),
+                   ("passage", [each.article for each in examples]),
+                   ("question", [each.question for each in examples])]
+        return columns if full else [*columns[:3], columns[4]]
 
-    def write(self, split, data, outputs, table, step, settings):
-        """Writes predictions and, for a test set with answers, the accuracy."""
-        folder = settings.run.output_dir
-        paths = self.write_predictions(
-            os.path.join(folder, "eval_predictions" if split == "dev" else ""),
-            data.examples, outputs, "" if split == "dev" else settings.prediction_file,
-            settings.all_probabilities)
-        known = sum(example.label is not None for example in data.examples)
-        if split == "test" and known:
-            scores = self.score(data, outputs)
-            logging.info(
-                "Test (%d of %d questions have an answer): %s", known,
-                len(data.examples), ", ".join(
-                    f"{name} {value:.6g}" for name, value in scores.items()))
-            paths += write_files(folder, {
-                PREDICT_RESULTS: as_json({"questions": known, **scores})})
-        elif split == "test":
-            logging.info("The test set has no answers; it is not scored.")
-            # A remaining file would have the results of a different set.
-            files.remove(os.path.join(folder, PREDICT_RESULTS))
-        logging.info("Wrote %s.", ", ".join(paths))
+    def beside(self, examples, chosen):
+        return [("option", [each.options[i] for each, i in zip(examples, chosen)])]
 
-    def write_predictions(
-            self, folder: str, examples: Sequence[RaceExample], outputs: Outputs,
-            prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
-        """Writes the predictions, and returns the paths.
-
-          predictions.json  the passage's id → the letters of its questions, like the
-                            answers in RACE's files
-          predictions.tsv   a readable table: the question, the predicted letter, its
-                            probability, the option, the true letter if known; tabs and
-                            line ends within a text are written as blanks
-
-        `prediction_file` replaces predictions.tsv (tables.write_predictions), and also
-        has the passage. `all_probabilities` adds the probability of each letter.
-        """
-        known = any(example.label is not None for example in examples)
+    def contents(self, examples, rows, names):
         answers: dict[str, list[str]] = {}
-        full, every = bool(prediction_file), all_probabilities
-        table = [["id", "question_number", "level", *["passage"] * full, "question",
-                  "prediction", "probability", "option",
-                  *[f"probability of {letter}" for letter in LETTERS] * every,
-                  *["answer"] * known]]
-        for example, row in zip(examples, _probabilities(examples, outputs)):
-            chosen = int(np.argmax(row))
-            answers.setdefault(example.example_id, []).append(LETTERS[chosen])
-            label = "" if example.label is None else LETTERS[example.label]
-            table.append([
-                example.example_id, example.number + 1, example.level,
-                *[example.article] * full, example.question, LETTERS[chosen],
-                f"{row[chosen]:.4f}", example.options[chosen],
-                *map(str, row[:len(row) * every]), *[label] * known])
-        return tables.write_predictions(folder, {
-            "predictions.json": as_json(answers, indent=1)}, table, prediction_file)
+        for example, letter in zip(examples, names):
+            answers.setdefault(example.example_id, []).append(letter)
+        return {"predictions.json": as_json(answers, indent=1)}
 
-
-def _probabilities(examples: Sequence[RaceExample], outputs: Outputs) -> np.ndarray:
-    """Returns the probabilities [N, 4]. Raises DivergenceError if one is not finite."""
-    rows = np.stack(outputs["probabilities"])
-    if rows.shape != (len(examples), NUM_CHOICES):
-        raise ValueError(f"probabilities of shape {rows.shape} for {len(examples)} "
-                         f"examples of {NUM_CHOICES} options")
-    metrics.check_finite(rows, lambda i: (
-        f"the model's output for question {examples[i].number + 1} of "
-        f"{examples[i].example_id}"))
-    return rows
+    def shown(self, label):
+        return LETTERS[label]
 
 
 # The questions of a passage are adjacent, so that it is tokenized once for all.

@@ -20,7 +20,7 @@ from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import (
     PREDICT_RESULTS, Outputs, as_json, cut_note, log_shards, write_files)
-from albert_tf.finetuning.squad import alignment, dataset, languages, scoring
+from albert_tf.finetuning.squad import languages, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
 from albert_tf.finetuning.squad.dataset import (
     QuestionSet, SquadDataset, SquadExample, span_spec)
@@ -96,7 +96,6 @@ class SquadTask(FineTuningTask):
     main_metric: str = "f1"
 
     evaluation_split = prediction_split = "predict"
-    code = (alignment, dataset)
     in_windows = True
 
     def __post_init__(self):

@@ -10,7 +10,6 @@
 import collections
 import dataclasses
 import json
-import os
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -22,7 +21,7 @@ from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
-    PREDICT_RESULTS, ExampleSet, Outputs, as_json, read_shards, write_files)
+    ExampleSet, Outputs, read_shards, write_files)
 from albert_tf.finetuning.tagging import files as tag_files, readers, scoring
 from albert_tf.finetuning.tagging.files import Sentence
 from albert_tf.finetuning.tagging.readers import Reading
@@ -69,7 +68,6 @@ class TaggingTask(FineTuningTask):
     main_metric: str = ""
 
     name = "tagging"
-    code = (readers, scoring)
     in_windows = True
 
     def __post_init__(self):
@@ -323,29 +321,16 @@ class TaggingTask(FineTuningTask):
         labels = table.columns["label_ids"].values
         return metrics.entropy(labels[labels > 0])
 
-    def write(self, split, data, outputs, table, step, settings):
-        """Writes predictions and, if the true tags are known, the metrics."""
-        folder = settings.run.output_dir
-        tagged = self.tagged(data.examples, outputs, table.columns)
-        paths = self.write_predictions(
-            os.path.join(folder, "eval_predictions" if split == "dev" else ""),
-            data.examples, tagged)
-        if all(example.tags for example in data.examples):
-            counts = self.counts(data.examples, tagged)
-            report = self.report(counts)
-            paths += write_files(folder, {
-                f"{'eval' if split == 'dev' else 'predict'}_report.txt": report})
-            for line in report.splitlines():
-                logging.info("%s", line)
-            if split == "test":
-                paths += write_files(folder, {PREDICT_RESULTS: as_json(
-                    {"step": step, **self.metrics_of(counts)})})
-        elif split == "test":
-            logging.info("The test set has no tags; it is not scored.")
-            # Remaining files would have the results of a different set.
-            for name in (PREDICT_RESULTS, "predict_report.txt"):
-                files.remove(os.path.join(folder, name))
-        logging.info("Wrote %s.", ", ".join(paths))
+    def results(self, data, outputs, table):
+        if not all(example.tags for example in data.examples):
+            return {}, ""
+        counts = self.counts(data.examples, self.tagged(
+            data.examples, outputs, table.columns))
+        return self.metrics_of(counts), self.report(counts)
+
+    def predicted(self, folder, data, outputs, table, settings, own):
+        return self.write_predictions(folder, data.examples, self.tagged(
+            data.examples, outputs, table.columns))
 
     def write_predictions(self, folder: str, examples: Sequence[Sentence],
                           tagged: Sequence[Tagged]) -> list[str]:
