@@ -32,7 +32,7 @@ _TASKS = {
     "race": (r"predictions\.(tsv|json)", r"predict_results\.json"),
     "squad": (
         r"(predictions|nbest_predictions|null_odds|predict_results|null_threshold)"
-        r"\.json", r"predictions\.tsv", r"dropped_questions\.txt"),
+        r"\.json", r"predictions\.tsv"),
     "tagging": (
         r"predictions\.(conll|conllup|jsonl)", r"(eval|predict)_report\.txt",
         r"predict_results\.json"),

@@ -122,15 +122,10 @@ def spans_v1(examples: Sequence[Any], windows: Windows,
       n_best_size: the number of starts and of ends tried in each window.
       max_answer_length: the maximum length of an answer in tokens.
     """
-    _check_rows(windows, len(examples), start_log_probs, end_log_probs)
     lengths = _column(windows.paragraph_len)
     spans = []
     for row, (starts, ends) in enumerate(zip(start_log_probs, end_log_probs)):
         starts, ends = np.asarray(starts, float), np.asarray(ends, float)
-        positions = min(len(starts), len(ends))
-        if positions < lengths[row]:
-            raise ValueError(f"window {row}: {positions} log-probabilities for "
-                             f"{lengths[row]} positions")
         _check_numbers(examples, windows, row, starts, ends)
         # The stable sort keeps the order of equal values.
         start_index, end_index = (np.argsort(-values, kind="stable")[:n_best_size]
@@ -145,7 +140,6 @@ def spans_v1(examples: Sequence[Any], windows: Windows,
 def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
              start_n_top: int, end_n_top: int, max_answer_length: int) -> Spans:
     """Returns the spans among the head's choice: end_n_top ends for each start."""
-    _check_rows(windows, len(examples), *results)
     rows, lengths = len(windows.unique_ids), _column(windows.paragraph_len)
     # Log-probabilities and positions: of starts [N, k, 1], of ends [N, k, m].
     start_log_probs, starts, end_log_probs, ends = (
@@ -253,9 +247,6 @@ def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,
     starts and start_log_probs [k, 1], ends and end_log_probs [1 or k, m]."""
     is_best = np.asarray(windows.token_is_max_context[row], bool)  # [pieces]
     pieces = len(windows.tok_start_to_orig_index[row])
-    if len(is_best) != pieces:
-        raise ValueError(f"window {row}: {len(is_best)} entries of "
-                         f"token_is_max_context for {pieces} tokens")
     offset = length - 1 - pieces
     starts, ends = starts - offset, ends - offset
     inside = (starts >= 0) & (starts < pieces)
@@ -272,25 +263,13 @@ def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,
 
 
 def _join(found: list[tuple[np.ndarray, ...]]) -> Spans:
-    if not found:
-        return Spans(*(np.zeros(0, dtype) for dtype in (int, int, int, float, float)))
-    return Spans(*(np.concatenate(columns) for columns in zip(*found)))
+    none = [np.zeros(0, dtype) for dtype in (int, int, int, float, float)]
+    return Spans(*(np.concatenate(columns) for columns in zip(none, *found)))
 
 
 def _column(values: Sequence[int]) -> np.ndarray:
     """Returns [N], given [N], [N, 1] or N arrays of length 1, as in feature tables."""
     return np.reshape(np.asarray(values, int), -1)
-
-
-def _check_rows(windows: Windows, examples: int, *columns: Sequence) -> None:
-    rows = len(windows.unique_ids)
-    if any(len(column) != rows for column in columns):
-        raise ValueError(f"{[len(column) for column in columns]} rows of results "
-                         f"for {rows} windows")
-    index = _column(windows.example_index)
-    if rows and not 0 <= index.min() <= index.max() < examples:
-        raise ValueError(f"windows of examples {index.min()} to {index.max()}, "
-                         f"but there are {examples} examples")
 
 
 def _check_numbers(examples: Sequence[Any], windows: Windows, row: int,

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -31,13 +31,10 @@ from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.training.log import METRICS_FILE, read_metrics
 
 # The unique_ids of the first feature; the others follow in order.
 FIRST_UNIQUE_ID = 1_000_000_000
 
-_DROPPED_FILE = "dropped_questions.txt"
-_RESULTS_FILE = "eval_results.json"
 
 
 def check_room(max_seq_length: int, max_query_length: int) -> None:
@@ -220,8 +217,10 @@ class SquadTask(FineTuningTask):
             return []
         answer = None
         if is_training and not example.is_impossible:
-            answer = _answer_pieces(example, paragraph)
-            if answer[0] > answer[1]:
+            last = example.start_position + len(example.answer_text) - 1
+            answer = (paragraph.piece_of_start[example.start_position],
+                      paragraph.piece_of_end[last])
+            if answer[0] > answer[1]:  # It has no tokens.
                 return []
         question = tokenizer.encode(
             tokenizer.prepare(example.question_text))[:self.max_query_length]
@@ -241,42 +240,26 @@ class SquadTask(FineTuningTask):
                 "version_2_with_negative": self.version_2}
 
     def check_features(self, sets, tables, settings):
-        """Logs some of the questions without features, and writes all to a file, in
-        lines of split<tab>id. Also logs how many questions are cut."""
-        folder = settings.run.output_dir
-        path, lines = os.path.join(folder, _DROPPED_FILE), []
-        if files.exists(path):  # Keep the lines of sets that this run does not use.
-            lines = [line for _, line in text_files.read_lines(path)
-                     if line.partition("\t")[0] not in sets]
+        """Logs the questions without features, and how many are cut."""
         for split, data in sets.items():
-            known = set(tables[split].columns["example_index"][:, 0].tolist())
-            dropped = [example.qas_id for i, example in enumerate(data.examples)
-                       if i not in known]
-            lines += [f"{split}\t{qas_id}" for qas_id in dropped]
+            columns = tables[split].columns
+            known, first = np.unique(columns["example_index"][:, 0], return_index=True)
+            dropped = [data.examples[i].qas_id for i in sorted(
+                {*range(len(data.examples))}.difference(known.tolist()))]
             if dropped:
                 logging.warning(
                     "%s: %d of %d questions are %s, because their paragraph or answer "
-                    "has no tokens with known characters; %s lists all of them: %s%s",
+                    "has no tokens with known characters: %s%s",
                     data.paths[0], len(dropped), len(data.examples),
-                    "left out" if split == "train" else "answered with \"\"", path,
+                    "left out" if split == "train" else "answered with \"\"",
                     ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
-            self._report_cut(split, tables[split])
-        if lines:
-            write_files(folder, {
-                _DROPPED_FILE: "".join(f"{line}\n" for line in lines)})
-        else:
-            files.remove(path)
-
-    def _report_cut(self, split, table):
-        """Logs how many questions fill their part of a sequence."""
-        _, first = np.unique(table.columns["example_index"][:, 0], return_index=True)
-        lengths = np.array([np.count_nonzero(table.columns["segment_ids"][row] == 0)
-                            for row in first]) - 2  # [CLS] and [SEP]
-        full = int(np.count_nonzero(lengths >= self.max_query_length))
-        if full:
-            logging.warning("--max_query_length=%d, %s: %s", self.max_query_length, split,
-                            cut_note(full, len(first), self.max_query_length,
-                                     "questions"))
+            lengths = np.array([np.count_nonzero(columns["segment_ids"][row] == 0)
+                                for row in first]) - 2  # [CLS] and [SEP]
+            full = int(np.count_nonzero(lengths >= self.max_query_length))
+            if full:
+                logging.warning(
+                    "--max_query_length=%d, %s: %s", self.max_query_length, split,
+                    cut_note(full, len(first), self.max_query_length, "questions"))
 
     # --- model and results
 
@@ -299,15 +282,13 @@ class SquadTask(FineTuningTask):
           outputs: name → one row per window.
           columns: the columns of the windows' table of features.
         """
-        if questions.last is not None:
-            task, last_outputs, answers = questions.last
-            if task == self and last_outputs is outputs:
-                return answers
-        questions.last = self, outputs, scoring.score(
-            questions.dataset if questions.answered else None,
-            self.rank(questions.examples, outputs, columns), self.threshold,
-            self.answer_at_threshold, questions.language)
-        return questions.last[-1]
+        last = questions.last
+        if last is None or last[0] != self or last[1] is not outputs:
+            last = questions.last = self, outputs, scoring.score(
+                questions.dataset if questions.answered else None,
+                self.rank(questions.examples, outputs, columns), self.threshold,
+                self.answer_at_threshold, questions.language)
+        return last[-1]
 
     def rank(self, examples: Sequence[SquadExample], outputs: Outputs,
              columns: Mapping[str, Sequence]) -> Predictions:
@@ -377,17 +358,16 @@ class SquadTask(FineTuningTask):
                         threshold: float, trained: bool) -> None:
         """Writes the threshold of the model in a folder, with the questions that it is
         from. Other questions replace it only if the model was trained, too."""
-        path = os.path.join(folder, NULL_THRESHOLD_FILE)
-        kept = _object(path) if files.exists(path) else {}
+        kept = _kept_threshold(folder)
         digests = [files.sha256(path) for path in data.paths]
         if not trained and kept.get("step") == step and kept.get("sha256") != digests:
             if kept.get(NULL_THRESHOLD) != threshold:
                 logging.warning(
                     "The model keeps the threshold of null odds %s, which was found on "
-                    "%s; %s has %g. To let the model use that one, remove %s and "
+                    "%s; %s has %g. To let the model use that one, remove %s in %s and "
                     "evaluate again.", kept.get(NULL_THRESHOLD),
                     ", ".join(map(str, kept.get("files", ["other questions"]))),
-                    ", ".join(data.paths), threshold, path)
+                    ", ".join(data.paths), threshold, NULL_THRESHOLD_FILE, folder)
             return
         write_files(folder, {NULL_THRESHOLD_FILE: as_json({
             "step": step, NULL_THRESHOLD: threshold, "files": list(data.paths),
@@ -399,42 +379,24 @@ class SquadTask(FineTuningTask):
         version 1.1."""
         if not self.version_2:
             return None
-        threshold, source = self.threshold, "the flag"
-        for name, rows in ((NULL_THRESHOLD_FILE, _results), (METRICS_FILE, read_metrics),
-                           (_RESULTS_FILE, _results)):
-            path = os.path.join(folder, name)
-            if threshold is None and files.exists(path):
-                values = [row.get(NULL_THRESHOLD) for row in rows(path)
-                          if row.get("step") == step]
-                threshold = next((float(value) for value in reversed(values)
-                                  if isinstance(value, (int, float))), None)
-                source = path
+        kept, threshold, source = _kept_threshold(folder), self.threshold, "the flag"
+        if threshold is None and kept.get("step") == step:
+            threshold, source = kept.get(NULL_THRESHOLD), NULL_THRESHOLD_FILE
         if threshold is None:
-            threshold = 0.0
-            source = f"the default, as no evaluation of step {step} is in this folder"
+            threshold, source = 0.0, f"the default: step {step} was not evaluated"
         logging.info("Questions with null odds of %g or more are left unanswered (%s).",
                      threshold, source)
-        return threshold
+        return float(threshold)
 
 
-def _object(path: str) -> dict:
-    return text_files.read_object(path, "remove it, and evaluate again")
-
-
-def _results(path: str) -> list[dict]:
-    return [_object(path)]
+def _kept_threshold(folder: str) -> dict[str, Any]:
+    """Returns the content of NULL_THRESHOLD_FILE; empty without it."""
+    path = os.path.join(folder, NULL_THRESHOLD_FILE)
+    return text_files.read_object(path, "remove it, and evaluate again"
+                                  ) if files.exists(path) else {}
 
 
 # --- Windows ----------------------------------------------------------------------
-
-def _answer_pieces(
-        example: SquadExample, paragraph: ParagraphAlignment) -> tuple[int, int]:
-    """Returns the first and last token of the answer; the last is before the first if
-    the answer has no tokens."""
-    last = example.start_position + len(example.answer_text) - 1
-    return (paragraph.piece_of_start[example.start_position],
-            paragraph.piece_of_end[last])
-
 
 def _holds(span: tuple[int, int], answer: Optional[tuple[int, int]]) -> bool:
     """Returns whether a window (begin, end) contains the whole answer (first, last

@@ -278,18 +278,6 @@ def test_values_that_are_not_numbers_are_told_with_their_question():
         ranked_v2(windows, one_span(np.nan))
 
 
-def test_results_that_do_not_fit_the_windows_are_refused():
-    windows = paragraph_windows((0, 2, {0, 1}))
-    row = log_probs(-1, -2)
-    with pytest.raises(ValueError, match="2 windows|1 windows"):
-        best_of(windows, [row, row], [row, row])
-    with pytest.raises(ValueError, match="5 log-probabilities for 6 positions"):
-        best_of(windows, [row[:5]], [row])
-    windows.example_index[:] = 1
-    with pytest.raises(ValueError, match="there are 1 examples"):
-        best_of(windows, [row], [row])
-
-
 def test_outputs_are_ranked_and_scored_once():
     examples, windows, arrays, runs = read_subset("v1")
     outputs = {f"{end}_log_probs": arrays[f"{end}_log_prob_0"]
