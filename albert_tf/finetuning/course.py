@@ -15,12 +15,9 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats, labels as label_names
-from albert_tf.checkpoints.checkpoint import ROOT_HEADS
-from albert_tf.checkpoints.folders import all_checkpoints
 from albert_tf.checkpoints.run_files import (
     check_run_folder, claim_run_folder, files_of_run)
-from albert_tf.errors import DivergenceError, InputError
+from albert_tf.errors import DivergenceError
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.common import cut_note
 from albert_tf.finetuning.feature_table import FeatureTable
@@ -47,7 +44,6 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     folder = settings.run.output_dir
     check_run_folder(folder, _name_of(task))
     model_folder.check_use(folder, settings.kept, settings.do_train)
-    _log_initial_labels(task, settings)
     if settings.do_train:
         seeds.check_folder(folder, settings.several)
     # 2. Read the examples, whose number may determine the number of steps.
@@ -101,20 +97,6 @@ def fine_tune(task: FineTuningTask, settings: Settings,
 def _name_of(task: FineTuningTask) -> str:
     """Returns the name of the task's folder in finetuning."""
     return type(task).__module__.split(".")[-2]
-
-
-def _log_initial_labels(task: FineTuningTask, settings: Settings) -> None:
-    """Logs how the labels of a model to start from are matched with the task's, before
-    the work that would be in vain."""
-    init, name = settings.run.init_checkpoint, task.head(settings).name
-    if not init or all_checkpoints(settings.run.output_dir) or name not in ROOT_HEADS:
-        return
-    try:
-        model = formats.read(init, head=name)
-    except InputError:  # Loading it reads it with the config, or says what is wrong.
-        return
-    label_names.ordered(settings.kept.get("labels", ()), model.labels, model.tensors,
-                        model.source)
 
 
 def _read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:

@@ -29,7 +29,6 @@ SEEDS_FILE = "seeds.json"
 _MOST_RETRIES = 3
 # The distance of a retry's seed, which keeps it apart from the seeds of other runs.
 _RETRY_SEED = 1_000_003
-_KEYS = {"name", "seed", "learning_rate", "step", "metrics", "failure"}
 
 
 def check_folder(folder: str, several: bool) -> None:
@@ -56,13 +55,15 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
     A finished run with other data is refused: scores on different sets would be
     compared.
     """
+    from albert_tf.training import run_folder
+
     folder, metric = settings.run.output_dir, task.main_metric
     path = os.path.join(folder, SEEDS_FILE)
-    known, runs, chosen = _read(path), [], []
+    known, chosen = _read(path), []
     for index in range(settings.num_seeds):
         for retry in range(1 + _MOST_RETRIES * settings.restart_on_failure):
-            seed = (settings.run.step.random_seed + index + retry * _RETRY_SEED) % 2**31
             first = settings.run.step.random_seed + index
+            seed = (first + retry * _RETRY_SEED) % 2**31
             name = f"seed-{first}" + f"-retry-{retry}" * bool(retry)
             of_run = dataclasses.replace(
                 settings, learning_rate=settings.learning_rate / 2 ** retry,
@@ -79,7 +80,6 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
                 run = {"name": name, "seed": seed,
                        "learning_rate": of_run.learning_rate,
                        **_train_one(of_run, strategy, train)}
-            runs.append(run)
             # Runs of an earlier command with more seeds stay in the file.
             known[name] = run
             text_files.write_json(
@@ -102,9 +102,15 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
         "best": max(values), "lowest": min(values),
         "standard_deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
         "best_run": best["name"]}
-    _publish(folder, best["name"])
+    source = os.path.join(folder, best["name"])
+    files.copy(os.path.join(source, run_folder.OPTIONS_FILE),
+               os.path.join(folder, run_folder.OPTIONS_FILE))
+    copy_whole(find_checkpoint(os.path.join(source, BEST_CHECKPOINT)),
+               os.path.join(folder, BEST_CHECKPOINT))
     text_files.write_json(path, {**summary, "runs": list(known.values())})
-    _log(runs, summary)
+    logging.info("Of all seeds (%s has each run): %s.", path, ", ".join(
+        f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in summary.items()))
 
 
 def _train_one(settings: Any, strategy: Any, train: Callable[[Any], str]
@@ -135,12 +141,10 @@ def _read(path: str) -> dict[str, dict[str, Any]]:
     if not files.exists(path):
         return {}
     advice = "remove the file, and evaluate the runs again"
-    runs = text_files.read_object(path, advice).get("runs")
-    if not isinstance(runs, list) or not all(
-            isinstance(run, dict) and _KEYS <= run.keys()
-            and isinstance(run["metrics"], dict) for run in runs):
-        raise InputError(f"{path}: the file does not list the runs; {advice}.")
-    return {run["name"]: run for run in runs}
+    try:
+        return {run["name"]: run for run in text_files.read_object(path, advice)["runs"]}
+    except (KeyError, TypeError):
+        raise InputError(f"{path}: the file does not list the runs; {advice}.") from None
 
 
 def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str, str],
@@ -155,46 +159,10 @@ def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str
         **settings.run.kept(), **task.kept_options(settings),
         "learning_rate": settings.learning_rate,
         "num_replicas": strategy.num_replicas_in_sync})
-    trained_on, _ = changes.pop(run_folder.TRAIN_DATA, ({}, {}))
     evaluated_on = run_folder.kept_set(folder).get("set")
-    for use, before, now in (("trained", trained_on, train_data),
-                             ("evaluated", evaluated_on, evaluation_set)):
-        if before and (names := run_folder.different(before, now)):
-            raise InputError(
-                f"{folder} was {use} on different data ({', '.join(names)} changed). "
-                "Choose a different --output_dir, or give the same data.")
+    if evaluated_on and run_folder.different(evaluated_on, evaluation_set):
+        changes["evaluation_set"] = evaluated_on, evaluation_set
     for name, (old, new) in changes.items():
         raise InputError(
-            f"{settings.run.output_dir} was trained with a different {name}: it was "
-            f"{old!r}, and is {new!r} now. Choose a different --output_dir, or give "
-            "the same value.")
-
-
-def _publish(folder: str, name: str) -> None:
-    """Copies the best run's checkpoint and options to the folder of all runs."""
-    from albert_tf.training import run_folder
-
-    source = os.path.join(folder, name)
-    files.copy(os.path.join(source, run_folder.OPTIONS_FILE),
-               os.path.join(folder, run_folder.OPTIONS_FILE))
-    copy_whole(find_checkpoint(os.path.join(source, BEST_CHECKPOINT)),
-               os.path.join(folder, BEST_CHECKPOINT))
-
-
-def _log(runs: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-    metric = summary["metric"]
-    logging.info("%-24s %13s %8s %10s", "run", "learning rate", "step", metric)
-    for run in runs:
-        value = run["metrics"].get(metric)
-        logging.info(
-            "%-24s %13g %8s %10s%s", run["name"], run["learning_rate"],
-            run["step"] or "", "" if value is None else f"{value:.4f}",
-            "  failed" if run["failure"] else "")
-    logging.info(
-        "%s of %d seeds: median %.4f, best %.4f (%s), lowest %.4f, standard deviation "
-        "%.4f%s; %s is from the best run.", metric, summary["seeds"],
-        summary["median"],
-        summary["best"], summary["best_run"], summary["lowest"],
-        summary["standard_deviation"],
-        f"; {summary['without_result']} without a result" * bool(
-            summary["without_result"]), BEST_CHECKPOINT)
+            f"{folder} is of a different {name}: it was {old!r}, and is {new!r} now. "
+            "Choose a different --output_dir, or give the same value.")
