@@ -40,12 +40,6 @@ def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
       multiple: static lengths are multiples of this, or max_length.
     """
     lengths = np.asarray(lengths, np.int64)
-    if num_lengths < 0 or multiple < 1 or not lengths.size:
-        raise ValueError(f"{lengths.size} sequences, num_lengths {num_lengths}, "
-                         f"multiple {multiple}: out of range.")
-    if lengths.min() < 1 or lengths.max() > max_length:
-        raise ValueError(f"sequences of {lengths.min()} to {lengths.max()} tokens are "
-                         f"not within 1..{max_length}.")
     if num_lengths < 2:
         return (max_length,)
     # Candidates 1, 2, ... are possible lengths; the last one holds all sequences.
@@ -82,28 +76,13 @@ def lengths_for(lengths: np.ndarray, max_length: int, num_lengths: int,
     If the set has longer sequences, one length is added to `others`.
     """
     best = choose_lengths(lengths, max_length, num_lengths)
-    if not others:
-        return best
-    return others if best[-1] <= others[-1] else (*others, best[-1])
+    return (*others, best[-1]) if others and best[-1] > others[-1] else others or best
 
 
 def buckets(lengths: np.ndarray, shapes: Sequence[int]) -> np.ndarray:
     """Returns the index of the smallest of the ascending `shapes` that holds each
     length, [N]."""
-    if list(shapes) != sorted(set(shapes)) or not shapes:
-        raise ValueError(f"the lengths {shapes} are not ascending.")
-    if len(lengths) and max(lengths) > shapes[-1]:
-        raise ValueError(f"a sequence of {max(lengths)} tokens is longer than "
-                         f"{shapes[-1]}.")
     return np.searchsorted(shapes, lengths)
-
-
-class Window(NamedTuple):
-    """W consecutive steps: their rows, int32 [W, batch_size], and the index of each
-    step's shape, [W]."""
-
-    rows: np.ndarray
-    shapes: np.ndarray
 
 
 class BatchPlan:
@@ -120,9 +99,6 @@ class BatchPlan:
 
     def __init__(self, lengths: np.ndarray, shapes: Sequence[int], batch_size: int,
                  seed: int, window: int = 100):
-        if batch_size < 1 or window < 1 or not len(lengths):
-            raise ValueError(f"{len(lengths)} rows, batch_size {batch_size}, window "
-                             f"{window}: out of range.")
         self.shapes = tuple(shapes)
         self.batch_size = batch_size
         self.num_rows = len(lengths)
@@ -132,15 +108,16 @@ class BatchPlan:
         # The datasets of all shapes read the same windows, each at its own pace.
         # (lru_cache may be called from several threads.)
         self._permutation = functools.lru_cache(4)(self._make_permutation)
-        # Window n has the steps from n · window on.
+        # Window n has the steps from n · window on: their rows, int32 [window,
+        # batch_size], and the index of each step's shape, [window].
         self.steps_of_window = functools.lru_cache(16)(self._make_window)
 
     def step(self, step: int) -> tuple[int, np.ndarray]:
         """Returns the index of the smallest shape that holds a step's rows, and the
         rows [batch_size]."""
         number, at = divmod(step, self.window)
-        window = self.steps_of_window(number)
-        return int(window.shapes[at]), window.rows[at]
+        rows, shapes = self.steps_of_window(number)
+        return int(shapes[at]), rows[at]
 
     def _random(self, purpose: int, number: int) -> np.random.Generator:
         # Philox is named because NumPy's default generator may change.
@@ -150,7 +127,7 @@ class BatchPlan:
     def _make_permutation(self, epoch: int) -> np.ndarray:
         return self._random(_EPOCH, epoch).permutation(self.num_rows).astype(np.int32)
 
-    def _make_window(self, number: int) -> Window:
+    def _make_window(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         size = self.window * self.batch_size
         # Windows continue across the ends of epochs, so that no row is left out.
         first, begin = divmod(number * size, self.num_rows)
@@ -162,7 +139,7 @@ class BatchPlan:
         batches = order.reshape(self.window, self.batch_size)
         batches = batches[self._random(_WINDOW, number).permutation(self.window)]
         # A batch is sorted, so that its last row is in its largest bucket.
-        return Window(batches, self._buckets[batches[:, -1]])
+        return batches, self._buckets[batches[:, -1]]
 
 
 class Padded(NamedTuple):
@@ -208,10 +185,6 @@ class FeatureBatches(Batches):
         """Returns the training batches of one shape. A step's rows are distributed in
         order: to pipelines, then to replicas."""
         plan = self.plan
-        if start_step < 0 or plan.batch_size != (
-                pipeline.batch_size * pipeline.replicas * pipeline.num_shards):
-            raise ValueError(f"batches of {plan.batch_size} for {pipeline}, from step "
-                             f"{start_step}.")
 
         def rows_in_window(number):
             steps = number * plan.window + np.arange(plan.window)
@@ -274,10 +247,6 @@ def _assembler(table: FeatureTable, length: int):
     """
     features = [f for f in table.spec.features if f.parsed]
     names = {f.name: f.parsed_name or f.name for f in features}
-    reserved = {"example_index", "example_weights"} & set(names.values())
-    if reserved:
-        raise ValueError(f"a feature is named {', '.join(reserved)}, but batches use "
-                         "this name for something else; rename the feature.")
     tensors = table.tensors
 
     def assemble(rows):

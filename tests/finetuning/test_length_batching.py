@@ -181,17 +181,6 @@ def test_a_step_far_ahead_needs_no_walk(monkeypatch):
     assert made == [39]
 
 
-@pytest.mark.parametrize("make, arguments", [
-    *((length_batching.choose_lengths, each) for each in (
-        ([], 8, 1), ([9], 8, 1), ([0], 8, 2), ([3], 8, -1))),
-    *((BatchPlan, each) for each in (
-        ([25], SHAPES, 1, 0), ([], SHAPES, 1, 0), ([1], SHAPES, 0, 0),
-        ([1], (16, 8), 1, 0), ([1], (), 1, 0)))])
-def test_what_is_out_of_range_is_refused(make, arguments):
-    with pytest.raises(ValueError):
-        make(*arguments)
-
-
 # --- training
 
 def batches_of(table, batch_size=4, shapes=SHAPES, steps=28, window=5):
@@ -289,23 +278,6 @@ def test_data_is_no_part_of_the_graph():
     graph = function.get_concrete_function().graph
     assert graph.as_graph_def().ByteSize() < 100_000
     assert dataset.element_spec["input_ids"].shape == [1, 8]
-
-
-@pytest.mark.parametrize("start, pipeline", [
-    (0, Pipeline(3, 2)), (0, Pipeline(2, 3)), (0, Pipeline(2, 2, 0, 2)),
-    (-1, Pipeline(2, 2))])
-def test_a_pipeline_of_another_batch_size_is_refused(start, pipeline):
-    with pytest.raises(ValueError, match="batches of 4 for Pipeline"):
-        batches_of(make_table(count=9)).training_dataset(0, start, pipeline)
-
-
-def test_a_feature_with_the_name_of_the_row_index_is_refused():
-    spec = records.FeatureSpec((
-        records.Feature("input_ids", "int64", (None,)),
-        records.Feature("example_index", "int64", (1,))))
-    table = FeatureTable.from_values(spec, [{"input_ids": [1], "example_index": [1]}])
-    with pytest.raises(ValueError, match="example_index"):
-        batches_of(table, 1, (8,)).evaluation_dataset(0, Pipeline(1))
 
 
 # --- evaluation
