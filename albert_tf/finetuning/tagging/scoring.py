@@ -163,7 +163,8 @@ def recognise(sentences: Sequence[Tags]) -> str:
         len(misplaced(tags, scheme)) for tags in sentences))
 
 
-def check_tag(tag: str, scheme: str, where: str, labels: Iterable[str]) -> None:
+def check_tag(tag: str, scheme: str, where: str, labels: Iterable[str],
+              more_advice: str = "") -> None:
     """Raises InputError if a tag does not belong to a scheme with entities; `labels`
     are all tags."""
     if scheme == "none":
@@ -176,7 +177,7 @@ def check_tag(tag: str, scheme: str, where: str, labels: Iterable[str]) -> None:
                   "" if 2 * sum(fits) >= len(fits) else
                   ", or give --scheme=none if no tag marks an entity")
         raise InputError(f"{where}: the tag '{tag}' is neither O nor one of {known}; "
-                         f"correct it{advice}.")
+                         f"correct it{advice}{more_advice}.")
 
 
 def as_tags(found: Iterable[Entity], num_words: int, scheme: str) -> list[str]:

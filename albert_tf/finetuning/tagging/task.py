@@ -99,36 +99,28 @@ class TaggingTask(FineTuningTask):
 
     def _read_file(self, where: str, split: str) -> ExampleSet:
         sentences, notes = self.reading.read(where, self.scheme, self._has_tags(split))
-        if self.scheme != "none":
-            sentences, more = self._respelled(where, sentences)
-            notes += more
+        in_entities = self.scheme != "none"
+        if in_entities:
+            sentences = self._respelled(sentences, self.reading.of_objects(where))
+        known, unknown, misplaced = {*self.labels}, [], []
         for sentence in sentences:
             for place, tag in enumerate(sentence.tags or ()):
-                if tag in self.labels:
-                    continue
-                try:
-                    scoring.check_tag(tag, self.scheme, sentence.where(place),
-                                      self.labels)
-                except InputError as error:
-                    if split != "test":
-                        raise
-                    raise InputError(
-                        f"{str(error).removesuffix('.')}, or --notest_tags for a file "
-                        "without tags.") from error
-        unknown = {tag for sentence in sentences
-                   for tag in sentence.tags or ()}.difference(self.labels)
-        if unknown:
-            notes += tables.line_note(where, [
-                sentence.numbers[i] for sentence in sentences
-                for i, tag in enumerate(sentence.tags or ()) if tag in unknown],
-                f"have tags that the model does not know ({_some(unknown)}); they "
-                + ("are not trained on" if split == "train" else "count as wrong"))
-        if self.scheme != "none":
-            notes += tables.line_note(where, [
-                sentence.numbers[i] for sentence in sentences if sentence.tags
-                for i in scoring.misplaced(sentence.tags, self.scheme)],
-                f"have tags that {self.scheme} does not allow there; they are read as "
-                "conlleval reads them")
+                if tag not in known:
+                    scoring.check_tag(
+                        tag, self.scheme, sentence.where(place), self.labels,
+                        ", or --notest_tags for a file without tags" * (split == "test"))
+                    unknown.append((sentence.numbers[place], tag))
+            if sentence.tags and in_entities:
+                misplaced += [sentence.numbers[place] for place in scoring.misplaced(
+                    sentence.tags, self.scheme)]
+        names = {tag for _, tag in unknown}
+        notes += tables.line_note(
+            where, [number for number, _ in unknown],
+            f"have tags that the model does not know ({_some(names)}); they "
+            + ("are not trained on" if split == "train" else "count as wrong"))
+        notes += tables.line_note(
+            where, misplaced, f"have tags that {self.scheme} does not allow there; they "
+            "are read as conlleval reads them")
         bare = sum(sentence.tags is None for sentence in sentences)
         if 0 < bare < len(sentences):
             notes.append(f"{where}: {bare} of {len(sentences)} sentences have no tags; "
@@ -138,35 +130,25 @@ class TaggingTask(FineTuningTask):
         tags = [tag for sentence in sentences for tag in sentence.tags or ()]
         if tags:
             logging.info("%s: words with tags: %s.", split, label_names.counted(
-                [*self.labels, *sorted(unknown)], tags))
+                [*self.labels, *sorted(names)], tags))
         return ExampleSet(sentences, (where,), tuple(notes))
 
-    def _respelled(self, where: str, sentences: Sequence[Sentence]
-                   ) -> tuple[Sequence[Sentence], Sequence[str]]:
-        """Returns the sentences with the tags spelled as the labels are, and notes."""
+    def _respelled(self, sentences: Sequence[Sentence], of_objects: bool
+                   ) -> Sequence[Sentence]:
+        """Returns the sentences with the tags spelled as the labels are."""
         labels = {scoring.parse(label): label for label in self.labels}
-        labels = {tag: labels[scoring.parse(tag)]
-                  for sentence in sentences for tag in sentence.tags or ()
-                  if tag not in self.labels and scoring.is_marked(tag)
-                  and scoring.parse(tag) in labels}
-        if not labels:
-            return sentences, ()
-        is_json = self.reading.of_objects(where)
-        result, numbers = [], []
+        result = []
         for sentence in sentences:
             if sentence.tags:
-                numbers += [number for number, tag in zip(
-                    sentence.numbers, sentence.tags) if tag in labels]
-                tags = tuple(labels.get(tag, tag) for tag in sentence.tags)
+                tags = tuple(
+                    tag if tag in self.labels else labels.get(scoring.parse(tag), tag)
+                    for tag in sentence.tags)
                 sentence = sentence._replace(tags=tags, lines=tuple(
                     line if line.adds is None else line._replace(
                         cells=(line.cells[0], tags[line.adds]))
-                    for line in sentence.lines) if is_json else sentence.lines)
+                    for line in sentence.lines) if of_objects else sentence.lines)
             result.append(sentence)
-        # The tags of entities in JSON lines are not the user's.
-        return result, () if is_json else tables.line_note(
-            where, numbers, "have tags that are spelled differently in the model; "
-            "predictions have the model's spelling")
+        return result
 
     def _has_tags(self, split: str) -> Optional[bool]:
         return self.test_tags if split == "test" else True

@@ -114,9 +114,7 @@ def test_spellings_of_tags_are_read_and_written_back(tags, scheme, entities, wri
 def test_another_spelling_than_the_models_is_read_as_it(write):
     task = build_task(write("a B_X\nb I_X\nc O\n"))
     data = task.read(write("d o\ne b-X\n", "dev.conll"), "dev")
-    assert data.examples[0].tags == ("O", "B_X") and re.search(
-        r"2 line\(s\) have tags that are spelled differently.*\(line 1, 2\)",
-        data.notes[0])
+    assert data.examples[0].tags == ("O", "B_X") and not data.notes
     with pytest.raises(InputError, match="the tag 'O-' is neither O nor"):
         task.read(write("d O-\n", "dev.conll"), "dev")
     data = task.read(write([{"text": "e f g", "entities": [[0, 3, "X"]]}], "dev.jsonl"),
