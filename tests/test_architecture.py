@@ -36,7 +36,7 @@ MAY_IMPORT = {
                               "tokenization", "records"}
        for task in TASKS},
     "finetuning": {"training", "modeling", "checkpoints", "tokenization", "records",
-                   "jobs"},
+                   "jobs", "text.inputs"},
     "features": {"finetuning", "modeling", "checkpoints", "tokenization", "text",
                  "jobs"},
     "serving": {"modeling", "modeling.kernels", "checkpoints", "tokenization", "text",

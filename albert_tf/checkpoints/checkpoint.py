@@ -217,7 +217,7 @@ def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Check
             checkpoint.report.dropped[checkpoint.report.matched.pop(name)] = why[head]
     config = checkpoint.config if "masked_lm" in heads else dataclasses.replace(
         checkpoint.config, masked_lm_layer_norm_eps=0.0)
-    labels = checkpoint.labels if {*heads} & {*ROOT_HEADS} else ()
+    labels = checkpoint.labels if any(head_of(head).has_labels for head in heads) else ()
     return dataclasses.replace(
         checkpoint, config=config, heads=heads, labels=labels,
         problem_type=checkpoint.problem_type if "classification" in heads else "")

@@ -14,8 +14,9 @@ import numpy as np
 from absl import logging
 
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import some
+from albert_tf.checkpoints.checkpoint import HEADS, head_of, some
 from albert_tf.errors import InputError
+from albert_tf.modeling.heads import output_shapes
 
 # The file of the labels in an export, one on each line, and the advice for a label that
 # it cannot hold.
@@ -75,10 +76,11 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
             tensors: Mapping[str, Tensor], source: str) -> Mapping[str, Tensor]:
     """Returns the tensors of a model with the outputs of its head in the order of
     `labels`, if it has one for each (`order`); `theirs` are its labels."""
-    outputs = [name for name in ("output_weights", "output_bias")
+    outputs = [name for head in map(head_of, HEADS) if head.has_labels
+               for name in output_shapes(head.scope, 1, 1)
                if name in tensors and tensors[name].shape[0] == len(labels)]
     rows = order(tuple(theirs) if len(theirs) == len(labels) else (), tuple(labels),
-                 source) if labels and "output_weights" in outputs else None
+                 source) if labels and outputs else None
     return {**tensors, **{
         name: dataclasses.replace(
             tensors[name], read=functools.partial(_rows, tensors[name], rows))

@@ -149,8 +149,7 @@ def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
 
 def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
             ) -> tuple[str, ...]:
-    count = next((width for name, width in heads.items() if name in ROOT_HEADS
-                  and not head_of(name).fixed_width), 0)
+    count = next((width for name, width in heads.items() if head_of(name).has_labels), 0)
     labels = task.get("labels") or ()
     if not isinstance(labels, (list, tuple)) or count and labels and (
             len(labels) != count):
@@ -219,7 +218,7 @@ def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) ->
         tensors["global_step"] = Tensor.of(np.array(checkpoint.step, np.int64))
     values = checkpoint.config.to_dict()
     for head in checkpoint.heads:
-        if head in ROOT_HEADS:
+        if head in ROOT_HEADS or head_of(head).has_labels:
             values |= {"head": head, "labels": list(checkpoint.labels),
                        **checkpoint.kept_problem}
     text_files.write_json(os.path.join(folder, CONFIG_FILE), values, ensure_ascii=False)

@@ -30,7 +30,6 @@ from albert_tf.text.inputs import Input
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 from albert_tf.jobs.work_folder import WorkFolder, state_of
 
-NAMES = ("text", "text_pair")
 # Increased whenever vectors change; unfinished work of a different version is not
 # resumed.
 _VERSION = 1
@@ -68,7 +67,7 @@ class Job:
         ids, texts, size = feature_files.Ids(), [], 0
         for each in itertools.chain.from_iterable(map(self.read, paths)):
             try:
-                text = text_inputs.named(each.given, NAMES, NAMES[1:])
+                text = text_inputs.named(each.given, text_inputs.TEXTS)
             except InputError as error:
                 raise InputError(f"{each.where}: {error}") from error
             if self.alike_ids:

@@ -102,7 +102,7 @@ def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
     remaining = iter(inputs)
     while part := list(itertools.islice(remaining, held)):
         for of_text in answers([
-                head.request(text_inputs.named(each, head.names, head.optional), 1)
+                head.request(text_inputs.named(each, head.fields), 1)
                 for each in part], batch_size):
             sums, squares = (sums + of_text["sums"],
                              squares + of_text["squares"])

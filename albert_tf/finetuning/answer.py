@@ -15,6 +15,7 @@ import numpy as np
 
 from albert_tf.errors import InputError
 from albert_tf.modeling.heads import INPUTS, Head
+from albert_tf.text.inputs import TEXTS, Field
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 Answer = dict[str, Any]
@@ -45,9 +46,8 @@ class Answering:
     """Answers with one head of a model: inputs → requests → outputs → answers.
 
     Attributes:
-      names: the names of the texts of an input, the `optional` ones last.
-      inputs: the model's inputs, int32; `padding` lists those that are not padded
-        with 0.
+      fields: what an input consists of, optional texts last.
+      inputs: the model's inputs, int32.
       head: the head, or None for the model's hidden states.
       max_length: the maximum number of tokens of a sequence.
       in_windows: whether longer texts are always read in windows, not cut.
@@ -55,9 +55,7 @@ class Answering:
         (`mean`).
     """
 
-    names: tuple[str, ...] = ("text", "text_pair")
-    optional: tuple[str, ...] = ("text_pair",)
-    padding: Mapping[str, int] = {}
+    fields: Sequence[Field] = TEXTS
     in_windows = averages = False
 
     def __init__(self, model: Any, head: Optional[Head]):
@@ -72,8 +70,15 @@ class Answering:
         self.use(getattr(model, "engine", None))
         self.computation = Computation(skip_padding=True)
         self.inputs = head.inputs if head else INPUTS
+        self._pads = {"input_ids": self.tokenizer.pad_id} | {
+            each.name: each.pad for each in (head.reads_also if head else ())}
         self.max_length = min(self.setting("max_seq_length", 512),
                               model.config.max_position_embeddings)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return tuple(field.name for field in self.fields)
 
     @property
     def limit(self) -> str:
@@ -166,20 +171,23 @@ class Answering:
 
     def warm_up(self) -> None:
         """Traces the graph now instead of during the first request."""
-        batch = self.padded([{name: [0] for name in self.inputs}])
+        batch = self.shortest()
         self.compute(batch)
         if self._suits is not None:  # TensorFlow computes the other batches.
             self._computed_here(batch)
+
+    def shortest(self) -> dict[str, np.ndarray]:
+        """Makes a batch of one sequence of one token."""
+        sizes = {each.name: each.size or 1 for each in (
+            self.head.reads_also if self.head else ())}
+        return self.padded([{name: [0] * sizes.get(name, 1) for name in self.inputs}])
 
     def padded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """Makes a batch of sequences, each padded to the longest."""
         batch = {}
         for name in self.inputs:
             longest = max(len(row[name]) for row in rows)
-            values = np.full(
-                [len(rows), longest], self.padding.get(name, 0), np.int32)
-            if name == "input_ids":
-                values[:] = self.tokenizer.pad_id
+            values = np.full([len(rows), longest], self._pads.get(name, 0), np.int32)
             for padded, row in zip(values, rows):
                 padded[:len(row[name])] = row[name]
             batch[name] = values

@@ -17,11 +17,32 @@ Shapes: B batch, S sequence, P predictions, H hidden, E embedding, V tokens, K w
 """
 
 import dataclasses
-from typing import Any, ClassVar, Mapping, Sequence
+from typing import Any, ClassVar, Mapping, NamedTuple, Sequence
 
 from albert_tf.config import AlbertConfig
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+class Input(NamedTuple):
+    """A feature that a head reads besides INPUTS, int [B, S] or [B, size].
+
+    Attributes:
+      size: how many numbers a sequence has; None: one for each token.
+      pad: what fills up shorter sequences.
+      limit: numbers are at least 0 and below it; 0 for no limit.
+      derived: whether Answering.exchanged computes it from INPUTS. Models in formats
+        that take INPUTS alone (ONNX) cannot have a head with another one.
+      served: whether prediction needs it, not only training.
+    """
+
+    name: str
+    size: int | None = None
+    pad: int = 0
+    limit: int = 0
+    derived: bool = False
+    served: bool = True
+
 
 Shapes = dict[str, tuple[int, ...]]
 Tensors = Mapping[str, Any]
@@ -66,7 +87,9 @@ class Head:
       scope: scope of its output layer in a checkpoint; "" is the root.
       reads: the encoder's output that it reads, "pooled_output" or "sequence_output".
       positions: name of the feature with the positions that it reads; "" for all.
-      inputs: the features that prediction needs.
+      reads_also: the features that it reads besides INPUTS.
+      has_labels: whether each of its `width` outputs is of a label, which checkpoints
+        name.
       rank: number of axes of these features in training and in exports.
       has_threshold: whether it leaves an input unanswered above a threshold.
       scored_alone: whether evaluation computes no loss, because its outputs differ from
@@ -83,7 +106,8 @@ class Head:
     fixed_width: ClassVar[bool] = False
     reads: ClassVar[str] = "pooled_output"
     positions: ClassVar[str] = ""
-    inputs: ClassVar[tuple[str, ...]] = INPUTS
+    reads_also: ClassVar[tuple[Input, ...]] = ()
+    has_labels: ClassVar[bool] = False
     rank: ClassVar[int] = 2
     has_threshold: ClassVar[bool] = False
     scored_alone: ClassVar[bool] = False
@@ -92,6 +116,11 @@ class Head:
 
     def __init_subclass__(cls) -> None:
         Head.kinds[cls.name] = cls
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The features that prediction needs."""
+        return (*INPUTS, *(each.name for each in self.reads_also if each.served))
 
     @property
     def reads_padding(self) -> bool:
@@ -168,7 +197,7 @@ class MaskedLanguageModel(Head):
     name, title = "masked_lm", "head for masked tokens"
     task, fixed_width = "fill-mask", True
     reads, positions = "sequence_output", "masked_lm_positions"
-    inputs = (*INPUTS, "masked_lm_positions")
+    reads_also = (Input(positions, size=1, derived=True),)
 
     def shapes(self, config):
         # A transform from H back to E, and a bias for each token. The output matrix is

@@ -1,23 +1,23 @@
 """Checks of a model's inputs: names, shapes and values."""
 
 import difflib
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.modeling.heads import INPUTS, Head
 
 # Names of the same inputs in other libraries.
 ALSO_CALLED = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}
-_OF_PIECES = ("input_ids", "input_mask", "segment_ids", "p_mask")
-_READ = (*_OF_PIECES, "masked_lm_positions", "start_positions")
-# Features that records hold besides these, for masking, losses and answers.
+# Features that records hold besides those that heads read, for masking, losses and
+# answers.
 BESIDE = frozenset((
     "token_boundary", "masked_lm_ids", "masked_lm_weights", "next_sentence_labels",
-    "sentence_order_labels", "label_ids", "example_weights",
-    "example_index", "end_positions", "is_impossible", "unique_ids", "paragraph_len",
+    "sentence_order_labels", "label_ids", "example_weights", "p_mask", "example_index",
+    "start_positions", "end_positions", "is_impossible", "unique_ids", "paragraph_len",
     "tok_start_to_orig_index", "tok_end_to_orig_index", "token_is_max_context"))
 
 
@@ -34,17 +34,20 @@ def checked(features: Any, config: AlbertConfig, beside: frozenset[str] = BESIDE
         raise InputError(
             f"a model takes a dict of input_ids, input_mask and segment_ids, not a "
             f"{type(features).__name__}; tokenizer(texts) returns such a dict.")
+    of_heads = {each.name: each for kind in Head.kinds.values()
+                for each in kind.reads_also}
     inputs: dict[str, Any] = {}
     for key, value in features.items():
         name = ALSO_CALLED.get(key, key)
         if name in inputs or (name != key and features.get(name) is not None):
             raise InputError(f"{key} and {name} are the same input; give only one.")
-        if name not in _READ and name not in beside:
-            near = difflib.get_close_matches(str(name), [*_READ, *ALSO_CALLED], 1)
+        if name not in INPUTS and name not in of_heads and name not in beside:
+            near = difflib.get_close_matches(
+                str(name), [*INPUTS, *of_heads, *ALSO_CALLED], 1)
             raise InputError(
                 f"a model has no input '{key}'"
                 + (f"; did you mean {near[0]}?" if near else
-                   f"; it takes {', '.join(_OF_PIECES[:3])}."))
+                   f"; it takes {', '.join(INPUTS)}."))
         if value is not None:
             inputs[name] = value
     if "input_ids" not in inputs:
@@ -52,11 +55,12 @@ def checked(features: Any, config: AlbertConfig, beside: frozenset[str] = BESIDE
                          "returns them.")
     limits = {"input_ids": (config.vocab_size, "vocab_size"), "input_mask": (2, ""),
               "segment_ids": (config.type_vocab_size, "type_vocab_size"),
-              "p_mask": (2, "")}
-    for name in _READ:
+              **{name: (each.limit, "") for name, each in of_heads.items()}}
+    for name, limit in limits.items():
         if name in inputs:
-            inputs[name] = _numbers(name, inputs[name], *limits.get(name, (0, "")))
-    _check_shapes(inputs, config)
+            inputs[name] = _numbers(name, inputs[name], *limit)
+    _check_shapes(inputs, config, (*INPUTS, *(
+        name for name, each in of_heads.items() if each.size is None)))
     return inputs
 
 
@@ -98,10 +102,11 @@ def _numbers(name: str, value: Any, limit: int, limited_by: str) -> Any:
     return value
 
 
-def _check_shapes(inputs: Mapping[str, Any], config: AlbertConfig) -> None:
+def _check_shapes(inputs: Mapping[str, Any], config: AlbertConfig,
+                  of_tokens: Sequence[str]) -> None:
     """Raises InputError if the inputs' shapes differ or are too long for the model."""
     # Keras placeholders also have a `shape`.
-    shapes = {name: tf.TensorShape(inputs[name].shape) for name in _OF_PIECES
+    shapes = {name: tf.TensorShape(inputs[name].shape) for name in of_tokens
               if hasattr(inputs.get(name), "shape")}
     shape = shapes.get("input_ids")
     if shape is None or shape.rank is None:

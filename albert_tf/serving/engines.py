@@ -136,7 +136,7 @@ def _loaded(model: Any, names: Sequence[str], path: str, task: str, export: bool
         try:
             engine = portable.ENGINES[form](file, task, _PRECISION)
             # Some graphs can be loaded, but not run.
-            engine(answering.padded([dict.fromkeys(answering.inputs, [0])]))
+            engine(answering.shortest())
         except InputError as error:
             failures.append(f"{title}: {error}")
             continue

@@ -240,7 +240,13 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
             f"the export needs up to {amount(needs)} of memory ({_MEMORY} times the size "
             f"of the weights), but {amount(free)} are free; end other programs, or use a "
             "machine with more memory.")
-    rank = answering.head.rank if answering.head else 2
+    head = answering.head
+    unknown = [each.name for each in (head.reads_also if head else ())
+               if each.served and not each.derived]
+    if unknown:
+        raise InputError(f"the {head.title} reads {', '.join(unknown)}, which graphs in "
+                         "this format do not take; export a SavedModel.")
+    rank = head.rank if head else 2
     function = tf.function(lambda batch: answering.exchanged({
         ours: tf.cast(batch[theirs], tf.int32) for theirs, ours in _INPUTS.items()}),
         autograph=False, input_signature=[{

@@ -160,7 +160,7 @@ class Model(loading.Loaded):
         self.check(task, top_k, windows, truncated, label_threshold)
         head = self.head(task)
         request = head.request(
-            text_inputs.named(given, head.names, head.optional), top_k,
+            text_inputs.named(given, head.fields), top_k,
             **({"windows": True} if windows else {}))
         if not truncated and label_threshold is None and not probability_list:
             return request

@@ -6,6 +6,7 @@ import tensorflow as tf
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answer, Answering, Request, chosen
 from albert_tf.finetuning.text import ORDER_LABELS
+from albert_tf.text.inputs import Field
 from albert_tf.tokenization import sequences
 
 MASK = "[MASK]"
@@ -15,7 +16,7 @@ _SCORES = 2**26  # scores that are held at a time
 class Order(Answering):
     """Says whether two passages are in their original order."""
 
-    optional = ()
+    fields = (Field("text"), Field("text_pair"))
 
     def exchanged(self, features):
         return {"logits": self.head_outputs(features)["sentence_order_logits"]}

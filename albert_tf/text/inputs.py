@@ -19,6 +19,17 @@ STANDARD_INPUT = "-"
 _NAMES = ("text", "text_pair", "question", "passage", "options")
 
 
+class Field(NamedTuple):
+    """A part of a task's input: a text, which may be `optional`, or `several` texts."""
+
+    name: str
+    several: bool = False
+    optional: bool = False
+
+
+TEXTS = (Field("text"), Field("text_pair", optional=True))
+
+
 class Input(NamedTuple):
     """An input for `predict`.
 
@@ -132,17 +143,16 @@ def _typed() -> Iterator[tuple[int, str]]:
                                       error.reason) from error
 
 
-def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
-          ) -> Mapping[str, Any]:
-    """Returns an input as an object with a task's inputs by name, of which those in
-    `optional` may be missing."""
+def named(given: Any, fields: Sequence[Field]) -> Mapping[str, Any]:
+    """Returns an input as an object with a task's fields by name."""
     if isinstance(given, InputError):
         raise given
     words = (given,) if isinstance(given, str) else given
+    names = [field.name for field in fields]
     takes = f"the model takes {' and '.join(names)}"
     if isinstance(words, (tuple, list)):
-        # The options are all texts after passage and question.
-        if "options" in names and len(words) >= len(names):
+        # Several texts are all that are left.
+        if fields[-1].several and len(words) >= len(names):
             words = [*words[:len(names) - 1], words[len(names) - 1:]]
         if len(words) > len(names):
             raise InputError(
@@ -152,14 +162,15 @@ def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
     if not isinstance(given, Mapping):
         raise InputError(
             f"the input is {given!r:.40}; give a text or an object, as {takes}.")
-    for name in (*given, *names):
+    for name in given:
         if name not in names:
             raise InputError(f"there is no input '{name}'; {takes}.")
+    for name, several, optional in fields:
         value = given.get(name)
-        texts = value if name == "options" else [value, ""]
-        if not (value is None and name in optional or isinstance(texts, (list, tuple))
+        texts = value if several else [value, ""]
+        if not (value is None and optional or isinstance(texts, (list, tuple))
                 and texts[1:] and all(isinstance(text, str) for text in texts)):
-            wanted = "a list of two or more texts" if name == "options" else "a text"
+            wanted = "a list of two or more texts" if several else "a text"
             found = "missing" if value is None else f"{value!r:.40}, not {wanted}"
             raise InputError(
                 f"'{name}' is {found}; {takes}. In a line, a tab separates them.")

@@ -13,6 +13,7 @@ from albert_tf.checkpoints.checkpoint import (
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, by_label, chosen
 from albert_tf.modeling.heads import Head
+from albert_tf.text.inputs import Field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Classification(Head):
     problem_type: str = ""
 
     name, title = "classification", "classification head"
-    task = "classify"
+    task, has_labels = "classify", True
 
     @property
     def problem(self) -> str:
@@ -94,13 +95,13 @@ class Classes(Answering):
         super().__init__(model, head)
         pairs = glue.takes_pairs(model.settings)
         if pairs is not None:
-            self.names, self.optional = self.names[:1 + pairs], ()
+            self.fields = tuple(map(Field, self.names[:1 + pairs]))
         self.label_threshold = self.setting("label_threshold", LABEL_THRESHOLD)
 
     def request(self, given, top_k, windows=False):
-        for name in self.names:
-            if name not in self.optional and not given[name].strip():
-                raise InputError(f"'{name}' is empty; give a text.")
+        for field in self.fields:
+            if not field.optional and not given[field.name].strip():
+                raise InputError(f"'{field.name}' is empty; give a text.")
         return super().request(given, top_k, windows)
 
     def mean(self, outputs):

@@ -10,6 +10,7 @@ import numpy as np
 from albert_tf.finetuning.answer import Answering, Request, chosen
 from albert_tf.finetuning.race import task as race
 from albert_tf.modeling.heads import Head
+from albert_tf.text.inputs import Field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ class MultipleChoice(Head):
 class Choices(Answering):
     """Answers a question about a passage with one of several options, as in RACE."""
 
-    names, optional = ("passage", "question", "options"), ()
+    fields = (Field("passage"), Field("question"), Field("options", several=True))
 
     def __init__(self, model, head):
         super().__init__(model, head)

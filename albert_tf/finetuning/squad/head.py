@@ -15,7 +15,8 @@ from albert_tf.finetuning.answer import Answering, Request
 from albert_tf.finetuning.squad import task as squad
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.squad.predictions import TopSpans
-from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, norm_shapes
+from albert_tf.modeling.heads import Head, Input, dense_shapes, norm_shapes
+from albert_tf.text.inputs import Field
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
 # Subtracted from the scores of impossible positions. It is finite in float32, so that
@@ -116,7 +117,9 @@ class ConditionalSpans(Head):
     name, title = "conditional_spans", "head of SQuAD 2.0"
     task, fixed_width = "answer", True
     reads, scored_alone = "sequence_output", True
-    inputs, has_threshold = (*INPUTS, "p_mask"), True
+    reads_also = (Input("p_mask", pad=1, limit=2, derived=True),
+                  Input("start_positions", size=1, served=False))
+    has_threshold = True
 
     def __post_init__(self):
         for name in ("start_n_top", "end_n_top"):
@@ -265,8 +268,7 @@ def _extend(hidden, p_mask, length: int):
 class Questions(Answering):
     """Answers a question with words of a passage, in windows as in training."""
 
-    names, optional = ("question", "passage"), ()
-    padding = {"p_mask": 1}
+    fields = (Field("question"), Field("passage"))
     version_2 = False
     in_windows = True
 

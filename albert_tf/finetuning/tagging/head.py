@@ -9,6 +9,7 @@ from albert_tf.finetuning.answer import Answering, Request
 from albert_tf.finetuning.tagging import scoring, task as tagging
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.modeling.heads import Head
+from albert_tf.text.inputs import Field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class TokenClassification(Head):
     dropout_prob: float = 0.1
 
     name, title = "token_classification", "head of token classification"
-    task, reads = "tag", "sequence_output"
+    task, reads, has_labels = "tag", "sequence_output", True
 
     def outputs(self, layers, encoded, features, dropout, training=False):
         """Computes `logits` [B, S, K]."""
@@ -99,7 +100,7 @@ class Tags(Answering):
     mark. The text is split into words as --split_words of run_tagger.py says, and read
     in windows."""
 
-    names, optional = ("text",), ()
+    fields = (Field("text"),)
     in_windows = True
 
     def __init__(self, model, head):
