@@ -64,7 +64,6 @@ METRICS = {
     "spearman": _spearman,
     "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
 }
-_OF_LABELS = ("micro_f1", "exact_match")
 _OF_NUMBERS = ("pearson", "spearman", "mse")
 LOWER_IS_BETTER = ("mse",)
 # These are 0/0 if all labels are equal.
@@ -93,12 +92,6 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
     # In float32, sums over a large set would lose digits.
     dtype = np.float64 if name in _OF_NUMBERS else None
     predictions, labels = np.asarray(predictions, dtype), np.asarray(labels, dtype)
-    axes = (2,) if name in _OF_LABELS else (1, 2) if name == "macro_f1" else (1,)
-    if predictions.shape != labels.shape or (
-            predictions.size and predictions.ndim not in axes):
-        raise ValueError(f"predictions of shape {predictions.shape} and labels of "
-                         f"shape {labels.shape}: both must be [N]"
-                         + " or [N, K]" * (2 in axes))
     if not predictions.size:
         raise InputError("there is no example to score; give a set that is not empty.")
     if name in _OF_NUMBERS:
