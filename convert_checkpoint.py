@@ -20,6 +20,7 @@ from absl import flags, logging
 
 from albert_tf.checkpoints import checkpoint
 from albert_tf.checkpoints.conversion import FORMATS, convert
+from albert_tf.checkpoints.sentence_transformers import POOLING
 from albert_tf.cli import flags as cli_flags
 
 FLAGS = flags.FLAGS
@@ -34,8 +35,7 @@ for _name in ("albert_config_file", "model"):
     FLAGS[_name].help += " Needed only if the input's folder holds no config."
 flags.DEFINE_enum(
     "head", "", ["", *checkpoint.ROOT_HEADS], "The head that `output_weights` in a TF1 "
-    "checkpoint belong to; needed only if the folder does not say it; default: "
-    "classification.")
+    "checkpoint belong to, if the folder does not say it; default: classification.")
 flags.DEFINE_bool("encoder_only", False, "Leave the heads out.")
 flags.DEFINE_enum("dtype", "float32", list(checkpoint.TYPES),
                   "For hf: the type of the numbers in the file.")
@@ -44,9 +44,8 @@ flags.DEFINE_bool(
     "if the input has none), so that training can continue.")
 flags.DEFINE_string(
     "pooling", "", "For sentence_transformers: how token vectors are pooled into a "
-    "sentence embedding: mean, cls, max, mean_sqrt_len_tokens, weightedmean, "
-    "lasttoken, several of these separated by commas, or pooled (ALBERT's own pooler); "
-    "default: as in the input, else mean.")
+    f"sentence embedding: {', '.join(POOLING)}, several of these separated by commas, "
+    "or pooled (ALBERT's own pooler); default: as in the input, else mean.")
 flags.DEFINE_integer(
     "max_seq_length", None, "For sentence_transformers: maximum number of tokens of a "
     "text; default: as in training, else the number of positions of the model.",
