@@ -10,15 +10,12 @@ import json
 import lzma
 import os
 import re
-import zlib
 from typing import Any, BinaryIO, Callable, Iterator
 
 from albert_tf import files
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-# Errors that reading raises if a file is damaged, cut short or on a failing disk.
-READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 # Compressed bytes to decompress at a time. zstd turns 4 bytes into at most 128 KiB, so
 # a malicious file gives at most 32 MiB at once.
 _ZSTD_STEP = 1024
@@ -28,11 +25,7 @@ _NO_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
 def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
     """Returns the decompressed content of an open file if its name ends in COMPRESSED,
-    otherwise `stream` itself.
-
-    `stream` stays open when the result is closed. Reading raises one of READ_ERRORS if
-    the file is damaged.
-    """
+    otherwise `stream` itself, which stays open when the result is closed."""
     path = os.fspath(path)
     if path.endswith(".gz"):
         return gzip.GzipFile(fileobj=stream)
@@ -91,23 +84,21 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
     start is dropped. `on_bytes` is called with the number of bytes on disk that were
     read since the last call. `keep_ends` keeps the "\\n" or "\\r\\n" of lines.
     """
-    number, reported = 0, 0
-    with files.open_binary(path) as stream:
-        try:
-            for number, raw in enumerate(decompressed(path, stream), 1):
+    reported = 0
+    with files.open_binary(path) as stream, reading(path):
+        for number, raw in enumerate(decompressed(path, stream), 1):
+            try:
                 line = raw.decode("utf-8")
-                if number == 1:
-                    line = line.removeprefix("\ufeff")
-                if is_binary(line):
-                    raise binary(path, number)
-                yield number, line if keep_ends else line.rstrip("\r\n")
-                if number % 256 == 0:
-                    before, reported = reported, stream.tell()
-                    on_bytes(reported - before)
-        except UnicodeDecodeError as error:
-            raise not_utf8(path, number, error.start + 1, error.reason) from error
-        except READ_ERRORS as error:
-            raise damaged(path, number, error) from error
+            except UnicodeDecodeError as error:
+                raise not_utf8(path, number, error.start + 1, error.reason) from error
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+            if is_binary(line):
+                raise binary(path, number)
+            yield number, line if keep_ends else line.rstrip("\r\n")
+            if number % 256 == 0:
+                before, reported = reported, stream.tell()
+                on_bytes(reported - before)
         on_bytes(stream.tell() - reported)
 
 
@@ -168,13 +159,6 @@ def binary(path: str, line: int, what: str = "it looks binary") -> InputError:
 def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:
     """Returns the error for a file that is not UTF-8; line and byte count from 1."""
     return binary(path, line, f"byte {byte} is not UTF-8 ({reason})")
-
-
-def damaged(path: str, line: int, error: Exception) -> InputError:
-    """Returns the error for a file of which only `line` lines can be read."""
-    return InputError(
-        f"{path}, after line {line}: cannot be read further ({error}); the file is "
-        "damaged or cut short, so copy or create it again.")
 
 
 def write_json(path: str, value: Any, **options: Any) -> None:

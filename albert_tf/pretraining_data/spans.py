@@ -16,7 +16,7 @@ from typing import Callable, Iterator, NamedTuple, Sequence
 import numpy as np
 
 from albert_tf import files, text_files
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 
 # A line is tokenized as a whole. Each of its bytes takes about 100 bytes of memory with
 # SentencePiece, and 300 with WordPiece if the line has no white space.
@@ -146,7 +146,7 @@ def _text_blocks(path: str, start: int, limit: float,
                 raise UnicodeError
             ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
             yield prepare(lines), [offset, *(offset + 1 + ends).tolist()]
-    except (UnicodeError, *text_files.READ_ERRORS):
+    except UnicodeError:
         for _ in text_files.read_lines(path):  # It names the line.
             pass
         raise
@@ -156,7 +156,7 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
             max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yields blocks of complete lines, and the byte at which each begins, for the lines
     of a file that begin at byte `start` or later; none if none is before `limit`."""
-    with files.open_binary(path) as raw:
+    with files.open_binary(path) as raw, reading(path):
         stream = text_files.decompressed(path, raw)
         offset = 0
         if start:

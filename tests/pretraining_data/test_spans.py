@@ -202,7 +202,7 @@ def test_damaged_files(tmp_path, ending, damage):
     text = b"".join(b"%d\n" % rng.randrange(10**9) for _ in range(9_999))
     content = COMPRESS[ending](text)[:-60] if damage == "cut" else b"plain text " * 9
     path = written(tmp_path, content, f"a.txt{ending}")
-    message = re.escape(f"a.txt{ending}, after line ") + r"\d+: .*damaged or cut short"
+    message = re.escape(f"a.txt{ending}: ")
     for read in (lambda: read_all([path]), lambda: list(text_files.read_lines(path)),
                  lambda: list(readers.read_documents([path], readers.Layout(), {}))):
         with pytest.raises(InputError, match=message):
