@@ -116,7 +116,6 @@ class FeatureSpec:
                 f"{where}: the content is not a tf.train.Example; give files "
                 "written by create_pretraining_data.py.") from error
         arrays: dict[str, np.ndarray] = {}
-        problems: dict[str, str] = {}
         for feature in self.features:
             if feature.name not in entries and not feature.parsed:
                 continue
@@ -124,17 +123,12 @@ class FeatureSpec:
             values = getattr(entries[feature.name], kind).value
             if (entries[feature.name].WhichOneof("kind") != kind
                     or not feature.fits(len(values))):
-                # One problem for all features of a length.
-                problems.setdefault(
-                    feature.set_by or feature.name, _misfit(feature, len(values)))
-                continue
+                raise InputError(f"{where}: {_misfit(feature, len(values))}.")
             array = arrays[feature.name] = np.array(
                 values, _DTYPES[feature.dtype]).reshape(
                     [-1 if d is None else d for d in feature.shape])
             if not feature.within_limit(array):
-                problems[feature.name] = excess(feature, array)
-        if problems:
-            raise InputError(f"{where}: {'; '.join(problems.values())}.")
+                raise InputError(f"{where}: {excess(feature, array)}.")
         return arrays
 
     def parse(self, serialized):

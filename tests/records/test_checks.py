@@ -36,9 +36,9 @@ def test_check_files_keeps_the_order(tmp_path):
 def test_another_length(tmp_path, path):
     checks.check_files([str(path)], SPEC)
     other = write(tmp_path / "x", [example(0, 8, 3)], pretraining_spec(8, 3))
-    message = refused(other)
-    assert "set max_seq_length to 8" in message
-    assert "masked_lm_positions has 3 int64 values instead of 2" in message
+    assert "set max_seq_length to 8" in refused(other)
+    slots = write(tmp_path / "y", [example(0, S, 3)], pretraining_spec(S, 3))
+    assert "masked_lm_positions has 3 int64 values instead of 2" in refused(slots)
     # How many slots unmasked records have does not matter.
     unmasked = checks.unmasked_spec(SPEC)
     assert "max_predictions_per_seq" not in refused(other, unmasked)
@@ -51,7 +51,7 @@ OTHER = FeatureSpec((Feature("input_ids", "int64", (S,)),
 
 @pytest.mark.parametrize("record, spec, named", [
     ({"input_ids": [1] * S, "masked_lm_weights": [1] * P}, OTHER,
-     "input_mask has 0 int64 values.*masked_lm_positions has 0 int64"),
+     "input_mask has 0 int64 values"),
     (b"\xff\xff\xff", SPEC, "not a tf.train.Ex")])
 def test_records_that_do_not_fit(record, spec, named, tmp_path):
     assert re.search(named, refused(write(tmp_path / "x", [record], spec)))

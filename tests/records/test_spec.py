@@ -108,7 +108,7 @@ def test_wrong_records_of_variable_length_are_told():
     other = records.FeatureSpec((records.Feature("ids", "int64", (2,)),
                                  records.Feature("choices", "float32", (3,))))
     data = other.serialize({"ids": [1, 100], "choices": [1.0] * 3})
-    with pytest.raises(InputError, match="^x: ids holds 100.*choices has 3 float32"):
+    with pytest.raises(InputError, match="^x: ids holds 100"):
         VARIABLE.parse_numpy(data, "x")
 
 
