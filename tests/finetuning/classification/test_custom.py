@@ -439,14 +439,9 @@ def test_lists_and_columns_of_labels_in_parquet(tmp_path):
 
 @pytest.mark.parametrize("columns, message", [
     ({"words": ["a"], "label": [1]}, "'text'.*'words', 'label'"),
-    ({"text": ["a"], "stars": [1]}, "'label'.*'text', 'stars'"),
-    *(({"text": ["a", value], "label": [1, 2]}, "row 2: .*'text'")
-      for value in (None, " ", "a\0")),
-    ({"text": [b"a"], "label": [1]}, "row 1: 'text'"),
-    *(({"text": ["a"], "label": [value]}, "row 1: .*'label'") for value in (
-        None, float("nan"), datetime.date(2026, 1, 2))),
-    ({"text": [], "label": []}, "x.parquet"),
-])
+    ({"text": ["a", None], "label": [1, 2]}, "row 2: 'text'"),
+    ({"text": ["a"], "label": [datetime.date(2026, 1, 2)]}, "row 1: .*'label'"),
+    ({"text": [], "label": []}, "x.parquet")])
 def test_what_does_not_fit_in_parquet(tmp_path, columns, message):
     with pytest.raises(InputError, match=message):
         custom.read(DataFile(rows_of(tmp_path, columns), "text", label="label"))

@@ -15,7 +15,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tagging import scoring
-from albert_tf.finetuning.tagging.task import Tagged, build_task
+from albert_tf.finetuning.tagging.task import build_task
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.tokenization.cleaning import split_words
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -621,8 +621,6 @@ def test_tags_as_text_and_from_another_column(rows):
     assert read(path)[0].labels == ("O", "B-LOC", "B-PER", "I-LOC")
     task, data = read(path, reading=Reading(tag_column="pos"))
     assert task.labels == ("N", "V") and data.examples[0].tags == ("N", "N", "V")
-    with pytest.raises(InputError, match="'POS'.*'words', 'tags', 'pos'; .*--tag_column"):
-        read(path, reading=Reading(tag_column="POS"))
 
 
 @pytest.mark.parametrize("name", ["train.parquet", "train.jsonl"])
@@ -638,12 +636,6 @@ def test_numbers_without_names_are_those_of_labels(rows, write, name):
         read(path, labels=NER["names"][:3])
 
 
-def test_entities_of_a_text_in_parquet(rows):
-    path = rows({"text": ["New York sleeps"], "entities": [
-        [{"start": 0, "end": 8, "type": "LOC"}]]})
-    assert read(path)[1].examples[0].tags == ("B-LOC", "I-LOC", "O")
-
-
 def test_rows_without_a_word_are_left_out(rows):
     path = rows({"tokens": [["a"], [], ["b"]], "tags": [["N"], [], ["V"]]})
     data = read(path)[1]
@@ -651,31 +643,12 @@ def test_rows_without_a_word_are_left_out(rows):
     assert data.notes == (f"{path}: 1 row(s) without a word are left out (row 2).",)
 
 
-def test_parquet_to_predict_needs_no_tags(rows):
-    path = rows({"tokens": WORDS})
-    task = build_task("", labels=["N", "V"])
-    assert [s.tags for s in task.read(path, "test").examples] == [None, None]
-
-
 @pytest.mark.parametrize("columns, message", [
     ({"sentence": ["a"]}, "row 1: 'text'"),
     ({"tokens": [["a"]], "labels": [[0]]}, "row 1: .*'entities'.*--tag_column"),
-    ({"tokens": [["a", "b"]], "tags": [["N"]]}, "row 1: .*2 and 1"),
-    ({"tokens": [["a", None]], "tags": [["N", "N"]]}, "row 1: 'tokens'"),
-    ({"tokens": [["a"], ["b"]], "ner_tags": [["N"], None]}, "row 2: .*'ner_tags'"),
-    ({"tokens": ["a b"], "tags": [["N"]]}, "row 1: 'tokens'")])
+    ({"tokens": [["a", None]], "tags": [["N", "N"]]}, "row 1: 'tokens'")])
 def test_wrong_columns_of_parquet(rows, columns, message):
     with pytest.raises(InputError, match=message):
         read(rows(columns))
-
-
-def test_predictions_for_parquet(rows, tmp_path):
-    path = rows({"id": [3, 4], "tokens": WORDS, "ner_tags": NUMBERS},
-                ner_tags={"feature": NER, "_type": "List"})
-    task, data = read(path)
-    found = [Tagged(list(s.tags), [1.0] * len(s.tags)) for s in data.examples]
-    task.write_predictions(str(tmp_path), data.examples, found)
-    assert (tmp_path / "predictions.conll").read_text().startswith(
-        "New B-LOC B-LOC\nYork I-LOC I-LOC\n")
-    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
-    assert json.loads(lines[1])["id"] == 4
+    with pytest.raises(InputError, match="'POS'.*--tag_column"):
+        read(rows(columns), reading=Reading(tag_column="POS"))
