@@ -67,10 +67,7 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
     The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON may
     have them as fields. Blank lines of a table are left out, and counted in a warning.
     """
-    kind = rows.kind_of(path, "text")
-    if kind == "text":
-        yield from _lines(path)
-        return
+    kind, names, blank = rows.kind_of(path, "text"), None, list[int]()
     is_table = kind in ("csv", "tsv")
     if is_table and text_column is None:
         raise InputError(
@@ -78,7 +75,6 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
             "name of the column of the texts (with --noheader its number from 0), and "
             "--text_b_column for second texts. If each line is a text, call the file "
             ".txt.")
-    names: list[str] | None = None
     if is_table or kind == "parquet" and text_column is not None:
         names = [name for name in (text_column, text_b_column, id_column) if name]
     elif kind == "parquet":
@@ -87,50 +83,45 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
         if not {*names} - {"id"}:
             raise row_files.missing(path, "text", columns, (
                 "name the columns of the texts with --text_column and --text_b_column"))
-    blank: list[int] = []
-    for where, row in rows.rows(path, names, header=header is not False, blank=blank,
-                                delimiter=delimiter, keep_wrong=True):
-        each, guid = Input(row, {}, where, rows.number_of(where)), None
+    for where, row in _lines(path) if kind == "text" else rows.rows(
+            path, names, header=header is not False, blank=blank, delimiter=delimiter,
+            keep_wrong=True):
+        given, guid = row, None
         try:
             if isinstance(row, InputError):
                 raise row
-            if names is None or text_column is None:
-                guid = row.pop("id", None)
-            guid = row.get(id_column, guid)
-            if names and text_column:
-                texts = tuple(rows.text(row, where, name) for name in (
-                    text_column, text_b_column) if name)
-                each = each._replace(given=texts if text_b_column else texts[0])
-            elif text_column in row:
-                text, pair = row[text_column], row.get(text_b_column or "text_pair")
-                each = each._replace(given=text if pair is None else (text, pair))
-            elif kind == "parquet":
-                each = each._replace(given={
-                    name: value for name, value in row.items() if value is not None})
+            if isinstance(row, dict):
+                guid = row.get(id_column, row.pop("id", None) if (
+                    names is None or text_column is None) else None)
+                if names and text_column:
+                    texts = [rows.text(row, where, name) for name in (
+                        text_column, text_b_column) if name]
+                else:
+                    pair = row.get(text_b_column or "text_pair")
+                    texts = [row[text_column], *[pair] * (pair is not None)] if (
+                        text_column in row) else []
+                given = (texts[0] if len(texts) == 1 else tuple(texts)) if texts else {
+                    name: value for name, value in row.items()
+                    if value is not None or kind != "parquet"}
         except InputError as error:
-            each = each._replace(given=InputError(str(error).removeprefix(f"{where}: ")))
+            given = InputError(str(error).removeprefix(f"{where}: "))
+        each = Input(given, {}, where, rows.number_of(where))
         yield each if guid is None else each.with_id(guid)
     if blank and is_table:
         logging.warning("%s: %d line(s) blank and left out (line %s).", path, len(blank),
                         ", ".join(map(str, blank[:10])) + ", ..." * (len(blank) > 10))
 
 
-def _lines(path: str) -> Iterator[Input]:
-    """Yields the inputs in the lines of a text file or of the standard input, of which
-    one that begins with { is JSON."""
+def _lines(path: str) -> Iterator[tuple[str, Any]]:
+    """Yields places, and the texts in the lines of a text file or of the standard input,
+    of which one that begins with { is JSON."""
     typed = path == STANDARD_INPUT
+    name = "the standard input" if typed else path
     for number, line in _typed() if typed else text_files.read_lines(path):
-        where = f"{'the standard input' if typed else path}, line {number}"
         texts = line.split("\t")
-        each = Input(tuple(texts) if texts[1:] else line, {}, where, number)
-        if typed and line.startswith("{"):
-            row = rows.parsed(line, path, number)
-            if isinstance(row, InputError):
-                row = InputError(str(row).removeprefix(f"{path}, line {number}: "))
-            guid = row.pop("id", None) if isinstance(row, dict) else None
-            each = each._replace(given=row)
-            each = each if guid is None else each.with_id(guid)
-        yield each
+        yield f"{name}, line {number}", (
+            rows.parsed(line, name, number) if typed and line.startswith("{") else
+            tuple(texts) if texts[1:] else line)
 
 
 def _typed() -> Iterator[tuple[int, str]]:

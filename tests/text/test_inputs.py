@@ -1,5 +1,7 @@
 """Texts for prediction from tables, JSON lines and Parquet."""
 
+import io
+
 import pytest
 
 from albert_tf.errors import InputError
@@ -26,6 +28,15 @@ from tests.test_rows import write
 def test_inputs_are_read_as_in_training(tmp_path, name, content, columns, given):
     path = write(tmp_path, name, content)
     assert [each.given for each in inputs.read(path, **columns)] == given
+
+
+def test_objects_and_texts_of_the_standard_input(monkeypatch):
+    lines = '{"review": "a", "id": 7}\n{"review": null, "text_pair": "b"}\n{"text"\nc\td\n\n'
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    found = list(inputs.read("-", "review"))
+    assert found[0] == ("a", {"id": 7}, "the standard input, line 1", 1)
+    assert [each.given for each in (found[1], *found[3:])] == [(None, "b"), ("c", "d"), ""]
+    assert str(found[2].given).startswith("not JSON (")
 
 
 def test_ids_and_lines_of_inputs_and_wrong_rows(tmp_path):
