@@ -141,7 +141,8 @@ class TaggingTask(FineTuningTask):
         for sentence in sentences:
             if sentence.tags:
                 tags = tuple(
-                    tag if tag in self.labels else labels.get(scoring.parse(tag), tag)
+                    labels.get(scoring.parse(tag), tag)
+                    if tag not in self.labels and scoring.is_marked(tag) else tag
                     for tag in sentence.tags)
                 sentence = sentence._replace(tags=tags, lines=tuple(
                     line if line.adds is None else line._replace(
