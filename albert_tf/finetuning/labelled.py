@@ -46,7 +46,12 @@ class LabelledTask(FineTuningTask):
 
     def scores(self, examples: Sequence[Any], outputs: Outputs) -> dict[str, float]:
         """Computes the metrics of examples that all have labels."""
-        predictions, labels = self.decisions(outputs), self.label_ids(examples)
+        return self.metrics_of(self.decisions(outputs), self.label_ids(examples))
+
+    def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
+                   ) -> dict[str, float]:
+        """Computes the metrics of decisions and labels, in the order of metric_names.
+        """
         return {name: metrics.compute(name, predictions, labels)
                 for name in self.metric_names}
 

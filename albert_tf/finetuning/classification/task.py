@@ -265,9 +265,6 @@ class ClassificationTask(LabelledTask):
             return super().rows(outputs)
         return super().rows({"probabilities": outputs["logits"]}).reshape(-1, 1)
 
-    def scores(self, examples, outputs):
-        return self.metrics_of(self.decisions(outputs), self.label_ids(examples))
-
     def failure(self, data, outputs, table):
         if not (self.multi_label or self.is_regression):
             return super().failure(data, outputs, table)
@@ -292,10 +289,7 @@ class ClassificationTask(LabelledTask):
         return (float(np.var(labels)) if self.is_regression
                 else metrics.entropy(labels, weights))
 
-    def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
-                   ) -> dict[str, float]:
-        """Computes the metrics of class ids [N], labels [N, K] or numbers [N], in the
-        order of metric_names."""
+    def metrics_of(self, predictions, labels):
         positive = (1 if self.positive_label is None
                     else self.labels.index(self.positive_label))
         return {name: metrics.compute(name, predictions, labels, positive)
