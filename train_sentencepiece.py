@@ -39,7 +39,7 @@ flags.DEFINE_string(
     required=True)
 flags.DEFINE_integer(
     "vocab_size", _DEFAULTS.vocab_size, "Number of pieces in the vocabulary.",
-    upper_bound=_MOST)
+    lower_bound=len(train_sentencepiece.FIRST_PIECES) + 1, upper_bound=_MOST)
 flags.DEFINE_bool(
     "do_lower_case", _DEFAULTS.do_lower_case,
     "Lower-case the text before training.")
@@ -49,7 +49,7 @@ flags.DEFINE_bool(
     "implementation does: schön becomes schon, ガ becomes カ. false is recorded in the "
     "model, and scripts that read the model then keep them.")
 flags.DEFINE(
-    checks.Number(**checks.ANY), "character_coverage", _DEFAULTS.character_coverage,
+    checks.Number(1.0, lower_bound=0.98), "character_coverage", _DEFAULTS.character_coverage,
     "Fraction of the text's characters that the pieces must cover; 0.9995 suits "
     "Chinese and Japanese.")
 flags.DEFINE_integer(
@@ -57,7 +57,7 @@ flags.DEFINE_integer(
     "Maximum number of sentences to train on. If there are more, a random sample is "
     "drawn, which is the same in every run. The sentences are held in memory: give "
     "fewer if they do not fit.",
-    upper_bound=_MOST)
+    lower_bound=101, upper_bound=_MOST)
 flags.DEFINE(
     checks.Number(**checks.ANY), "sampling_exponent", None,
     "Mix several sources, such as languages, in more even shares. Each of the "
@@ -70,7 +70,7 @@ flags.DEFINE_integer(
     "num_threads", _DEFAULTS.num_threads,
     "Number of trainer threads. The result depends on it, because sums round "
     "differently; therefore the default is the same on every machine.",
-    upper_bound=_MOST)
+    lower_bound=1, upper_bound=1024)
 flags.DEFINE_bool("verbose", False, "Show the log of the SentencePiece trainer.")
 
 
@@ -113,12 +113,9 @@ def main(argv):
     del argv
     options = train_sentencepiece.Options(
         *(FLAGS[name].value for name in train_sentencepiece.Options._fields))
-    train_sentencepiece.check(options)
     sources = files.expand_each(FLAGS.input_file, "--input_file")
     paths = list(itertools.chain(*sources.values()))
-    for path in filter(row_files.is_row_file, paths):
-        raise InputError(f"--input_file: {path} is not text; prepare_corpus.py reads it "
-                         "and writes the text.")
+    row_files.check_sentences(paths)
     if sampling.is_wanted(FLAGS.sampling_exponent, sources):
         lines = sampled(sources, FLAGS.sampling_exponent)
     else:
@@ -144,4 +141,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main)
+    script.run(main, keeps=False)

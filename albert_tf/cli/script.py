@@ -24,6 +24,7 @@ from albert_tf.errors import (
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _watching = False  # whether the thread of _watch runs
 _working = False  # whether main runs, so that there may be something to clean up
+_keeps = True  # whether an interrupted run leaves something finished
 _received: int | None = None
 _worker_ended = False  # another one, of a cluster
 _since = 0.0
@@ -80,7 +81,7 @@ def _say(number: int, flush: bool = True) -> None:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
     line = f"{os.path.basename(sys.argv[0])}: stopped by {_NAMES[number]}" + (
-        "; what is finished is kept." if _working else ".")
+        "; what is finished is kept." if _working and _keeps else ".")
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())
 
@@ -119,9 +120,10 @@ if _main and os.path.dirname(os.path.realpath(_main)) == FOLDER:
 
 
 def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
-        first_flags: str = "") -> None:
+        first_flags: str = "", keeps: bool = True) -> None:
     """Runs a script's `main` after parsing the flags. `first_flags` are the names of
     the flags that people need first: --help describes these and names the others.
+    `keeps` says whether something finished is left if the run is interrupted.
 
     An InputError ends the program with its sentence on stderr, without a traceback, and
     exit status 1. So does a word on the command line that is not a flag, which absl
@@ -133,8 +135,8 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     _watch()
 
     def guarded(argv):
-        global _working, _received, _worker_ended
-        _working, _received, _worker_ended = True, None, False
+        global _working, _keeps, _received, _worker_ended
+        _working, _keeps, _received, _worker_ended = True, keeps, None, False
         try:
             if len(argv) > 1 and not takes_words:
                 raise InputError(

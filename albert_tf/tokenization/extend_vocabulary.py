@@ -12,15 +12,14 @@ therefore tokenized as before, and the model's embeddings still belong to their 
 
 import collections
 import itertools
-import re
-from typing import Iterable, NamedTuple
+from typing import Iterable, Iterator, NamedTuple
 
 import sentencepiece
 
 from albert_tf.errors import InputError
 from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.cleaning import preprocess_batch
-from albert_tf.tokenization.tokenizer_json import model_proto
+from albert_tf.tokenization.tokenizer_json import ends_in_digit_comma, model_proto
 from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents, load
 
 
@@ -66,67 +65,60 @@ def extend(model_file: str, lines: Iterable[str], options: Options = Options()
     2018, "Subword Regularization", section 3.2). Raises InputError if the model is not
     a unigram model, or if there is nothing to add.
     """
-    if options.num_pieces < 1:
-        raise InputError(
-            f"--num_pieces={options.num_pieces} is too small; give 1 or more.")
     old = load(model_file)
     model = old.serialized_model_proto()
     proto = model_proto().FromString(model)
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         raise InputError(
             f"{model_file}: the model is not of type unigram, so its pieces have no "
-            "log probabilities; give a released model or one from "
-            "train_sentencepiece.py.")
+            "log probabilities; give one that is.")
     strip_accents = not keeps_accents(model)
     # A sample of the lines that are not blank, in their order.
     lines = [line for _, line in sorted(train_sentencepiece.sample(
         enumerate(filter(str.strip, lines)), options.input_sentence_size, seed=0))]
-    domain = sentencepiece.SentencePieceProcessor(
-        model_proto=train_sentencepiece.train(lines, train_sentencepiece.Options(
-            len(proto.pieces) + options.num_pieces, options.do_lower_case,
-            input_sentence_size=options.input_sentence_size,
-            num_threads=options.num_threads, strip_accents=strip_accents),
-            exactly=False).model)
+    domain = _processor(train_sentencepiece.train(lines, train_sentencepiece.Options(
+        len(proto.pieces) + options.num_pieces, options.do_lower_case,
+        input_sentence_size=options.input_sentence_size,
+        num_threads=options.num_threads, strip_accents=strip_accents), False).model)
     texts = preprocess_batch(lines, options.do_lower_case, strip_accents)
-    gains = _gains(proto, old, domain, texts)
+    # Equal gains are sorted by code points, so that all machines give the same order.
+    gains = sorted(_gains(proto, old, domain, texts),
+                   key=lambda row: (-row[0], row[1]))[:options.num_pieces]
     if not gains:
         raise InputError("--input_file has no piece that the vocabulary lacks; give "
                          "more text, or use the vocabulary as it is.")
-    # Equal gains are sorted by code points, so that all machines give the same order.
-    gains = sorted(gains, key=lambda row: (-row[0], row[1]))[:options.num_pieces]
-    for _, piece, _ in gains:
+    _, pieces, parts = zip(*gains)
+    for piece in pieces:
         proto.pieces.add(piece=piece, score=domain.get_score(domain.piece_to_id(piece)))
     proto.trainer_spec.vocab_size = len(proto.pieces)
     content = proto.SerializeToString(deterministic=True)
-    new = sentencepiece.SentencePieceProcessor(model_proto=content)
     return Extension(
-        content, train_sentencepiece.vocab_lines(content),
-        tuple(piece for _, piece, _ in gains), tuple(parts for _, _, parts in gains),
-        "".join(f"{piece}\t{' '.join(map(old.id_to_piece, parts))}\n"
-                for _, piece, parts in gains).encode(),
-        *(sum(map(len, processor.encode(texts))) for processor in (old, new)))
+        content, train_sentencepiece.vocab_lines(content), pieces, parts,
+        "".join(f"{piece}\t{' '.join(map(old.id_to_piece, ids))}\n"
+                for piece, ids in zip(pieces, parts)).encode(),
+        *(sum(map(len, each.encode(texts))) for each in (old, _processor(content))))
 
 
-def _gains(proto, old, own, texts: Iterable[str]) -> list[tuple[int, str, tuple]]:
-    """Returns (saved tokens, piece, old ids) for each piece that only `own` has."""
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+def _gains(proto, old, own, texts: Iterable[str]) -> Iterator[tuple[int, str, tuple]]:
+    """Yields (saved tokens, piece, old ids) for each piece that only `own` has."""
     words = collections.Counter(itertools.chain.from_iterable(map(str.split, texts)))
     # The old model splits a piece as it is, without adding "▁" or removing blanks.
     inner = type(proto).FromString(proto.SerializeToString())
     inner.normalizer_spec.add_dummy_prefix = False
     inner.normalizer_spec.remove_extra_whitespaces = False
-    parts_of = sentencepiece.SentencePieceProcessor(
-        model_proto=inner.SerializeToString()).encode
+    parts_of = _processor(inner.SerializeToString()).encode
     counts = collections.Counter()
     for count, before, pieces in zip(
             words.values(), old.encode(list(words)),
             own.encode(list(words), out_type=str)):
         if len(pieces) < len(before):
             counts.update(dict.fromkeys(pieces, count))
-    gains = []
     for piece, count in counts.items():
-        # The tokenizer splits pieces that end in a digit and a comma, so skip those.
-        if old.piece_to_id(piece) == old.unk_id() and not re.search(r"\d,$", piece):
+        if old.piece_to_id(piece) == old.unk_id() and not ends_in_digit_comma(piece):
             parts = parts_of(piece)
             if len(parts) > 1 and old.unk_id() not in parts:
-                gains.append((count * (len(parts) - 1), piece, tuple(parts)))
-    return gains
+                yield count * (len(parts) - 1), piece, tuple(parts)

@@ -5,20 +5,18 @@
 """
 
 import contextlib
-import ctypes
 import io
 import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, TypeVar
+from typing import Any, Iterable, Iterator, NamedTuple, TypeVar
 
 import sentencepiece
 
-from albert_tf.errors import InputError, Interruption
+from albert_tf.errors import InputError
 from albert_tf.tokenization.cleaning import preprocess_text
 from albert_tf.tokenization.sentencepiece_tokenizer import marked
 
@@ -76,10 +74,9 @@ def train(lines: Iterable[str], options: Options = Options(),
     result. Unless `exactly`, the result may have fewer pieces than vocab_size. Raises
     InputError if the text or the options do not allow training.
     """
-    check(options)
     source = _Source(lines, options)
     model = _train_apart(
-        source.sentences(), lambda error: _explained(error, source, options),
+        source,
         model_type="unigram", vocab_size=options.vocab_size,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
         # These are lists, because a quotation mark in a comma-separated string would
@@ -102,8 +99,7 @@ _SEED = 12345  # for the sample of sentences
 _PROGRAM = "from albert_tf.tokenization import train_sentencepiece as t; t.serve()"
 
 
-def _train_apart(sentences: Iterable[str], explained: Callable[[str], InputError],
-                 **arguments: Any) -> bytes:
+def _train_apart(source: "_Source", **arguments: Any) -> bytes:
     """Trains in a separate process, which ends with this one; returns the model."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
         os.path.abspath(folder) for folder in sys.path)}
@@ -114,27 +110,26 @@ def _train_apart(sentences: Iterable[str], explained: Callable[[str], InputError
             # If the process ends early, its output explains why.
             with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                 stream.write(json.dumps(arguments).encode() + b"\n")
-                for sentence in sentences:
+                for sentence in source.sentences():
                     stream.write(sentence.encode("utf-8", "surrogatepass") + b"\n")
-            kind, result = process.stdout.read(1), process.stdout.read()
+            result = process.stdout.read()
         except BaseException:
             process.kill()
             raise
-    if kind == b"e":
-        raise explained(result.decode())
-    if kind != b"m" or process.returncode:
-        raise Interruption(
-            "the process of SentencePiece's trainer was killed, perhaps for lack of "
-            "memory; give a smaller --input_sentence_size.")
-    return result
+    if not process.returncode:
+        return result
+    # The trainer puts the line of its code and its condition before the reason.
+    reason = result.decode().rpartition("] ")[2] or result.decode() or (
+        "the trainer was killed, perhaps for lack of memory; give a smaller "
+        "--input_sentence_size")
+    raise InputError(
+        f"SentencePiece cannot train --vocab_size={arguments['vocab_size']} on "
+        f"{source.count:,} sentences with {source.characters:,} characters: {reason}")
 
 
 def serve() -> None:
     """Runs the trainer's process: reads arguments and then sentences, one per line, and
-    writes the model."""
-    # On Linux, end with the parent (1 is PR_SET_PDEATHSIG).
-    with contextlib.suppress(Exception):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    writes the model; or the error, with status 1."""
     stream, model = sys.stdin.buffer, io.BytesIO()
     arguments = json.loads(stream.readline())
     try:
@@ -143,26 +138,10 @@ def serve() -> None:
             sentence_iterator=_freed(sample(
                 stream, arguments["input_sentence_size"], _SEED)),
             model_writer=model, **arguments)
-        sys.stdout.buffer.write(b"m" + model.getvalue())
     except Exception as error:
-        sys.stdout.buffer.write(b"e" + str(error).encode())
-
-
-def check(options: Options) -> None:
-    """Raises InputError for settings that cannot work."""
-    if options.vocab_size <= len(FIRST_PIECES):
-        raise InputError(
-            f"--vocab_size={options.vocab_size} leaves no room besides the "
-            f"{len(FIRST_PIECES)} fixed pieces; give at least a few hundred.")
-    for name, least, most in (("character_coverage", 0.98, 1), ("num_threads", 1, 1024)):
-        value = getattr(options, name)
-        if not least <= value <= most:
-            raise InputError(f"--{name}={value} is not between {least} and {most}; give "
-                             "a number in this range.")
-    if options.input_sentence_size <= 100:
-        raise InputError(
-            f"--input_sentence_size={options.input_sentence_size} is too small; more "
-            "than 100 sentences are needed.")
+        sys.stdout.write(str(error))
+        sys.exit(1)
+    sys.stdout.buffer.write(model.getvalue())
 
 
 def sample(items: Iterable[T], size: int, seed: int) -> list[T]:
@@ -207,35 +186,8 @@ class _Source:
                 yield from [text] if len(text) <= _LONGEST_LINE else _PART.findall(text)
 
 
-def _explained(error: str, source: _Source, options: Options) -> InputError:
-    """Turns the trainer's exception into a readable error."""
-    if not source.count:
-        return InputError(
-            "there is no text to train a vocabulary on, because --input_file has only "
-            "blank lines; give more text.")
-    text = f"{source.count:,} sentences with {source.characters:,} characters"
-    largest = re.search(r"value\s*<=\s*(\d+)", error)
-    if largest:
-        return InputError(
-            f"--vocab_size={options.vocab_size} is more than the text allows "
-            f"({text}); give --vocab_size={largest.group(1)} at most, or more text.")
-    smallest = re.search(r"smaller than required_chars\.?\s*(\d+) vs (\d+)", error)
-    if smallest:
-        return InputError(
-            f"--vocab_size={options.vocab_size} is less than the "
-            f"{smallest.group(2)} single characters in the text; give a larger "
-            "--vocab_size or a smaller --character_coverage.")
-    return InputError(
-        f"SentencePiece cannot train on this text ({text}): {error}")
-
-
 def vocab_lines(model: bytes) -> bytes:
     """Returns the content of a .vocab file as the SentencePiece trainer writes it."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
-    if tuple(pieces[:len(FIRST_PIECES)]) != FIRST_PIECES:
-        raise RuntimeError(
-            f"the vocabulary starts with {pieces[:len(FIRST_PIECES)]}, not with "
-            f"{list(FIRST_PIECES)}")
-    return "".join(f"{piece}\t{processor.get_score(i):g}\n"
-                   for i, piece in enumerate(pieces)).encode("utf-8")
+    return "".join(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n"
+                   for i in range(len(processor))).encode()
