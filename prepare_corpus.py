@@ -118,16 +118,13 @@ def preparation_options() -> prepare.Options:
         "random_seed",
         FLAGS.heldout_file or FLAGS.sampling_exponent not in (None, 1),
         "without --heldout_file")
-    if python:
-        checks.say_unused("deduplicate", FLAGS.deduplicate == "sentences",
-                          "with --input_format=python")
-    if FLAGS.input_format != "auto":
-        for names, formats in (("json_field", ("jsonl", "parquet")),
-                               ("document_separator", ("text",)),
-                               ("line_breaks", ("text", "jsonl", "parquet")),
-                               ("keep_titles", ("wikiextractor",))):
-            checks.say_unused(names, FLAGS.input_format in formats,
-                              f"with --input_format={FLAGS.input_format}")
+    for name, formats in (("json_field", "jsonl parquet"),
+                          ("document_separator", "text"),
+                          ("line_breaks", "text jsonl parquet"),
+                          ("keep_titles", "wikiextractor"),
+                          ("deduplicate", " ".join(readers.FORMATS))):
+        checks.say_unused(name, FLAGS.input_format in f"auto {formats}".split(),
+                          f"with --input_format={FLAGS.input_format}")
     language = sentences.check_language(FLAGS.language)
     if language not in _WITHOUT_MARKS:
         logging.warning(
@@ -240,4 +237,4 @@ def report(summary: prepare.Summary, seconds: float, amounts: dict[str, int],
 
 
 if __name__ == "__main__":
-    script.run(main)
+    script.run(main, keeps=False)

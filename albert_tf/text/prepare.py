@@ -8,7 +8,7 @@ are never joined.
 import collections
 import dataclasses
 import hashlib
-from typing import BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Optional
+from typing import BinaryIO, Iterable, Mapping, NamedTuple, Optional
 
 from albert_tf import sampling
 from albert_tf.errors import InputError
@@ -89,35 +89,7 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
     """
     held_out_below = int(options.heldout_share * 2**64)
     copies = sampling.Copies(times, options.random_seed)
-    for key, sentences, source in _prepared(documents, options, summary):
-        if heldout is not None and key < held_out_below:
-            _write(sentences, heldout, summary.heldout)
-            continue
-        count = copies.of(source, len(sentences))
-        for _ in range(count):
-            _write(sentences, training, summary.training)
-        summary.sources[source] += count * len(sentences)
-        if not count:
-            summary.dropped["documents left out by --sampling_exponent"] += 1
-        elif count > 1:
-            summary.dropped["copies added by --sampling_exponent"] += count - 1
-    for what, side in (("left to train on", summary.training),
-                       ("held out", heldout is not None and summary.heldout)):
-        if side and not side.documents:
-            raise InputError(
-                f"none of the {summary.documents_read} documents is {what} (dropped: "
-                f"{dict(summary.dropped)}); check --input_file, --heldout_share, "
-                "--min_sentence_chars and --min_document_sentences. If blank lines "
-                "separate the documents in a text file, give "
-                "--document_separator=blank_line.")
-
-
-def _prepared(documents: Iterable[Document], options: Options, summary: Summary
-              ) -> Iterator[tuple[int, list[str], str]]:
-    """Yields a number that decides whether a document is held out, its sentences and
-    its source."""
-    seen_documents: set[bytes] = set()
-    seen_sentences: set[bytes] = set()
+    seen: set[bytes] = set()
     seed = options.random_seed.to_bytes(16, "little", signed=True)
     dropped = summary.dropped
     for document in documents:
@@ -127,30 +99,54 @@ def _prepared(documents: Iterable[Document], options: Options, summary: Summary
             dropped["documents without text"] += 1
             continue
         # Case is ignored, because the model usually reads lower-cased text.
-        digest = _digest("\n".join(sentences).lower())
-        if options.deduplicate != "none" and not _is_new(digest, seen_documents):
-            dropped["duplicate documents"] += 1
-            continue
+        digest = _digest("\n".join(sentences).lower().encode())
+        if options.deduplicate != "none":
+            if digest in seen:
+                dropped["duplicate documents"] += 1
+                continue
+            seen.add(digest)
         if options.deduplicate == "sentences":
-            unseen = [sentence for sentence in sentences
-                      if _is_new(_digest(sentence.lower()), seen_sentences)]
-            if repeated := len(sentences) - len(unseen):
+            unseen: dict[bytes, str] = {}
+            for sentence in sentences:
+                # The key keeps them apart from documents of one sentence.
+                unseen.setdefault(
+                    _digest(sentence.lower().encode(), b"sentence"), sentence)
+            left = [unseen[each] for each in unseen if each not in seen]
+            seen.update(unseen)
+            if repeated := len(sentences) - len(left):
                 dropped["duplicate sentences"] += repeated
-            sentences = unseen
-        if len(sentences) < options.min_document_sentences or not sentences:
+            sentences = left
+        if len(sentences) < max(options.min_document_sentences, 1):
             dropped["documents with too few sentences"] += 1
             dropped["sentences of documents with too few"] += len(sentences)
             continue
-        key = int.from_bytes(_digest(digest, seed)[:8], "big")
-        yield key, sentences, document.source
+        if heldout is not None and int.from_bytes(
+                _digest(digest, seed)[:8], "big") < held_out_below:
+            _write(sentences, heldout, summary.heldout)
+            continue
+        count = copies.of(document.source, len(sentences))
+        for _ in range(count):
+            _write(sentences, training, summary.training)
+        summary.sources[document.source] += count * len(sentences)
+        if not count:
+            dropped["documents left out by --sampling_exponent"] += 1
+        elif count > 1:
+            dropped["copies added by --sampling_exponent"] += count - 1
+    for what, side in (("left to train on", summary.training),
+                       ("held out", heldout is not None and summary.heldout)):
+        if side and not side.documents:
+            raise InputError(
+                f"none of the {summary.documents_read} documents is {what} (dropped: "
+                f"{dict(dropped)}); check --input_file, --heldout_share, "
+                "--min_sentence_chars and --min_document_sentences. If blank lines "
+                "separate the documents in a text file, give "
+                "--document_separator=blank_line.")
 
 
 def document_sentences(document: Document, options: Options,
                        dropped: collections.Counter) -> list[str]:
-    """Returns the sentences of a document, cleaned, filtered and split.
-
-    Counts in `dropped` what was removed.
-    """
+    """Returns the sentences of a document, cleaned, filtered and split; counts in
+    `dropped` what was removed."""
     sentences = []
     for paragraph in document.paragraphs:
         text, removed = clean_text(paragraph)
@@ -167,15 +163,7 @@ def document_sentences(document: Document, options: Options,
     return sentences
 
 
-def _is_new(digest: bytes, seen: set[bytes]) -> bool:
-    """Returns whether a digest is not among those seen, and adds it."""
-    before = len(seen)
-    seen.add(digest)
-    return len(seen) > before
-
-
-def _digest(text: str | bytes, key: bytes = b"") -> bytes:
-    data = text.encode("utf-8") if isinstance(text, str) else text
+def _digest(data: bytes, key: bytes = b"") -> bytes:
     return hashlib.blake2b(data, digest_size=16, key=key).digest()
 
 

@@ -36,7 +36,7 @@ class Document(NamedTuple):
 class Layout(NamedTuple):
     """The layout of files."""
 
-    input_format: str = "auto"  # one of FORMATS; auto: see _recognise
+    input_format: str = "auto"  # one of FORMATS; auto: see _format_of
     json_field: str = "text"  # the field of a JSON object, or the column, of the text
     document_separator: str = "file"  # what ends a document in plain text
     line_breaks: str = "keep"  # the meaning of line ends: see paragraphs_of
@@ -53,93 +53,73 @@ def read_documents(
     """
     for path in paths:
         kind = layout.input_format
-        if kind == "parquet" or kind == "auto" and row_files.is_row_file(path):
-            yield from _parquet(path, layout, on_bytes)
+        if kind == "auto":
+            kind = _format_of(path)
+        if kind == "parquet":
+            for number, row in row_files.read_rows(
+                    path, [layout.json_field], (), on_bytes,
+                    "choose one with --json_field"):
+                yield _document(f"{path}, row {number}", row, layout)
             continue
         lines = text_files.read_lines(path, on_bytes, True)
-        if kind == "auto":
-            kind, lines = _recognise(path, lines)
         if kind == "wikiextractor":
             yield from _wikiextractor(path, lines, layout, counts)
         elif kind == "jsonl":
-            yield from _json_lines(path, lines, layout)
+            for number, line in lines:
+                if line.strip():
+                    value = text_files.parse_json(
+                        line.strip(), path, "each line must hold one JSON object",
+                        number, cleaned=True)
+                    yield _document(f"{path}, line {number}", value, layout)
         else:
             yield from _plain_text(path, lines, layout)
 
 
-def _recognise(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]]:
-    """Detects the format of a file from its name or its first line that is not blank;
-    returns it with the lines."""
-    head = []
-    for line in lines:
-        head.append(line)
-        if line[1].strip():
-            break
-    first = head[-1][1].strip() if head else ""
+def _format_of(path: str) -> str:
+    """Detects the format of a file from its name or its first line that is not blank.
+    """
+    if row_files.is_row_file(path):
+        return "parquet"
+    first = next(filter(None, (
+        line.strip() for _, line in text_files.read_lines(path))), "")
     if first.startswith("<doc "):
-        kind = "wikiextractor"
-    elif re.search(r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path) or re.match(
-            r'\{(\s*"|$)', first):
-        kind = "jsonl"
-    else:
-        kind = "text"
-    return kind, itertools.chain(head, lines)
+        return "wikiextractor"
+    return "jsonl" if re.match(r'\{(\s*"|$)', first) or re.search(
+        r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path) else "text"
 
 
 def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Document]:
     per_file = layout.document_separator == "file"
     held: list[str] = []
-    size, start, number = 0, 1, 0
+    size = start = 0
     for number, line in lines:
-        if not per_file and not line.strip():
-            if held:
-                yield Document(f"{path}, line {start}",
-                               paragraphs_of(held, layout.line_breaks))
+        if per_file or line.strip():
+            start = start if held else number
+            held.append(line)
+            size += len(line)
+            if size > MAX_DOCUMENT_CHARS:
+                raise InputError(
+                    f"{path}, line {start}: the document that starts here is longer "
+                    f"than {MAX_DOCUMENT_CHARS:,} characters; if blank lines separate "
+                    "documents in the file, give --document_separator=blank_line, "
+                    "otherwise split the file.")
+        elif held:
+            yield Document(f"{path}, line {start}",
+                           paragraphs_of(held, layout.line_breaks))
             held, size = [], 0
-            continue
-        if not held:
-            start = number
-        held.append(line)
-        size += len(line)
-        if size > MAX_DOCUMENT_CHARS:
-            raise InputError(
-                f"{path}, line {start}: the document that starts here is longer than "
-                f"{MAX_DOCUMENT_CHARS:,} characters; if blank lines separate documents "
-                "in the file, give --document_separator=blank_line, otherwise split "
-                "the file.")
     if held or per_file:
-        name = path if per_file else f"{path}, line {start}"
-        yield Document(name, paragraphs_of(held, layout.line_breaks))
-
-
-def _json_lines(path: str, lines: Iterable[Line], layout: Layout
-                ) -> Iterator[Document]:
-    """Yields each object as a document."""
-    for number, line in lines:
-        if line.strip():
-            value = text_files.parse_json(
-                line.strip(), path, "each line must hold one JSON object", number,
-                cleaned=True)
-            yield _document(f"{path}, line {number}", value, layout)
-
-
-def _parquet(path: str, layout: Layout, on_bytes: Callable[[int], None]
-             ) -> Iterator[Document]:
-    """Yields each row as a document."""
-    for number, row in row_files.read_rows(
-            path, [layout.json_field], (), on_bytes, "choose one with --json_field"):
-        yield _document(f"{path}, row {number}", row, layout)
+        yield Document(path if per_file else f"{path}, line {start}",
+                       paragraphs_of(held, layout.line_breaks))
 
 
 def _document(where: str, row: Any, layout: Layout) -> Document:
-    """Returns the document in a field; raises InputError if there is no text."""
+    """Returns the document in a field of a JSON object or of a row."""
     text = row.get(layout.json_field) if isinstance(row, dict) else None
     if not isinstance(text, str):
-        found = (f"the fields {', '.join(map(repr, row))}" if isinstance(row, dict)
-                 else f"a JSON {type(row).__name__}")
+        names = ", ".join(map(repr, row)) if isinstance(row, dict) else "no fields"
         raise InputError(
-            f"{where}: holds {found}, but no text in '{layout.json_field}'; choose the "
-            "field with --json_field, or give a different --input_format.")
+            f"{where}: no text in '{layout.json_field}', but {names}; choose the field "
+            "with --json_field, or give a different --input_format.")
     return Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
 
 
@@ -159,39 +139,31 @@ _EMPTY_PARENTHESES = re.compile(r"\s?\([\s,;:]*\)")
 def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
                    counts: collections.Counter) -> Iterator[Document]:
     opened = 0
-    title = ""
     paragraphs: list[str] = []
-    for number, line in lines:
+    for number, line in itertools.chain(lines, [(0, "<doc >")]):  # The end is checked.
         text = line.strip()
         if text.startswith("<doc "):
             if opened:
-                raise _unclosed(path, opened)
+                raise InputError(f"{path}, line {opened}: this <doc> has no </doc>; "
+                                 "extract the file again.")
             opened, paragraphs = number, []
             match = re.search(r'\btitle="(.*?)"\s*>', text)
-            title = html.unescape(match.group(1)).strip() if match else ""
+            title = html.unescape(match[1]).strip() if match else ""
         elif text == "</doc>" and opened:
             yield Document(f"{path}, line {opened}", paragraphs)
             opened = 0
-        elif not opened:
-            if text:
-                raise InputError(
-                    f"{path}, line {number}: text outside <doc> ... </doc>; if this "
-                    "is not wikiextractor's output, give --input_format=text.")
+        elif text and not opened:
+            raise InputError(
+                f"{path}, line {number}: text outside <doc> ... </doc>; if this is not "
+                "wikiextractor's output, give --input_format=text.")
         elif text:
             text = html.unescape(text)
             if not layout.keep_titles and not paragraphs and text == title:
                 counts["title lines"] += 1
                 title = ""
-                continue
-            text = _MARKUP_IN_WORDS.sub("", _MARKUP.sub(" ", text))
-            paragraphs.append(_EMPTY_PARENTHESES.sub("", text))
-    if opened:
-        raise _unclosed(path, opened)
-
-
-def _unclosed(path: str, line: int) -> InputError:
-    return InputError(f"{path}, line {line}: this <doc> has no </doc>; extract the file "
-                      "again.")
+            else:
+                text = _MARKUP_IN_WORDS.sub("", _MARKUP.sub(" ", text))
+                paragraphs.append(_EMPTY_PARENTHESES.sub("", text))
 
 
 # Scripts written without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer.

@@ -109,15 +109,12 @@ def _join_fragments(sentences: list[str]) -> list[str]:
     joined: list[str] = []
     waiting = ""
     for sentence in sentences:
-        if len(sentence) <= 12 and not any(map(str.isalpha, sentence)):
-            waiting = f"{waiting} {sentence}".strip()
-            continue
-        joined.append(f"{waiting} {sentence}".strip())
-        waiting = ""
-    if waiting and joined:
-        joined[-1] = f"{joined[-1]} {waiting}"
-    elif waiting:
-        joined.append(waiting)
+        waiting = f"{waiting} {sentence}".strip()
+        if len(sentence) > 12 or any(map(str.isalpha, sentence)):
+            joined.append(waiting)
+            waiting = ""
+    if waiting:
+        joined[-1:] = [" ".join([*joined[-1:], waiting])]
     return joined
 
 
