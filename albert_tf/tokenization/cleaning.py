@@ -2,20 +2,20 @@
 
 Preparation changes the number of characters: white space collapses, a ligature becomes
 two letters, an accent is removed. To know later which characters of the original text a
-token came from, preprocess_with_sources works on *sourced characters*. These are
-triples (character, start, end), where the character comes from text[start:end].
+token came from, preprocess_with_sources also returns the source of each character: the
+(start, end) of the characters text[start:end] that it was made from.
 """
 
 import dataclasses
 import functools
+import re
+import sys
 import unicodedata
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
-from albert_tf.errors import InputError
-
-SourcedChar = tuple[str, int, int]
+from albert_tf.errors import reading
 
 # First and last code points of the blocks of Chinese characters that are separate
 # tokens in the original implementation (_is_chinese_char), without extensions F and
@@ -56,13 +56,8 @@ class Rules:
     @classmethod
     def of(cls, changed: Any, path: str) -> "Rules":
         """Returns the rules that `changed` describes; `path` is the file it is from."""
-        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
-        if not isinstance(changed, Mapping) or any(
-                type(value) is not kinds.get(name) for name, value in changed.items()):
-            raise InputError(
-                f"{path}: the rules of its tokenizer, {changed!r:.60}, are damaged; "
-                "copy the file again.")
-        return cls(**changed)
+        with reading(path, binary=True):
+            return cls(**changed)
 
     def is_combining(self, char: str) -> bool:
         """Returns whether SentencePiece's cleaning strips a character as an accent."""
@@ -71,7 +66,6 @@ class Rules:
 
 
 ORIGINAL = Rules()
-_QUOTES = ("``", "''")
 
 
 def is_punctuation(char: str) -> bool:
@@ -133,121 +127,92 @@ def preprocess_text(text: str, lower: bool = True, remove_space: bool = True,
     """
     if remove_space:
         text = " ".join(text.split())
-    text = _quoted(text, rules)
-    if strip_accents:
-        text = _stripped(text, rules)
+    if rules.quotes:
+        text = text.replace("``", '"').replace("''", '"')
+    if strip_accents and not text.isascii():  # ASCII has no decompositions.
+        codes = np.frombuffer(unicodedata.normalize("NFKD", text).encode(
+            "utf-32-le", "surrogatepass"), "<u4")
+        text = codes[~_combining(rules)[codes]].tobytes().decode(
+            "utf-32-le", "surrogatepass")
     return text.lower() if lower else text
 
 
-def _quoted(text: str, rules: Rules) -> str:
-    for quote in _QUOTES if rules.quotes else ():
-        text = text.replace(quote, '"')
-    return text
-
-
-def _stripped(text: str, rules: Rules) -> str:
-    if text.isascii():  # It has no decompositions.
-        return text
-    return "".join([c for c in unicodedata.normalize("NFKD", text)
-                    if not rules.is_combining(c)])
+@functools.lru_cache(maxsize=None)
+def _combining(rules: Rules) -> np.ndarray:
+    """Returns which code points are stripped as accents: bool [0x110000]."""
+    table = np.zeros(sys.maxunicode + 1, bool)
+    # Beyond plane 1 only variation selectors have class M*.
+    for part in (range(0x20000), range(0xE0100, 0xE01F0)):
+        table[part.start:part.stop] = [rules.is_combining(chr(code)) for code in part]
+    return table
 
 
 def preprocess_batch(texts: Sequence[str], lower: bool = True,
                      strip_accents: bool = True, rules: Rules = ORIGINAL) -> list[str]:
     """Returns preprocess_text(text, lower, strip_accents=..., rules=...) for each text,
-    faster.
-
-    The texts are joined with line feeds and then decomposed and lower-cased together.
-    No character decomposes into a line feed or across one.
-    """
-    if not texts:
-        return []
-    whole = "\n".join([_quoted(" ".join(text.split()), rules) for text in texts])
-    if strip_accents and not whole.isascii():
-        codes = np.frombuffer(unicodedata.normalize("NFKD", whole).encode(
-            "utf-32-le", "surrogatepass"), "<u4")
-        kept = ~_combining(rules)[np.minimum(codes, _BEHIND_MARKS)]
-        whole = codes[kept].tobytes().decode("utf-32-le", "surrogatepass")
-    return (whole.lower() if lower else whole).split("\n")
+    faster: together, with line feeds between them, across which nothing acts."""
+    whole = "\n".join([" ".join(text.split()) for text in texts])
+    return preprocess_text(whole, lower, False, strip_accents, rules).split("\n") if (
+        texts) else []
 
 
-# Beyond plane 1 only variation selectors have class M*; what follows them has not.
-_BEHIND_MARKS = 0xE01F0
+def clean_each(text: str, lower: bool, strip_accents: bool, rules: Rules = ORIGINAL
+               ) -> str:
+    """Returns the result of preprocess_text for each character alone: blanks are not
+    collapsed, and "Σ" stays, because its small letter depends on its neighbours."""
+    text = preprocess_text("".join([" " if char.isspace() else char for char in text]),
+                           False, False, strip_accents, rules)
+    return "Σ".join(map(str.lower, text.split("Σ"))) if lower else text
 
 
-@functools.lru_cache(maxsize=None)
-def _combining(rules: Rules) -> np.ndarray:
-    """Returns which code points are stripped as accents: bool [_BEHIND_MARKS + 1]."""
-    table = np.zeros(_BEHIND_MARKS + 1, bool)
-    for part in (range(0x20000), range(0xE0100, _BEHIND_MARKS)):
-        table[part.start:part.stop] = [rules.is_combining(chr(code)) for code in part]
-    return table
+class _Cleaned(dict):
+    """A map of characters to their clean_each."""
+
+    def __init__(self, *options):
+        super().__init__()
+        self._options = options
+
+    def __missing__(self, char: str) -> str:
+        self[char] = text = clean_each(char, *self._options)
+        return text
+
+
+_cleaned = functools.lru_cache(maxsize=None)(_Cleaned)
 
 
 def preprocess_with_sources(
         text: str, lower: bool = True, strip_accents: bool = True,
-        rules: Rules = ORIGINAL) -> list[SourcedChar]:
-    """Returns the characters of preprocess_text, for the same arguments, with sources.
+        rules: Rules = ORIGINAL) -> tuple[str, list[tuple[int, int]]]:
+    """Returns the result of preprocess_text for the same arguments, and where the source
+    of each of its characters begins and ends in `text`.
 
     The source of a dropped combining character is added to the character before it.
     """
-    chars = _collapse_spaces(text)
-    for quote in _QUOTES if rules.quotes else ():
-        chars = _join_quotes(chars, quote)
-    if strip_accents and not text.isascii():
-        chars = _strip_each(chars, rules)
-    if not lower:
-        return chars
-    # A sigma depends on the whole word.
-    lowered = iter("".join([char for char, _, _ in chars]).lower())
-    return [(next(lowered), start, end)
-            for char, start, end in chars for _ in char.lower()]
+    parts = _cleaned(lower, strip_accents, rules)
+    chars: list[str] = []
+    sources: list[tuple[int, int]] = []
+    for unit in _UNITS[rules.quotes].finditer(
+            text, len(text) - len(text.lstrip()), len(text.rstrip())):
+        source = unit.span()
+        part = '"' if unit[0] in _QUOTES else parts[unit[0][0]]
+        chars.append(part)
+        if part:
+            sources += [source] * len(part)
+        elif sources and sources[-1][1] == source[0]:
+            sources[-1] = sources[-1][0], source[1]
+    prepared = "".join(chars)
+    return prepared.lower() if lower else prepared, sources
 
 
-def _collapse_spaces(text: str) -> list[SourcedChar]:
-    """Returns " ".join(text.split()) as sourced characters."""
-    chars: list[SourcedChar] = []
-    end = 0
-    for word in text.split():
-        start = text.find(word, end)  # Nothing but white space lies between.
-        if chars:
-            chars.append((" ", end, start))
-        end = start + len(word)
-        chars += [(char, start + i, start + i + 1) for i, char in enumerate(word)]
-    return chars
-
-
-def _join_quotes(chars: list[SourcedChar], quote: str) -> list[SourcedChar]:
-    """Replaces a quote of two characters by ", which comes from both."""
-    result: list[SourcedChar] = []
-    waits = False  # whether the last character is the first half of a quote
-    for char in chars:
-        if waits and char[0] == quote[1]:
-            result[-1] = ('"', result[-1][1], char[2])
-            waits = False
-        else:
-            result.append(char)
-            waits = char[0] == quote[0]
-    return result
-
-
-def _strip_each(chars: list[SourcedChar], rules: Rules) -> list[SourcedChar]:
-    """Decomposes each character alone, because all that Unicode sorts is dropped."""
-    result: list[SourcedChar] = []
-    for char, start, end in chars:
-        parts = char if char < "\x80" else _stripped(char, rules)
-        if parts:
-            result += [(part, start, end) for part in parts]
-        elif result and result[-1][2] == start:
-            result[-1] = (*result[-1][:2], end)
-    return result
+# A run of white space, a quote (if `quotes`), or any other character.
+_QUOTES = ("``", "''")
+_UNITS = {quotes: re.compile(r"\s+|" + "``|''|" * quotes + ".", re.DOTALL)
+          for quotes in (False, True)}
 
 
 @functools.lru_cache(maxsize=100_000)
-def comparable(char: str, lower: bool, strip_accents: bool,
-               rules: Rules = ORIGINAL) -> str:
+def comparable(char: str, lower: bool, strip_accents: bool) -> str:
     """Returns a character after preprocess_text. If accents are kept, it is composed as
     by SentencePiece. The result can be "" or several characters."""
-    return preprocess_text(
-        char if strip_accents else unicodedata.normalize("NFKC", char), lower,
-        remove_space=False, strip_accents=strip_accents, rules=rules)
+    return preprocess_text(char if strip_accents else unicodedata.normalize(
+        "NFKC", char), lower, False, strip_accents)

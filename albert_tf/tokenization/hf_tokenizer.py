@@ -21,15 +21,11 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def tokenizers():
-    """Imports and returns the tokenizers library. Raises InputError without it."""
-    try:
-        import tokenizers as package
-    except ImportError as error:
-        raise InputError(
-            "WordPiece and tokenizer.json need the tokenizers library; run pip install "
-            f"tokenizers ({error}).") from error
+    """Imports and returns the tokenizers library."""
     # The library's threads would disturb those of processes that are forked later.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import tokenizers as package
+
     return package
 
 
@@ -38,7 +34,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 
     A line is read up to its first white space, an empty line is the token " ", and a
     repeated token is skipped without using an id. Hugging Face's tokenizer.json is read
-    too. Raises InputError if the vocabulary is empty.
+    too.
     """
     if tokenizer_json.is_file(vocab_file):
         _, pieces = tokenizer_json.read(vocab_file)
@@ -47,10 +43,6 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     for _, line in text_files.read_lines(vocab_file):
         words = line.split()
         vocab.setdefault(words[0] if words else " ", len(vocab))
-    if not vocab:
-        raise InputError(
-            f"{vocab_file}: the vocabulary is empty; give a file with one token per "
-            "line.")
     return vocab
 
 
@@ -102,7 +94,7 @@ class HfTokenizer(FullTokenizer):
                 "--vocab_file." if self.uses_sentencepiece else "--spm_model_file."))
         try:
             self._engine = tokenizers().Tokenizer.from_str(json.dumps(value))
-        except (InputError, KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # Errors in Rust are no subclass of Exception.
             raise InputError(f"{path}: {error}; copy or download it again.") from error
@@ -142,28 +134,13 @@ class HfTokenizer(FullTokenizer):
             self.vocab, _SPECIAL, value["normalizer"], value["pre_tokenizer"],
             {"type": "WordPiece", "prefix": "##", "cleanup": True}, value["model"])
 
-    def tokenize(self, text: str) -> list[str]:
-        return self.tokenize_batch([text])[0]
-
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
-        if self.uses_sentencepiece:  # Its tokens keep unknown text.
-            return [row.tokens for row in self._encoded(texts)]
-        return [[self._pieces[i] for i in row] for row in self.encode_batch(texts)]
-
-    def encode(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
+        return [row.tokens for row in self._encoded(texts)]
 
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
         return [row.ids for row in self._encoded(texts, ids_only=True)]
-
-    def model_ids(self, texts: list[str]) -> list[list[int]]:
-        """As SentencePieceTokenizer.model_ids; no token is split again."""
-        return self.encode_batch(texts)
-
-    def split_pieces(self) -> dict[int, list[str]]:
-        return {}
 
     def _encoded(self, texts: Iterable[str], ids_only: bool = False) -> list[Any]:
         """Returns the library's result for each text; with `ids_only` it is faster."""

@@ -330,7 +330,7 @@ class SentencePieceOps(TokenizerOps):
         self._lengths = np.array(
             [len(piece.replace(UNDERLINE, "")) for piece in tokenizer.vocab], np.int32)
         self._is_solid = functools.cache(lambda: of_characters(
-            lambda char: tokenizer.normalized_length(char) > 0))
+            lambda char: not tokenizer.drops(char)))
         self.prepare = traced(self._cleaning)
         self.ids = traced(lambda texts: self._split(
             Flat.of(self._model.tokenize(texts)))[0].ragged())

@@ -1,23 +1,19 @@
 """SentencePiece as in the original implementation, with offsets into the text."""
 
-import unicodedata
 from typing import Iterable, Optional
 
 import sentencepiece
 from absl import logging
 
 from albert_tf import files
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
-    PreparedText, SourcedChar, preprocess_batch, preprocess_text,
-    preprocess_with_sources)
+    PreparedText, preprocess_batch, preprocess_text, preprocess_with_sources)
 from albert_tf.tokenization.tokenizer import (
     FullTokenizer, PieceSpan, check_encodable)
 from albert_tf.tokenization.tokenizer_json import (
     UNDERLINE, ends_in_digit_comma, model_proto)
-
-_SPACE = UNDERLINE + " "
 
 
 class UnknownOffsets(InputError):
@@ -80,6 +76,12 @@ class SentencePieceTokenizer(FullTokenizer):
         return [self._split_digit_commas(row)
                 for row in self._encode(list(texts), str, num_threads)]
 
+    def encode(self, text: str) -> list[int]:
+        return self.convert_tokens_to_ids(self.tokenize(self._prepared(text)))
+
+    def _prepared(self, text: str) -> str:
+        return text if isinstance(text, PreparedText) else self.prepare(text)
+
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
         texts = list(map(self._prepared, texts))
@@ -87,16 +89,9 @@ class SentencePieceTokenizer(FullTokenizer):
                 for text, row in zip(texts, self._encode(texts, int, num_threads))]
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
-        """Returns the model's own ids for each text, without the digit-comma rule.
-
-        They equal encode_batch(texts) except for rows with unk_id, whose text may need
-        splitting, or with an id in split_pieces().
-        """
         return self._encode(texts, int)
 
     def split_pieces(self) -> dict[int, list[str]]:
-        """Returns id → parts for each token that ends in a digit and a comma, without
-        the unknown token, which depends on the text."""
         return {i: self._split_digit_commas([piece]) for piece, i in self.vocab.items()
                 if i in self._unsafe_ids and i != self.unk_id}
 
@@ -104,41 +99,44 @@ class SentencePieceTokenizer(FullTokenizer):
         """Returns whether a token is a byte of a character that has no token."""
         return self._processor.is_byte(token_id)
 
-    def normalized_length(self, char: str) -> int:
-        """Returns how many characters, without blanks, the model's normalization makes
-        of a prepared character."""
-        if char in _SPACE:
-            return 0
-        if (unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp", "Zs")
-                or len(unicodedata.normalize("NFKC", char)) > 1
-                or char == "\ufffd"):  # Models of NMT drop it.
-            return len(_without_space(self._processor.normalize(char)))
-        return 1
+    def drops(self, char: str) -> bool:
+        """Returns whether the model's normalization makes at most blanks of a prepared
+        character."""
+        return not _without_space(self._processor.normalize(char))
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
-        prepared = preprocess_with_sources(
-            text, self.do_lower_case, strip_accents=self.strip_accents,
-            rules=self.rules)
-        string = "".join([char for char, _, _ in prepared])
-        pieces = self.tokenize(PreparedText(string))
-        chars = self._normalize(string, prepared)
-        if "".join([c for c, _, _ in chars]) != _without_space("".join(pieces)):
+        prepared, sources = preprocess_with_sources(
+            text, self.do_lower_case, self.strip_accents, self.rules)
+        pieces = self.tokenize(PreparedText(prepared))
+        normalized, firsts = self._processor.normalize(prepared, with_offsets=True)
+        if _without_space(normalized) != _without_space("".join(pieces)):
             raise UnknownOffsets(
-                f"The model's tokens for {string[:60]!r} do not add up to its "
+                f"The model's tokens for {prepared[:60]!r} do not add up to its "
                 "normalized text, so their offsets are unknown; use a model without "
                 "byte fallback and without additional normalization rules.")
-        spans: list[PieceSpan] = []
-        first, place = 0, 0
+        # A normalized character comes from all up to the source of the next, without
+        # what the model drops behind it.
+        bounds = sorted({*firsts, len(prepared)})
+        following = dict(zip(bounds, bounds[1:]))
+        chars = []
+        place = (0, 0)
+        for char, first in zip(normalized, firsts):
+            if _without_space(char):
+                last = following[first] - 1
+                while last > first and self.drops(prepared[last]):
+                    last -= 1
+                chars.append((sources[first][0], sources[last][1]))
+                place = chars[-1][1], chars[-1][1]
+        chars.append(place)  # where a "▁" behind the last character is
+        spans = []
+        first = 0
         for piece in pieces:
-            part = chars[first:first + len(_without_space(piece))]
-            first += len(part)
-            if part:
-                start, end = min(c[1] for c in part), max(c[2] for c in part)
-            else:
-                start = end = chars[first][1] if first < len(chars) else place
-            place = end
-            i = self.vocab.get(piece, self.unk_id)
-            spans.append(PieceSpan(piece, i, start, end))
+            last = first + len(_without_space(piece))
+            start = chars[first][0]
+            spans.append(PieceSpan(
+                piece, self.vocab.get(piece, self.unk_id), start,
+                chars[last - 1][1] if last > first else start))
+            first = last
         return spans
 
     def _split_digit_commas(self, pieces: list[str]) -> list[str]:
@@ -149,31 +147,6 @@ class SentencePieceTokenizer(FullTokenizer):
                 continue
             result += [*self._encode(piece[:-1].replace(UNDERLINE, ""), str), ","]
         return result
-
-    def _normalize(self, text: str, sources: list[SourcedChar]) -> list[SourcedChar]:
-        """Applies the model's normalization to a prepared text; leaves out blanks."""
-        normalized, starts = self._processor.normalize(text, with_offsets=True)
-        boundaries = sorted({*starts, len(text)})
-        following = dict(zip(boundaries, boundaries[1:]))
-        chars: list[SourcedChar] = []
-        for char, first in zip(normalized, starts):
-            if char not in _SPACE:
-                last = self._tight_end(text, first, following[first]) - 1
-                chars.append((char, sources[first][1], sources[last][2]))
-        return chars
-
-    def _tight_end(self, text: str, start: int, end: int) -> int:
-        """Returns the end without characters that the model drops, such as controls.
-
-        A normalized character's source extends up to that of the next. It may consist
-        of several composed characters, followed by dropped ones.
-        """
-        if end - start > 1:
-            whole = self._processor.normalize(text[start:end])
-            while (end - start > 1
-                   and self._processor.normalize(text[start:end - 1]) == whole):
-                end -= 1
-        return end
 
     def _encode(self, text, out_type, num_threads: int = 1):
         try:
@@ -202,10 +175,7 @@ def marked(model: bytes) -> bytes:
 
 
 def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
-    """Loads the model in a .model file, or in Hugging Face's tokenizer.json.
-
-    Raises InputError if the file is not such a model.
-    """
+    """Loads the model in a .model file."""
     with files.open_binary(model_file) as stream:
         content = stream.read()
     if tokenizer_json.is_json(content):
@@ -213,16 +183,11 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
             f"{model_file}: a tokenizer.json is not the SentencePiece model that it "
             "was made from, which is needed here; give that one (spiece.model).")
     processor = sentencepiece.SentencePieceProcessor()
-    problem = "it is empty"
-    if content:
-        try:
-            processor.LoadFromSerializedProto(content)
-            return processor
-        except RuntimeError:
-            problem = "it is damaged or of a different kind"
-    raise InputError(
-        f"{model_file}: not a SentencePiece model ({problem}); give a released .model "
-        "file or one from train_sentencepiece.py.")
+    with reading(model_file, binary=True):
+        if not content:
+            raise EOFError("it is empty")
+        processor.LoadFromSerializedProto(content)
+    return processor
 
 
 def _without_space(text: str) -> str:

@@ -59,21 +59,12 @@ def assemble_batch(
 
     `plans` [N] have the fields length_a and length_b; a length_b of 0 means an instance
     with one segment. `codes_a` are the token codes (id * 2 + starts_word) of all first
-    segments, in the order of the plans, `codes_b` those of all second segments. Raises
-    ValueError if the lengths do not fit.
+    segments, in the order of the plans, `codes_b` those of all second segments.
     """
     length_a = plans["length_a"].astype(np.int64)
     length_b = plans["length_b"].astype(np.int64)
-    for name, length, codes in (("first", length_a, codes_a),
-                                ("second", length_b, codes_b)):
-        if length.sum() != len(codes):
-            raise ValueError(f"there are {len(codes)} tokens for {name} segments with "
-                             f"{length.sum()}.")
     lengths = length_a + np.where(
         length_b > 0, length_b + NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE)
-    if lengths.max(initial=0) > max_seq_length:
-        raise ValueError(f"instance {lengths.argmax()} of the batch has "
-                         f"{lengths.max()} tokens; at most {max_seq_length} fit.")
     position = np.arange(max_seq_length, dtype=np.int32)
     first_end = (length_a + 1).astype(np.int32)[:, None]  # position of the first [SEP]
     in_first = (position <= first_end) & (position > 0)
@@ -105,10 +96,8 @@ def pad(values: Sequence[T], length: int, value=0) -> list[T]:
 
 def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
                max_seq_length: int, pad_id: int = 0) -> dict[str, list[int]]:
-    """Returns the model's inputs, each padded to `max_seq_length` values.
-
-    input_ids are padded with `pad_id`, the others with 0. input_mask is 1 for tokens.
-    """
+    """Returns the model's inputs, each padded to `max_seq_length` values; input_mask is
+    1 for tokens."""
     return {
         "input_ids": pad(ids, max_seq_length, pad_id),
         "input_mask": pad([1] * len(ids), max_seq_length),

@@ -4,15 +4,13 @@ implementation does."""
 import abc
 import importlib
 import numbers
-import operator
 import os
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import sequences, tokenizer_json
-from albert_tf.tokenization.cleaning import (
-    ORIGINAL, PreparedText, Rules, preprocess_text)
+from albert_tf.tokenization.cleaning import ORIGINAL, Rules, preprocess_text
 
 
 class PieceSpan(NamedTuple):
@@ -35,9 +33,8 @@ class FullTokenizer(abc.ABC):
         tokenizer(["One text.", "Another one."], max_length=128)["input_ids"].shape
         # (2, 6)
 
-    Its constructor returns a `SentencePieceTokenizer` or, for a WordPiece vocabulary or
-    Hugging Face's tokenizer.json, an `HfTokenizer`. It can be pickled and sent to other
-    processes.
+    The result is a `SentencePieceTokenizer` or, for a WordPiece vocabulary or Hugging
+    Face's tokenizer.json, an `HfTokenizer`. It can be sent to other processes.
 
     Attributes:
       vocab: token → id; do not change it.
@@ -46,16 +43,13 @@ class FullTokenizer(abc.ABC):
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
     """
 
-    uses_sentencepiece: bool
     vocab: dict[str, int]
     do_lower_case: bool
     strip_accents: bool
-    rules: Rules
 
     def __new__(cls, vocab_file: Optional[str] = None,
                 do_lower_case: Optional[bool] = None,
-                spm_model_file: Optional[str] = None,
-                strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
+                spm_model_file: Optional[str] = None, *args, **options):
         if cls is FullTokenizer:
             module, name = ("sentencepiece_tokenizer", "SentencePieceTokenizer") if (
                 spm_model_file and not tokenizer_json.is_file(spm_model_file)
@@ -142,12 +136,13 @@ class FullTokenizer(abc.ABC):
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
         """Returns [prepare(text) for text in texts], but faster."""
-        return [self.prepare(text) for text in texts]
+        return list(texts)
 
-    @abc.abstractmethod
     def tokenize(self, text: str) -> list[str]:
         """Splits text into tokens; with SentencePiece the text must be prepared."""
+        return self.tokenize_batch([text])[0]
 
+    @abc.abstractmethod
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
         """Returns [tokenize(text) for text in texts], but faster.
@@ -155,21 +150,30 @@ class FullTokenizer(abc.ABC):
         Texts must be prepared. SentencePiece uses `num_threads` threads, or one per CPU
         if it is -1.
         """
-        return [self.tokenize(text) for text in texts]
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of tokenize(prepare(text)); a result of `prepare` is not
         prepared again."""
-        return self.convert_tokens_to_ids(self.tokenize(self._prepared(text)))
+        return self.encode_batch([text])[0]
 
-    def _prepared(self, text: str) -> str:
-        return text if isinstance(text, PreparedText) else self.prepare(text)
-
+    @abc.abstractmethod
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
         """Returns [encode(text) for text in texts], but faster; for num_threads see
         tokenize_batch."""
-        return [self.encode(text) for text in texts]
+
+    def model_ids(self, texts: list[str]) -> list[list[int]]:
+        """Returns the model's own ids for each text, without the digit-comma rule.
+
+        They equal encode_batch(texts) except for rows with unk_id, whose text may need
+        splitting, or with an id in split_pieces().
+        """
+        return self.encode_batch(texts)
+
+    def split_pieces(self) -> dict[int, list[str]]:
+        """Returns id → parts for each token that ends in a digit and a comma, without
+        the unknown token, which depends on the text."""
+        return {}
 
     def __call__(self, texts: str | Sequence[str],
                  text_pairs: None | str | Sequence[str] = None, max_length: int = 512
@@ -214,8 +218,7 @@ class FullTokenizer(abc.ABC):
         """Returns the `features` of each sequence of a text or pair (sequences.fitted),
         and the number of tokens that are in none of them."""
         _check_length(max_length, option)
-        first = self.encode(self.prepare(text))
-        second = self.encode(self.prepare(text_pair)) if text_pair else []
+        first, second = self.encode(text), self.encode(text_pair or "")
         parts, cut = sequences.fitted(first, second, max_length, windows)
         rows = []
         for first, second in parts:
@@ -237,10 +240,7 @@ class FullTokenizer(abc.ABC):
                     for row in rows]
         special = {self.cls_id, self.sep_id, self.pad_id} if skip_special else set()
         pieces = self.convert_ids_to_tokens(rows)
-        return self._joined([piece for piece, i in zip(pieces, rows)
-                             if i not in special])
-
-    def _joined(self, pieces: list[str]) -> str:
+        pieces = [piece for piece, i in zip(pieces, rows) if i not in special]
         if self.uses_sentencepiece:
             return "".join(pieces).replace(tokenizer_json.UNDERLINE, " ").strip()
         return " ".join(pieces).replace(" ##", "")
@@ -273,53 +273,39 @@ class FullTokenizer(abc.ABC):
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens for ids; raises InputError for an unknown id."""
-        try:
-            ids = [operator.index(i) for i in ids]
-        except TypeError:
-            raise InputError(f"ids must be whole numbers, not {list(ids)!r:.60}."
-                             ) from None
+        ids = list(ids)
         for i in ids:
-            if not 0 <= i < len(self._pieces):
+            if not isinstance(i, numbers.Integral) or not 0 <= i < len(self._pieces):
                 raise InputError(
-                    f"There is no token with id {i}, because the vocabulary has ids 0 "
-                    f"to {len(self._pieces) - 1}; check that these ids were made with "
-                    "this vocabulary.")
+                    f"There is no token with id {i!r:.40}; this vocabulary has the "
+                    f"whole numbers from 0 to {len(self._pieces) - 1}.")
         return [self._pieces[i] for i in ids]
 
 
 def check_encodable(texts: Iterable[str]) -> None:
     """Raises InputError for half a surrogate pair, which UTF-8 cannot represent."""
-    for text in texts:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"Character {error.start + 1} of the text {text[:60]!r} is half a "
-                "surrogate pair, not a character; fix the source of the text."
-            ) from error
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"A text has half a surrogate pair, which is not a character "
+                         f"({error}); fix the source of the text.") from error
 
 
 def _check_length(max_length: Any, option: str) -> None:
-    if isinstance(max_length, bool) or not isinstance(max_length, numbers.Integral):
-        raise InputError(f"{option}{max_length!r:.40} is not a whole number; give one, "
-                         "such as 128.")
-    if max_length <= sequences.NUM_SPECIAL_PAIR:
+    if isinstance(max_length, bool) or not isinstance(max_length, numbers.Integral) or (
+            max_length <= sequences.NUM_SPECIAL_PAIR):
         raise InputError(
-            f"{option}{max_length} leaves no room for text, because [CLS] and two "
-            f"[SEP] take {sequences.NUM_SPECIAL_PAIR}; give a larger number.")
+            f"{option}{max_length!r:.40} leaves no room for text beside "
+            f"{sequences.NUM_SPECIAL_PAIR} special tokens, or is not a whole number; "
+            "give one, such as 128.")
 
 
 def _texts(given: Any, name: str) -> list[str]:
     """Returns a text, or several, as a list; raises InputError if one is not a text."""
-    texts = [given] if isinstance(given, str) else given
-    if isinstance(texts, bytes) or not hasattr(texts, "__iter__"):
+    texts = [given] if isinstance(given, (str, bytes)) or not hasattr(
+        given, "__iter__") else list(given)
+    if not texts or not all(isinstance(text, str) for text in texts):
         raise InputError(f"{name} is {given!r:.40}; give a text or a list of texts.")
-    texts = list(texts)
-    if not texts:
-        raise InputError(f"{name} is empty; give at least one text.")
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(f"{name}[{i}] is {text!r:.40}, not a text; give a string.")
     return texts
 
 

@@ -92,8 +92,8 @@ def test_preprocess_text_equals_the_release(key, options):
     for row in rows():
         assert preprocess_text(row["text"], **options) == row[key], row["text"]
         if "remove_space" not in options:
-            sourced = cleaning.preprocess_with_sources(row["text"], **options)
-            assert "".join(char for char, _, _ in sourced) == row[key], row["text"]
+            prepared, _ = cleaning.preprocess_with_sources(row["text"], **options)
+            assert prepared == row[key], row["text"]
 
 
 @pytest.mark.parametrize("kind, text_key", [
@@ -114,15 +114,6 @@ def test_sentencepiece_equals_the_release(kind, text_key):
         assert spm().convert_ids_to_tokens(ids) == expected.get("back", pieces), text
         checked += 1
     assert checked >= len(rows()) - 5
-
-
-def test_ids_of_a_text_that_was_not_prepared():
-    """Capitals and accents would be unknown pieces, without a word."""
-    for row in rows():
-        prepared = spm().prepare(row["text"])
-        wanted = spm().convert_tokens_to_ids(spm().tokenize(prepared))
-        assert spm().encode(row["text"]) == spm().encode(prepared) == wanted
-        assert spm().encode_batch([row["text"], prepared]) == [wanted, wanted]
 
 
 def rows_for_wordpiece(lower):
@@ -152,17 +143,6 @@ def test_chinese_wordpiece_equals_the_release(tmp_path, lower):
     key = "zh_lower" if lower else "zh_cased"
     for row in rows_for_wordpiece(lower):
         assert tokenizer.tokenize(row["text"]) == row[key]["pieces"], row["text"]
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("lower", [True, False])
-def test_whole_chinese_vocabulary_equals_the_release(lower):
-    vocab = SHARED / "golden" / "tokenization" / "zh_vocab.txt"
-    tokenizer = FullTokenizer(str(vocab), do_lower_case=lower)
-    for row in rows_for_wordpiece(lower):
-        expected = row["zh_lower" if lower else "zh_cased"]
-        assert tokenizer.tokenize(row["text"]) == expected["pieces"], row["text"]
-        assert tokenizer.encode(row["text"]) == expected["ids"], row["text"]
 
 
 def test_vocabulary_quirks_equal_the_release():
@@ -200,12 +180,6 @@ def test_character_classes_equal_the_release(name, belongs, missing):
     assert len(added) < 100
     assert all(unicodedata.ucd_3_2_0.category(chr(code)) == "Cn" for code in added)
     assert all(code > 0x600 for code in added)
-
-
-# --- Digits and commas -----------------------------------------------------------
-
-def test_a_digit_before_a_comma_gets_a_space_mark():
-    assert spm().tokenize("x123, a") == ["▁", "x", "12", "▁3", ",", "▁a"]
 
 
 # --- Batches ---------------------------------------------------------------------
@@ -297,8 +271,7 @@ def test_offsets_hold_on_random_text(make):
 def test_preparation_is_one_in_all_its_ways(text, lower):
     expected = preprocess_text(text, lower)
     assert cleaning.preprocess_batch(["a", text, ""], lower) == ["a", expected, ""]
-    assert "".join(
-        c for c, _, _ in cleaning.preprocess_with_sources(text, lower)) == expected
+    assert cleaning.preprocess_with_sources(text, lower)[0] == expected
 
 
 def test_offsets_of_sentencepiece_by_hand():
@@ -371,23 +344,13 @@ def released_english():
         spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
 
 
-@pytest.mark.shared
-def test_the_released_english_model():
-    tokenizer = released_english()
-    assert tokenizer.vocab_size == 30000
-    assert [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id,
-            tokenizer.mask_id] == [0, 1, 2, 3, 4]
-    assert tokenizer.tokenize(tokenizer.prepare("Hello, World! In 1999, yes.")) == [
-        "▁hello", ",", "▁world", "!", "▁in", "▁1999", ",", "▁yes", "."]
-
-
 # --- Wrong inputs ----------------------------------------------------------------
 
 @pytest.mark.parametrize("option, content, named", [
     ("vocab_file", None, ""), ("spm_model_file", None, ""), ("spm_model_file", b"", ""),
     ("spm_model_file", b"plain text\n" * 9, ""),
     ("spm_model_file", pathlib.Path(MODEL).read_bytes()[:-7], ""),
-    ("vocab_file", b"", ": the vocabulary is empty"),
+    ("vocab_file", b"", ": the vocabulary has no"),
     ("vocab_file", b"[PAD]\n[UNK]\nna\xefve\n", ", line 3"),
     ("vocab_file", b"[PAD]\n[UNK]\n[CLS]\nthe\n", r".*\[SEP\], \[MASK\]")])
 def test_a_file_that_holds_no_vocabulary(option, content, named, tmp_path):
@@ -408,7 +371,7 @@ def test_pieces_and_ids_that_do_not_exist():
         wordpiece().convert_tokens_to_ids(["the", "nopiece"])
     assert spm().convert_tokens_to_ids(["nopiece"]) == [spm().unk_id]
     for wrong in (4000, -1):
-        with pytest.raises(InputError, match=f"no token with id {wrong}, .*0 to 3999"):
+        with pytest.raises(InputError, match=f"no token with id {wrong};.*3999"):
             spm().convert_ids_to_tokens([5, wrong])
 
 
