@@ -18,12 +18,13 @@ import functools
 
 from absl import flags
 
-from albert_tf.cli import checks, finetuning_flags, flags as cli_flags
+from albert_tf.cli import finetuning_flags
+from albert_tf.cli.define import check_needs, define, given
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.course import fine_tune
-from albert_tf.finetuning.squad import languages
 from albert_tf.finetuning.squad.task import SquadTask
+from albert_tf.options import options_of
 
 FLAGS = flags.FLAGS
 
@@ -39,7 +40,6 @@ flags.DEFINE_string("train_file", None, "JSON file in SQuAD's format to train on
 flags.DEFINE_string(
     "predict_file", None, "File in SQuAD's format, like --train_file, to predict and "
     "evaluate on.")
-_MOST_TRIED = 1000  # starts and ends, in pairs
 for _set in ("train", "predict"):
     flags.DEFINE_string(
         f"{_set}_feature_file", None,
@@ -50,43 +50,7 @@ flags.DEFINE_string(
     "original implementation. --predict_feature_file holds everything.")
 finetuning_flags.define_export_flags()
 finetuning_flags.define_prediction_flags(all_probabilities=False)
-flags.DEFINE_bool("version_2_with_negative", False,
-                  "Train for SQuAD 2.0, where some questions have no answer.")
-flags.DEFINE_integer("doc_stride", 128,
-                     "Distance between the starts of consecutive windows of a "
-                     "paragraph, in tokens.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("max_query_length", 64, "Maximum length of a question in tokens; "
-                     "longer ones are cut.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("n_best_size", 20, "Number of candidate answers kept for each "
-                     "question and, for SQuAD 1.1, of starts and of ends tried in each "
-                     "window.",
-                     lower_bound=1, upper_bound=_MOST_TRIED)
-flags.DEFINE_integer("max_answer_length", 30, "Maximum length of an answer in tokens.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("start_n_top", 5, "SQuAD 2.0: number of starts tried in each "
-                     "window.",
-                     lower_bound=1, upper_bound=_MOST_TRIED)
-flags.DEFINE_integer("end_n_top", 5, "SQuAD 2.0: number of ends tried for each start.",
-                     lower_bound=1, upper_bound=_MOST_TRIED)
-flags.DEFINE(
-    checks.Number(lower_bound=-1e38), "null_score_diff_threshold", None,
-    "SQuAD 2.0: questions whose null odds reach this threshold are left unanswered. "
-    "Default: the threshold with the best F1 on --predict_file; if that file has no "
-    "answers, the threshold of the model in --output_dir, which its evaluation found; "
-    "else 0.")
-flags.DEFINE_bool(
-    "answer_at_threshold", False, "SQuAD 2.0: answer questions whose null odds equal "
-    "the threshold, as the search for the best threshold assumes. The original "
-    "implementation does not; its F1 is therefore usually slightly below the best.")
-
-flags.DEFINE_enum(
-    "answer_language", "auto", ["auto", languages.ENGLISH,
-                                *languages.CHARACTER_LANGUAGES],
-    "How exact match and F1 compare answers: en, the official script of SQuAD, for all "
-    "languages with blanks between words; zh as CMRC and DRCD, ja and ko as KorQuAD, "
-    "by characters. auto: by the script of --predict_file's passages.")
+define(SquadTask)
 
 # The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
@@ -111,9 +75,7 @@ def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
     finetuning_flags.check_work()
-    checks.check_needs(
-        "null_score_diff_threshold answer_at_threshold start_n_top end_n_top",
-        FLAGS.version_2_with_negative, "--version_2_with_negative")
+    check_needs(FLAGS, options_of(SquadTask))
     finetuning_flags.check_prediction_file(
         tables.written_format_of, "train_file", "predict_file")
     if FLAGS.do_train and not FLAGS.train_file:
@@ -124,12 +86,8 @@ def main(argv):
     if FLAGS.recipe and FLAGS.do_train:
         finetuning_flags.use_recipe(
             "squad-2.0" if FLAGS.version_2_with_negative else "squad-1.1")
-    task = finetuning_flags.chosen(SquadTask(
-        FLAGS.version_2_with_negative, threshold=FLAGS.null_score_diff_threshold,
-        must_score=FLAGS.do_eval, **finetuning_flags.values(
-            "max_seq_length", "doc_stride", "max_query_length", "n_best_size",
-            "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold",
-            "answer_language")))
+    task = finetuning_flags.chosen(given(
+        SquadTask, FLAGS, max_seq_length=FLAGS.max_seq_length, must_score=FLAGS.do_eval))
     settings = finetuning_flags.settings(
         _KEPT, task=task.name,
         data={"train": FLAGS.train_file, "predict": FLAGS.predict_file},

@@ -13,7 +13,7 @@ from tests.helpers import ROOT, run_python
 PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
-GROUND = {"config", "errors", "files", "keyed_random", "pictures",
+GROUND = {"config", "errors", "files", "keyed_random", "options", "pictures",
           "row_files", "rows", "sampling", "tensorflow_files", "text_files"}
 
 # The tasks' folders: each has a head.

@@ -3,10 +3,11 @@ effect only in combination with others."""
 
 import os
 import re
-from typing import Any, Optional
+from typing import Any
 
 from absl import flags, logging
 
+from albert_tf.cli.define import Number, is_given  # noqa: F401
 from albert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -15,27 +16,6 @@ FLAGS = flags.FLAGS
 
 # For flags whose bounds are checked elsewhere, with a sentence of its own.
 ANY = dict(lower_bound=-1e38)
-
-
-class Number(flags.FloatParser):
-    """Parses a finite number within bounds, for flags.DEFINE; `below` itself is
-    refused.
-
-    absl's own parser lets nan pass every bound."""
-
-    def __init__(self, upper_bound: float = 1e38, below: Optional[float] = None,
-                 lower_bound: float = 0.0):
-        super().__init__(lower_bound, upper_bound)
-        self._below = below
-        if (lower_bound, upper_bound) == (-1e38, 1e38):
-            self.syntactic_help = "a finite number"
-        if below is not None:
-            self.syntactic_help = f"a number of at least 0 and below {below:g}"
-
-    def is_outside_bounds(self, val: float) -> bool:
-        return not self.lower_bound <= val <= self.upper_bound or (
-            self._below is not None and val >= self._below)
-
 
 # The beginning of an address with a slash too few, such as s3:/bucket.
 _HALF_SCHEME = re.compile(r"(gs|s3|hdfs|https?|file|hf|kaggle|grpc):(?!//)/?[\w.]")
@@ -63,12 +43,6 @@ def check_values() -> None:
 # ---- combinations ------------------------------------------------------------
 
 
-def is_given(name: str) -> bool:
-    """Returns whether the script has a flag, and its value differs from the default."""
-    return (name in FLAGS and FLAGS[name].present > 0
-            and FLAGS[name].value != FLAGS[name].default)
-
-
 def check_needs(names: str, is_used: Any, needed: str) -> None:
     """Raises InputError if one of these flags is given, but not what it belongs to.
 
@@ -76,7 +50,7 @@ def check_needs(names: str, is_used: Any, needed: str) -> None:
                     "--version_2_with_negative")
     """
     for name in names.split() if not is_used else ():
-        if is_given(name):
+        if is_given(FLAGS, name):
             raise InputError(f"--{name} has an effect only with {needed}: give that "
                              f"too, or leave --{name} out.")
 
@@ -89,7 +63,7 @@ def say_unused(names: str, is_used: Any, why: str) -> None:
     This is for flags that one command line may have in several uses, such as those of
     training if the trained model is evaluated.
     """
-    given = [f"--{name}" for name in names.split() if not is_used and is_given(name)]
+    given = [f"--{name}" for name in names.split() if not is_used and is_given(FLAGS, name)]
     if given:
         logging.warning("%s %s no effect %s.", ", ".join(given),
                         "has" if len(given) == 1 else "have", why)

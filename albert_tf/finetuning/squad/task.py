@@ -14,7 +14,7 @@ from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 import numpy as np
 from absl import logging
 
-from albert_tf import files, text_files
+from albert_tf import files, options, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
@@ -28,6 +28,7 @@ from albert_tf.finetuning.squad.predictions import (
     Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
 from albert_tf.finetuning.squad.scoring import Answers
 from albert_tf.finetuning.task import FineTuningTask
+from albert_tf.options import option
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -35,6 +36,7 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 # The unique_ids of the first feature; the others follow in order.
 FIRST_UNIQUE_ID = 1_000_000_000
 
+_MOST_TRIED = 1000  # starts and ends, in pairs
 
 
 def check_room(max_seq_length: int, max_query_length: int) -> None:
@@ -57,37 +59,51 @@ class SquadTask(FineTuningTask):
             questions.examples[0], tokenizer=tokenizer, is_training=False)
 
     Attributes:
-      version_2: whether questions may have no answer.
-      max_seq_length: the maximum number of tokens of a window, including special ones.
-      doc_stride: the distance between the starts of consecutive windows in tokens, or
-        the length of a window's part of the paragraph, if that is smaller.
-      max_query_length: the number of tokens kept from the start of the question.
-      n_best_size: the number of answers kept; for version 1.1 also the number of starts
-        and of ends tried in each window.
-      max_answer_length: the maximum length of an answer in tokens.
-      start_n_top, end_n_top: for version 2.0, the number of starts that the head
-        returns, and of ends for each start.
-      threshold: questions whose null odds reach it are left unanswered. None: the
-        threshold with the best F1 if the true answers are known, else no threshold.
-      answer_at_threshold: whether questions at the threshold are answered
-        (Predictions.texts_at).
-      answer_language: how answers are compared: en (SQuAD's official script), zh, ja or
-        ko (see languages), or auto, which is the language of most passages.
+      threshold: None: the threshold with the best F1 if the true answers are known, else
+        no threshold.
+      answer_at_threshold: see Predictions.texts_at.
+      answer_language: see `languages`.
       must_score: whether a file to predict must have true answers.
       main_metric: the metric that chooses the best checkpoint.
     """
 
-    version_2: bool = False
+    version_2: bool = option(
+        False, "Train for SQuAD 2.0, where some questions have no answer.",
+        flag="version_2_with_negative", kept=True)
     max_seq_length: int = 384
-    doc_stride: int = 128
-    max_query_length: int = 64
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    start_n_top: int = 5
-    end_n_top: int = 5
-    threshold: Optional[float] = None
-    answer_at_threshold: bool = False
-    answer_language: str = "auto"
+    doc_stride: int = option(
+        128, "Distance between the starts of consecutive windows of a paragraph, in "
+        "tokens.", least=1, kept=True)
+    max_query_length: int = option(
+        64, "Maximum length of a question in tokens; longer ones are cut.", least=1,
+        kept=True)
+    n_best_size: int = option(
+        20, "Number of candidate answers kept for each question and, for SQuAD 1.1, of "
+        "starts and of ends tried in each window.", least=1, most=_MOST_TRIED, kept=True)
+    max_answer_length: int = option(
+        30, "Maximum length of an answer in tokens.", least=1, kept=True)
+    start_n_top: int = option(
+        5, "SQuAD 2.0: number of starts tried in each window.", least=1,
+        most=_MOST_TRIED, kept=True, only_with="version_2_with_negative")
+    end_n_top: int = option(
+        5, "SQuAD 2.0: number of ends tried for each start.", least=1,
+        most=_MOST_TRIED, kept=True, only_with="version_2_with_negative")
+    threshold: Optional[float] = option(
+        None, "SQuAD 2.0: questions whose null odds reach this threshold are left "
+        "unanswered. Default: the threshold with the best F1 on --predict_file; if that "
+        "file has no answers, the threshold of the model in --output_dir, which its "
+        "evaluation found; else 0.", flag="null_score_diff_threshold", least=-1e38,
+        only_with="version_2_with_negative")
+    answer_at_threshold: bool = option(
+        False, "SQuAD 2.0: answer questions whose null odds equal the threshold, as the "
+        "search for the best threshold assumes. The original implementation does not; "
+        "its F1 is therefore usually slightly below the best.",
+        only_with="version_2_with_negative")
+    answer_language: str = option(
+        "auto", "How exact match and F1 compare answers: en, the official script of "
+        "SQuAD, for all languages with blanks between words; zh as CMRC and DRCD, ja and "
+        "ko as KorQuAD, by characters. auto: by the script of --predict_file's passages.",
+        choices=["auto", languages.ENGLISH, *languages.CHARACTER_LANGUAGES], kept=True)
     must_score: bool = False
 
     main_metric: str = "f1"
@@ -96,17 +112,11 @@ class SquadTask(FineTuningTask):
     in_windows = True
 
     def __post_init__(self):
-        for name in ("max_query_length", "doc_stride"):
-            if getattr(self, name) < 1:
-                raise InputError(f"--{name}={getattr(self, name)} is not positive; "
-                                 "give at least 1.")
+        options.check(self)
         check_room(self.max_seq_length, self.max_query_length)
         if self.threshold is not None and not self.version_2:
             raise InputError("--null_score_diff_threshold applies to SQuAD 2.0 only; "
                              "leave it out, or add --version_2_with_negative.")
-        if self.threshold is not None and math.isnan(self.threshold):
-            raise InputError("--null_score_diff_threshold is not a number; leave it "
-                             "out to use the best threshold.")
 
     @property
     def metric_names(self) -> Sequence[str]:

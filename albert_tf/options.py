@@ -1,0 +1,112 @@
+"""Options: fields of a dataclass that users set as flags, in Python and in task.json.
+
+    @dataclasses.dataclass(frozen=True)
+    class SquadTask:
+        doc_stride: int = option(128, "Tokens from one window's start to the next.",
+                                 least=1)
+
+A field is all that there is of an option. `cli.define` makes the flag --doc_stride=128 of
+it, with this help and this bound; `checked` checks a value from elsewhere.
+"""
+
+import dataclasses
+import types
+import typing
+from typing import Any, Optional, Sequence
+
+from albert_tf.errors import InputError
+
+# The largest step, size or count: TensorFlow holds them in 32 bits.
+MOST = 2 ** 31 - 1
+
+
+class Option(typing.NamedTuple):
+    """An option.
+
+    Attributes:
+      name: the name of the flag; that of the field unless `option` gives another.
+      kind: bool, int, float, str or list (of texts).
+      least, most, below: the bounds of a number; `below` itself is refused.
+      choices: all values, if they are few.
+      kept: whether task.json keeps the value for later runs.
+      needs: the option that must be set, or one of several, separated by blanks, for
+        this one to have an effect; else a warning says so, since one command line may
+        serve several uses.
+      only_with: likewise, but without it the option is a mistake and refused.
+    """
+
+    name: str
+    field: str
+    kind: type
+    default: Any
+    help: str
+    least: float
+    most: float
+    below: Optional[float]
+    choices: Optional[Sequence[str]]
+    kept: bool
+    needs: str
+    only_with: str
+
+
+def option(default: Any, help: str, *, flag: str = "", least: Optional[float] = None,
+           most: Optional[float] = None, below: Optional[float] = None,
+           choices: Optional[Sequence[str]] = None, kept: bool = False, needs: str = "",
+           only_with: str = "") -> Any:
+    """Returns the field of an option (see Option); whole numbers are from 0, up to MOST,
+    unless bounds are given."""
+    return dataclasses.field(default=default, metadata=dict(
+        flag=flag, help=help, least=least, most=most, below=below, choices=choices,
+        kept=kept, needs=needs, only_with=only_with))
+
+
+def options_of(cls: type) -> list[Option]:
+    """Returns the options among the fields of a dataclass, in their order."""
+    hints = typing.get_type_hints(cls)
+    options = []
+    for field in dataclasses.fields(cls):
+        if "help" not in field.metadata:
+            continue
+        values = dict(field.metadata)
+        kind = _kind(hints[field.name])
+        most = 1e38 if kind is float else MOST
+        for bound, default in (("least", 0), ("most", most)):
+            values[bound] = default if values[bound] is None else values[bound]
+        options.append(Option(values.pop("flag") or field.name, field.name, kind,
+                              field.default, **values))
+    return options
+
+
+def _kind(hint: Any) -> type:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):  # Optional[int]
+        hint = next(each for each in typing.get_args(hint) if each is not type(None))
+    return typing.get_origin(hint) or hint
+
+
+def checked(option: Option, value: Any) -> Any:
+    """Returns a value that an option can have. Raises InputError for others."""
+    value = value.item() if hasattr(value, "item") else value  # NumPy's
+    if value is None and option.default is None:
+        return None
+    kind, what = option.kind, "text"
+    fits = isinstance(value, kind)
+    if option.choices:
+        fits, what = value in option.choices, f"one of {', '.join(option.choices)}"
+    elif kind is bool:
+        what = "True or False"
+    elif kind in (int, float):
+        fits = (type(value) in (int, kind) and option.least <= value <= option.most
+                and (option.below is None or value < option.below))
+        what = (f"a {'whole ' * (kind is int)}number from {option.least:.15g} to "
+                f"{option.below or option.most:.15g}")
+    elif kind is list:
+        fits, what = isinstance(value, (list, tuple)), "a list"
+    if not fits:
+        raise InputError(f"--{option.name}={value!r:.40}: give {what}.")
+    return list(value) if kind is list else value
+
+
+def check(options: Any) -> None:
+    """Raises InputError if an option of a dataclass has a value that it cannot have."""
+    for each in options_of(type(options)):
+        checked(each, getattr(options, each.field))
