@@ -22,6 +22,7 @@ from albert_tf.checkpoints import checkpoint
 from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.checkpoints.sentence_transformers import POOLING
 from albert_tf.cli import flags as cli_flags
+from albert_tf.cli.define import define
 
 FLAGS = flags.FLAGS
 
@@ -30,7 +31,7 @@ flags.DEFINE_string("input", None, "The model to convert: a folder, or a checkpo
 flags.DEFINE_string("output", None, "The folder to write; it must not exist.",
                     required=True)
 flags.DEFINE_enum("format", None, list(FORMATS), "The format to write.", required=True)
-cli_flags.define_model_flags()
+define(cli_flags.ModelOptions)
 for _name in ("albert_config_file", "model"):
     FLAGS[_name].help += " Needed only if the input's folder holds no config."
 flags.DEFINE_enum(
@@ -58,7 +59,7 @@ def main(argv):
     has_config = FLAGS.albert_config_file or FLAGS.model or FLAGS.config_overrides
     report = convert(
         FLAGS.input, FLAGS.output, FLAGS.format,
-        cli_flags.model_config() if has_config else None, head=FLAGS.head,
+        cli_flags.model_config(FLAGS) if has_config else None, head=FLAGS.head,
         encoder_only=FLAGS.encoder_only, dtype=FLAGS.dtype,
         optimizer_state=FLAGS.optimizer_state, allow_nan=FLAGS.allow_nan,
         pooling=FLAGS.pooling, max_seq_length=FLAGS.max_seq_length or 0)

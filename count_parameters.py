@@ -17,13 +17,13 @@ from albert_tf.cli import script  # First, so that Ctrl-C works while the rest l
 from absl import flags
 
 from albert_tf.cli import flags as cli_flags
+from albert_tf.cli.define import define
 from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.modeling.parameter_count import count_parameters
 
 FLAGS = flags.FLAGS
 
-cli_flags.define_model_flags()
-flags.adopt_module_key_flags(cli_flags)  # So that --help lists them too.
+define(cli_flags.ModelOptions)
 
 PARTS = {"embeddings": "embeddings", "projection E to H": "projection",
          "attention sub-layers": "attention", "feed-forward sub-layers": "feed_forward",
@@ -94,7 +94,7 @@ def note(count, millions):
 def main(argv):
     del argv
     if FLAGS.model or FLAGS.albert_config_file or FLAGS.config_overrides:
-        count = count_parameters(cli_flags.model_config())
+        count = count_parameters(cli_flags.model_config(FLAGS))
         print_table(("part", "parameters", ""), [
             (part, *numbers(count, [part]), "") for part in PARTS])
         return

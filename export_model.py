@@ -17,7 +17,8 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
-from albert_tf.cli import finetuning_flags, flags as cli_flags, model_flags
+from albert_tf.cli import flags as cli_flags, model_flags
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import glue
 
@@ -66,7 +67,7 @@ _TASKS_OF = {
     "max_answer_length": ("answer",), "max_qa_length": ("choose",)}
 for _name, _help in _SIZES.items():
     flags.DEFINE_integer(_name, None, _help, lower_bound=1, upper_bound=cli_flags.MOST)
-finetuning_flags.define_export_flags()
+define(cli_flags.ExportOptions)
 flags.mark_flag_as_required("export_dir")
 
 
@@ -85,7 +86,7 @@ def main(argv):
         raise InputError(f"--task={FLAGS.task} is not supported in a SavedModel; give "
                          f"--format={' or '.join(_PORTABLE)}.")
     else:
-        finetuning_flags.check_tensorflow_text()
+        cli_flags.check_tensorflow_text(FLAGS.export_text)
     loaded = model_flags.load()
     if FLAGS.label_threshold is not None and loaded.problem_type != SEVERAL_LABELS:
         raise InputError(f"--label_threshold: {FLAGS.model} does not classify texts with "

@@ -16,6 +16,7 @@ masks in each epoch with --dynamic_masking, or orders with --objective=permutati
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import contextlib
+import dataclasses
 import os
 from typing import Any, Optional
 
@@ -26,111 +27,120 @@ from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkpoint
 from albert_tf.checkpoints.run_files import check_run_folder, claim_run_folder
 from albert_tf.cli import checks, flags as cli_flags
+from albert_tf.cli.define import check_needs, define
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
+from albert_tf.options import option
 from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
 from albert_tf.training.data import DataOptions, PretrainingData
 from albert_tf.training.memory import Sequences
+from albert_tf.training.options import OPTIMIZERS
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 from albert_tf.training.schedules import depth_of
 
 FLAGS = flags.FLAGS
 
-cli_flags.define_model_flags()
-cli_flags.define_device_flags()
-cli_flags.define_training_flags(
-    train_batch_size=4096, eval_batch_size=64, optimizer="lamb",
-    learning_rate=0.00176, save_checkpoints_steps=5000)
-flags.adopt_module_key_flags(cli_flags)  # --help lists them too.
-flags.DEFINE_enum(
-    "recipe", None, list(PRETRAINING_RECIPES),
-    "Named preset; create the records with the same preset. release: the defaults. "
-    "roberta: no sentence loss, new masks in each epoch, batches of 8192, 500,000 "
-    "steps. fast: 40 % of the tokens masked, batches of 2048, depth growing from a "
-    "quarter of the passes to all; on small models it reached the loss of release with "
-    "31 % of the computation (docs/SCHEDULES.md). Explicit flags override the preset.")
-flags.DEFINE_string("input_file", None,
-                    "TFRecords to train on: paths or patterns, separated by commas.")
-flags.DEFINE_string(
-    "eval_input_file", None,
-    "TFRecords of held-out documents. With them the model is evaluated at each "
-    "checkpoint. Without them --do_eval evaluates on --input_file, as the original "
-    "implementation does.")
-flags.DEFINE_integer("max_seq_length", 512, "Length of the records, in tokens.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("max_predictions_per_seq", 20,
-                     "Maximum number of masked tokens per record.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_bool("do_train", True, "Whether to train.")
-flags.DEFINE_bool("do_eval", False, "Whether to evaluate: at each checkpoint of "
-                  "training, or only the latest checkpoint without --do_train.")
-flags.DEFINE(checks.Number(), "poly_power", 1.0,
-             "Power of the polynomial decay of the learning rate.")
-flags.DEFINE(checks.Number(lower_bound=1e-6, upper_bound=1), "decay_share", 1.0,
-             "Share of the steps, at the end of training, in which the learning rate "
-             "decays. Before them it stays at --learning_rate.")
-flags.DEFINE_integer("num_train_steps", 125000, "Number of training steps.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("num_warmup_steps", 3125, "Number of steps of linear warm-up.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("start_warmup_step", 0,
-                     "Step at which warm-up starts; the learning rate is 0 before it.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
-flags.DEFINE_string(
-    "depth_schedule", "",
-    "Numbers of passes through the shared layer, each with its share of the steps: "
-    "3:0.5,6:0.25,12:0.25 trains with 3 passes in the first half of the steps and with "
-    "12 at the end. Evaluation always uses all passes.")
-flags.DEFINE_integer("max_eval_steps", 100,
-                     "Maximum number of evaluation batches; 0 uses all.",
-                     lower_bound=0, upper_bound=cli_flags.MOST)
-flags.DEFINE_bool("init_from_group0", False,
-                  "Initialize every group of layers from group 0 of --init_checkpoint.")
-flags.DEFINE_integer("masked_lm_budget", 0,
-                     "Only 0 is possible: the code behind this flag of the original "
-                     "implementation was never published. See --dynamic_masking.")
-flags.DEFINE_enum(
-    "sentence_objective", None, ["order", "next", "none"],
-    "Sentence loss besides that of masked tokens: order (ALBERT), next (BERT) or none. "
-    "Default: that of the summary file beside the records, or order if there is none.")
-flags.DEFINE_enum(
-    "objective", "masked", ["masked", "permutation"],
-    "How words are predicted. masked: from the tokens around their masks (ALBERT). "
-    "permutation: each from those before it in a random order of the sequence, in which "
-    "nothing is masked (XLNet); for records written with --masked_lm_prob=0. The orders "
-    "are new in each epoch, and the same in each evaluation.")
-flags.DEFINE_bool(
-    "dynamic_masking", False,
-    "Draw new masks in each epoch, during training; for records written with "
-    "--masked_lm_prob=0. Each evaluation masks the same tokens; records of "
-    "--eval_input_file that are already masked keep their masks.")
+_TRAINED = dict(needs="do_train")
 _DRAWN = "With --dynamic_masking or --objective=permutation: "
-flags.DEFINE(checks.Number(upper_bound=1), "masked_lm_prob", 0.15,
-             _DRAWN + "share of the tokens to mask, or share at the end of the order to "
-             "predict, by default a sixth.")
-flags.DEFINE_integer("ngram", 3, _DRAWN + "maximum number of words in an n-gram that is "
-                     "masked, or that stays together in the order.")
-flags.DEFINE_bool("favor_shorter_ngram", True,
-                  _DRAWN + "draw n-gram lengths with probability proportional to 1/n; "
-                  "if false, longer ones are more likely.")
-flags.DEFINE_bool("do_whole_word_mask", True,
-                  _DRAWN + "mask or predict whole words; if false, each token counts as "
-                  "a word.")
-for _name, _piece in (("cls", "[CLS]"), ("sep", "[SEP]"), ("mask", "[MASK]")):
-    flags.DEFINE_integer(
-        f"{_name}_id", None, f"{_DRAWN}id of {_piece}. Default: that of the summary "
-        "file beside the records.",
-        lower_bound=0, upper_bound=cli_flags.MOST)
-for _name, _kind in (("spm_model_file", "SentencePiece model"),
-                     ("vocab_file", "WordPiece vocabulary")):
-    flags.DEFINE_string(
-        _name, None, f"{_kind} that the records were made with, to copy it into "
-        "--output_dir; needed only if it is no longer where it was.")
+_FROM_SUMMARY = "Default: that of the summary file beside the records."
+_MADE_WITH = ("that the records were made with, to copy it into --output_dir; needed only "
+              "if it is no longer where it was.")
+
+
+def _drawn(default: Any, help: str, **bounds: Any) -> Any:
+    return option(default, _DRAWN + help, **bounds,
+                  only_with="dynamic_masking objective=permutation")
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingOptions:
+    """The options besides those of any run."""
+
+    recipe: Optional[str] = option(
+        None, "Named preset; create the records with the same preset. release: the "
+        "defaults. roberta: no sentence loss, new masks in each epoch, batches of 8192, "
+        "500,000 steps. fast: 40 % of the tokens masked, batches of 2048, depth growing "
+        "from a quarter of the passes to all; on small models it reached the loss of "
+        "release with 31 % of the computation (docs/SCHEDULES.md). Explicit flags "
+        "override the preset.", choices=list(PRETRAINING_RECIPES))
+    input_file: Optional[str] = option(
+        None, "TFRecords to train on: paths or patterns, separated by commas.")
+    eval_input_file: Optional[str] = option(
+        None, "TFRecords of held-out documents. With them the model is evaluated at each "
+        "checkpoint. Without them --do_eval evaluates on --input_file, as the original "
+        "implementation does.")
+    max_seq_length: int = option(512, "Length of the records, in tokens.", least=1)
+    max_predictions_per_seq: int = option(
+        20, "Maximum number of masked tokens per record.", least=1)
+    do_train: bool = option(True, "Whether to train.")
+    do_eval: bool = option(
+        False, "Whether to evaluate: at each checkpoint of training, or only the latest "
+        "checkpoint without --do_train.")
+    optimizer: str = option(
+        "lamb", "Optimizer; without bias correction, as in the original implementation.",
+        choices=OPTIMIZERS, **_TRAINED)
+    learning_rate: float = option(
+        0.00176, "Peak learning rate, reached at the end of warm-up.", **_TRAINED)
+    poly_power: float = option(
+        1.0, "Power of the polynomial decay of the learning rate.", **_TRAINED)
+    decay_share: float = option(
+        1.0, "Share of the steps, at the end of training, in which the learning rate "
+        "decays. Before them it stays at --learning_rate.", least=1e-6, most=1,
+        **_TRAINED)
+    num_train_steps: int = option(
+        125000, "Number of training steps.", least=1, **_TRAINED)
+    num_warmup_steps: int = option(
+        3125, "Number of steps of linear warm-up.", **_TRAINED)
+    start_warmup_step: int = option(
+        0, "Step at which warm-up starts; the learning rate is 0 before it.", **_TRAINED)
+    depth_schedule: str = option(
+        "", "Numbers of passes through the shared layer, each with its share of the "
+        "steps: 3:0.5,6:0.25,12:0.25 trains with 3 passes in the first half of the steps "
+        "and with 12 at the end. Evaluation always uses all passes.", **_TRAINED)
+    max_eval_steps: int = option(
+        100, "Maximum number of evaluation batches; 0 uses all.",
+        needs="do_eval eval_input_file")
+    masked_lm_budget: int = option(
+        0, "Only 0 is possible: the code behind this flag of the original "
+        "implementation was never published. See --dynamic_masking.", most=0)
+    sentence_objective: Optional[str] = option(
+        None, "Sentence loss besides that of masked tokens: order (ALBERT), next (BERT) "
+        "or none. Default: that of the summary file beside the records, or order if "
+        "there is none.", choices=["order", "next", "none"])
+    objective: str = option(
+        "masked", "How words are predicted. masked: from the tokens around their masks "
+        "(ALBERT). permutation: each from those before it in a random order of the "
+        "sequence, in which nothing is masked (XLNet); for records written with "
+        "--masked_lm_prob=0. The orders are new in each epoch, and the same in each "
+        "evaluation.", choices=["masked", "permutation"])
+    dynamic_masking: bool = option(
+        False, "Draw new masks in each epoch, during training; for records written with "
+        "--masked_lm_prob=0. Each evaluation masks the same tokens; records of "
+        "--eval_input_file that are already masked keep their masks.")
+    masked_lm_prob: float = _drawn(
+        0.15, "share of the tokens to mask, or share at the end of the order to predict, "
+        "by default a sixth.", most=1)
+    ngram: int = _drawn(3, "maximum number of words in an n-gram that is masked, or that "
+                        "stays together in the order.", least=1)
+    favor_shorter_ngram: bool = _drawn(
+        True, "draw n-gram lengths with probability proportional to 1/n; if false, "
+        "longer ones are more likely.")
+    do_whole_word_mask: bool = _drawn(
+        True, "mask or predict whole words; if false, each token counts as a word.")
+    cls_id: Optional[int] = _drawn(None, f"id of [CLS]. {_FROM_SUMMARY}")
+    sep_id: Optional[int] = _drawn(None, f"id of [SEP]. {_FROM_SUMMARY}")
+    mask_id: Optional[int] = _drawn(None, f"id of [MASK]. {_FROM_SUMMARY}")
+    spm_model_file: Optional[str] = option(None, f"SentencePiece model {_MADE_WITH}")
+    vocab_file: Optional[str] = option(None, f"WordPiece vocabulary {_MADE_WITH}")
+
+
+cli_flags.define_run(FLAGS, "from_scratch early_stopping", train_batch_size=4096)
+define(cli_flags.OldOptions)
+define(PretrainingOptions)
 
 _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
                   "do_whole_word_mask")
-_ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 # Written to options.json if they are given.
 _SCHEDULE_FLAGS = ("depth_schedule", "decay_share")
 
@@ -146,24 +156,6 @@ def _use_recipe(config) -> None:
     script.use_recipe(FLAGS.recipe, values, recipe.source)
 
 
-def _check_combinations() -> None:
-    """Raises InputError for flags without what they need, and says which of the given
-    ones have no effect."""
-    checks.check_needs("init_from_group0", cli_flags.init_checkpoint(),
-                       "--init_checkpoint")
-    if _data_options().drawn_by:
-        checks.check_predictions(
-            FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
-    if FLAGS.objective == "permutation":
-        checks.say_unused("dynamic_masking", False, "with --objective=permutation")
-    checks.say_unused(
-        "num_train_steps num_warmup_steps start_warmup_step poly_power decay_share "
-        "depth_schedule", FLAGS.do_train, "without --do_train")
-    checks.say_unused("eval_batch_size max_eval_steps",
-                      FLAGS.do_eval or FLAGS.eval_input_file,
-                      "without --do_eval or --eval_input_file")
-
-
 def _check_memory(config, options) -> None:
     most = FLAGS.max_predictions_per_seq
     # With two streams each prediction has a row of its own in the layers.
@@ -173,7 +165,7 @@ def _check_memory(config, options) -> None:
     used = {"eval_batch_size": FLAGS.do_eval or FLAGS.eval_input_file,
             "train_batch_size": FLAGS.do_train}
     cli_flags.check_memory(
-        config, options, **{name: sequences for name in used if used[name]})
+        FLAGS, config, options, **{name: sequences for name in used if used[name]})
 
 
 def _masking_options() -> Optional[MaskingOptions]:
@@ -181,11 +173,6 @@ def _masking_options() -> Optional[MaskingOptions]:
     the records hold masks."""
     drawn_by = _data_options().drawn_by
     if not drawn_by:
-        unused = [name for name in (*_MASKING_FLAGS, *_ID_FLAGS) if FLAGS[name].present]
-        if unused:
-            raise InputError(
-                f"--{unused[0]} has an effect only with --dynamic_masking or "
-                "--objective=permutation: give one of them too, or leave it out.")
         return None
     if FLAGS.objective == "permutation" and not FLAGS["masked_lm_prob"].present:
         FLAGS["masked_lm_prob"].value = 1 / 6  # XLNet, section 2.3: K is 6
@@ -290,7 +277,7 @@ def _vocabulary(data: PretrainingData, output_dir: str
             "do_lower_case": tokenizer.do_lower_case}
     if known:
         known = dict(known)
-        start = cli_flags.init_checkpoint()
+        start = cli_flags.init_checkpoint(FLAGS)
         records = [info.path for info in data.train]
         folders = {output_dir, *map(os.path.dirname, records),
                    *([folder_of(start)] if start else [])}
@@ -326,20 +313,22 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
 
 def main(argv):
     del argv
+    cli_flags.use_old_flags()
     config = cli_flags.model_config(
-        list(filter(files.exists, cli_flags.kept_configs())))
+        FLAGS, list(filter(files.exists, cli_flags.kept_configs(FLAGS))))
     if FLAGS.recipe:
         _use_recipe(config)
-    _check_combinations()
-    options = cli_flags.run_options()
+    check_needs(FLAGS)
+    if _data_options().drawn_by:
+        checks.check_predictions(
+            FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
+    if FLAGS.objective == "permutation":
+        checks.say_unused("dynamic_masking", False, "with --objective=permutation")
+    options = cli_flags.run_options(FLAGS, num_train_steps=FLAGS.num_train_steps)
     if not options.resume_from:
         checkpoint_of(options.output_dir, best=False, to_train=FLAGS.do_train)
-    cli_flags.check_init_checkpoint()
+    cli_flags.check_init_checkpoint(FLAGS)
     _check_memory(config, options)
-    if FLAGS.masked_lm_budget:
-        raise InputError(
-            "--masked_lm_budget is not supported: the original implementation never "
-            "published its code. Use --dynamic_masking.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
     depth = depth_of(config, options.num_train_steps, FLAGS.depth_schedule)
@@ -351,7 +340,7 @@ def main(argv):
     files.make_directory(options.output_dir, "--output_dir")
     check_run_folder(options.output_dir)
 
-    strategy = cli_flags.make_strategy()
+    strategy = cli_flags.make_strategy(FLAGS)
     from albert_tf.training import devices, loop, run_folder
 
     if devices.is_chief(strategy):

@@ -29,9 +29,9 @@ class Option(typing.NamedTuple):
       least, most, below: the bounds of a number; `below` itself is refused.
       choices: all values, if they are few.
       kept: whether task.json keeps the value for later runs.
-      needs: the option that must be set, or one of several, separated by blanks, for
-        this one to have an effect; else a warning says so, since one command line may
-        serve several uses.
+      needs: the option that must be set, or have a value (objective=permutation), for
+        this one to have an effect, or several, separated by blanks, of which one is
+        enough; else a warning says so, since one command line may serve several uses.
       only_with: likewise, but without it the option is a mistake and refused.
     """
 
@@ -69,12 +69,20 @@ def options_of(cls: type) -> list[Option]:
             continue
         values = dict(field.metadata)
         kind = _kind(hints[field.name])
-        most = 1e38 if kind is float else MOST
-        for bound, default in (("least", 0), ("most", most)):
-            values[bound] = default if values[bound] is None else values[bound]
+        least, most = (0.0, 1e38) if kind is float else (0, MOST)
+        values["least"] = least if values["least"] is None else values["least"]
+        values["most"] = most if values["most"] is None else values["most"]
         options.append(Option(values.pop("flag") or field.name, field.name, kind,
                               field.default, **values))
     return options
+
+
+def given(cls: type, values: Any, **fields: Any) -> Any:
+    """Returns an object of a dataclass whose options have the values of the flags that
+    are defined; `fields` are its other fields, and replace options."""
+    return cls(**{
+        option.field: values[option.name].value for option in options_of(cls)
+        if option.name in values and option.field not in fields}, **fields)
 
 
 def _kind(hint: Any) -> type:

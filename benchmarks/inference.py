@@ -35,6 +35,7 @@ import numpy as np
 from absl import flags, logging
 
 from albert_tf.cli import flags as cli_flags, script
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from benchmarks import benchmark_flags, peers
 
@@ -49,7 +50,7 @@ PEER_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # Allowed difference of our exports in float32, as a share of the largest score.
 LARGEST_DIFFERENCE = 1e-4
 
-cli_flags.define_model_flags()
+define(cli_flags.ModelOptions)
 flags.DEFINE_string("data_dir", benchmark_flags.DATA,
                     "Data folder with glue/SST-2, glue/MRPC and squad/dev-v1.1.json.")
 benchmark_flags.define_spm_model_flag()  # Its size becomes the model's vocab_size.
@@ -311,7 +312,7 @@ def main(argv):
         if unknown := set(FLAGS[flag].value or ()) - set(known):
             raise InputError(f"--{flag}: {unknown.pop()} is unknown; choose from "
                              f"{', '.join(known)}.")
-    config = cli_flags.model_config().replace(
+    config = cli_flags.model_config(FLAGS).replace(
         vocab_size=FullTokenizer(spm_model_file=FLAGS.spm_model_file).vocab_size,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     if FLAGS.one_dtype:

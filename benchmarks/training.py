@@ -35,6 +35,7 @@ import numpy as np
 from absl import flags, logging
 
 from albert_tf.cli import flags as cli_flags, script
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from benchmarks import benchmark_flags
 from benchmarks.contestants import (
@@ -46,7 +47,7 @@ FLAGS = flags.FLAGS
 CONTESTANTS = ("limit", "ours", "plain", "tf-models", "hf")
 DTYPES = ("float32", "bfloat16")
 
-cli_flags.define_model_flags()
+define(cli_flags.ModelOptions)
 flags.DEFINE_list("shapes", ["8x128", "4x512"], "Batches, as sequences x length.")
 flags.DEFINE_list("dtypes", list(DTYPES), "Number types of products and activations.")
 flags.DEFINE_list("contestants", list(CONTESTANTS),
@@ -160,7 +161,7 @@ def summary(config, shape: str, dtype: str, times, cores) -> dict:
 
 
 def _config():
-    config = cli_flags.model_config()
+    config = cli_flags.model_config(FLAGS)
     if FLAGS.dropout is not None:
         config = config.replace(hidden_dropout_prob=FLAGS.dropout,
                                 attention_probs_dropout_prob=FLAGS.dropout)

@@ -1,2 +1,2 @@
-"""absl flags that scripts share, converted to frozen options. Nothing else uses
+"""Options as absl flags, and what the scripts share. Besides them, only from_python uses
 flags."""

@@ -1,7 +1,7 @@
-"""Options as flags: the flags of a dataclass's options, and the object of their values.
+"""Options as flags.
 
     define(SquadTask)                     # --doc_stride, --max_query_length, ...
-    task = given(SquadTask, flags.FLAGS)  # after the command line is parsed
+    task = given(SquadTask, flags.FLAGS)  # options.given, after flags are parsed
 
 `values` may also be flags.FlagValues() of its own, as for `albert_tf.finetune`.
 """
@@ -43,7 +43,8 @@ def define(cls: type, values: flags.FlagValues = flags.FLAGS, without: str = "",
     for option in options_of(cls):
         if option.name in without.split():
             continue
-        what = (option.name, defaults.get(option.name, option.default))
+        default = defaults.get(option.name, option.default)
+        what = (option.name, [*default] if isinstance(default, tuple) else default)
         if option.choices:
             flags.DEFINE_enum(*what, option.choices, option.help, values)
         elif option.kind is int:
@@ -57,14 +58,12 @@ def define(cls: type, values: flags.FlagValues = flags.FLAGS, without: str = "",
             {bool: flags.DEFINE_bool, str: flags.DEFINE_string,
              list: flags.DEFINE_list}[option.kind](
                  *what, option.help, flag_values=values)
+        values[option.name].option = option
 
 
-def given(cls: type, values: flags.FlagValues, **fields: Any) -> Any:
-    """Returns an object of a dataclass whose options have the values of the flags that
-    are defined; `fields` are its other fields, and replace options."""
-    return cls(**{
-        option.field: values[option.name].value for option in options_of(cls)
-        if option.name in values and option.field not in fields}, **fields)
+def options_in(values: flags.FlagValues) -> list[Option]:
+    """Returns the options of which `define` made flags."""
+    return [values[name].option for name in values if hasattr(values[name], "option")]
 
 
 def take(values: flags.FlagValues, options: Iterable[Option], source: Mapping[str, Any]
@@ -83,28 +82,35 @@ def is_given(values: flags.FlagValues, name: str) -> bool:
         values[name].present and values[name].value != values[name].default)
 
 
-def check_needs(values: flags.FlagValues, options: Iterable[Option]) -> None:
+def check_needs(values: flags.FlagValues) -> None:
     """Warns of options that are given without what they need, and raises InputError for
     those that are a mistake (Option.only_with)."""
     unused: dict[str, list[str]] = {}
-    for option in options:
+    for option in options_in(values):
         if not is_given(values, option.name):
             continue
         if not _has(values, option.needs):
             unused.setdefault(option.needs, []).append(f"--{option.name}")
         elif not _has(values, option.only_with):
             raise InputError(
-                f"--{option.name} has an effect only with {_named(option.only_with)}: "
-                f"give that too, or leave --{option.name} out.")
+                f"--{option.name} has an effect only with "
+                f"{_named(values, option.only_with)}: give that too, or leave "
+                f"--{option.name} out.")
     for needed, names in unused.items():
         logging.warning("%s %s no effect without %s.", ", ".join(names),
-                        "has" if len(names) == 1 else "have", _named(needed))
+                        "has" if len(names) == 1 else "have", _named(values, needed))
 
 
 def _has(values: flags.FlagValues, needed: str) -> bool:
-    return not needed or any(
-        values[name].value for name in needed.split() if name in values)
+    """Returns whether one of these options is set, or has the value after its =."""
+    for each in needed.split():
+        name, _, wanted = each.partition("=")
+        value = name in values and values[name].value
+        if value == wanted if wanted else value:
+            return True
+    return not needed
 
 
-def _named(needed: str) -> str:
-    return " or ".join(f"--{name}" for name in needed.split())
+def _named(values: flags.FlagValues, needed: str) -> str:
+    return " or ".join(f"--{each}" for each in needed.split()
+                       if each.partition("=")[0] in values)

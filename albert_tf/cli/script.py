@@ -175,10 +175,12 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().addFilter(_is_ours)
     logging.get_absl_handler().setFormatter(_log_format())
-    if first_flags:
-        _show_first(first_flags.split())
+    asked = {"--help", "-help", "-?", "--helpfull"}.intersection(sys.argv[1:])
     try:
         try:
+            if first_flags and asked:
+                print(_help(first_flags.split(), "--helpfull" in asked))
+                sys.exit(1)  # as absl
             app.run(guarded)
         except SystemExit:
             if sys.stdout:
@@ -290,24 +292,27 @@ def _log_format():
                              "%Y-%m-%d %H:%M:%S")
 
 
-def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:
+def use_recipe(name: str, values: Mapping[str, Any], source: str, into: Any = None
+               ) -> None:
     """Sets flags that were not given to the values of a recipe, and logs them."""
     from absl import flags, logging
 
+    into = flags.FLAGS if into is None else into
     logging.info("Using the settings of the recipe %s (source: %s).", name,
                  source)
     taken = {flag: value for flag, value in values.items()
-             if not flags.FLAGS[flag].present}
+             if not into[flag].present}
     for flag, value in taken.items():
-        flags.FLAGS[flag].value = value
+        into[flag].value = value
     if taken:
         logging.info("The recipe sets %s.", ", ".join(
-            f"--{flag}={flags.FLAGS[flag].value}" for flag in sorted(taken)))
-    others = [f"--{flag}={flags.FLAGS[flag].value} (the recipe: {value})"
+            f"--{flag}={into[flag].value}" for flag in sorted(taken)))
+    others = [f"--{flag}={into[flag].value} (the recipe: {value})"
               for flag, value in sorted(values.items())
-              if flags.FLAGS[flag].value != value]
+              if into[flag].value != value]
     if others:
-        logging.warning(
+        # In Python every argument would be such a flag.
+        (logging.warning if into is flags.FLAGS else logging.info)(
             "Only a part of the recipe %s is used, because flags override it: %s. Leave "
             "them out to use the whole recipe.", name, ", ".join(others))
 
@@ -315,10 +320,10 @@ def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:
 # ---- --help ----------------------------------------------------------------
 
 
-def _show_first(names: Sequence[str]) -> None:
-    """Makes --help describe these flags, in this order, and name the script's others;
-    --helpfull describes the others too, under a heading."""
-    from absl import app, flags
+def _help(first: Sequence[str], full: bool) -> str:
+    """Returns the text of --help: describes the flags `first`, in this order, and names
+    the script's others, which --helpfull describes, too."""
+    from absl import flags
 
     def describe(name):
         flag = flags.FLAGS[name]
@@ -333,32 +338,11 @@ def _show_first(names: Sequence[str]) -> None:
             f"{flag.help}{f' ({notes})' * bool(notes)}",
             indent="      ", firstline_indent="  ")
 
-    def show(others):
-        key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-        left = sorted({flag.name for flag in key_flags} - {*names})
-        return "\n".join([
-            sys.modules["__main__"].__doc__, "Flags:",
-            *map(describe, names), "", *others(left)])
-
-    def named(left):
-        return [f"{len(left)} further flags, which --helpfull describes:",
-                flags.text_wrap(", ".join(f"--{name}" for name in left), indent="  ")]
-
-    def described(left):
-        return ["Further flags:", *map(describe, left), "", "Flags of absl: --verbosity, "
-                "--logtostderr, --flagfile and so on; see its documentation."]
-
-    class Help(flags.BooleanFlag):
-        def __init__(self, name, others, **options):
-            super().__init__(name, False, "show this help", allow_hide_cpp=True,
-                             allow_override=True, **options)
-            self._others = others
-
-        def parse(self, arg):
-            if self._parse(arg):
-                print(show(self._others))
-                sys.exit(1)  # as absl
-
-    app.define_help_flags()
-    flags.DEFINE_flag(Help("help", named, short_name="?"))
-    flags.DEFINE_flag(Help("helpfull", described))
+    key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+    left = sorted({flag.name for flag in key_flags} - {*first})
+    others = ["Further flags:", *map(describe, left), "", "Flags of absl: --verbosity, "
+              "--logtostderr, --flagfile and so on; see its documentation."] if full else [
+        f"{len(left)} further flags, which --helpfull describes:",
+        flags.text_wrap(", ".join(f"--{name}" for name in left), indent="  ")]
+    return "\n".join([sys.modules["__main__"].__doc__, "Flags:", *map(describe, first),
+                      "", *others])

@@ -21,11 +21,13 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.common import PREDICT_RESULTS, as_json, write_files
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.metrics import LOWER_IS_BETTER
+from albert_tf.jobs import parallel
 from albert_tf.modeling.heads import Head
+from albert_tf.options import option
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training.callbacks import Callback
-from albert_tf.training.options import RunOptions
+from albert_tf.training.options import OPTIMIZERS, RunOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,29 +40,15 @@ class Settings:
       vocabulary: the path of the tokenizer's file.
       make_strategy: a function that returns the tf.distribute strategy of the devices.
       data: split → the path of its data, for `FineTuningTask.read`.
-      num_train_epochs: the number of passes over the training examples, if
-        run.num_train_steps is 0.
+      num_warmup_steps: -1: given by warmup_proportion.
       num_evaluations: the number of evaluations in training; 0: given by
         run.save_checkpoints_steps.
-      warmup_proportion: the fraction of the steps that are warm-up, if
-        num_warmup_steps is negative.
-      dropout_prob: the dropout rate of the head's input.
-      max_seq_length: the maximum length of a sequence in tokens.
-      num_lengths: the number of static lengths to which sequences are padded; 1 pads
-        all to max_seq_length, as the original implementation does.
-      predict_batch_size: examples per prediction batch, over all replicas.
-      num_workers: the number of processes that compute features; 0: one per CPU core.
+      export_dir: the folder for a SavedModel of the best checkpoint; "" for none.
       features_dir: the folder for features that are not in feature_files.
       feature_files: split → (the flag for its file of features, the file); the file is
         "" if the flag was not given.
-      export_dir: the folder for a SavedModel of the best checkpoint; "" for none.
       kept: the contents of task.json.
       options: values for options.json, in addition to the options of the run.
-      prediction_file: the file that replaces predictions.tsv; "" for none.
-      all_probabilities: whether predictions have the probability of each label.
-      num_seeds: the number of runs, each with its own seed (finetuning.seeds).
-      restart_on_failure: whether a failed run is retried with a new seed and a lower
-        learning rate.
       check_memory: a function that raises InputError if a batch does not fit into
         memory; maps the batch-size flag to the batch's contents.
       callbacks: functions that get the metrics and checkpoints of training
@@ -72,33 +60,62 @@ class Settings:
     tokenizer: FullTokenizer
     vocabulary: str
     make_strategy: Callable[[], Any]
-    do_train: bool
-    do_eval: bool
-    do_predict: bool
     data: Mapping[str, str]
-    learning_rate: float
-    num_warmup_steps: int
-    optimizer: str
-    dropout_prob: float
-    max_seq_length: int
-    num_lengths: int
-    predict_batch_size: int
-    num_workers: int
-    features_dir: str
-    do_lower_case: bool
-    export_dir: str
     kept: Mapping[str, Any]
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    feature_files: Mapping[str, tuple[str, str]] = dataclasses.field(
-        default_factory=dict)
-    prediction_file: str = ""
-    all_probabilities: bool = False
-    num_seeds: int = 1
-    restart_on_failure: bool = False
-    check_memory: Callable[..., None] = lambda **batches: None
+    features_dir: str
+    do_train: bool = option(False, "Train the model.")
+    do_eval: bool = option(
+        False, "Evaluate each checkpoint during training, and the best checkpoint at the "
+        "end.")
+    do_predict: bool = option(False, "Write the predictions of the best checkpoint.")
+    learning_rate: float = option(
+        5e-5, "Peak learning rate, reached at the end of warm-up.", needs="do_train")
+    optimizer: str = option(
+        "adamw", "Optimizer; without bias correction, as in the original "
+        "implementation.", choices=OPTIMIZERS, needs="do_train")
+    dropout_prob: float = option(
+        0.1, "Dropout rate of the input of the task's head.", below=1, kept=True,
+        needs="do_train")
+    max_seq_length: int = option(
+        512, "Maximum length of a sequence in tokens; longer ones are cut, or split "
+        "(tags).", least=8, kept=True)
+    do_lower_case: bool = option(True, "Lower-case the text.", kept=True)
+    num_lengths: int = option(
+        8, "Number of lengths, chosen to fit the data, to one of which each sequence is "
+        "padded; 1: pad all to --max_seq_length, as in the original implementation. "
+        "Evaluation and prediction do not depend on it. Training sees every example "
+        "equally often, but groups batches by length.", flag="num_length_buckets",
+        least=1, most=64)
+    predict_batch_size: int = option(
+        8, "Examples per prediction batch.", least=1, needs="do_predict")
+    num_workers: int = option(
+        0, "Number of processes that compute features; 0: one per CPU core.",
+        most=parallel.MOST_PROCESSES)
+    num_seeds: int = option(
+        1, "Number of runs, seeded from --random_seed upward, each in its own folder in "
+        "--output_dir, as results on small data vary with the seed. seeds.json lists "
+        "median, best and spread; the best checkpoint is copied to --output_dir.",
+        least=1, most=1000, needs="do_train", only_with="do_eval")
+    restart_on_failure: bool = option(
+        False, "If training diverges, or is still at chance level after half of the "
+        "steps, retry up to three times with a new seed and half the learning rate.",
+        needs="do_train", only_with="do_eval")
+    export_dir: str = ""
+    prediction_file: Optional[str] = option(
+        None, "File for the predictions of --do_predict: .tsv, .csv or .jsonl; .csv and "
+        ".jsonl keep the texts unchanged. Default: predictions.tsv in --output_dir.",
+        only_with="do_predict")
+    all_probabilities: bool = option(
+        False, "Add the probability of each label to the predictions.",
+        needs="do_predict")
+    num_warmup_steps: int = -1
     num_train_epochs: float = 0.0
     warmup_proportion: float = 0.1
     num_evaluations: int = 0
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    feature_files: Mapping[str, tuple[str, str]] = dataclasses.field(
+        default_factory=dict)
+    check_memory: Callable[..., None] = lambda **batches: None
     callbacks: Sequence[Callback] = ()
 
     @property

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple
 
 from albert_tf import files
 from albert_tf.checkpoints.run_files import PYTHON_DATA
@@ -64,8 +64,8 @@ class Rows:
             text = str(error)
             if self._is_file or self.path not in text:
                 raise
-            path = re.escape(self.path)
-            text = re.sub(rf"{path}, line (\d+)", rf"{self._split}, row \1", text)
+            text = re.sub(rf"{re.escape(self.path)}, line (\d+)",
+                          rf"{self._split}, row \1", text)
             text = text.replace(self.path, self._split).replace("the line", "the row")
             raise type(error)(text) from error
 
@@ -73,31 +73,28 @@ class Rows:
         """Writes the rows as JSON lines; a user's file stays as it is."""
         if self._is_file:
             return
+        labels, number = self._columns.labels, 0
         # The workers of a cluster write the same file.
         with files.staged(self.path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (
                 staged,), files.open_binary(staged, "wb") as stream:
-            number = 0
             for number, row in enumerate(self._rows(), 1):
-                values = {str(name): self._named(plain(value)) if name in
-                          self._columns.labels else plain(value)
-                          for name, value in row.items()}
+                values = {str(name): plain(value) for name, value in row.items()}
+                values |= {name: self._named(values[name])
+                           for name in map(str, labels) if name in values}
                 if self._columns.id:
                     values[self._columns.id] = str(row.get(self._columns.id, number))
                 try:
                     line = json.dumps(values, ensure_ascii=False).encode()
-                except TypeError as error:
-                    raise InputError(f"{self._split}, row {number}: a value is neither "
-                                     f"text nor a number ({error}).") from error
-                except UnicodeEncodeError as error:
-                    raise InputError(f"{self._split}, row {number}: a text holds half of "
-                                     "a surrogate pair; remove it.") from error
+                except (TypeError, UnicodeEncodeError) as error:
+                    raise InputError(f"{self._split}, row {number}: a value is no text, "
+                                     f"number or list of them ({error}).") from error
                 stream.write(line + b"\n")
             if not number:
                 raise InputError(f"{self._split} has no examples; give some"
                                  + ", or leave it out" * (self._split == "dev") + ".")
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
-        data, columns = self._data, self._columns.names
+        data, names = self._data, self._columns.names
         # A DataFrame, or a dict of columns. A Dataset yields its rows.
         if isinstance(data, Mapping) or hasattr(data, "iloc"):
             known = self._known(data.keys())
@@ -106,13 +103,12 @@ class Rows:
                     raise InputError(
                         f"{self._split}: the column {name!r} is {data[name]!r:.40}, not "
                         "a list of values; a single example is a list of one dict.")
-            rows = zip(*(data[name] for name in known), strict=True)
-            try:
-                yield from (dict(zip(known, row)) for row in rows)
-            except ValueError as error:  # Others are those of who takes the rows.
+            columns = [list(data[name]) for name in known]
+            if len({*map(len, columns)}) > 1:
                 raise InputError(
                     f"{self._split}: the columns {', '.join(map(repr, known))} have "
-                    "different lengths; give a value of each for every row.") from error
+                    "different lengths; give a value of each for every row.")
+            yield from (dict(zip(known, row)) for row in zip(*columns))
             return
         if isinstance(data, (bytes, type)) or not isinstance(data, Iterable):
             raise InputError(f"{self._split} is a {type(data).__name__}; give a list of "
@@ -121,27 +117,24 @@ class Rows:
             if isinstance(row, Mapping):
                 yield {name: row[name]
                        for name in self._known(row.keys(), f", row {number}")}
-            elif isinstance(row, (tuple, list)) and len(row) == len(columns):
-                yield dict(zip(columns, row))
+            elif isinstance(row, (tuple, list)) and len(row) == len(names):
+                yield dict(zip(names, row))
             else:
                 raise InputError(
                     f"{self._split}, row {number} is {row!r:.60}; each example must be a "
-                    f"tuple ({', '.join(map(str, columns))}), or a dict with these keys.")
+                    f"tuple ({', '.join(map(str, names))}), or a dict with these keys.")
 
-    def _known(self, there: Iterable[Any], where: str = "") -> Sequence[str]:
+    def _known(self, there: Iterable[Any], where: str = "") -> list[str]:
         """Returns the columns that are read. Raises InputError if one is missing."""
-        names, columns = list(there), self._columns
+        there, columns = list(there), self._columns
         for name in columns.names:
-            if name not in names and name not in columns.optional:
+            if name not in there and name not in columns.optional:
                 raise InputError(
                     f"{self._split}{where}: there is no column '{name}'; the columns are "
-                    f"{', '.join(map(repr, names[:20]))}{', ...' * (len(names) > 20)}."
+                    f"{', '.join(map(repr, there[:20]))}{', ...' * (len(there) > 20)}."
                     f"{columns.advice}")
-            if names.count(name) > 1:
-                raise InputError(f"{self._split}: {names.count(name)} columns are named "
-                                 f"'{name}'; rename all but one.")
         return [name for name in dict.fromkeys((*columns.names, *columns.optional))
-                if name in names]
+                if name in there]
 
     def _named(self, label: Any) -> Any:
         """Returns the names of a label that is a number in the data's list of names."""

@@ -3,7 +3,11 @@
 import dataclasses
 from typing import Any
 
+from albert_tf.config import DTYPES
 from albert_tf.errors import InputError
+from albert_tf.options import option
+
+OPTIMIZERS = ["lamb", "adamw"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,33 +15,44 @@ class StepOptions:
     """How a training step is computed.
 
         StepOptions(gradient_accumulation_steps=4, dtype="bfloat16")
-
-    Attributes:
-      gradient_accumulation_steps: number of parts in which each replica computes its
-        batch; needs less memory, with the same result.
-      random_seed: seed of dropout.
-      clip_norm: maximum global norm of the gradients.
-      replica_gradients: "mean": the replicas compute one step of the whole batch;
-        "sum": each replica clips the gradients of its own mean loss, and their sum is
-        applied, as in the original implementation on TPU.
-      count_duplicate_rows: if a token occurs twice, the gradient norm counts its
-        embedding rows separately, as in the original implementation on CPU and GPU.
-      jit_compile: compiles the step with XLA; TPUs always do.
-      dtype: type of the layers' matrix products and activations, one of DTYPES;
-        variables, losses and the optimizer's state are float32. float16 uses loss
-        scaling.
-      recompute: the backward pass computes each layer again instead of keeping its
-        activations; needs less memory, with the same result.
     """
 
-    gradient_accumulation_steps: int = 1
-    random_seed: int = 12345
-    clip_norm: float = 1.0
-    replica_gradients: str = "mean"
-    count_duplicate_rows: bool = False
-    jit_compile: bool = False
-    dtype: str = "float32"
-    recompute: bool = False
+    gradient_accumulation_steps: int = option(
+        1, "Number of parts in which each replica computes its share of a batch, one "
+        "after the other. Each part needs less memory; the step stays the same. A signal "
+        "stops the run between two parts, but with --jit_compile after the step, and on "
+        "TPUs after --iterations_per_loop steps. --train_batch_size must be a multiple "
+        "of this times the number of replicas.", least=1, needs="do_train")
+    random_seed: int = option(
+        12345, "Seed for initial weights, order of the data, masks and dropout.")
+    clip_norm: float = option(
+        1.0, "Maximum global norm of a step's gradients; larger ones are scaled down.",
+        needs="do_train")
+    replica_gradients: str = option(
+        "mean", "How gradients of replicas are combined. mean: as if one replica "
+        "computed the whole batch, so that results do not depend on the number of "
+        "replicas. sum, as the original implementation does on TPUs: each replica "
+        "divides its loss by its own weights and clips its own gradients, which are then "
+        "summed.", choices=["mean", "sum"], needs="do_train")
+    count_duplicate_rows: bool = option(
+        False, "In the gradient norm, count an embedding row once for each occurrence of "
+        "its token, as the original implementation does on CPU and GPU. The default is "
+        "what it does on TPUs.", flag="sparse_gradient_norm", needs="do_train")
+    jit_compile: bool = option(
+        False, "Compile the training step with XLA. On TPUs it always is.",
+        needs="do_train")
+    dtype: str = option(
+        "float32", "Type of the layers' matrix products and activations. Variables, "
+        "LayerNorm, softmax, losses and the optimizer stay float32. float16, for GPUs "
+        "without bfloat16, uses dynamic loss scaling: steps whose gradients overflow are "
+        "skipped and counted.", choices=list(DTYPES))
+    recompute: bool = option(
+        False, "Save memory: keep only the input of each layer for the backward pass, "
+        "which computes the rest again. The result is the same. On a CPU a step of "
+        "ALBERT-base takes about a third longer with half the memory. On TPUs, by an "
+        "estimate, it takes 45 % longer with a fifth to a third of the memory, and the "
+        "program has a third to a sixth of its size, because the layers are compiled as "
+        "a loop.", needs="do_train")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,34 +62,49 @@ class RunOptions:
         RunOptions("runs/base", num_train_steps=125000, train_batch_size=4096,
                    init_checkpoint="albert_base/model.ckpt-best")
 
-    Attributes:
-      train_batch_size, eval_batch_size: sequences per step, all replicas together.
-      iterations_per_loop: steps between two rows of training metrics.
-      save_checkpoints_steps: steps between two checkpoints and their evaluations.
-      keep_checkpoint_max: number of the most recent checkpoints to keep; 0 keeps all.
-      resume_from: step or path of the checkpoint in output_dir to resume from or to
-        evaluate, in place of the latest or best.
-      init_checkpoint: checkpoint to start from; "" starts from random weights.
-      init_from_group0: copies the checkpoint's group 0 into every group.
-      allow_partial_init: starts even if names or shapes do not match.
-      from_scratch: allows random weights if there is no checkpoint to start from.
-      early_stopping: stops after this many evaluations in a row without a new best
-        value of the task's best_metric; 0 never stops.
+    `early_stopping` goes by the task's best_metric.
     """
 
-    output_dir: str
-    num_train_steps: int
-    train_batch_size: int
-    eval_batch_size: int = 64
-    iterations_per_loop: int = 1000
-    save_checkpoints_steps: int = 5000
-    keep_checkpoint_max: int = 5
-    resume_from: str = ""
-    init_checkpoint: str = ""
-    init_from_group0: bool = False
-    allow_partial_init: bool = False
-    from_scratch: bool = True
-    early_stopping: int = 0
+    output_dir: str = option(
+        None, "Folder for checkpoints, metrics and learning curves.")
+    num_train_steps: int = 0
+    train_batch_size: int = option(
+        32, "Number of sequences in a training step, over all replicas.", least=1,
+        needs="do_train")
+    eval_batch_size: int = option(
+        64, "Number of sequences in an evaluation batch, over all replicas.", least=1,
+        needs="do_eval eval_input_file")
+    iterations_per_loop: int = option(
+        1000, "Number of steps between two rows of training metrics. On TPUs this many "
+        "steps run on the device before the host looks at them.", least=1,
+        needs="do_train")
+    save_checkpoints_steps: int = option(
+        5000, "Number of steps between two checkpoints; each is evaluated if there is "
+        "evaluation data.", least=1, needs="do_train")
+    keep_checkpoint_max: int = option(
+        5, "How many of the most recent checkpoints to keep; 0 keeps all. The best is "
+        "also kept, as model.ckpt-best.", needs="do_train")
+    resume_from: str = option(
+        "", "Step or path of a checkpoint in --output_dir to resume from or to evaluate, "
+        "instead of the latest or the best one; for example if that is damaged.")
+    init_checkpoint: str = option(
+        None, "Model to start from if --output_dir holds no checkpoint: a checkpoint or "
+        "folder of this project, of Google's TF1 code, of Hugging Face, KerasHub or TF "
+        "Model Garden, a TensorFlow Hub module, hf://OWNER/NAME or kaggle://HANDLE. Its "
+        "configuration and vocabulary are used unless flags give others.")
+    init_from_group0: bool = option(
+        False, "Initialize every group of layers from group 0 of --init_checkpoint.",
+        only_with="init_checkpoint")
+    allow_partial_init: bool = option(
+        False, "Start even if variables of --init_checkpoint do not match the model; "
+        "those without a match keep their random initial values.",
+        needs="init_checkpoint")
+    from_scratch: bool = option(
+        True, "Train from random weights. Without this flag, the run stops if it has "
+        "neither --init_checkpoint nor a checkpoint in --output_dir.", needs="do_train")
+    early_stopping: int = option(
+        0, "Stop training after N consecutive evaluations without improvement; 0: "
+        "never.", needs="do_train", only_with="do_eval")
     step: StepOptions = StepOptions()
 
     def __post_init__(self):

@@ -91,15 +91,15 @@ SAID = {
          "--train_step=5 --warmup_step=2 --predict_batch_size=3 --test_file=x "
          "--noexport_text --allow_partial_init",
          ["--allow_partial_init has no effect without --init_checkpoint",
-          "--train_step, --warmup_step have no effect without --do_train",
-          "--predict_batch_size has no effect without --do_predict",
-          "--test_file has no effect without --do_predict",
+          "--train_step, --warmup_step, --learning_rate have no effect without "
+          "--do_train",
+          "--predict_batch_size, --test_file have no effect without --do_predict",
           "--export_text has no effect without --export_dir"])],
     "run_pretraining": [
         (PRETRAINING + "--nodo_train --do_eval --num_train_steps=3 --learning_rate=1 "
          "--keep_checkpoint_max=1",
-         ["--num_train_steps has no effect without --do_train",
-          "--learning_rate, --keep_checkpoint_max have no effect without --do_train"]),
+         ["--keep_checkpoint_max, --learning_rate, --num_train_steps have no effect "
+          "without --do_train"]),
         (PRETRAINING + "--eval_batch_size=2", ["--eval_batch_size has no effect "
                                                "without --do_eval"])],
     "create_pretraining_data": [

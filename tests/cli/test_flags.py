@@ -35,8 +35,8 @@ def test_flags_of_the_release_have_its_names_and_defaults_and_all_have_help():
         "flags = run_pretraining.FLAGS\n"
         "own = flags.flags_by_module_dict()\n"
         "print(json.dumps([{name: flags[name].default for name in sys.argv[1:]}, "
-        "[flag.name for module in ('run_pretraining', 'albert_tf.cli.flags') "
-        "for flag in own[module] if len(flag.help) < 10]]))", *RELEASE)
+        "[flag.name for flag in own['run_pretraining'] if len(flag.help) < 10]]))",
+        *RELEASE)
     assert defaults == RELEASE
     assert helpless == []
 
@@ -49,7 +49,7 @@ for model in sys.argv[2:]:
     for name in ("model", "albert_config_file", "init_checkpoint"):
         run_pretraining.FLAGS[name].unparse()
     run_pretraining.FLAGS(['script', '--output_dir=/none', model, sys.argv[1]])
-    found.append(command_line.model_config().to_dict())
+    found.append(command_line.model_config(run_pretraining.FLAGS).to_dict())
 print(json.dumps(found))
 """
 
@@ -67,16 +67,18 @@ def test_model_by_name_and_by_file(tmp_path):
 
 FINE_TUNING = """
 import json, sys, run_classifier
-from albert_tf.cli import finetuning_flags as shared
-FLAGS, found = run_classifier.FLAGS, []
+from absl.flags import FLAGS
+from albert_tf.cli import finetune, flags
+found = []
 for flag in sys.argv[1:]:
     FLAGS.unparse_flags()
     for name in ("init_checkpoint", "albert_hub_module_handle"):
         FLAGS[name].unparse()
     FLAGS(['script', '--output_dir=/none', '--do_train', flag])
-    config = shared.model_config()
-    tokenizer = shared.tokenizer(config)
-    shared.check_start()
+    flags.use_old_flags()
+    config = finetune.model_config(FLAGS)
+    tokenizer = finetune.its_tokenizer(FLAGS, config)
+    finetune.check_start(FLAGS)
     found.append([config.to_dict(), tokenizer.vocabulary_path, FLAGS.do_lower_case,
                   'tensorflow' in sys.modules])
 print(json.dumps(found))
@@ -103,48 +105,6 @@ def test_config_and_vocabulary_of_the_model_to_start_from(tmp_path):
         assert found == config.to_dict()
         assert vocabulary.startswith(path.removesuffix("/model.safetensors"))
         assert lower and not loaded
-
-
-def test_options_of_the_flags():
-    found = pretraining(
-        "import dataclasses\n"
-        "from albert_tf.cli import flags as command_line\n"
-        "run_pretraining.FLAGS(['script', *sys.argv[1:]])\n"
-        "options = command_line.run_options()\n"
-        "assert 'tensorflow' not in sys.modules\n"
-        "print(json.dumps(dataclasses.asdict(options)))",
-        "--output_dir=out", "--init_checkpoint=init", "--allow_partial_init",
-        "--train_batch_size=64", "--eval_batch_size=3", "--save_checkpoints_steps=9",
-        "--keep_checkpoint_max=0", "--iterations_per_loop=11", "--random_seed=12",
-        "--clip_norm=2", "--gradient_accumulation_steps=4", "--jit_compile",
-        "--dtype=bfloat16", "--recompute", "--num_train_steps=7", "--init_from_group0",
-        "--replica_gradients=sum")
-    assert found == dict(
-        output_dir="out", num_train_steps=7, train_batch_size=64, eval_batch_size=3,
-        iterations_per_loop=11, save_checkpoints_steps=9, keep_checkpoint_max=0,
-        init_checkpoint="init", init_from_group0=True, allow_partial_init=True,
-        from_scratch=True, early_stopping=0, resume_from="",
-        step=dict(gradient_accumulation_steps=4, random_seed=12, clip_norm=2.0,
-                  replica_gradients="sum", count_duplicate_rows=False,
-                  jit_compile=True, dtype="bfloat16", recompute=True))
-
-
-def test_wrong_type_at_the_command_line_ends_in_one_sentence():
-    done = run_python("run_squad.py", "--dtype=half")
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert done.stderr.startswith(
-        "FATAL Flags parsing error: flag --dtype=half: value should be one of "
-        "<float32|bfloat16|float16>\n")
-
-
-@pytest.mark.long
-def test_replicas_of_the_flags():
-    assert pretraining(
-        "from albert_tf.cli import flags as command_line\n"
-        "run_pretraining.FLAGS(['script', '--num_virtual_cpus=3'])\n"
-        "made = command_line.make_strategy()\n"
-        "print(json.dumps([type(made).__name__, made.num_replicas_in_sync]))") == [
-            "MirroredStrategy", 3]
 
 
 def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
@@ -178,7 +138,8 @@ for words in sys.argv[1:]:
         run_pretraining.FLAGS[name].unparse()
     run_pretraining.FLAGS(['script', *words.split()])
     try:
-        found.append(command_line.check_memory(command_line.model_config()) or 'fits')
+        found.append(command_line.check_memory(
+            run_pretraining.FLAGS, command_line.model_config(run_pretraining.FLAGS)) or 'fits')
     except ValueError as error:
         found.append(str(error))
 print(json.dumps(found))

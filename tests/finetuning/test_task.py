@@ -93,7 +93,7 @@ class MadeUp(FineTuningTask):
         fine_tune(self, Settings(
             options, CONFIG, types.SimpleNamespace(keeps={}), str(vocabulary),
             lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
-            *(what in wanted for what in ("train", "eval", "predict")),
+            **{f"do_{what}": what in wanted for what in ("train", "eval", "predict")},
             data={split: f"where {split} is" for split in SETS},
             learning_rate=learning_rate, num_warmup_steps=1, num_train_epochs=0.0,
             warmup_proportion=0.0, optimizer="adamw", dropout_prob=0.1,

@@ -154,15 +154,15 @@ EARLY = {
         dict(COLA, output_dir="{data}/used", task_name="sts-b"), "{data}/used"),
     "own data for another task": (dict(COLA, train_file="train.csv"), "--train_file"),
     "one label of a model of several": (USE_TOPICS, "--init_checkpoint={data}/topics"),
-    "export_dir that will be there": (
-        dict(COLA, do_eval=True, output_dir="{data}/made/run", export_dir="{data}/made"),
-        "--export_dir={data}/made"),
     "threshold without a metric": (
         dict(COLA, export_dir="{data}/none", threshold_to_export=0.5), "--do_eval"),
 }
 
 # Found when the devices and the model are made:
 LATE = {
+    "export_dir that will be there": (
+        dict(COLA, do_eval=True, output_dir="{data}/made/run", export_dir="{data}/made"),
+        "--export_dir: {data}/made"),
     "no encoder": (
         dict(COLA, init_checkpoint="{data}/without_words/model.ckpt",
              albert_config_file="{data}/config.json"), "without_words/model.ckpt")}

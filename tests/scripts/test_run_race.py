@@ -84,9 +84,9 @@ WRONG = {
         dict(train_file="{data}/x", eval_file="{data}/x"), "--eval_file={data}/x"),
     # What the recipe sets before shows in the log.
     "recipe without dropout": (
-        dict(recipe="true", high_only="true", middle_only="true",
+        dict(recipe="true", eval_file="{data}/race/train/high/1.txt",
              config_overrides="hidden_dropout_prob=0,attention_probs_dropout_prob=0"),
-        "--high_only and --middle_only"),
+        "high/1.txt"),
     "prediction file": (
         dict(do_predict="true", prediction_file="{data}/mine.txt"), "{data}/mine.txt"),
     "prediction file without predictions": (

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints.restore import restore_tf1
-from albert_tf.cli import finetuning_flags
+from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
 from albert_tf.serving import portable
@@ -110,10 +110,8 @@ def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
     with pytest.raises(InputError, match="tensorflow_text is not installed.*pip install"):
         in_graph.tensorflow_text()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    given = type("Flags", (dict,), {"export_text": True})(export_text=True)
-    monkeypatch.setattr(finetuning_flags, "FLAGS", given)
     with pytest.raises(InputError, match="--noexport_text"):
-        finetuning_flags.check_tensorflow_text()
+        cli_flags.check_tensorflow_text(True)
 
 
 @pytest.mark.long

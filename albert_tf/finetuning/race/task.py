@@ -11,6 +11,7 @@ from typing import Sequence
 import numpy as np
 from absl import logging
 
+from albert_tf import options
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import (
@@ -19,6 +20,7 @@ from albert_tf.finetuning.labelled import LabelledTask
 from albert_tf.finetuning.race import dataset
 from albert_tf.finetuning.race.dataset import (
     LETTERS, LEVELS, NUM_CHOICES, RaceExample)
+from albert_tf.options import option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
@@ -35,14 +37,16 @@ class RaceTask(LabelledTask):
         task = RaceTask(high_only=True)
         examples = task.read("RACE", "dev").examples
         [features] = task.featurize(examples[0], tokenizer=tokenizer)
-
-    Question and option together keep their last `max_qa_length` tokens.
     """
 
     max_seq_length: int = 512
-    max_qa_length: int = 128
-    high_only: bool = False
-    middle_only: bool = False
+    max_qa_length: int = option(
+        128, "Maximum length of question and option together, in tokens; of longer ones "
+        "the last tokens are kept.", least=1, kept=True)
+    high_only: bool = option(
+        False, "Use only the high-school passages.", kept=True)
+    middle_only: bool = option(
+        False, "Use only the middle-school passages.", kept=True)
 
     name = "race"
     main_metric = "accuracy"
@@ -55,10 +59,7 @@ class RaceTask(LabelledTask):
                 f"--max_seq_length={self.max_seq_length} leaves no room for text: "
                 f"[CLS] and two [SEP] take {NUM_SPECIAL_PAIR} tokens; give a larger "
                 "number.")
-        if self.max_qa_length < 1:
-            raise InputError(
-                f"--max_qa_length={self.max_qa_length} leaves no room for question "
-                "and option; give 1 or more.")
+        options.check(self)
         if self.high_only and self.middle_only:
             raise InputError(
                 "--high_only and --middle_only exclude each other; give one of them, "

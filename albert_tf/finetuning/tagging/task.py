@@ -26,6 +26,7 @@ from albert_tf.finetuning.tagging import files as tag_files, readers, scoring
 from albert_tf.finetuning.tagging.files import Sentence
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.finetuning.task import FineTuningTask
+from albert_tf.options import option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
@@ -54,7 +55,6 @@ class TaggingTask(FineTuningTask):
       scheme: how tags mark entities; one of scoring.SCHEMES.
       reading: the options of reading files.
       max_seq_length: the maximum number of tokens of a window, including special ones.
-      doc_stride: the distance between the starts of consecutive windows in tokens.
       test_tags: whether the files to predict have tags, as in Reading.read.
       main_metric: the metric that chooses the best checkpoint; "": the first.
     """
@@ -63,7 +63,9 @@ class TaggingTask(FineTuningTask):
     scheme: str = "none"
     reading: Reading = Reading()
     max_seq_length: int = 128
-    doc_stride: int = 64
+    doc_stride: int = option(
+        64, "Distance between the starts of consecutive windows of a long sentence, in "
+        "tokens.", least=1, kept=True)
     test_tags: Optional[bool] = None
     main_metric: str = ""
 

@@ -244,7 +244,7 @@ def test_both_levels_only_is_refused():
 @pytest.mark.parametrize("lengths, flag", [
     ((3, 12), "--max_seq_length=3"), ((32, 0), "--max_qa_length=0")])
 def test_lengths_without_room_are_refused(lengths, flag):
-    with pytest.raises(InputError, match=f"{flag} leaves no room"):
+    with pytest.raises(InputError, match=flag):
         RaceTask(*lengths)
 
 

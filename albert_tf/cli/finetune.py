@@ -1,0 +1,493 @@
+"""Fine-tuning from options: what the scripts of all tasks and `albert_tf.finetune` do.
+
+    values ─► task (its Command), config, tokenizer ─► Settings ─► course.fine_tune
+
+As in cli/flags.py, `values` are flags, and TensorFlow is not imported here.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+from typing import Any, Mapping, Optional, Sequence
+
+from absl import flags, logging
+
+from albert_tf import files
+from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
+from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.checkpoints.folders import (
+    checkpoint_of, folder_of, holds_checkpoint)
+from albert_tf.checkpoints.run_files import is_of_run
+from albert_tf.cli import flags as cli_flags, script
+from albert_tf.cli.define import check_needs, define, options_in, take
+from albert_tf.cli.flags import Values
+from albert_tf.config import AlbertConfig, CONFIG_FILE
+from albert_tf.errors import InputError
+from albert_tf.finetuning import model_folder, tables
+from albert_tf.finetuning.command import Command
+from albert_tf.finetuning.course import fine_tune
+from albert_tf.finetuning.recipes import (
+    NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data, sampled)
+from albert_tf.finetuning.seeds import SEEDS_FILE
+from albert_tf.finetuning.task import Settings
+from albert_tf.options import given, option, options_of
+from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization.cleaning import Rules
+from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
+from albert_tf.training.memory import Sequences
+
+flags.disclaim_key_flags()
+
+
+# ---- options -----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class StartOptions:
+    """What a run starts from, and settings from elsewhere."""
+
+    vocab_file: Optional[str] = option(
+        None, "WordPiece vocabulary file, one token per line.")
+    spm_model_file: Optional[str] = option(None, "SentencePiece model file.")
+    strip_accents: Optional[bool] = option(
+        None, "Strip accents and other combining marks. Default: taken from the model's "
+        "vocabulary.", kept=True)
+    albert_dropout_prob: Optional[float] = option(
+        None, "Both dropout rates inside ALBERT; default: those of the config.", below=1,
+        needs="do_train")
+    recipe: bool = option(
+        False, "Use the paper's settings for the task: dropout, batch size, learning "
+        "rate, steps, warm-up and sequence length; for your own data, settings according "
+        "to its size. Explicit flags override the recipe.", needs="do_train")
+    metric: Optional[str] = option(
+        None, "Metric that chooses the best checkpoint, such as accuracy, macro_f1 or "
+        "matthews. Default: the task's.", kept=True, needs="do_train",
+        only_with="do_eval")
+    cached_dir: Optional[str] = option(
+        None, "Folder for the features computed from the data; default: --output_dir.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """How long a run trains, in steps by default."""
+
+    steps: int = option(
+        1000, "Number of training steps in total.", flag="train_step", least=1,
+        needs="do_train")
+    warmup: int = option(
+        0, "Number of steps of linear warm-up.", flag="warmup_step", needs="do_train")
+    epochs: Optional[float] = option(
+        None, "Number of passes over the training examples, instead of --train_step.",
+        flag="num_train_epochs", needs="do_train")
+    share: Optional[float] = option(
+        None, "Fraction of the training steps that are linear warm-up, instead of "
+        "--warmup_step; 0.1 with --num_train_epochs.", flag="warmup_proportion", most=1,
+        needs="do_train")
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """How long a run trains, in epochs by default."""
+
+    steps: int = option(
+        0, "Number of training steps in total; 0: given by --num_train_epochs.",
+        flag="num_train_steps", needs="do_train")
+    warmup: int = option(
+        -1, "Number of steps of linear warm-up; -1: given by --warmup_proportion.",
+        flag="num_warmup_steps", least=-1, needs="do_train")
+    epochs: float = option(
+        3.0, "Number of passes over the training examples, instead of "
+        "--num_train_steps.", flag="num_train_epochs", needs="do_train")
+    share: float = option(
+        0.1, "Fraction of the training steps that are linear warm-up, instead of "
+        "--num_warmup_steps.", flag="warmup_proportion", most=1, needs="do_train")
+
+
+def define_options(command: type[Command], values: Values = flags.FLAGS,
+                   **defaults: Any) -> None:
+    """Defines the options of a task's runs; `defaults` replace the task's."""
+    defaults = {"eval_batch_size": 8, "from_scratch": False, **command.defaults,
+                **defaults}
+    cli_flags.define_run(values, "init_from_group0", **defaults)
+    for cls in (StartOptions, cli_flags.ExportOptions, Epochs if command.in_epochs else Steps):
+        define(cls, values, **defaults)
+    define(Settings, values, command.without, **defaults)
+    for cls in command.options:
+        define(cls, values)
+    if values is flags.FLAGS:
+        define(cli_flags.OldOptions)
+    for name, more in command.helps.items():
+        values[name].help += more
+
+
+def first_flags(command: type[Command]) -> str:
+    """Returns the flags that --help describes first."""
+    length = ("num_train_steps num_train_epochs num_warmup_steps" if command.in_epochs
+              else "train_step num_train_epochs warmup_step")
+    return (f"{command.first} output_dir init_checkpoint do_train do_eval do_predict "
+            f"recipe max_seq_length train_batch_size learning_rate {length} "
+            "save_checkpoints_steps metric early_stopping num_seeds dtype "
+            "gradient_accumulation_steps distribution_strategy tpu export_dir")
+
+
+class _Schedule:
+    """How long a run trains, by the options of Steps or Epochs."""
+
+    def __init__(self, values: Values):
+        names = {each.field: each.name for each in options_of(
+            Steps if "train_step" in values else Epochs)}
+        self.names = names
+        steps, warmup, epochs, share = map(values.__getitem__, names.values())
+        self.by_epochs = bool(epochs.present)
+        self.steps_given = bool(steps.present)
+        self.by_share = share.present or self.by_epochs and not warmup.present
+        if values.do_train:
+            for one, other, least, what in (
+                    (steps, epochs, 1, "how long to train"),
+                    (warmup, share, 0, "how long the warm-up is")):
+                if one.present and one.value >= least and other.present:
+                    raise InputError(f"--{one.name} and --{other.name} both say {what}; "
+                                     "leave one of the two out.")
+
+    def settings(self, values: Values) -> dict[str, Any]:
+        """Returns the arguments of Settings, and the number of steps, 0 if it is given
+        by the epochs."""
+        of = {field: values[name].value for field, name in self.names.items()}
+        return {"num_train_steps": 0 if self.by_epochs else of["steps"],
+                "num_warmup_steps": -1 if self.by_share else of["warmup"],
+                **{self.names[field]: of[field] for field in ("epochs", "share")
+                   if of[field] is not None}}
+
+
+# ---- a run -------------------------------------------------------------------
+
+
+def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False,
+        callbacks: Sequence[Any] = ()) -> None:
+    """Trains, evaluates, predicts and exports.
+
+    Args:
+      by_data: whether the data alone give what is left open, and no folder's task.json,
+        as for `albert_tf.finetune`.
+    """
+    command = kind(values)
+    # 1. Check what can be checked without the data.
+    if not by_data:
+        cli_flags.use_old_flags()
+        _use_kept_task(command)
+    if not any(values[name].value for name in (
+            "do_train", "do_eval", "do_predict", "export_dir")):
+        raise InputError("there is nothing to do: give --do_train, --do_eval, "
+                         "--do_predict or --export_dir.")
+    if values.from_scratch and values.init_checkpoint:
+        raise InputError(
+            "--from_scratch trains from random weights, but --init_checkpoint gives "
+            "weights to start from; leave one of the two out.")
+    schedule = _Schedule(values)
+    check_needs(values)
+    _check_prediction_file(command)
+    # 2. Define the task, and apply the recipe.
+    own_data = by_data or command.own_data
+    task, tokenizer = command.task(), None
+    if values.metric and (chosen := task.chosen_by(values.metric)) is not task:
+        task = chosen
+    else:
+        values.metric = None  # The flag is left open if it is the task's own.
+    if command.head and getattr(task, "labels", ()):
+        _check_labels(command, task.labels)
+    if values.recipe and values.do_train:
+        name = "" if by_data else command.recipe(
+            functools.partial(_has_dropout, values))
+        if name:
+            _use_recipe(values, name, recipe_for(name, *published_size(
+                model_config(values))), schedule)
+        else:
+            tokenizer = _use_recipe_for_data(command, task, schedule)
+        if hasattr(task, "max_seq_length"):
+            task = dataclasses.replace(task, max_seq_length=values.max_seq_length)
+    for name, value in command.chosen(task).items():
+        values[name].value = value
+    # 3. Build the settings.
+    settings = _settings(command, task, schedule, tokenizer, NUM_EVALUATIONS * bool(
+        own_data and values.do_train and values.do_eval
+        and not values["save_checkpoints_steps"].present), callbacks)
+    fine_tune(task, settings, functools.partial(_export, command, task, settings))
+
+
+def _use_kept_task(command: Command) -> None:
+    """Sets the options that define the task from output_dir's task.json unless they are
+    given."""
+    values = command.values
+    folder = values.output_dir or ""
+    task = model_folder.read(folder) if holds_checkpoint(folder) else None
+    if task is None:
+        return
+    try:
+        take(values, (each for each in options_in(values)
+                      if each.kept and command.keeps(each.name)), task.get("flags", {}))
+    except InputError as error:
+        raise InputError(
+            f"{os.path.join(folder, vocabulary.TASK_FILE)}: {error}") from error
+    if not (values.vocab_file or values.spm_model_file):
+        copy = os.path.join(folder, task["vocabulary"]["file"])
+        values[task.get("vocabulary_flag", "spm_model_file")].value = copy
+
+
+def _check_prediction_file(command: Command) -> None:
+    """Raises InputError if --prediction_file cannot be written, or is an input."""
+    values = command.values
+    path = "prediction_file" in values and values.prediction_file
+    if not path:
+        return
+    tables.written_format_of(path)
+    if path.endswith(".gz"):
+        raise InputError(f"--prediction_file={path}: compressed predictions are not "
+                         "supported; leave .gz out.")
+    inputs = [name for name in ("spm_model_file", "vocab_file", "albert_config_file",
+                                "data_dir", "train_file", "dev_file", "test_file",
+                                "predict_file")
+              if name in values and values[name].value
+              and name not in command.feature_options.values()
+              and not (name == "data_dir" and command.own_data)]
+    sources = {f"--{name}": [values[name].value] for name in inputs}
+    if values.init_checkpoint:
+        sources["--init_checkpoint"] = formats.folders_of_models(values.init_checkpoint)
+    files.prepare_outputs({"--prediction_file": [path]}, sources)
+    folder, name = os.path.split(os.path.realpath(path))
+    if name != "predictions.tsv" and is_of_run(
+            name, ("classification", "race", "squad")) and (
+            folder == os.path.realpath(values.output_dir or "")):
+        raise InputError(f"--prediction_file={path}: the run writes a different file "
+                         "of that name to --output_dir; choose another name.")
+
+
+def _check_labels(command: Command, labels: Sequence[str]) -> None:
+    """Raises InputError if the model is used as it is, and its head has another number
+    of outputs."""
+    values = command.values
+    folder = values.output_dir or ""
+    source = folder if holds_checkpoint(folder) else cli_flags.init_checkpoint(values)
+    if values.do_train or not source:
+        return
+    try:
+        heads = formats.read(source, head=command.head).heads
+    except InputError:  # The error is reported when the checkpoint is loaded.
+        return
+    width = heads.get(command.head, len(labels))
+    if width != len(labels):
+        raise InputError(
+            f"--labels: there are {len(labels)} labels ({', '.join(labels)}), but the "
+            f"model in {source} has {width} outputs; give one label for each, in the "
+            "order of the outputs.")
+
+
+def _settings(command: Command, task: Any, schedule: _Schedule,
+              tokenizer: Optional[FullTokenizer], num_evaluations: int,
+              callbacks: Sequence[Any]) -> Settings:
+    """Returns the settings, checked before any long work."""
+    values = command.values
+    lengths = schedule.settings(values)
+    options = cli_flags.run_options(
+        values, num_train_steps=lengths.pop("num_train_steps"))
+    cli_flags.check_init_checkpoint(values)
+    if not values.do_train:
+        check_start(values)  # A model is missing, not a config.
+    config = model_config(values)
+    # The shortest possible sequence: the real lengths are checked once they are known.
+    shortest = {"train_batch_size": Sequences(3, filled=1)} if values.do_train else {}
+    cli_flags.check_memory(values, config, options, **shortest)
+    tokenizer = tokenizer or its_tokenizer(values, config)
+    check_start(values)
+    if values.distribution_strategy == "multi_worker_mirrored" and (
+            values.num_seeds > 1 or values.restart_on_failure):
+        raise InputError(
+            "--num_seeds and --restart_on_failure train on one machine only; on several, "
+            "start each run with its own --random_seed and --output_dir.")
+    if values.export_dir:
+        cli_flags.check_tensorflow_text(values.export_text)
+        files.new_folder(values.export_dir, "--export_dir")
+    feature_files = {split: (name, values[name].value or "")
+                     for split, name in command.feature_options.items()}
+    for name, folder in (("cached_dir", values.cached_dir), *(
+            (name, os.path.dirname(path) or ".")
+            for name, path in feature_files.values())):
+        files.check_folder(folder or ".", f"--{name}")
+    flag = "spm_model_file" if values.spm_model_file else "vocab_file"
+    kept = {each.name: values[each.name].value for each in options_in(values)
+            if each.kept}
+    names = ("learning_rate", "optimizer", "num_length_buckets",
+             *["warmup_step"] * ("warmup_step" in values))
+    return given(
+        Settings, values, run=options, config=config, tokenizer=tokenizer,
+        vocabulary=values[flag].value,
+        make_strategy=functools.partial(cli_flags.make_strategy, values), **lengths,
+        features_dir=values.cached_dir or values.output_dir,
+        export_dir=values.export_dir or "",
+        check_memory=functools.partial(
+            cli_flags.check_memory, values, config, options),
+        data={split: values[name].value or ""
+              for split, name in command.data_options.items()},
+        options={**kept, **{name: values[name].value for name in names},
+                 **command.recorded(task)},
+        feature_files=feature_files, num_evaluations=num_evaluations,
+        kept={**command.kept(task), "vocabulary_flag": flag,
+              "vocabulary": tokenizer.keeps, "flags": kept},
+        callbacks=callbacks)
+
+
+def _export(command: Command, task: Any, settings: Settings, model: Any,
+            metrics: Mapping[str, float], step: int) -> None:
+    from albert_tf.serving.export import export, text_of
+
+    values = command.values
+    least = "threshold_to_export" in values and values.threshold_to_export
+    value = metrics.get(task.main_metric, math.nan)
+    if least and value < least:
+        logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
+                     task.main_metric, value, least)
+        return
+    text = command.text(task, settings, step)
+    export(model, model.head, values.export_dir, text.get("labels", ()), values.dtype,
+           text_of(model.head, values.export_text and settings.tokenizer,
+                   values.max_seq_length, **text), text.get("threshold"))
+
+
+# ---- recipes -----------------------------------------------------------------
+
+# Field of a recipe → its option, for the fields whose option is the same in all tasks.
+_OPTION_OF_RECIPE = dict(
+    albert_dropout="albert_dropout_prob", classifier_dropout="dropout_prob",
+    batch_size="train_batch_size", learning_rate="learning_rate",
+    max_seq_length="max_seq_length")
+
+
+def _has_dropout(values: Values) -> bool:
+    config = model_config(values)
+    return bool(config.hidden_dropout_prob or config.attention_probs_dropout_prob)
+
+
+def _use_recipe_for_data(command: Command, task: Any, schedule: _Schedule
+                         ) -> FullTokenizer:
+    """Sets options that were not given according to the training examples, and returns
+    the tokenizer."""
+    values = command.values
+    cli_flags.check_output_dir(values)
+    in_windows = not hasattr(task, "length_of")
+    if not values["max_seq_length"].present:
+        values.max_seq_length = 8  # The recipe sets it; no config has fewer positions.
+    config = model_config(values)
+    tokenizer = its_tokenizer(values, config)
+    path = values[command.data_options["train"]].value
+    examples = task.read(path, "train").examples
+    lengths = [values["max_seq_length"].default] if in_windows else [
+        task.length_of(example, tokenizer) for example in sampled(examples)]
+    _use_recipe(values, "for your own data", recipe_for_data(
+        len(examples), lengths, config,
+        values["train_batch_size"].present and values.train_batch_size), schedule)
+    return tokenizer
+
+
+def _use_recipe(values: Values, name: str, recipe: Recipe, schedule: _Schedule) -> None:
+    """Sets options that were not given to those of a recipe. Epochs and shares override
+    its steps."""
+    option_of = dict(_OPTION_OF_RECIPE)
+    steps, warmup, _, share = schedule.names.values()
+    if not (schedule.by_epochs or schedule.steps_given and values[warmup].default < 0):
+        option_of["num_train_steps"] = steps
+        if not values[share].present:
+            option_of["warmup_steps"] = warmup
+    script.use_recipe(name, {
+        option: getattr(recipe, field) for field, option in option_of.items()
+        if getattr(recipe, field) is not None}, recipe.source, values)
+
+
+# ---- the model ---------------------------------------------------------------
+
+
+def model_config(values: Values) -> AlbertConfig:
+    """Returns the encoder's config: the one given, or that of the model that the run
+    starts from."""
+    path = os.path.join(values.output_dir or "", CONFIG_FILE)
+    config = cli_flags.model_config(values, [path, *cli_flags.kept_configs(values)])
+    rate = values.albert_dropout_prob
+    if not values.do_train and files.exists(path):
+        # Dropout is not used without training. Training may have taken it from a
+        # recipe, so that the options do not show it.
+        trained = AlbertConfig.from_json_file(path)
+        config = config.replace(
+            hidden_dropout_prob=trained.hidden_dropout_prob,
+            attention_probs_dropout_prob=trained.attention_probs_dropout_prob)
+    elif rate is not None:
+        config = config.replace(
+            hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
+    if values.max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            f"--max_seq_length={values.max_seq_length} exceeds the config's "
+            f"max_position_embeddings of {config.max_position_embeddings}; give a "
+            "smaller length.")
+    return config
+
+
+def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
+    """Returns the tokenizer that the options name, checked against the model's."""
+    if values.spm_model_file and values.vocab_file and values["vocab_file"].present:
+        logging.info("--vocab_file is ignored because --spm_model_file is given.")
+    stored, init = None, cli_flags.init_checkpoint(values)
+    if not (values.spm_model_file or values.vocab_file):
+        stored = _use_vocabulary_beside(values, init)
+    # A run that saved no checkpoint does not bind the folder to its vocabulary.
+    start = values.output_dir if holds_checkpoint(values.output_dir) else init
+    known = vocabulary.kept_beside(start) if start else None
+    path = values.spm_model_file or values.vocab_file
+    if values.strip_accents is None and known and path and (
+            path == values.vocab_file or tokenizer_json.is_file(path)):
+        values.strip_accents = known.get("strip_accents", True)
+    if not stored and path:
+        cli_flags.lower_as_stated(path, values)
+    rules = stored.rules if stored else known and Rules.of(
+        known.get("rules", {}), start)
+    result = FullTokenizer(
+        values.vocab_file, values.do_lower_case, values.spm_model_file,
+        strip_accents=values.strip_accents, rules=rules)
+    if values["strip_accents"].present and not known:
+        result.check_keeps_accents()
+    if result.vocab_size != config.vocab_size:
+        raise InputError(
+            f"{path} has {result.vocab_size} tokens, but the config's vocab_size is "
+            f"{config.vocab_size}; give the vocabulary that the model was trained "
+            "with.")
+    if known:
+        vocabulary.check(known, {**vocabulary_of(path), **result.keeps}, start)
+    return result
+
+
+def _use_vocabulary_beside(values: Values, init: str) -> Optional[Vocabulary]:
+    """Sets the options of the vocabulary to the one stored beside the initial model,
+    and returns it."""
+    stored = tokenizer_files.find(folder_of(init)) if init else None
+    if stored:
+        name = "vocab_file" if stored.word_piece else "spm_model_file"
+        values[name].value = stored.path
+        if not values["do_lower_case"].present:
+            values.do_lower_case = stored.do_lower_case
+        if values.strip_accents is None:
+            values.strip_accents = stored.strip_accents
+        logging.info("Using the vocabulary %s.", stored.path)
+    return stored
+
+
+def check_start(values: Values) -> None:
+    """Raises InputError if there is no model to start from, before any long work."""
+    folder, init = values.output_dir, cli_flags.init_checkpoint(values)
+    if holds_checkpoint(folder):
+        if not values.resume_from and not files.exists(os.path.join(folder, SEEDS_FILE)):
+            checkpoint_of(folder, best=not values.do_train, to_train=values.do_train)
+        return
+    if not init and not (values.do_train and values.from_scratch):
+        raise InputError(
+            f"there is no model to start from: {folder} has no checkpoint, and "
+            "--init_checkpoint is not given; give one"
+            + (", or --from_scratch to train from random weights." if values.do_train
+               else ", or train first (--do_train)."))
+    cli_flags.check_init_checkpoint(values)

@@ -1,0 +1,106 @@
+"""A task as its script and `albert_tf.finetune` run it: options → task."""
+
+import abc
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from albert_tf.checkpoints import formats, labels as label_names
+from albert_tf.checkpoints.checkpoint import Checkpoint
+from albert_tf.errors import InputError
+from albert_tf.finetuning.task import FineTuningTask, Settings
+
+
+class Command(abc.ABC):
+    """What a script of a task does besides what they all do (cli.finetune).
+
+        command = SquadCommand(values)
+        command.task().name
+
+    Attributes:
+      values: the values of the options, as `values.max_seq_length`; whether one was
+        given, as `values["max_seq_length"].present`.
+      options: the dataclasses of the task's options.
+      defaults: options of all tasks → their defaults here, if they differ.
+      helps: likewise, what their help says besides.
+      first: the flags of the task that --help describes first.
+      without: the options of Settings that it has not.
+      in_epochs: whether the length of a run is given in epochs by default.
+      own_data: whether the recipe depends on the data, and a run has a number of
+        evaluations.
+      head: the name of the head, if its labels can be chosen.
+      data_options: split → the option with its data.
+      feature_options: split → the option with its file of features.
+    """
+
+    options: Sequence[type] = ()
+    defaults: Mapping[str, Any] = {}
+    helps: Mapping[str, str] = {}
+    first = ""
+    without = ""
+    in_epochs = own_data = False
+    head = ""
+    data_options: Mapping[str, str]
+    feature_options: Mapping[str, str] = {}
+
+    def __init__(self, values: Any):
+        self.values = values
+
+    @abc.abstractmethod
+    def task(self) -> FineTuningTask:
+        """Returns the task, after the options are checked."""
+
+    def keeps(self, name: str) -> bool:
+        """Returns whether a run goes by the value in task.json of an option that is not
+        given."""
+        return True
+
+    def recipe(self, has_dropout: Callable[[], bool]) -> str:
+        """Returns the name of the task's recipe, which may depend on whether the model
+        has dropout; "" if the data give it."""
+        return ""
+
+    def kept(self, task: Any) -> dict[str, Any]:
+        """Returns the entries of task.json besides the options."""
+        return {"task": task.name}
+
+    def chosen(self, task: Any) -> dict[str, Any]:
+        """Returns the options that were left open, and what the task chose."""
+        return {}
+
+    def recorded(self, task: Any) -> dict[str, Any]:
+        """Returns the entries of options.json that task.json has not."""
+        return {}
+
+    def text(self, task: Any, settings: Settings, step: int) -> dict[str, Any]:
+        """Returns the arguments of serving.export.text_of for the trained model."""
+        return {}
+
+    # ---- for labels ----------------------------------------------------------
+
+    def need_files(self, uses: Mapping[str, str]) -> None:
+        """Raises InputError if the file of a split that is used is not given."""
+        wanted = dict(zip(uses, (self.values.do_train, self.values.do_eval,
+                                 self.values.do_predict)))
+        for split, use in uses.items():
+            if wanted[split] and not self.values[f"{split}_file"].value:
+                raise InputError(f"give --{split}_file, the file to {use}.")
+
+    def clean_labels(self) -> None:
+        """Removes invisible characters from --labels, and checks it."""
+        if self.values["labels"].present:
+            self.values.labels = list(map(label_names.cleaned, self.values.labels))
+            label_names.check_lines(self.values.labels, "--labels", "remove it")
+
+    def initial_model(self) -> Optional[Checkpoint]:
+        """Returns the initial checkpoint if it has this head, else None."""
+        init = self.values.init_checkpoint
+        try:
+            checkpoint = formats.read(formats.located(init)) if init else None
+        except InputError:  # The error is reported when the checkpoint is loaded.
+            return None
+        return checkpoint if checkpoint and self.head in checkpoint.heads else None
+
+    def initial_labels(self) -> Sequence[str]:
+        """Returns the labels of the initial checkpoint if it has this head and names
+        them, else ()."""
+        labels = (model := self.initial_model()) and model.labels or ()
+        return labels if label_names.named(labels) else ()
