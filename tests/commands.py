@@ -42,6 +42,15 @@ WRITTEN = ("--output_dir=", "--export_dir=", "--cached_dir=")
 # ---- one command -----------------------------------------------------------
 
 
+def arguments(data, name, flags):
+    """A command line in the folder of the tests, {data}; None leaves a flag out, a list
+    is a command of `run_commands`."""
+    if isinstance(flags, dict):
+        flags = [f"--{flag}={value}".removesuffix("=") for flag, value in {
+            "output_dir": f"{{data}}/{name}", **flags}.items() if value is not None]
+    return [word.replace("{data}", str(data)) for word in flags]
+
+
 def start_program(args, **environment):
     """Python with these arguments, in a process of its own."""
     return subprocess.Popen(

@@ -17,7 +17,7 @@ from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import export_tf1, tf1_tensors
 from albert_tf.tokenization import tokenizer
 from tests import models, tiny_run
-from tests.commands import run_commands
+from tests.commands import arguments, run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, load_export
 
 pytestmark = pytest.mark.long
@@ -219,20 +219,13 @@ WORKING = {
 }
 
 
-def command(flags, folder):
-    if isinstance(flags, list):
-        return [part.replace("{data}", str(folder)) for part in flags]
-    return [f"--{name}={value}".removesuffix("=").replace("{data}", str(folder))
-            for name, value in flags.items() if value is not None]
-
-
 @pytest.fixture(scope="module", name="results")
 def _results(data):
     """What each command gave."""
     wrong = {name: flags for name, (flags, _) in {**EARLY, **LATE}.items()}
     need_model = {name: flags for name, flags in wrong.items()
                   if str(flags.get("output_dir")).endswith("used")}
-    commands = {name: command(flags, data) for name, flags in {
+    commands = {name: arguments(data, name, flags) for name, flags in {
         **{name: wrong[name] for name in wrong if name not in need_model},
         **WORKING, **need_model}.items()}
     with run_commands(SCRIPT, commands, light=EARLY) as results:

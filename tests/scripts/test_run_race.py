@@ -9,7 +9,7 @@ import pytest
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.recipes import RECIPES
 from albert_tf.training import log as run_log
-from tests.commands import run_commands
+from tests.commands import arguments, run_commands
 
 pytestmark = pytest.mark.long
 
@@ -78,15 +78,11 @@ WRONG = {
     "no data_dir": (dict(data_dir=None), "--data_dir=FOLDER"),
     "wrong data_dir": (dict(data_dir="{data}"), "--data_dir={data}"),
     "other task": (dict(task_name="cola"), "--task_name=cola"),
-    "a file that is no file of features": (
-        dict(train_file="{data}/race/train/high/1.txt"), "high/1.txt"),
-    "one file for two sets": (
-        dict(train_file="{data}/x", eval_file="{data}/x"), "--eval_file={data}/x"),
     # What the recipe sets before shows in the log.
     "recipe without dropout": (
-        dict(recipe="true", eval_file="{data}/race/train/high/1.txt",
+        dict(recipe="true", data_dir="{data}",
              config_overrides="hidden_dropout_prob=0,attention_probs_dropout_prob=0"),
-        "high/1.txt"),
+        "--data_dir={data}"),
     "prediction file": (
         dict(do_predict="true", prediction_file="{data}/mine.txt"), "{data}/mine.txt"),
     "prediction file without predictions": (
@@ -114,14 +110,6 @@ WORKING = {
     "high of middle": dict(USE, output_dir="{data}/middle", high_only="true",
                            do_eval="true", do_predict="false"),
 }
-
-
-def arguments(data, name, flags):
-    """A command line; None leaves a flag out."""
-    if isinstance(flags, dict):
-        flags = [f"--{flag}={value}" for flag, value in {
-            "output_dir": f"{{data}}/{name}", **flags}.items() if value is not None]
-    return [word.replace("{data}", str(data)) for word in flags]
 
 
 @pytest.fixture(scope="module", name="results")
@@ -279,8 +267,3 @@ def test_recipe_is_the_papers_and_without_dropout_that_of_version_2(worked, data
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_input_gives_one_sentence(name, results, data):
     results.refused(name, WRONG[name][1].replace("{data}", str(data)))
-
-
-def test_a_file_of_something_else_is_not_written_over(results, data):
-    results.run_all()
-    assert answers(data / "race" / "train" / "high", "1.txt")["id"] == "high1.txt"

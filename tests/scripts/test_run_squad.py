@@ -9,7 +9,7 @@ import pytest
 
 import albert_tf
 from tests import tiny_run
-from tests.commands import run_commands
+from tests.commands import arguments, run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, ask_export
 
 pytestmark = pytest.mark.long
@@ -156,16 +156,10 @@ WORKING = {
 }
 
 
-def arguments(data, name, flags):
-    values = {"output_dir": f"{{data}}/{name}", **FLAGS, **flags}
-    return [f"--{flag}={value}".replace("{data}", str(data))
-            for flag, value in values.items() if value is not None]
-
-
 @pytest.fixture(scope="module", name="results")
 def _results(data):
     """What each command gave, with the text files in its folder right after it."""
-    commands = {name: arguments(data, name, flags) for name, flags in {
+    commands = {name: arguments(data, name, {**FLAGS, **flags}) for name, flags in {
         **{name: flags for name, (flags, _) in WRONG.items()}, **WORKING}.items()}
     with run_commands(SCRIPT, commands, light=WRONG) as results:
         yield results

@@ -15,7 +15,7 @@ from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.tagging import scoring
 from albert_tf.finetuning.tagging.readers import Reading
-from tests.commands import run_commands
+from tests.commands import arguments, run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, load_export
 
 pytestmark = pytest.mark.long
@@ -56,14 +56,6 @@ WORKING = {
     "hf": dict(do_predict="true", test_file="{data}/dev.conll", max_seq_length=12,
                doc_stride=5, init_checkpoint="{data}/as_hf"),
 }
-
-
-def arguments(data, name, flags):
-    """A command line; None leaves a flag out."""
-    if isinstance(flags, dict):
-        flags = [f"--{flag}={value}" for flag, value in {
-            "output_dir": f"{{data}}/{name}", **flags}.items() if value is not None]
-    return [word.replace("{data}", str(data)) for word in flags]
 
 
 def sentence(random):

@@ -13,8 +13,9 @@ _LEVELS = ("high_only", "middle_only")
 
 
 def _features(split: str):
-    return option(None, f"File for the features of the {split} set; default: "
-                  f"{split}.tf_record in --cached_dir, else in --output_dir.")
+    return option(None, f"Path of the features of the {split} set, to which a digest and "
+                  f".npz are added; default: {split} in --cached_dir, else in "
+                  "--output_dir.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,9 @@ from albert_tf.options import given, option
 
 
 def _features(split: str):
-    return option(None, f"File for the features of --{split}_file; default: "
-                  f"{split}.tf_record in --cached_dir, else in --output_dir.")
+    return option(None, f"Path of the features of --{split}_file, to which a digest and "
+                  f".npz are added; default: {split} in --cached_dir, else in "
+                  "--output_dir.")
 
 
 @dataclasses.dataclass(frozen=True)
