@@ -119,10 +119,10 @@ def _eager():
 @pytest.fixture(scope="module", name="without_curves")
 def _without_curves():
     """Drawing them takes longer than the runs."""
-    from albert_tf.training import hooks
+    from albert_tf.training import loop
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hooks, "draw_curves", lambda *args: None)
+        patch.setattr(loop, "draw_curves", lambda *args: None)
         yield
 
 

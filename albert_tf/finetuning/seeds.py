@@ -152,6 +152,7 @@ def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str
     """Raises InputError if a finished run was trained with different options, or was
     trained or evaluated on different data."""
     from albert_tf.training import run_folder
+    from albert_tf.training.log import evaluations
 
     folder = settings.run.output_dir
     changes = run_folder.changed_options(folder, {
@@ -159,7 +160,7 @@ def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str
         **settings.run.kept(), **task.kept_options(settings),
         "learning_rate": settings.learning_rate,
         "num_replicas": strategy.num_replicas_in_sync})
-    evaluated_on = run_folder.kept_set(folder).get("set")
+    evaluated_on = next((row.get("set") for row in reversed(evaluations(folder))), None)
     if evaluated_on and run_folder.different(evaluated_on, evaluation_set):
         changes["evaluation_set"] = evaluated_on, evaluation_set
     for name, (old, new) in changes.items():

@@ -24,7 +24,7 @@ from albert_tf.finetuning.tagging.command import TaggingCommand
 from albert_tf.from_python.rows import Columns, Rows, plain
 from albert_tf.options import checked
 from albert_tf.serving.predict import Model, load
-from albert_tf.training.callbacks import Callback, checked_callbacks
+from albert_tf.training.callbacks import Callback
 
 # Task, as in Model.tasks → its command, its folder in `finetuning`, and its columns.
 _TASKS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
@@ -104,7 +104,6 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
     if dev is None and (options.get("metric") or options.get("early_stopping")):
         raise InputError("--metric and --early_stopping have an effect only with "
                          "examples to evaluate on; give dev, too, or leave them out.")
-    callbacks = checked_callbacks(callbacks)
     columns = _columns(task, names, text, text_pair, label, probabilities)
     fixed = dict(init_checkpoint=model, output_dir=output_dir, do_train=True,
                  do_eval=dev is not None, recipe=True)

@@ -5,15 +5,16 @@
 
     run = Run(task, config, options, batches, optimizer, callbacks=[log])
 
-TensorBoard's files are written by such a function, too. hooks.Callbacks calls them.
+TensorBoard's files are written by such a function, too.
 """
 
-import contextlib
-import inspect
+import importlib.util
 import os
-from typing import Any, Callable, Iterable, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Optional
 
-from albert_tf.errors import InputError
+from absl import logging
+
+from albert_tf.errors import InputError, reason_of
 
 
 class Event(NamedTuple):
@@ -41,24 +42,51 @@ class Event(NamedTuple):
 Callback = Callable[[Event], Any]
 
 
-def checked_callbacks(callbacks: Iterable[Callback]) -> tuple[Callback, ...]:
-    """Returns callbacks as a tuple. Raises InputError unless they are a list of
-    functions of one argument: the first event may come after an hour."""
-    try:
-        functions = tuple(callbacks)
-        for function in functions:
-            with contextlib.suppress(ValueError):  # Some functions of C: no signature.
-                inspect.signature(function).bind(None)
-    except TypeError as error:
-        raise InputError("callbacks must be a list of functions of one argument "
-                         f"({error}).") from error
-    return functions
+class Callbacks:
+    """Calls functions with events, after TensorBoard's.
 
+    If one raises an exception, also by sys.exit(), the run is to stop as after SIGTERM:
+    it saves a checkpoint of the last whole step, and no metrics are lost. The others
+    still get the event.
+    """
 
-def name_of(callback: Any) -> str:
-    """Returns the name of a function, or of the class of another object."""
-    function = getattr(callback, "func", callback)  # That of a functools.partial.
-    return getattr(function, "__name__", type(function).__name__)
+    def __init__(self, functions: Iterable[Callback], output_dir: str):
+        self._functions, self._output_dir = [*functions], output_dir
+        self._failure: Optional[tuple[str, int, BaseException]] = None
+        if importlib.util.find_spec("tensorboard"):
+            self._functions.insert(0, TensorBoard(f"{output_dir}/tensorboard"))
+        else:
+            logging.warning("No files for TensorBoard are written, because the package "
+                            "tensorboard is not installed; metrics.jsonl has the values.")
+
+    def call(self, step: int, split: str, metrics: Mapping[str, float],
+             checkpoint: Optional[str] = None) -> bool:
+        """Calls all functions; returns False if one failed."""
+        for function in self._functions:
+            try:
+                function(Event(step, split, {
+                    name: float(value) for name, value in metrics.items()},
+                               checkpoint, self._output_dir))
+            except BaseException as error:
+                inner = getattr(function, "func", function)  # of functools.partial
+                name = getattr(inner, "__name__", type(inner).__name__)
+                self._failure = self._failure or (name, step, error)
+        return self._failure is None
+
+    def raise_failure(self, saved_step: int) -> None:
+        """Raises InputError if a function failed, or what ended the program (SystemExit,
+        KeyboardInterrupt); call it when the run is saved."""
+        if not self._failure:
+            return
+        name, step, error = self._failure
+        if not isinstance(error, Exception):
+            logging.info("Stopped by the callback %s at step %d.", name, step)
+            raise error
+        raise InputError(
+            f"the callback {name} failed at step {step} ({type(error).__name__}: "
+            f"{reason_of(error).rstrip('.')}). {self._output_dir} has a checkpoint of "
+            f"step {saved_step}; correct the function or leave it out, and start the "
+            "run again to continue from there.") from error
 
 
 class TensorBoard:

@@ -1,8 +1,9 @@
-"""The log of a run: metrics as JSON lines, curves as PNG."""
+"""The record of a run: metrics.jsonl, the scores that are read from it, and curves."""
 
 import json
+import math
 import os
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from absl import logging
 
@@ -11,6 +12,11 @@ from albert_tf.errors import InputError
 
 METRICS_FILE = "metrics.jsonl"
 CURVES_FILE = "curves.png"
+# Earlier versions kept the set of a run's evaluations and their best value in files of
+# their own.
+_OLD_SET_FILE, _OLD_BEST_FILE = "evaluation_set.json", "best_metric.json"
+
+Row = dict[str, Any]
 
 
 class MetricsLog:
@@ -19,62 +25,126 @@ class MetricsLog:
         log = MetricsLog("runs/base", resume_step=5000)
         log.write(6000, "train", {"masked_lm_loss": 2.1})
 
-    Every row has `step` and `split` ("train" or "eval"); the rest are metrics. Rows
-    after `resume_step` are dropped, because a run that was killed resumes at its last
-    checkpoint and writes them again. 0 starts an empty log.
+    Every row has `step` and `split` ("train" or "eval"), those of evaluations also
+    `set`, what was evaluated; the rest are metrics. Rows after `resume_step` are
+    dropped, because a run that was killed resumes at its last checkpoint and writes
+    them again. 0 starts an empty log.
     """
 
     def __init__(self, output_dir: str, resume_step: int = 0):
         self.path = os.path.join(output_dir, METRICS_FILE)
-        self.rows = []
         rows = read_metrics(self.path) if files.exists(self.path) else []
-        if resume_step:
-            self.rows = [r for r in rows if r["step"] <= resume_step]
+        self.rows = [row for row in rows if 0 < row["step"] <= resume_step]
         if len(rows) > len(self.rows):
             logging.info("%s: %d rows of later steps are dropped and will be written "
                          "again.", self.path, len(rows) - len(self.rows))
         with files.atomic_write(self.path) as stream:
-            for row in self.rows:
-                stream.write(_line(row))
+            stream.writelines(map(_line, self.rows))
+        if not resume_step:
+            for name in (_OLD_SET_FILE, _OLD_BEST_FILE):
+                files.remove(os.path.join(output_dir, name))
 
-    def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Appends a row."""
-        row = {"step": int(step), "split": split,
+    def write(self, step: int, split: str, metrics: Mapping[str, Any],
+              **more: Any) -> None:
+        """Appends a row; `more` are entries that are not metrics."""
+        row = {"step": int(step), "split": split, **more,
                **{name: float(value) for name, value in metrics.items()}}
         self.rows.append(row)
         with files.open_binary(self.path, "ab") as stream:
             stream.write(_line(row))
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def _line(row: Row) -> bytes:
     return (json.dumps(row) + "\n").encode()
 
 
-def read_metrics(path: str) -> list[dict[str, Any]]:
+def read_metrics(path: str) -> list[Row]:
     """Returns the rows of a metrics log; leaves out a last line that was cut short."""
     lines = [(n, line) for n, line in text_files.read_lines(path) if line.strip()]
     rows = []
-    for position, (number, line) in enumerate(lines):
+    for number, line in lines:
         try:
             rows.append(_parsed(line, path, number))
         except InputError:
-            if position < len(lines) - 1:
+            if number < lines[-1][0]:
                 raise
             logging.warning("%s, line %d is incomplete and left out.", path, number)
     return rows
 
 
-def _parsed(line: str, path: str, number: int) -> dict[str, Any]:
+def _parsed(line: str, path: str, number: int) -> Row:
     """Returns the row in a line; raises InputError if it is not a row of metrics."""
     advice = "move the file away to start a new log"
     row = text_files.parse_json(line, path, advice, number)
     if not (isinstance(row, dict) and type(row.get("step")) is int
             and isinstance(row.get("split"), str)
-            and all(type(value) in (int, float) for name, value in row.items()
-                    if name != "split")):
+            and all(type(row[name]) in (int, float) for name in _numbers(row))):
         raise InputError(f"{path}, line {number}: not a JSON object of numbers with a "
                          f"step and a split; {advice}.")
     return row
+
+
+def _numbers(row: Row) -> list[str]:
+    return [name for name in row if name not in ("split", "set")]
+
+
+# ---- scores ----------------------------------------------------------------
+
+
+class Scores:
+    """The values of a metric in a run's evaluations since their set last changed, in
+    order: which one is the best, and whether they still improve.
+
+        scores = Scores(rows, "accuracy", {"dev data": "5e1f"})  # evaluations(...)
+        scores.add(0.75)                                         # True: the best so far
+    """
+
+    def __init__(self, rows: Iterable[Row], metric: str, of_set: Mapping[str, Any]):
+        self._values: list[float] = []
+        for row in rows:
+            if row.get("set", of_set) != of_set:
+                self._values = []
+            elif metric in row:
+                self._values.append(row[metric])
+
+    def add(self, value: float) -> bool:
+        """Adds a value; returns True if it is better than all before it."""
+        is_best = all(value > other for other in self._values)
+        self._values.append(value)
+        return is_best
+
+    def stalled(self, patience: int) -> bool:
+        """Returns True if none of the last `patience` values was the best; 0 never
+        stalls."""
+        values = self._values
+        return 0 < patience < len(values) and (
+            max(values[-patience:]) <= max(values[:-patience]))
+
+
+def evaluations(output_dir: str, metric: str = "") -> list[Row]:
+    """Returns the rows of a run's evaluations.
+
+    In a folder of an earlier version they get their `set` here, None for one before the
+    last, and its best value of `metric` counts as one more row, of step 0.
+    """
+    path, old_set, old_best = (os.path.join(output_dir, name) for name in (
+        METRICS_FILE, _OLD_SET_FILE, _OLD_BEST_FILE))
+    rows = [row for row in (read_metrics(path) if files.exists(path) else ())
+            if row["split"] == "eval"]
+    old = text_files.read_object(old_set, "remove it") if files.exists(old_set) else {}
+    after_step, of_set = old.get("after_step", 0), {"set": old.get("set")} if old else {}
+    rows = [{**(of_set if row["step"] > after_step else {"set": None}), **row}
+            for row in rows]
+    best = text_files.read_json(old_best, "remove it") if (
+        metric and files.exists(old_best)) else None
+    before = [row for row in rows if row["step"] <= after_step]
+    if type(best) in (int, float) and all(
+            best > row.get(metric, -math.inf) for row in rows[len(before):]):
+        rows.insert(len(before), {**of_set, "step": 0, metric: best})
+    return rows
+
+
+# ---- curves ----------------------------------------------------------------
 
 
 def draw_curves(metrics_path: str, image_path: str) -> None:
@@ -82,7 +152,7 @@ def draw_curves(metrics_path: str, image_path: str) -> None:
     panel."""
     rows = read_metrics(metrics_path)
     names = list(dict.fromkeys(
-        name for row in rows for name in row if name not in ("step", "split")))
+        name for row in rows for name in _numbers(row) if name != "step"))
     if not names or not pictures.possible():
         return
     columns = min(3, len(names))

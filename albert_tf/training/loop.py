@@ -1,12 +1,22 @@
-"""The training loop, the same for every task: start, train, save, evaluate.
+"""The training loop, the same for every task, in the order in which a run does it:
 
-`run_folder` manages the files in a run's folder and chooses where the run starts.
-`hooks` do everything beside the steps: checks, metrics, stops, lines of progress.
+    start      at the latest checkpoint, or at other weights (run_folder)
+    train      --iterations_per_loop steps, then a row of metrics.jsonl
+    save       every --save_checkpoints_steps steps and at the end, then
+    evaluate   the best checkpoint so far, a row of metrics.jsonl
+    stop       at the last step; early, if evaluations do not improve; or after SIGTERM
+
+metrics.jsonl is the record of the run: from its evaluations follow the best value and
+early stopping. It gets the row of an evaluation last, so that a run that was killed
+before evaluates again.
 """
 
 import contextlib
 import functools
+import json
+import math
 import os
+import signal
 import tempfile
 import time
 from typing import Any, Callable, Iterable, Mapping, Optional
@@ -15,15 +25,18 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints.folders import BEST_CHECKPOINT, CHECKPOINT_NAME
+from albert_tf.checkpoints.folders import (
+    BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError, Stopped, reason_of
+from albert_tf.errors import DivergenceError, InputError, Stopped, reason_of
+from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
-from albert_tf.training import devices, hooks, run_folder
+from albert_tf.training import devices, run_folder
 from albert_tf.training.batches import Batches
-from albert_tf.training.callbacks import Callback, checked_callbacks
-from albert_tf.training.log import METRICS_FILE, MetricsLog, read_metrics
-from albert_tf.training.loss_scaling import LossScaling
+from albert_tf.training.callbacks import Callback, Callbacks
+from albert_tf.training.log import (
+    CURVES_FILE, MetricsLog, Scores, draw_curves, evaluations)
+from albert_tf.training.loss_scaling import SMALLEST_SCALE, LossScaling
 from albert_tf.training.losses import Predictions, Task
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
@@ -58,10 +71,12 @@ class Run:
                  depth: Optional[Phases] = None,
                  evaluation_set: Optional[Mapping[str, Any]] = None,
                  callbacks: Iterable[Callback] = ()):
-        self.callbacks = checked_callbacks(callbacks)
+        self._functions = list(callbacks)
         self.task, self.config, self.options = task, config, options
         self.batches, self.optimizer = batches, optimizer
-        self.depth, self.evaluation_set = depth, dict(evaluation_set or {})
+        self.depth = depth
+        # As metrics.jsonl will hold it.
+        self.evaluation_set = json.loads(json.dumps(evaluation_set or {}))
         self.strategy = tf.distribute.get_strategy()
         self.chief = devices.is_chief(self.strategy)
         self.evaluates = batches.num_evaluation_shapes > 0
@@ -89,10 +104,11 @@ class Run:
             if options.step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
         self.signals = StopSignals()
-        # Number of sequences to evaluate or predict after training, for time estimates.
-        self.sequences_after = 0
         # Step and metrics of the evaluation that computed `evaluator.predictions`.
         self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
+        # Only the chief has them, while it trains.
+        self._log: Optional[MetricsLog] = None
+        self._callbacks: Optional[Callbacks] = None
 
     def _log_devices(self) -> None:
         options, step = self.options, self.options.step
@@ -132,81 +148,263 @@ class Run:
         between two parts of a step, whose gradients are then dropped, and between two
         batches of an evaluation.
         """
-        # 1. Load the weights and their step. A failure here changes no files. The
-        #    workers of a cluster meet there, and have read the set before the chief
-        #    writes a different one.
-        kept_set = run_folder.kept_set(self.options.output_dir)
+        options, output_dir = self.options, self.options.output_dir
+        # 1. Load the weights and their step. A failure here changes no files.
         run_folder.load_to_train(self)
+        first = self.current_step
         # 2. Let the chief write the task's own files.
         if self.chief:
             on_start()
-        # 3. Read the earlier evaluations. Every process of a cluster must read the same
+        # 3. Read the evaluations so far. Every process of a cluster must read the same
         #    ones, therefore this happens before the chief opens the log.
-        evaluated = self._earlier_evaluations()
-        due = self._evaluation_due(evaluated)
-        # 4. Remove the leftovers of a killed run, and store or compare the options.
-        first = self.current_step
+        rows = [row for row in (evaluations(output_dir, self.task.best_metric)
+                                if first else ()) if row["step"] <= first]
+        # A kill may have come between a checkpoint and its evaluation.
+        due = bool(self.evaluates and first and (
+            not first % options.save_checkpoints_steps or self.finished)
+            and all(row["step"] != first for row in rows))
         nothing_to_do = self.finished and not due
-        changes = run_folder.different(
-            kept_set["set"], self.evaluation_set) if (
-                kept_set and self.evaluates and first) else []
-        starts_best = not first or bool(changes) and not nothing_to_do
-        # Evaluations up to this step were on a different set.
-        last = max((row["step"] for row in evaluated), default=0)
-        after_step = last if changes else min(kept_set.get("after_step", 0), last)
-        if changes:
-            self._warn_of_set(changes, starts_best)
-        log = None
-        if not starts_best:
-            run_folder.check_best(self.options.output_dir)
+        # 4. Remove the leftovers of a killed run, and store or compare the options.
         if self.chief:
-            run_folder.remove_unfinished(self.options.output_dir)
-            run_folder.keep_options(
-                self.options.output_dir, self._all_options, resumed=first > 0)
-            if starts_best:
-                files.remove(self.path(run_folder.BEST_FILE))
-                files.remove(self.path(run_folder.SET_FILE))
-            if self.evaluates and not nothing_to_do:
-                run_folder.keep_set(
-                    self.options.output_dir, self.evaluation_set, after_step)
-            log = MetricsLog(self.options.output_dir, first)
+            run_folder.remove_unfinished(output_dir)
+            run_folder.keep_options(output_dir, self._all_options, resumed=first > 0)
+            self._log = MetricsLog(output_dir, first)
         if nothing_to_do:
-            logging.info("Step %d of %d is reached: nothing to train.",
-                         first, self.options.num_train_steps)
+            logging.info("Step %d of %d is reached: nothing to train.", first,
+                         options.num_train_steps)
             return None
+        if self.evaluates and (changes := self._changes_of_set(rows)):
+            logging.warning(
+                "The evaluations of this run were on a different set (%s changed). "
+                "Their scores do not count any more: the next evaluation replaces %s, "
+                "and early stopping counts from there.", ", ".join(changes),
+                BEST_CHECKPOINT)
+        self._scores = Scores(rows, self.task.best_metric, self.evaluation_set)
         # 5. Train. Every process must take part in saving, but only the chief's files
         #    are kept.
         with tempfile.TemporaryDirectory() as scratch:
-            folder = self.options.output_dir if self.chief else scratch
-            training = _Training(
-                self, [row for row in evaluated if row["step"] > after_step], log,
-                folder, starts_best)
+            self._prepare(output_dir if self.chief else scratch)
             with self.explained(), self.signals:
-                return training.go(due)
+                return self._go(due)
 
-    def _earlier_evaluations(self) -> list[dict[str, Any]]:
-        """Returns the log's evaluation rows up to the current step."""
-        step, path = self.current_step, self.path(METRICS_FILE)
-        rows = read_metrics(path) if step and files.exists(path) else ()
-        return [row for row in rows if row["split"] == "eval" and row["step"] <= step]
+    def _changes_of_set(self, rows: list[dict[str, Any]]) -> list[str]:
+        """Returns in what the set of the latest of `rows` differs from the own one."""
+        before = rows[-1].get("set") if rows else None
+        return [] if before is None else run_folder.different(
+            before, self.evaluation_set)
 
-    def _warn_of_set(self, changes: list[str], starts_best: bool) -> None:
-        logging.warning(
-            "The evaluations of this run were on a different set (%s changed). %s",
-            ", ".join(changes), "Their scores do not count any more: the next "
-            f"evaluation replaces {BEST_CHECKPOINT}, and early stopping counts from "
-            "there." if starts_best else
-            f"{BEST_CHECKPOINT} was chosen on that set, and stays.")
+    def _prepare(self, folder: str) -> None:
+        """Creates what exists only while the run trains; it saves in `folder`."""
+        options, self._saved = self.options, self.current_step
+        # The trainer runs the steps, with a graph for each shape and depth.
+        self.trainer = Trainer(
+            self.task, self.optimizer, self.batches.train(self.current_step),
+            options.step, on_step=self._after_step, on_compile=self._before_compiling,
+            shape_of_step=self.batches.shape_of_step,
+            passes_of_step=self.depth.at if self.depth else lambda step: None,
+            scaling=self.scaling, computation=self.computation)
+        self.signals.on_signal = lambda: self.trainer.stop.assign(True)
+        if not self.trainer.stops:
+            self.signals.when = (
+                "after this loop of steps" if self.trainer.runs_on_device
+                else "after this step, which XLA computes as a whole")
+        # The manager saves checkpoints and removes old ones.
+        self._manager = tf.train.CheckpointManager(
+            self.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
+            checkpoint_name=CHECKPOINT_NAME)
+        if self.chief:
+            self._callbacks = Callbacks(self._functions, options.output_dir)
+        self._compiles = False
+        self._progress = Progress(
+            "training", "steps", options.num_train_steps, self.current_step,
+            {"sequences": options.train_batch_size})
 
-    def _evaluation_due(self, evaluated: list[dict[str, Any]]) -> bool:
-        """Returns True if the run was stopped between a checkpoint and its
-        evaluation."""
-        step, options = self.current_step, self.options
-        return bool(
-            self.evaluates and step
-            and (not step % options.save_checkpoints_steps
-                 or self.finished)
-            and all(row["step"] != step for row in evaluated))
+    def _go(self, evaluation_due: bool) -> Optional[dict[str, float]]:
+        """Trains from checkpoint to checkpoint; returns the last evaluation's
+        metrics."""
+        options = self.options
+        try:
+            # 1. Catch up on the evaluation that an earlier run did not finish.
+            metrics = self._evaluate() if evaluation_due else None
+            while not self.finished:
+                # 2. Stop early if the evaluations do not improve any more.
+                if self._scores.stalled(options.early_stopping):
+                    logging.info(
+                        "Stopped early at step %d: %d evaluations in a row did not "
+                        "improve %s.", self.current_step, options.early_stopping,
+                        self.task.best_metric)
+                    break
+                # 3. Train to the next multiple of save_checkpoints_steps or to the end,
+                #    no matter where the run started.
+                self._train_to(min(options.num_train_steps, _next_multiple(
+                    self.current_step, options.save_checkpoints_steps)))
+                # 4. Save, then evaluate, so that a failed evaluation loses no step.
+                self._save()
+                if self.evaluates:
+                    metrics = self._evaluate()
+                else:
+                    self._call("eval", {})
+                self._stop_after_signal()
+                self._progress.restart(self.current_step)
+            # A signal may have come after the last batch of the evaluation.
+            if self.signals.received is not None:
+                raise Stopped(self.signals.received)
+            return metrics
+        except Stopped as stop:
+            # A signal came between two steps, during a step or during an evaluation, or
+            # a callback failed. Keep everything up to the last whole step.
+            if self.current_step > self._saved:
+                self._save()
+            if self._callbacks:
+                self._callbacks.raise_failure(self.current_step)
+            logging.info(
+                "Stopped by signal %d at step %d; run the same command to continue.",
+                stop.signal_number, self.current_step)
+            raise
+        finally:
+            self._draw()
+
+    # ---- train: steps
+
+    def _train_to(self, target: int) -> None:
+        """Trains in loops that end at multiples of iterations_per_loop and at
+        `target`."""
+        while (step := self.current_step) < target:
+            end = min(_next_multiple(step, self.options.iterations_per_loop), target)
+            metrics = self.trainer.train(tf.constant(end - step))
+            self._check_finite()
+            if self._log:
+                self._log.write(end, "train", metrics)
+            self._call("train", metrics)
+            self._stop_after_signal()
+            if self.trainer.runs_on_device and not self._compiled() and end < target:
+                self._report(metrics)
+        self._report(self.trainer.current_metrics())
+
+    def _before_compiling(self, shape: int, passes: Optional[int]) -> None:
+        self._compiles, count = True, self.batches.num_shapes
+        logging.info("Compiling the training step%s%s.",
+                     f" for length {shape + 1} of {count}" if count > 1 else "",
+                     f" with {passes} passes" if passes else "")
+
+    def _compiled(self) -> bool:
+        """Returns True if a step was compiled since the last call; such steps are slow,
+        and do not count for the speed."""
+        compiled, self._compiles = self._compiles, False
+        if compiled:
+            self._progress.restart(self.current_step)
+        return compiled
+
+    def _after_step(self) -> None:
+        """Stops or logs a line, if it is time; after each step that the host starts."""
+        self._stop_after_signal()
+        self._compiled()
+        if self._progress.due():
+            self._check_finite()
+            # Reading the means is an exchange of all workers, but they log such lines
+            # at different steps.
+            alone = not isinstance(
+                self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+            self._report(self.trainer.current_metrics() if alone else {})
+
+    def _report(self, metrics: Mapping[str, float]) -> None:
+        """Logs a line of progress, and calls the task's on_report."""
+        self.task.on_report(self.current_step, metrics)
+        self._progress.report(self.current_step, ", ".join(
+            f"{name} {value:.4g}" for name, value in metrics.items()
+            if "loss" in name or name == "skipped_steps"))
+
+    def _check_finite(self) -> None:
+        """Raises DivergenceError if the loss or the gradient of a step so far is not
+        finite, so that such weights are never saved; waits for the device."""
+        bad = int(self.trainer.first_bad_step.numpy())
+        if bad >= 0:
+            self._diverged(
+                f"the loss or the gradient is not finite at step {bad}"
+                + (f", although the loss scale is down to {SMALLEST_SCALE:g}; float16 "
+                   "may not be able to hold this model's numbers, unlike bfloat16"
+                   if self.scaling else ""), bad)
+
+    def _diverged(self, what: str, step: int) -> None:
+        # The checkpoint of `step` itself holds the weights that failed.
+        good = [path for path in all_checkpoints(self.options.output_dir)
+                if run_folder.step_of(path) < step]
+        raise DivergenceError(
+            f"{what}; "
+            + (f"the last good checkpoint is {good[-1]}" if good
+               else "there is no checkpoint from before")
+            + "; use a lower learning rate or a longer warm-up, or check the data.")
+
+    def _stop_after_signal(self) -> None:
+        """Raises Stopped after a signal. If any of several workers received one, all of
+        them stop at the same place."""
+        number, votes = self.signals.received, self.trainer.stop_votes
+        if votes is not None:
+            if number is not None:
+                votes.cast()
+            number = (number or signal.SIGTERM) if votes.any() else None
+        if number is not None:
+            # Stopping saves a checkpoint, so the weights are checked first.
+            self._check_finite()
+            raise Stopped(number)
+
+    # ---- train: checkpoints
+
+    def _save(self) -> None:
+        """Saves a checkpoint of the current step."""
+        step, output_dir = self.current_step, self.options.output_dir
+        try:
+            with run_folder.saving(self._manager.directory, step):
+                self._manager.save(checkpoint_number=step)
+        except (tf.errors.OpError, OSError) as error:
+            raise InputError(
+                f"{output_dir}: the checkpoint of step {step} cannot be written "
+                f"({reason_of(error)}); free some space there, and "
+                "run the same command to continue from the previous checkpoint."
+            ) from error
+        self._saved = step
+        logging.info("Checkpoint of step %d saved in %s.", step, output_dir)
+
+    def _evaluate(self) -> dict[str, float]:
+        """Evaluates the weights of the checkpoint just saved."""
+        begin, step, best = time.monotonic(), self.current_step, self.task.best_metric
+        metrics = self.evaluator.evaluate(self._stop_between_batches)
+        seconds = max(time.monotonic() - begin, 1e-9)
+        for name, value in metrics.items():
+            # The last step before a checkpoint may damage the weights, while its loss
+            # was still finite.
+            if not math.isfinite(value):
+                self._diverged(
+                    f"{name} is {value} in the evaluation at step {step}", step)
+        if self._scores.add(float(metrics[best])):
+            write_whole(self.checkpoint,
+                        os.path.join(self._manager.directory, BEST_CHECKPOINT))
+            logging.info("Step %d is the best so far (%s %.4f): %s.", step, best,
+                         metrics[best], BEST_CHECKPOINT)
+        self.last_evaluation = step, dict(metrics)
+        self.write_results(metrics)
+        if self._log:
+            self._log.write(step, "eval", metrics, set=self.evaluation_set)
+            self._draw()
+        self._call("eval", {
+            **metrics, "steps_per_second": self.evaluator.num_steps / seconds})
+        return metrics
+
+    def _stop_between_batches(self) -> None:
+        if self.trainer.stop_votes is not None:
+            self.trainer.stop_votes.exchange()
+        self._stop_after_signal()
+
+    def _call(self, split: str, metrics: Mapping[str, float]) -> None:
+        step = self.current_step
+        if self._callbacks and not self._callbacks.call(
+                step, split, metrics,
+                self.path(f"{CHECKPOINT_NAME}-{step}") if split == "eval" else None):
+            self.signals.stop()
+
+    def _draw(self) -> None:
+        if self._log and self._log.rows:
+            draw_curves(self._log.path, self.path(CURVES_FILE))
 
     # ---- evaluate and predict ----------------------------------------------
 
@@ -230,6 +428,11 @@ class Run:
         if step != self.current_step:
             with self.explained():
                 metrics = self.evaluator.evaluate()
+        changes = self._changes_of_set(evaluations(self.options.output_dir))
+        if changes and files.exists(self.path(run_folder.RESULTS_FILE)):
+            logging.warning(
+                "%s now holds results of a different set than that of training (%s "
+                "changed).", self.path(run_folder.RESULTS_FILE), ", ".join(changes))
         self.write_results(metrics)
         return metrics
 
@@ -243,15 +446,8 @@ class Run:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
             f"{name} {value:.6g}" for name, value in metrics.items()))
         if self.chief:
-            path = self.path(run_folder.RESULTS_FILE)
-            kept = run_folder.kept_set(self.options.output_dir)
-            changes = run_folder.different(
-                kept["set"], self.evaluation_set) if kept else []
-            if changes and files.exists(path):
-                logging.warning(
-                    "%s now holds results of a different set than that of training (%s "
-                    "changed).", path, ", ".join(changes))
-            text_files.write_json(path, {"step": self.current_step, **metrics})
+            text_files.write_json(self.path(run_folder.RESULTS_FILE),
+                                  {"step": self.current_step, **metrics})
 
     @contextlib.contextmanager
     def explained(self):
@@ -271,131 +467,6 @@ class Run:
             if explained is None:
                 raise
             raise explained from error
-
-
-class _Training:
-    """The parts of a run that exist while it trains; created after its weights are
-    loaded.
-
-    `evaluated` are rows of earlier evaluations on the same set; this process saves in
-    `folder`. With `starts_best` there is no best checkpoint to compare with.
-    """
-
-    def __init__(self, run: Run, evaluated: list[dict[str, Any]],
-                 log: Optional[MetricsLog], folder: str, starts_best: bool):
-        options = run.options
-        self.run = run
-        # The trainer runs the steps, with a graph for each shape and depth.
-        self.trainer = Trainer(
-            run.task, run.optimizer, run.batches.train(run.current_step), options.step,
-            self._all("on_step"), run.batches.shape_of_step,
-            run.depth.at if run.depth else lambda step: None,
-            run.scaling, run.computation, self._all("on_compile"))
-        run.signals.on_signal = lambda: self.trainer.stop.assign(True)
-        if not self.trainer.stops:
-            run.signals.when = ("after this loop of steps" if self.trainer.runs_on_device
-                                else "after this step, which XLA computes as a whole")
-        # The manager saves checkpoints and removes old ones.
-        self.manager = tf.train.CheckpointManager(
-            run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
-            checkpoint_name=CHECKPOINT_NAME)
-        # The hooks do everything else, in the order of the list.
-        finite = hooks.FiniteCheck(run, self.trainer)
-        self.best = hooks.BestCheckpoint(run, evaluated, folder, starts_best)
-        self.files = hooks.MetricsFiles(run, log)
-        self.callbacks = hooks.Callbacks(run)
-        self.progress = hooks.ProgressLines(run, self.trainer, finite)
-        self.hooks: list[Any] = [
-            finite, self.best, self.files, self.callbacks,
-            hooks.StopCheck(run, self.trainer, finite), self.progress]
-
-    def go(self, evaluation_due: bool) -> Optional[dict[str, float]]:
-        """Trains from checkpoint to checkpoint; returns the last evaluation's
-        metrics."""
-        run, options = self.run, self.run.options
-        self._saved = run.current_step
-        try:
-            # 1. Catch up on the evaluation that an earlier run did not finish.
-            metrics = self._evaluate() if evaluation_due else None
-            while not run.finished:
-                # 2. Stop early if the evaluations do not improve any more.
-                if self.best.stalled():
-                    logging.info(
-                        "Stopped early at step %d: %d evaluations in a row did not "
-                        "improve %s.", run.current_step, options.early_stopping,
-                        run.task.best_metric)
-                    break
-                # 3. Train to the next multiple of save_checkpoints_steps or to the end,
-                #    no matter where the run started.
-                self._train_to(min(options.num_train_steps, _next_multiple(
-                    run.current_step, options.save_checkpoints_steps)))
-                # 4. Save, then evaluate, so that a failed evaluation loses no step.
-                begin = time.monotonic()
-                self._save()
-                if run.evaluates:
-                    metrics = self._evaluate()
-                self._all("on_checkpoint")(time.monotonic() - begin)
-            # A signal may have come after the last batch of the evaluation.
-            if run.signals.received is not None:
-                raise Stopped(run.signals.received)
-            return metrics
-        except Stopped as stop:
-            # A signal came between two steps, during a step or during an evaluation, or
-            # a callback failed. Keep everything up to the last whole step.
-            if run.current_step > self._saved:
-                self._save()
-            self.callbacks.raise_failure()
-            logging.info(
-                "Stopped by signal %d at step %d; run the same command to continue.",
-                stop.signal_number, run.current_step)
-            raise
-        finally:
-            self.files.draw()
-
-    def _train_to(self, target: int) -> None:
-        """Trains in loops that end at multiples of iterations_per_loop and at
-        `target`."""
-        interval = self.run.options.iterations_per_loop
-        while (step := self.run.current_step) < target:
-            end = min(_next_multiple(step, interval), target)
-            metrics = self.trainer.train(tf.constant(end - step))
-            self._all("on_loop")(step, metrics)
-        self.progress.report(self.trainer.current_metrics())
-
-    def _all(self, method: str) -> Callable[..., None]:
-        """Returns a function that calls a method of all hooks that have it."""
-        def call(*arguments):
-            for hook in self.hooks:
-                if function := getattr(hook, method, None):
-                    function(*arguments)
-
-        return call
-
-    def _evaluate(self) -> dict[str, float]:
-        begin = time.monotonic()
-        evaluator = self.run.evaluator
-        evaluator.on_batch = self._all("on_batch")
-        try:
-            metrics = evaluator.evaluate()
-        finally:
-            evaluator.on_batch = lambda: None
-        self._all("on_evaluation")(metrics, time.monotonic() - begin)
-        return metrics
-
-    def _save(self) -> None:
-        """Saves a checkpoint of the current step."""
-        step, output_dir = self.run.current_step, self.run.options.output_dir
-        try:
-            with run_folder.saving(self.manager.directory, step):
-                self.manager.save(checkpoint_number=step)
-        except (tf.errors.OpError, OSError) as error:
-            raise InputError(
-                f"{output_dir}: the checkpoint of step {step} cannot be written "
-                f"({reason_of(error)}); free some space there, and "
-                "run the same command to continue from the previous checkpoint."
-            ) from error
-        self._saved = step
-        logging.info("Checkpoint of step %d saved in %s.", step, output_dir)
 
 
 def _next_multiple(step: int, interval: int) -> int:

@@ -7,10 +7,9 @@ gs://bucket/folder.
 
 import contextlib
 import json
-import math
 import os
 import re
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 import tensorflow as tf
 from absl import logging
@@ -25,11 +24,8 @@ from albert_tf.checkpoints.restore import restore_tf1, write_config
 from albert_tf.errors import InputError
 from albert_tf.training import devices
 from albert_tf.training.input_pipeline import num_streams
-from albert_tf.training.log import METRICS_FILE
 from albert_tf.training.options import RunOptions
 
-BEST_FILE = "best_metric.json"
-SET_FILE = "evaluation_set.json"
 OPTIONS_FILE = "options.json"
 RESULTS_FILE = "eval_results.json"
 
@@ -37,7 +33,6 @@ RESULTS_FILE = "eval_results.json"
 _UNFINISHED = re.compile(
     re.escape(CHECKPOINT_NAME) + r"-(\d+|best)_temp\d*(/|\.index|\.data-.*|_temp.*)?"
     r"|" + STATE_FILE + r"\.tmp.*"
-    r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
     r"|.*\.(json|jsonl|png|index|data-\d+-of-\d+|tf_record)"
     r"\.incomplete(-[0-9a-f]{8})?")
 
@@ -51,7 +46,6 @@ _NO_EFFECT = frozenset((
 # The digests of the training data.
 TRAIN_DATA = "train_data"
 _STEP = "step/.ATTRIBUTES/VARIABLE_VALUE"
-_SHOWN_LENGTH = 100  # maximum number of characters of a value in a message
 
 
 # ---- checkpoints -----------------------------------------------------------
@@ -72,81 +66,38 @@ def step_of(path: str) -> int:
         return int(reader.get_tensor(_STEP))
 
 
-def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
-            may_lack: Sequence[str] = ()) -> None:
+def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True) -> None:
     """Restores everything that `checkpoint` holds.
 
     With `resume`, later checkpoints continue the file's count of saves; the best
-    checkpoint has no such count. `may_lack` names parts of `checkpoint` that are left
-    unchanged if the file does not hold them.
+    checkpoint has no such count. The state of loss scaling is left unchanged if the
+    file does not hold it, because the run did not use float16 before.
     """
     def advice():
-        is_best, others = os.path.basename(path) == BEST_CHECKPOINT, earlier_hint(path)
-        return others + (
-            "move the folder away to start again from step 0" if not is_best else
-            f"remove {path}.*, so that the latest checkpoint is used instead" if others
-            else "copy it again, or choose a different folder")
+        return earlier_hint(path) + "copy it again, or choose a different folder"
 
-    left_out = {}
+    scaling = getattr(checkpoint, "loss_scaling", None)
     try:
         with damage_explained(path, advice=advice):
-            for name in may_lack:
-                if hasattr(checkpoint, name) and not _holds(path, name):
-                    logging.info("%s holds no %s, which therefore starts from its "
-                                 "initial state.", path, name)
-                    # Removed while restoring, which would fail, and put back below.
-                    left_out[name] = getattr(checkpoint, name)
-                    delattr(checkpoint, name)
+            if scaling and not any(name.startswith("loss_scaling/")
+                                   for name, _ in tf.train.list_variables(path)):
+                logging.info("%s holds no loss_scaling, which therefore starts from "
+                             "its initial state.", path)
+                # Removed while restoring, which would fail, and put back below.
+                del checkpoint.loss_scaling
             status = checkpoint.restore(path) if resume else checkpoint.read(path)
             status.assert_existing_objects_matched()
             # Evaluation ignores the optimizer's variables; TensorFlow must not warn
             # about each of them.
             status.expect_partial()
     finally:
-        for name, part in left_out.items():
-            setattr(checkpoint, name, part)
+        if scaling:
+            checkpoint.loss_scaling = scaling
     optimizer = getattr(checkpoint, "optimizer", None)
     check_finite(path, (
         (variable.name.removesuffix(":0"), variable.numpy()) for variable in (
             *checkpoint.model.weights, *(optimizer.variables if optimizer else ()))),
                  advice())
-
-
-def _holds(path: str, part: str) -> bool:
-    """Returns True if a checkpoint holds variables of a part of tf.train.Checkpoint."""
-    return any(name.startswith(f"{part}/") for name, _ in tf.train.list_variables(path))
-
-
-def check_best(output_dir: str) -> None:
-    """Raises InputError if the file of the best metric, which orbit reads, is
-    damaged."""
-    path = os.path.join(output_dir, BEST_FILE)
-    advice = f"write the best value from {METRICS_FILE} into it"
-    if files.exists(path):
-        value = text_files.read_json(path, advice)
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise InputError(f"{path}: this is not a number; {advice}.")
-
-
-def kept_set(output_dir: str) -> dict[str, Any]:
-    """Returns the set by which a folder's best checkpoint is chosen, as `keep_set`
-    wrote it; empty for a new folder."""
-    path = os.path.join(output_dir, SET_FILE)
-    if not files.exists(path):
-        return {}
-    advice = "remove the file to continue with the best value so far"
-    kept = text_files.read_object(path, advice)
-    if type(kept.get("after_step")) is not int or not isinstance(kept.get("set"), dict):
-        raise InputError(f"{path}: this is not a set and a step; {advice}.")
-    return kept
-
-
-def keep_set(output_dir: str, evaluation_set: Mapping[str, Any], after_step: int
-             ) -> None:
-    """Writes by which set the best checkpoint is chosen, and the step after which its
-    evaluations begin."""
-    text_files.write_json(os.path.join(output_dir, SET_FILE),
-                          {"set": evaluation_set, "after_step": after_step})
 
 
 def different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -171,10 +122,7 @@ def remove_unfinished(output_dir: str) -> None:
         if _UNFINISHED.fullmatch(name):
             path = os.path.join(output_dir, name)
             logging.info("Removing %s, an unfinished file of a killed run.", path)
-            if tf.io.gfile.isdir(path):
-                tf.io.gfile.rmtree(path)
-            else:
-                tf.io.gfile.remove(path)
+            (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
 
 
 # ---- where a run starts ----------------------------------------------------
@@ -197,14 +145,11 @@ def load_to_train(run) -> None:
     if latest:
         # First, because a config with different shapes explains later errors.
         _keep_config(run)
-        # A run that did not use float16 before has no state of loss scaling.
-        restore(run.checkpoint, latest, may_lack=("loss_scaling",),
+        restore(run.checkpoint, latest,
                 resume=os.path.basename(latest) != BEST_CHECKPOINT)
-        logging.info("Resuming at step %d from %s.", run.current_step, latest)
-        if options.resume_from:
-            logging.info("Leave --resume_from out once this run has saved a "
-                         "checkpoint; otherwise the next start resumes from the same "
-                         "step again.")
+        logging.info("Resuming at step %d from %s.%s", run.current_step, latest,
+                     " Leave --resume_from out once this run has saved a checkpoint."
+                     if options.resume_from else "")
     elif options.init_checkpoint:
         _initialize(run, run.task.may_be_new)
     elif options.from_scratch:
@@ -212,19 +157,21 @@ def load_to_train(run) -> None:
             "Starting at step 0 from random weights: %s holds no checkpoint and "
             "no init_checkpoint is given.", options.output_dir)
     else:
-        raise InputError(
-            f"there is no model to start from: {options.output_dir} holds no "
-            "checkpoint and no --init_checkpoint is given; give one, or "
-            "--from_scratch to train from random weights.")
+        raise _no_model(options, "or --from_scratch to train from random weights")
     # Last, because a failed start must not tie the folder to its config.
     _keep_config(run)
+
+
+def _no_model(options: RunOptions, else_give: str) -> InputError:
+    return InputError(f"there is no model to use: {options.output_dir} holds no "
+                      "checkpoint and no --init_checkpoint is given; give one, "
+                      f"{else_give}.")
 
 
 def load_to_use(run, best: bool) -> None:
     """Loads the weights to evaluate or predict with: the best checkpoint in output_dir
     if `best`, else its latest; without a checkpoint, init_checkpoint. The run's
     optimizer is not changed."""
-    output_dir = run.options.output_dir
     path = _checkpoint(run.options, best)
     if path:
         _keep_config(run)
@@ -236,9 +183,7 @@ def load_to_use(run, best: bool) -> None:
         _initialize(run, lambda name: False)
         _keep_config(run)
     else:
-        raise InputError(
-            f"there is no model to use: {output_dir} holds no checkpoint and no "
-            "--init_checkpoint is given; give one.")
+        raise _no_model(run.options, "or an --output_dir with a checkpoint")
 
 
 def _checkpoint(options: RunOptions, best: bool, to_train: bool = False
@@ -284,8 +229,8 @@ def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> 
     path = os.path.join(output_dir, OPTIONS_FILE)
     if resumed and files.exists(path):
         warn_of_changes(changed_options(output_dir, options))
-        return
-    text_files.write_json(path, options)
+    else:
+        text_files.write_json(path, options)
 
 
 def changed_options(
@@ -331,12 +276,7 @@ def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:
                 "The training data changed since this run started (%s). Steps that are "
                 "done are not repeated; to train on these data from the start, choose "
                 "a different --output_dir.", ", ".join(different(old, new)))
-            continue
-        logging.warning(
-            "%s was %s when this run started and is %s now: the result will match "
-            "neither value.", name, _short(old), _short(new))
-
-
-def _short(value: Any) -> str:
-    text = "not given" if value is None else json.dumps(value)
-    return text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "..."
+        else:
+            logging.warning(
+                "%s was %.100s when this run started and is %.100s now: the result will "
+                "match neither value.", name, json.dumps(old), json.dumps(new))

@@ -446,8 +446,6 @@ class Evaluator:
         self.strategy = tf.distribute.get_strategy()
         self.task, self.computation = task, computation
         self.predictions: Predictions = {}
-        # Called after each batch.
-        self.on_batch: Callable[[], None] = lambda: None
         self._datasets = datasets
         # The compiled step for each shape of a batch.
         self._steps: dict[frozenset, Any] = {}
@@ -462,17 +460,18 @@ class Evaluator:
         """The number of batches per replica."""
         return sum(steps for _, steps in self._datasets)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Returns the metrics over all examples: the objective's means and the task's
-        score."""
+        score. `on_batch` is called after each batch."""
         self.metrics.reset()
-        self.predictions = self.predict(self._datasets)
+        self.predictions = self.predict(self._datasets, on_batch)
         metrics = self.metrics.result()
         if self.task.score is not None:
             metrics |= self.task.score(self.predictions)
         return metrics
 
-    def predict(self, datasets: Sequence[tuple[Any, int]]) -> Predictions:
+    def predict(self, datasets: Sequence[tuple[Any, int]],
+                on_batch: Callable[[], None] = lambda: None) -> Predictions:
         """Returns the objective's predictions for every example; labels may be 0."""
         rows: dict[str, dict[int, np.ndarray]] = {}
         progress, done = Progress("evaluating" if datasets is self._datasets else
@@ -492,7 +491,7 @@ class Evaluator:
                 if not number:  # The first batch of a length was traced.
                     progress.restart(done)
                 progress.update(done)
-                self.on_batch()
+                on_batch()
         return {name: [by_index[index] for index in sorted(by_index)]
                 for name, by_index in rows.items()}
 

@@ -2,7 +2,7 @@
 
     SIGTERM ─► thread ─► Trainer.stop ─► the loop over a step's parts ends, and the step
                                          is dropped
-            └► Python's handler, when the step has ended ─► hooks.StopCheck
+            └► Python's handler, when the step has ended ─► Run._stop_after_signal
 
 Python runs its signal handlers between its own instructions, not while TensorFlow
 computes a step. The file descriptor of signal.set_wakeup_fd is written at once.

@@ -282,8 +282,9 @@ def test_training_evaluation_and_prediction_in_one_command(worked, data):
     hits = np.mean([row[2] == row[4] for row in own])
     assert metrics["accuracy"] == pytest.approx(hits)
     assert f"accuracy  {hits:.4f}" in (folder / "eval_report.txt").read_text()
-    best = json.loads((folder / "best_metric.json").read_text())
-    assert best == pytest.approx(metrics["matthews"])
+    rows = map(json.loads, lines(folder / "metrics.jsonl"))
+    assert metrics["matthews"] == pytest.approx(
+        max(row["matthews"] for row in rows if row["split"] == "eval"))
 
 
 def test_model_is_used_alone_with_the_numbers_of_the_full_run(worked, data):
@@ -335,16 +336,15 @@ def test_best_checkpoint_by_another_metric_and_its_report(results, data):
     folder, log = data / "by_recipe", results.ok("own, recipe")["log"]
     rows = [row for row in map(json.loads, lines(folder / "metrics.jsonl"))
             if row["split"] == "eval"]
-    best = json.loads((folder / "best_metric.json").read_text())
-    assert best == pytest.approx(max(row["macro_f1"] for row in rows))
+    assert evaluation(folder)["macro_f1"] == pytest.approx(
+        max(row["macro_f1"] for row in rows))
     assert "is the best so far (macro_f1 " in log
     assert "Weights of the labels in the training loss: '好评' 1, '差评' 1." in log
     assert json.loads((folder / "options.json").read_text())["class_weights"] == (
         "balanced")
     # It is the model's, so that a later evaluation is of the same kind.
     assert "different set" not in results.ok("own, recipe, used")["log"]
-    assert json.loads((folder / "evaluation_set.json").read_text())["set"][
-        "metric"] == "macro_f1"
+    assert {row["set"]["metric"] for row in rows} == {"macro_f1"}
     assert "Rows are the labels, columns the predictions" in (
         folder / "eval_report.txt").read_text()
     assert (folder / "eval_report.png").read_bytes().startswith(b"\x89PNG")
@@ -420,8 +420,9 @@ def test_texts_with_any_number_of_labels(worked, data):
     assert kept["problem_type"] == "multi_label_classification"
     assert {"micro_f1", "macro_f1", "exact_match", "label_accuracy"} <= evaluation(
         folder).keys()
-    best = json.loads((folder / "best_metric.json").read_text())
-    assert best == pytest.approx(evaluation(folder)["micro_f1"])
+    rows = map(json.loads, lines(folder / "metrics.jsonl"))
+    assert evaluation(folder)["micro_f1"] == pytest.approx(
+        max(row["micro_f1"] for row in rows if row["split"] == "eval"))
     header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
     assert header == ["guid", "text", "prediction", "topics"] and rows[-1][3] == ""
     found = probabilities(folder)

@@ -18,11 +18,11 @@ from absl import app
 from benchmarks import tpu_compiler
 
 
-def compile_steps(training) -> None:
-    """Takes the place of `_Training.go`: compiles, and ends the process."""
+def compile_steps(run) -> None:
+    """Takes the place of `Run._go`: compiles, and ends the process."""
     from albert_tf.training import steps
 
-    run, trainer = training.run, training.trainer
+    trainer = run.trainer
 
     def compiled(what, function, dataset):
         spec = steps.replica_spec(dataset.element_spec)
@@ -60,7 +60,7 @@ def main() -> None:
     tpu_compiler.prepare()
     from albert_tf.training import loop
 
-    loop._Training.go = lambda training, due: compile_steps(training)
+    loop.Run._go = lambda run, due: compile_steps(run)
     script = importlib.import_module(sys.argv[1])
     sys.argv = [f"{sys.argv[1]}.py", *sys.argv[2:]]
     app.run(script.main)

@@ -8,7 +8,7 @@ import tf_keras
 
 from albert_tf.records.checks import check_files
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import hooks, input_pipeline, loop
+from albert_tf.training import input_pipeline, loop
 from albert_tf.training.options import RunOptions
 from tests import models, tiny_run
 
@@ -44,7 +44,7 @@ def write(path, count, seed):
 
 
 def test_a_run_learns_pieces_and_their_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(hooks, "draw_curves", lambda *args: None)
+    monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
     tf_keras.utils.set_random_seed(1)
     config = tiny_run.config(
         embedding_size=16, hidden_size=32, intermediate_size=64, num_hidden_layers=1,

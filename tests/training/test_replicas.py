@@ -17,7 +17,7 @@ from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import hooks, input_pipeline, loop, losses, permutation
+from albert_tf.training import input_pipeline, loop, losses, permutation
 from albert_tf.training.options import RunOptions, StepOptions
 from albert_tf.training.schedules import Phases
 from tests import models, tiny_run
@@ -82,7 +82,7 @@ TASKS = {
 
 @pytest.fixture(name="path")
 def _path(tmp_path, monkeypatch):
-    monkeypatch.setattr(hooks, "draw_curves", lambda *args: None)
+    monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
     path = str(tmp_path / "train.tfrecord")
     with RecordWriter(path) as writer:
         for values in tiny_run.examples(50):
