@@ -23,17 +23,6 @@ DECAY, NO_DECAY, EXCLUDED = "decay", "no_decay", "excluded"
 NO_DECAY_PATTERNS = ("LayerNorm", "layer_norm", "bias")
 
 
-def not_negative(name: str, value) -> float:
-    """Returns `value` as a float; raises InputError if it is negative or not finite."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
-        raise InputError(f"{name} is {value}; give a number of at least 0.")
-    return number
-
-
 def dense_float32(gradients: Iterable[Gradient]) -> list[Optional[tf.Tensor]]:
     """Returns each gradient as a float32 tensor; rows of the same index are summed."""
     return [None if gradient is None else tf.cast(
@@ -48,19 +37,6 @@ def name_of(variable: tf.Variable) -> str:
 def _matches(patterns: Iterable[str], name: str) -> bool:
     """Returns whether one of the regular expressions occurs in a name."""
     return any(re.search(pattern, name) for pattern in patterns)
-
-
-def _pattern_tuple(name: str, patterns: Union[str, Iterable[str]]) -> tuple[str, ...]:
-    """Returns regular expressions as a tuple, even a single string; raises InputError
-    if one is invalid."""
-    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise InputError(f"{name}: '{pattern}' is not a regular expression "
-                             f"({error}); correct it.") from error
-    return patterns
 
 
 class KerasOptimizer(tf_keras.optimizers.Optimizer):
@@ -93,10 +69,9 @@ class KerasOptimizer(tf_keras.optimizers.Optimizer):
         super().__init__(name or type(self).__name__, weight_decay=None,
                          jit_compile=False)
         self._learning_rate = self._build_learning_rate(learning_rate)
-        self.weight_decay_rate = not_negative("weight_decay_rate", weight_decay_rate)
+        self.weight_decay_rate = weight_decay_rate
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.no_decay = _pattern_tuple("no_decay", no_decay)
-        self.excluded = _pattern_tuple("excluded", excluded)
+        self.no_decay, self.excluded = tuple(no_decay), tuple(excluded)
         # tf_keras stores its variables by their index in this list. If the order
         # changed, moments of equal shape would be swapped on restoring. Therefore
         # checkpoints track the dictionary of names, `slots`, and not the list.
@@ -119,8 +94,7 @@ class KerasOptimizer(tf_keras.optimizers.Optimizer):
         return NO_DECAY if _matches(self.no_decay, name_of(variable)) else DECAY
 
     def groups(self, variables: Iterable[tf.Variable]) -> dict[str, list[str]]:
-        """Returns the names of the variables by group. Raises InputError for equal names
-        and for patterns that cannot be meant."""
+        """Returns the names of the variables by group."""
         groups = {DECAY: [], NO_DECAY: [], EXCLUDED: []}
         for variable in variables:
             groups[self.group(variable)].append(name_of(variable))
@@ -130,15 +104,6 @@ class KerasOptimizer(tf_keras.optimizers.Optimizer):
             if count > 1:
                 raise InputError(f"{count} variables are called '{name}'; give each a "
                                  "name of its own, under which its moments are kept.")
-        # A pattern that excludes nothing, or everything, is surely a mistake.
-        for pattern in self.excluded:
-            if not any(_matches([pattern], name) for name in names):
-                raise InputError(
-                    f"excluded: '{pattern}' matches no variable; give a pattern that "
-                    "is found in the name of a variable.")
-        if names and len(groups[EXCLUDED]) == len(names):
-            raise InputError("excluded: the patterns match every variable, so that "
-                             "nothing would be trained; leave some out.")
         return groups
 
     def log_groups(self, variables: Iterable[tf.Variable]) -> None:
@@ -173,7 +138,7 @@ class KerasOptimizer(tf_keras.optimizers.Optimizer):
         if getattr(self, "_built", False):
             return
         var_list = list(var_list)
-        self.groups(var_list)  # raises InputError if names or patterns are wrong
+        self.groups(var_list)  # Checks the names.
         super().build(var_list)
         self._built = True
         # Each variable gets m and v, and whether weight decay and ratio apply to it.
@@ -202,7 +167,6 @@ class KerasOptimizer(tf_keras.optimizers.Optimizer):
         those of excluded variables."""
         grads_and_vars = list(grads_and_vars)
         with tf.init_scope():
-            # Build with all variables, since patterns are checked against their names.
             self.build([variable for _, variable in grads_and_vars])
         pairs = [(gradient, variable)
                  for gradient, variable in zip(
@@ -226,11 +190,3 @@ class KerasOptimizer(tf_keras.optimizers.Optimizer):
                 last_update = tf.nest.flatten(distribution.extended.update(
                     variable, update, args=(gradient,), group=False))
         return self.iterations.assign_add(1)
-
-    def get_config(self) -> dict:
-        return {
-            "name": self.name,
-            "learning_rate": self._serialize_hyperparameter(self._learning_rate),
-            "no_decay": list(self.no_decay), "excluded": list(self.excluded),
-            **{name: getattr(self, name) for name in (
-                "weight_decay_rate", "beta_1", "beta_2", "epsilon")}}

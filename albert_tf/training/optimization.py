@@ -28,32 +28,18 @@ and groups of variables are in training.keras_optimizer.
 """
 
 import math
-import operator
 from typing import Iterable, Mapping, Optional, Sequence, Union
 
 from absl import logging
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.errors import InputError
 from albert_tf.training.keras_optimizer import (
-    Gradient, KerasOptimizer, dense_float32, not_negative)
+    Gradient, KerasOptimizer, dense_float32)
 
 # ---- learning rate ---------------------------------------------------------
 
 
-def _whole_number(name: str, value, least: int) -> int:
-    """Returns `value` as an int of at least `least`, or raises InputError."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise InputError(f"{name} is {value}; give a whole number of at least {least}.")
-    return number
-
-
-@tf_keras.utils.register_keras_serializable("albert_tf")
 class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then polynomial decay to 0 (original: `create_optimizer`).
 
@@ -80,16 +66,9 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,
                  poly_power: float = 1.0, start_warmup_step: int = 0,
                  decay_share: float = 1.0):
-        self.init_lr = not_negative("init_lr", init_lr)
-        self.num_train_steps = _whole_number("num_train_steps", num_train_steps, 1)
-        self.num_warmup_steps = _whole_number("num_warmup_steps", num_warmup_steps, 0)
-        self.poly_power = not_negative("poly_power", poly_power)
-        self.start_warmup_step = _whole_number(
-            "start_warmup_step", start_warmup_step, 0)
-        self.decay_share = not_negative("decay_share", decay_share)
-        if not 0 < self.decay_share <= 1:
-            raise InputError(f"decay_share is {decay_share}; give a number above 0, at "
-                             "most 1.")
+        self.init_lr, self.poly_power = init_lr, poly_power
+        self.num_train_steps, self.num_warmup_steps = num_train_steps, num_warmup_steps
+        self.start_warmup_step, self.decay_share = start_warmup_step, decay_share
 
     def __call__(self, step) -> tf.Tensor:
         """Returns the learning rate, float32, of step `step`; both are scalars."""
@@ -116,11 +95,6 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
         return tf.where(
             warmup_step < self.num_warmup_steps, init_lr * warmup_progress, rate)
 
-    def get_config(self) -> dict:
-        return {name: getattr(self, name) for name in (
-            "init_lr", "num_train_steps", "num_warmup_steps", "poly_power",
-            "start_warmup_step", "decay_share")}
-
 
 # ---- gradients -------------------------------------------------------------
 
@@ -141,8 +115,6 @@ def clip_by_global_norm(
     before clipping. If the norm is not finite, every gradient becomes NaN, so that the
     faulty step is noticed.
     """
-    if not clip_norm > 0:
-        raise InputError(f"clip_norm is {clip_norm}; give a number over 0.")
     # The square of the joint norm is the sum of the squares of all gradients.
     dense = dense_float32(gradients)
     squares = {**{index: _sum_of_squares(gradient)
@@ -217,12 +189,11 @@ class MomentsOptimizer(KerasOptimizer):
         """Returns a factor for the update of a variable, besides the learning rate."""
         return 1.0
 
-@tf_keras.utils.register_keras_serializable("albert_tf")
+
 class AdamW(MomentsOptimizer):
     """Adam with weight decay in the update (original: `AdamWeightDecayOptimizer`)."""
 
 
-@tf_keras.utils.register_keras_serializable("albert_tf")
 class Lamb(MomentsOptimizer):
     """LAMB (You et al. 2019; original: `LAMBOptimizer`). The ratio is not clipped."""
 
@@ -252,9 +223,6 @@ def create_optimizer(
     `optimizer` is "lamb" or "adamw"; for the rest see WarmupPolynomialDecay and
     KerasOptimizer.
     """
-    if optimizer not in OPTIMIZERS:
-        raise InputError(f"optimizer is '{optimizer}'; choose one of "
-                         f"{', '.join(sorted(OPTIMIZERS))}.")
     schedule = WarmupPolynomialDecay(
         init_lr, num_train_steps, num_warmup_steps, poly_power, start_warmup_step,
         decay_share)

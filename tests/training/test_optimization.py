@@ -74,14 +74,6 @@ def test_the_rate_stays_until_its_decay():
     assert float(power(90)) == pytest.approx(0.5, abs=1e-5)
 
 
-def test_schedule_from_its_own_config():
-    schedule = WarmupPolynomialDecay(0.1, 50, 10, 0.5, 5, 0.25)
-    schedules = tf_keras.optimizers.schedules
-    again = schedules.deserialize(json.loads(json.dumps(schedules.serialize(schedule))))
-    assert again.get_config() == schedule.get_config()
-    assert float(again(20)) == float(schedule(20)) > 0
-
-
 # ---- clipping --------------------------------------------------------------
 
 
@@ -133,8 +125,6 @@ def test_half_precision_gradients_are_clipped_in_single():
 
 
 def test_wrong_clipping():
-    with pytest.raises(InputError, match="clip_norm is 0"):
-        optimization.clip_by_global_norm([tf.constant([1.0])], clip_norm=0)
     with pytest.raises(ValueError, match="no gradient"):
         optimization.clip_by_global_norm([None])
 
@@ -224,21 +214,6 @@ def test_sparse_gradients_act_as_dense_ones(kind):
 
 
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
-def test_optimizer_from_its_own_config(kind):
-    optimizer = toy_optimizer(kind, weight_decay_rate=0.2, excluded=["table"])
-    config = json.loads(json.dumps(tf_keras.optimizers.serialize(optimizer)))
-    again = tf_keras.optimizers.deserialize(config)
-    assert type(again) is type(optimizer)
-    assert again.get_config() == optimizer.get_config()
-    ended = []
-    for each in (optimizer, again):
-        variables = toy_variables()
-        run(each, variables, range(3))
-        ended.append(values(variables))
-    np.testing.assert_equal(*ended)
-
-
-@pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_in_a_function_and_compiled_by_xla(kind):
     ended = {}
     for how in ("eager", "graph", "xla"):
@@ -298,7 +273,6 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_unbroken(tmp_path, kind, build_fi
 # ---- the release's runs ----------------------------------------------------
 
 
-@tf_keras.utils.register_keras_serializable("albert_tf_tests")
 class GivenRates(tf_keras.optimizers.schedules.LearningRateSchedule):
     """Rate k is the k-th of a list."""
 
@@ -308,9 +282,6 @@ class GivenRates(tf_keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         # The optimizer asks once more than it steps.
         return self.rates[tf.minimum(tf.cast(step, tf.int32), len(self.rates) - 1)]
-
-    def get_config(self):
-        return {"rates": self.rates.numpy().tolist()}
 
 
 @pytest.fixture(scope="module")
@@ -455,7 +426,7 @@ def test_excluded_neighbours_are_all_excluded(pretraining):
 
 
 def test_groups_are_logged(caplog):
-    variables, optimizer = toy_variables(), toy_optimizer("lamb", excluded="table")
+    variables, optimizer = toy_variables(), toy_optimizer("lamb", excluded=["table"])
     assert optimizer.groups(variables) == {
         "decay": ["layer/kernel", "layer/zeros"],
         "no_decay": ["layer/bias", "block/LayerNorm/gamma"], "excluded": ["table"]}
@@ -470,22 +441,3 @@ def test_two_variables_of_one_name_cannot_be_built():
     variables = toy_variables(["table", "layer/bias", "table"])
     with pytest.raises(InputError, match="2 variables are called 'table'"):
         toy_optimizer("lamb").build(variables)
-
-
-@pytest.mark.parametrize("excluded, message", [
-    (["tabel"], "'tabel'"), (["table", "("], r"'\('"), (["."], "every variable")])
-def test_wrong_exclusions(excluded, message):
-    with pytest.raises(InputError, match=message):
-        toy_optimizer("adamw", excluded=excluded).build(toy_variables())
-
-
-@pytest.mark.parametrize("name, value", [
-    ("optimizer", "adam"), ("num_train_steps", 0), ("num_train_steps", 1.5),
-    ("num_warmup_steps", -1), ("start_warmup_step", -1), ("init_lr", -0.1),
-    ("init_lr", float("nan")), ("init_lr", "fast"), ("poly_power", -1.0),
-    *(("decay_share", share) for share in (0.0, 1.5, float("nan"))),
-    ("weight_decay_rate", -0.01)])
-def test_wrong_settings_are_named(name, value):
-    settings = {"init_lr": 0.1, "num_train_steps": 10, "num_warmup_steps": 2, name: value}
-    with pytest.raises(InputError, match=f"{name} is '?{value}"):
-        create_optimizer(**settings)
