@@ -61,23 +61,20 @@ def check_memory(config: AlbertConfig, trained: bool, step: StepOptions = StepOp
     needed, free = 4 * parameters * (4 if trained else 1), parallel.available_memory()
     if needed > free:
         raise InputError(
-            f"the model has {parameters:,} parameters, which need "
-            f"{amount(needed)} of memory"
-            + (" with gradients and the optimizer's moments" if trained else "")
+            f"the model has {parameters:,} parameters, which need {amount(needed)} of "
+            "memory" + " with gradients and the optimizer's moments" * trained
             + f", but {amount(free)} are free; use a smaller model (--model, "
             "--albert_config_file, --config_overrides) or a larger machine.")
     for name, (size, examples, sequences) in batches.items():
-        in_training = name == "train_batch_size"
-        of_batch = (training_memory if in_training else evaluation_memory)(
-            config, step, examples, sequences)
+        of_batch = (training_memory if name == "train_batch_size" else
+                    evaluation_memory)(config, step, examples, sequences)
         if needed + of_batch > free:
             raise InputError(
-                f"--{name}={size}: {examples * sequences.of_example} "
-                f"sequences of {sequences.length:.0f} tokens at once need at least "
+                f"--{name}={size}: {examples * sequences.of_example} sequences of "
+                f"{sequences.length:.0f} tokens at once need at least "
                 f"{amount(of_batch)} of memory, the model {amount(needed)}, but "
-                f"{amount(free)} are free; use "
-                + "a larger --gradient_accumulation_steps, --recompute, " * in_training
-                + "--dtype=bfloat16 or a smaller batch.")
+                f"{amount(free)} are free; use a larger --gradient_accumulation_steps, "
+                "--recompute, --dtype=bfloat16 or a smaller batch.")
 
 
 def training_memory(config: AlbertConfig, step: StepOptions, examples: int,

@@ -41,43 +41,25 @@ class Phases:
     @classmethod
     def parse(cls, text: str, num_steps: int) -> "Phases":
         """Parses "passes:share of the steps,…", the value of --depth_schedule."""
-        flag = f"--depth_schedule={text}"
-        phases = [re.fullmatch(r"\s*(\d{1,9}):([0-9.eE+-]+)\s*", phase)
+        phases = [re.fullmatch(r"\s*(\d{1,9}):([0-9.]+(?:e-?\d+)?)\s*", phase)
                   for phase in text.split(",")]
-        advice = "give PASSES:SHARE,... such as 3:0.5,6:0.25,12:0.25"
-        if not all(phases):
-            raise InputError(f"{flag} cannot be read; {advice}.")
         try:
             shares = [float(phase[2]) for phase in phases]
-        except ValueError:
-            raise InputError(f"{flag} cannot be read; {advice}.") from None
+        except (TypeError, ValueError):
+            shares = []
         if not all(share > 0 for share in shares) or (
                 not math.isclose(sum(shares), 1, abs_tol=1e-3)):
             raise InputError(
-                f"{flag}: the shares of the steps add up to "
-                f"{sum(shares):g}; give positive shares that add up to 1.")
+                f"--depth_schedule={text}: give PASSES:SHARE,... with positive shares "
+                "of the steps that add up to 1, such as 3:0.5,6:0.25,12:0.25.")
         whole = sum(shares)
         ends = (*(round(done / whole * num_steps)
                   for done in list(itertools.accumulate(shares))[:-1]), num_steps)
-        for phase, begin, end in zip(phases, (0, *ends), ends):
-            if begin == end:
-                raise InputError(
-                    f"{flag}: {phase[0].strip()} is less than one step of "
-                    f"{num_steps}; give it a larger share, or leave it out.")
         return cls(tuple(int(phase[1]) for phase in phases), ends)
 
     def at(self, step: int) -> int:
         """Returns the number of passes of step `step`, which counts from 0."""
         return self.values[bisect.bisect_right(self.ends[:-1], step)]
-
-    def mean(self, first: int, end: int) -> float:
-        """Returns the mean over the steps from `first` to `end`, for time estimates."""
-        if first >= end:
-            return self.at(first)
-        bounds = [first, *(min(max(bound, first), end) for bound in self.ends[:-1]),
-                  end]
-        return sum(value * (after - before) for value, before, after in zip(
-            self.values, bounds, bounds[1:])) / (end - first)
 
 
 def not_shared(config: AlbertConfig) -> str:
@@ -103,14 +85,10 @@ def depth_of(config: AlbertConfig, num_steps: int, schedule: str = ""
             f"'{config.parameter_sharing}'), therefore their number cannot change; "
             "leave the flag out.")
     depth = Phases.parse(schedule, num_steps)
-    wrong = [number for number in depth.values if not 1 <= number <= layers]
-    if wrong:
-        raise InputError(f"{flag}: {wrong[0]} passes; the config has "
-                         f"num_hidden_layers {layers}; give 1 to {layers}.")
-    last = depth.values[-1]
-    if last != layers:
+    # The trained model uses all layers, so the last step must, too.
+    if not all(1 <= number <= layers for number in depth.values) or (
+            depth.at(num_steps - 1) != layers):
         raise InputError(
-            f"{flag} ends at {last} passes, but the trained model uses the "
-            f"config's num_hidden_layers {layers}; end at "
-            f"{layers}, or give --config_overrides=num_hidden_layers={last}.")
+            f"{flag}: give numbers of passes from 1 to the config's num_hidden_layers "
+            f"{layers}, which is that of the last step.")
     return depth

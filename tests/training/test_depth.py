@@ -1,6 +1,7 @@
 """The passes of each step, by a schedule."""
 
 import collections
+import re
 
 import pytest
 
@@ -31,22 +32,15 @@ def test_schedule(text, steps, expected):
     assert passes_of(depth, steps) == expected
     # However long a run continues, it ends at full depth.
     assert depth.at(steps - 1) == depth.at(10 * steps) == 12
-    for first, end in ((0, steps), (1, steps), (0, steps // 2), (steps - 1, steps)):
-        assert depth.mean(first, end) == pytest.approx(
-            sum(map(depth.at, range(first, end))) / (end - first))
 
 
-@pytest.mark.parametrize("text, message", [
-    *((text, "PASSES:SHARE") for text in (
-        "12", "3:0.5,", "3:0.5;12:0.5", "-3:0.5,12:0.5", "3:x,12:1", "3.5:0.5,12:0.5",
-        "3:1e,12:1", ":1")),
-    *((text, "the shares") for text in (
-        "3:0.5,12:0.6", "3:0.5,12:0.4", "3:0,12:1", "3:-1,12:2", "3:1e999,12:1")),
-    ("3:0.9999,12:0.0001", "12:0.0001 is less than one step of 1000"),
-    ("0:0.5,12:0.5", "0 passes"), ("13:0.5,12:0.5", "13 passes"),
-    ("12:0.5,6:0.5", "ends at 6 passes")])
-def test_wrong_values(text, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("text", [
+    "12", "3:0.5,", "3:0.5;12:0.5", "-3:0.5,12:0.5", "3:x,12:1", "3.5:0.5,12:0.5",
+    "3:1e,12:1", ":1", "3:0.5,12:0.6", "3:0.5,12:0.4", "3:0,12:1", "3:-1,12:2",
+    "3:1e999,12:1", "3:0.9999,12:0.0001", "0:0.5,12:0.5", "13:0.5,12:0.5",
+    "12:0.5,6:0.5"])
+def test_wrong_values(text):
+    with pytest.raises(InputError, match=f"--depth_schedule={re.escape(text)}: "):
         depth_of(config(), STEPS, text)
 
 
