@@ -1,26 +1,18 @@
 """The devices that train one model, on one machine or several: their strategy, the
-workers that TF_CONFIG names, which process writes, and at which step they start.
-
-TensorFlow waits silently for workers that never start, and trains alone if it finds no
-cluster. `Cluster` therefore checks the workers first, and logs which ones it waits for.
-TensorFlow is imported late, so that an invalid TF_CONFIG is reported before it is
-loaded.
-"""
+workers that TF_CONFIG names, which process writes, and at which step they start."""
 
 import contextlib
 import hashlib
 import json
-import os
 import re
 import socket
 import threading
 import time
-from typing import (
-    TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional, Sequence)
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
 from absl import logging
 
-from albert_tf.errors import InputError, WorkerEnded
+from albert_tf.errors import InputError, WorkerEnded, reason_of
 from albert_tf.jobs import parallel
 
 if TYPE_CHECKING:
@@ -32,10 +24,6 @@ _INSTALL_CUDA = (
     "Install an NVIDIA driver and TensorFlow with its CUDA libraries "
     "(pip install 'tensorflow[and-cuda]' in TensorFlow's version; "
     "docs/ACCELERATORS.md).")
-SECONDS_BETWEEN_LINES = 5.0
-# Seconds to wait: a cluster's name service may know a machine only after it has
-# started.
-_PATIENCE = 30.0
 
 
 # ---- devices ---------------------------------------------------------------
@@ -52,64 +40,72 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
         replicas without accelerators.
     """
     check(name, num_gpus, num_virtual_cpus)
-    import tensorflow as tf  # Before workers meet: loading it takes seconds.
+    import tensorflow as tf
+    from official.common import distribute_utils
 
     if num_virtual_cpus:
-        return _virtual_cpus(num_virtual_cpus)
-    if name == "multi_worker_mirrored":
-        workers = Cluster.from_environment()
-        workers.resolve()
-        workers.meet()
-        return _connect(name, None, num_gpus or 0)
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration()] * num_virtual_cpus)
+        return tf.distribute.MirroredStrategy(
+            [f"CPU:{i}" for i in range(num_virtual_cpus)])
     # Listing devices initializes TensorFlow, which several workers must not do before
     # they create their strategy.
-    if name != "tpu":
+    if name == "multi_worker_mirrored":
+        Cluster.from_environment().meet()
+    elif name != "tpu":
         available = len(tf.config.list_physical_devices("GPU"))
         if num_gpus is None:
             num_gpus = min(available, 1) if name == "one_device" else available
         if not 0 <= num_gpus <= available:
-            raise InputError(
-                f"--num_gpus is {num_gpus}, but TensorFlow sees {available} GPUs on "
-                "this machine; use at most that number.")
+            raise InputError(f"--num_gpus is {num_gpus}, but TensorFlow sees "
+                             f"{available} GPUs on this machine.")
         if name == "mirrored" and not num_gpus:
             raise InputError(
-                "--distribution_strategy=mirrored trains on GPUs, but "
-                + (f"TensorFlow sees none on this machine. {_INSTALL_CUDA} To train on "
-                   "the CPU," if not available else "--num_gpus is 0. To train on the "
-                   "CPU,")
-                + " leave the flag out; --num_virtual_cpus=2 tries out two replicas "
-                "there.")
+                "--distribution_strategy=mirrored trains on GPUs, and TensorFlow sees "
+                f"{available} on this machine. {_INSTALL_CUDA} To train on the CPU, "
+                "leave the flag out; --num_virtual_cpus=2 tries out two replicas there.")
         if not available and name == "one_device" and parallel.has_accelerator():
             logging.warning("This machine has a GPU or TPU that TensorFlow does not "
                             "see. %s", _INSTALL_CUDA)
-    return _connect(name, tpu, num_gpus or 0)
+    if tpu and "://" in tpu and not reachable(tpu.partition("://")[2], 10.0):
+        raise InputError(
+            f"--tpu={tpu}: nothing answers at that address; give the address of a "
+            "running Cloud TPU, such as grpc://HOST:8470, or its name.")
+    try:
+        return distribute_utils.get_distribution_strategy(
+            name, num_gpus=num_gpus or 0, tpu_address=tpu)
+    # The lookup of a TPU by name raises errors of several libraries.
+    except Exception if name == "tpu" else (ValueError, tf.errors.OpError) as error:
+        raise InputError(
+            f"--tpu={tpu}: {reason_of(error)}; give the name or address of a running "
+            "Cloud TPU, or 'local' on the TPU's own machine." if name == "tpu" else
+            f"--distribution_strategy={name}: {reason_of(error)}.") from error
 
 
 def check(name: str, num_gpus: Optional[int], num_virtual_cpus: int) -> None:
     """Raises InputError if these arguments of make_strategy contradict each other."""
     if num_virtual_cpus and (name not in ("one_device", "mirrored") or num_gpus):
-        raise InputError(
-            "--num_virtual_cpus cannot be combined with --tpu, --num_gpus or "
-            "--distribution_strategy=multi_worker_mirrored; leave those out.")
+        raise InputError("--num_virtual_cpus stands alone; leave --tpu, --num_gpus and "
+                         "other strategies out.")
     if name == "one_device" and (num_gpus or 0) > 1:
         raise InputError(f"--num_gpus={num_gpus} needs "
-                         "--distribution_strategy=mirrored, because the default "
-                         "strategy is for one device.")
+                         "--distribution_strategy=mirrored.")
     if name in ("multi_worker_mirrored", "tpu") and num_gpus is not None:
         raise InputError(
             f"--num_gpus has no effect with --distribution_strategy={name}; leave it "
-            "out" + (", and limit the GPUs of each host with the environment variable "
-                     "CUDA_VISIBLE_DEVICES." if name != "tpu" else "."))
+            "out, and limit GPUs with the environment variable CUDA_VISIBLE_DEVICES.")
 
 
-def hardware(strategy: Optional["tf.distribute.Strategy"] = None) -> str:
-    """Returns on what a strategy trains, or on what models run without a strategy:
-    'the CPU (2 threads)', '8 GPUs (NVIDIA A100)', '16 GPUs of 2 hosts'."""
+def hardware() -> str:
+    """Returns on what the current strategy computes: 'the CPU (2 threads)', '8 GPUs
+    (NVIDIA A100)', '16 GPUs of 2 hosts'."""
     import tensorflow as tf
 
-    kind, count, hosts = kind_of(strategy), 1, 1
-    if strategy is not None:
-        count, hosts = strategy.num_replicas_in_sync, num_processes(strategy)
+    from albert_tf.modeling.kernels import fast
+
+    strategy, kind = tf.distribute.get_strategy(), fast.device_kind()
+    count, hosts = strategy.num_replicas_in_sync, num_processes(strategy)
     more = ""
     if kind == "CPU":
         threads = (tf.config.threading.get_intra_op_parallelism_threads()
@@ -123,54 +119,6 @@ def hardware(strategy: Optional["tf.distribute.Strategy"] = None) -> str:
         return f"{count} {kind}s of {hosts} hosts{more}"
     return (f"the {kind}{more}" if count == 1
             else f"{count} {'virtual ' * (kind == 'CPU')}{kind}s{more}")
-
-
-def kind_of(strategy: Optional["tf.distribute.Strategy"] = None) -> str:
-    """Returns the kind of a strategy's devices, or of that on which models run without
-    a strategy: CPU, GPU or TPU."""
-    import tensorflow as tf
-
-    if strategy is not None:
-        with contextlib.suppress(RuntimeError):  # TensorFlow's default strategy
-            return tf.DeviceSpec.from_string(
-                strategy.extended.worker_devices[0]).device_type
-    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-
-
-def _connect(name: str, tpu: Optional[str], num_gpus: int) -> "tf.distribute.Strategy":
-    """Returns a strategy of tf-models-official; it may have to reach other machines."""
-    import tensorflow as tf
-    from official.common import distribute_utils
-
-    if tpu and "://" in tpu and not reachable(tpu.partition("://")[2], 10.0):
-        raise InputError(
-            f"--tpu={tpu}: nothing answers at that address; give the address of a "
-            "running Cloud TPU, such as grpc://HOST:8470, or its name.")
-    try:
-        return distribute_utils.get_distribution_strategy(
-            name, num_gpus=num_gpus, tpu_address=tpu)
-    # The lookup of a TPU by name raises errors of several libraries.
-    except Exception if name == "tpu" else (ValueError, tf.errors.OpError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if name == "tpu":
-            raise InputError(
-                f"--tpu={tpu}: there is no such TPU, or it cannot be reached from here "
-                f"({reason}); give the name or address of a running Cloud TPU, or "
-                "'local' on the TPU's own machine.") from error
-        raise InputError(f"--distribution_strategy={name}: {reason}") from error
-
-
-def _virtual_cpus(count: int) -> "tf.distribute.Strategy":
-    """Splits the CPU into `count` devices and returns a strategy over them."""
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    try:
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    except (RuntimeError, ValueError) as error:
-        raise InputError(f"--num_virtual_cpus={count}: {error}") from error
-    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
 
 
 # ---- several processes -----------------------------------------------------
@@ -273,87 +221,46 @@ class Cluster(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> "Cluster":
-        """Reads the cluster from the environment variable TF_CONFIG."""
-        text = os.environ.get("TF_CONFIG", "")
-        if not text:
+        """Returns the workers in the environment variable TF_CONFIG. TensorFlow would
+        train alone without any."""
+        import tensorflow as tf
+
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        try:
+            jobs = resolver.cluster_spec().as_dict()
+            workers = {(kind, index): address for kind in ("chief", "worker")
+                       for index, address in enumerate(jobs.get(kind, ()))}
+            own = workers.pop((resolver.task_type, resolver.task_id))
+            for address in (own, *workers.values()):
+                _host_and_port(address)
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError
+                ) as error:
             raise InputError(
                 "--distribution_strategy=multi_worker_mirrored needs the environment "
-                "variable TF_CONFIG with the cluster's workers and this worker's "
-                f"index; set it, for example, to {_EXAMPLE}.")
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"the environment variable TF_CONFIG is not JSON ({error}); set "
-                "it to the cluster's workers and this worker's index, for example "
-                f"{_EXAMPLE}.") from error
-        try:
-            return cls._parsed(value)
-        except _Wrong as error:
-            raise InputError(f"the environment variable TF_CONFIG: {error}; set it, "
-                             f"for example, to {_EXAMPLE}.") from error
-
-    @classmethod
-    def _parsed(cls, value: Any) -> "Cluster":
-        cluster = _object(_object(value, "it", "cluster"), "its cluster")
-        task = _object(_object(value, "it", "task"), "its task")
-        addresses = {kind: _addresses(kind, hosts) for kind, hosts in cluster.items()}
-        kind, index = task.get("type"), task.get("index")
-        workers = {name: addresses[name] for name in ("chief", "worker")
-                   if name in addresses}
-        if not isinstance(kind, str) or kind not in workers:
-            raise _Wrong(f"the task's type is {json.dumps(kind)}, which is not one of "
-                         f"the cluster's ({', '.join(workers) or 'it has no worker'})")
-        if isinstance(index, str) and index.isdecimal():
-            index = int(index)
-        if type(index) is not int or not 0 <= index < len(workers[kind]):
-            raise _Wrong(f"the task's index is {json.dumps(index)}, but the cluster's "
-                         f"{kind}s are numbered 0 to {len(workers[kind]) - 1}")
-        if len(workers.get("chief", ())) > 1:
-            raise _Wrong("the cluster has several chiefs")
-        everyone = [address for group in workers.values() for address in group]
-        for address in everyone:
-            if everyone.count(address) > 1:
-                raise _Wrong(f"the cluster has {address} more than once")
-        own = workers[kind][index]
-        return cls(own, tuple(address for address in everyone if address != own))
+                "variable TF_CONFIG with the workers of a cluster and this worker's "
+                f"place ({type(error).__name__}: {reason_of(error)}); set it, for "
+                f"example, to {_EXAMPLE}.") from error
+        return cls(own, tuple(workers.values()))
 
     @property
     def size(self) -> int:
         return 1 + len(self.others)
 
-    def resolve(self, patience: float = _PATIENCE,
-                pause: float = SECONDS_BETWEEN_LINES) -> None:
-        """Raises InputError if host names remain unknown for `patience` seconds."""
-        end = time.monotonic() + patience
-        while unknown := [address for address in (self.own, *self.others)
-                          if not _is_known(address)]:
-            names = ", ".join(unknown)
-            if time.monotonic() > end:
-                raise InputError(
-                    f"the environment variable TF_CONFIG: no address is known for the "
-                    f"host in {names}; correct the name, or start that machine.")
-            logging.info("Waiting for %s from TF_CONFIG: no address is known for the "
-                         "host.", names)
-            time.sleep(pause)
-
-    def meet(self, pause: float = SECONDS_BETWEEN_LINES) -> None:
-        """Waits until every other worker has started, and logs every few seconds which
-        ones are missing.
+    def meet(self) -> None:
+        """Waits until every other worker has started; a line names those that are
+        missing.
 
         TensorFlow waits for them, too, but silently and without handling signals.
         Therefore each worker listens at its own port until it has reached the ports of
         all others, where TensorFlow may listen by then.
         """
-        missing = set(self.others)
-        next_line = time.monotonic() + pause
+        missing, named = set(self.others), set()
         with self._listening():
             while missing := {other for other in missing if not reachable(other, 2.0)}:
-                if time.monotonic() >= next_line:
-                    logging.info(
-                        "Waiting for %d of the %d workers in TF_CONFIG: %s.",
-                        len(missing), self.size, ", ".join(sorted(missing)))
-                    next_line = time.monotonic() + pause
+                if missing != named:
+                    logging.info("Waiting for the workers %s of TF_CONFIG.",
+                                 ", ".join(sorted(missing)))
+                named = missing
                 time.sleep(0.2)
 
     @contextlib.contextmanager
@@ -367,9 +274,7 @@ class Cluster(NamedTuple):
         except OSError as error:
             raise InputError(
                 f"the environment variable TF_CONFIG: this worker, {self.own}, cannot "
-                f"listen at its port ({error.strerror}); stop the program that uses "
-                "it, or set a different port in the TF_CONFIG of all workers."
-            ) from error
+                f"listen at its port ({error.strerror}).") from error
         server.settimeout(0.1)
         ended = threading.Event()
 
@@ -388,50 +293,11 @@ class Cluster(NamedTuple):
             server.close()
 
 
-class _Wrong(Exception):
-    """An error in TF_CONFIG."""
-
-
-def _object(value: Any, what: str, *keys: str) -> Any:
-    """Returns a JSON object, or the value under its key; `what` names the object."""
-    if not isinstance(value, dict):
-        raise _Wrong(f"{what} is {_shown(value)}, which is not a JSON object")
-    for key in keys:
-        if key not in value:
-            raise _Wrong(f"{what} has no '{key}'")
-        value = value[key]
-    return value
-
-
-def _addresses(kind: str, addresses: Any) -> Sequence[str]:
-    """Checks the addresses of the workers of a kind and returns them."""
-    if not isinstance(addresses, list) or not addresses:
-        raise _Wrong(f"the cluster's '{kind}' is {_shown(addresses)}, which is not a "
-                     "list of addresses")
-    for address in addresses:
-        host, _, port = address.rpartition(":") if isinstance(address, str) else (
-            "", "", "")
-        if not host or not (port.isdecimal() and 0 < int(port[:6]) < 65536):
-            raise _Wrong(f"the cluster's '{kind}' has {_shown(address)}, which is not "
-                         "of the form host:port")
-    return addresses
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
 def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f"{address} is not of the form host:port")
     return host.strip("[]"), int(port)
-
-
-def _is_known(address: str) -> bool:
-    try:
-        return bool(socket.getaddrinfo(*_host_and_port(address)))
-    except (OSError, UnicodeError):
-        return False
 
 
 def reachable(address: str, seconds: float) -> bool:

@@ -119,7 +119,7 @@ class Run:
                  f"part{'s' * (parts > 1)}") if self.optimizer is not None else ""
         logging.info(
             "Running on %s in %s: %s with %d replica%s%s.",
-            devices.hardware(self.strategy), step.dtype, type(self.strategy).__name__,
+            devices.hardware(), step.dtype, type(self.strategy).__name__,
             replicas, "s" * (replicas > 1), batch)
 
     @property

@@ -36,24 +36,12 @@ def test_workers(monkeypatch):
 
 
 def test_wrong_tf_config(monkeypatch):
-    for value, message in (
-            ("", "multi_worker_mirrored"), ("[" * 10**5, "JSON"), ("[1]", r"\[1\]"),
-            ("{}", "'cluster'"), ({"cluster": {}}, "'task'"), (config([]), "'worker'"),
-            *((config([address]), "host:port") for address in (5, "a", "a:b", "a:65536")),
-            (config(kind="evaluator", evaluator=["e:1"]), "evaluator"),
-            *((config(index=index), "index") for index in (2, -1, True, "x")),
-            (config(chief=["c:1", "d:2"]), "chiefs"), (config(TWO * 2), TWO[0])):
-        with pytest.raises(InputError, match=message):
+    for value in ("", "[" * 10**5, "[1]", "{}", {"cluster": {}}, config([]),
+                  *(config([address]) for address in (5, "a", "a:b", "a:65536")),
+                  config(kind="evaluator", evaluator=["e:1"]),
+                  *(config(index=index) for index in (2, -1, "x"))):
+        with pytest.raises(InputError, match="TF_CONFIG"):
             cluster(monkeypatch, value)
-
-
-def test_unknown_host_is_named_and_refused(monkeypatch, caplog):
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_: (
-        [host] if host != "nowhere" else exec("raise OSError")))
-    found = cluster(monkeypatch, config(["a:1", "nowhere:2"]))
-    with pytest.raises(InputError, match="known for the host in nowhere:2; correct"):
-        found.resolve(patience=0.02, pause=0.01)
-    assert "Waiting for nowhere:2 from TF_CONFIG" in caplog.text
 
 
 def free_ports(count):
@@ -68,9 +56,9 @@ def test_workers_wait_for_each_other_with_a_line(monkeypatch, caplog):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     first, second = (cluster(monkeypatch, config(addresses, index=index))
                      for index in (0, 1))
-    thread = threading.Thread(target=first.meet, args=(0.01,))
+    thread = threading.Thread(target=first.meet)
     thread.start()
-    line = f"Waiting for 1 of the 2 workers in TF_CONFIG: {addresses[1]}."
+    line = f"Waiting for the workers {addresses[1]} of TF_CONFIG."
     while line not in caplog.messages:
         assert thread.is_alive()
     # By then TensorFlow may listen there.

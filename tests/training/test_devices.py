@@ -79,11 +79,10 @@ def test_hardware(monkeypatch):
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
     assert devices.hardware() == "the CPU (3 threads)"
-    assert devices.hardware(tiny_run.strategy(1)) == "the CPU (3 threads)"
-    assert devices.hardware(tiny_run.strategy(2)) == "2 virtual CPUs (3 threads)"
-    monkeypatch.setattr(devices, "num_processes", lambda strategy: 2)
-    assert devices.hardware(tiny_run.strategy(2)) == (
-        "2 CPUs of 2 hosts (3 threads each)")
+    with tiny_run.strategy(2).scope():
+        assert devices.hardware() == "2 virtual CPUs (3 threads)"
+        monkeypatch.setattr(devices, "num_processes", lambda strategy: 2)
+        assert devices.hardware() == "2 CPUs of 2 hosts (3 threads each)"
 
 
 class Numbers(Batches):
