@@ -4,6 +4,7 @@
     vocabulary.model                           # the bytes of the .model file
 """
 
+import collections
 import contextlib
 import io
 import json
@@ -74,9 +75,9 @@ def train(lines: Iterable[str], options: Options = Options(),
     result. Unless `exactly`, the result may have fewer pieces than vocab_size. Raises
     InputError if the text or the options do not allow training.
     """
-    source = _Source(lines, options)
+    counts = collections.Counter(sentences=0, characters=0)
     model = _train_apart(
-        source,
+        sentences(lines, options, counts), counts,
         model_type="unigram", vocab_size=options.vocab_size,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
         # These are lists, because a quotation mark in a comma-separated string would
@@ -90,7 +91,7 @@ def train(lines: Iterable[str], options: Options = Options(),
         minloglevel=0 if options.verbose else 2)
     if not options.strip_accents:
         model = marked(model)
-    return Vocabulary(model, vocab_lines(model), source.count, source.characters)
+    return Vocabulary(model, vocab_lines(model), **counts)
 
 
 # ---- the trainer's process, because the trainer ignores signals for minutes ----
@@ -99,7 +100,8 @@ _SEED = 12345  # for the sample of sentences
 _PROGRAM = "from albert_tf.tokenization import train_sentencepiece as t; t.serve()"
 
 
-def _train_apart(source: "_Source", **arguments: Any) -> bytes:
+def _train_apart(lines: Iterable[str], counts: collections.Counter, **arguments: Any
+                 ) -> bytes:
     """Trains in a separate process, which ends with this one; returns the model."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
         os.path.abspath(folder) for folder in sys.path)}
@@ -110,8 +112,8 @@ def _train_apart(source: "_Source", **arguments: Any) -> bytes:
             # If the process ends early, its output explains why.
             with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                 stream.write(json.dumps(arguments).encode() + b"\n")
-                for sentence in source.sentences():
-                    stream.write(sentence.encode("utf-8", "surrogatepass") + b"\n")
+                for line in lines:
+                    stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
             result = process.stdout.read()
         except BaseException:
             process.kill()
@@ -124,7 +126,8 @@ def _train_apart(source: "_Source", **arguments: Any) -> bytes:
         "--input_sentence_size")
     raise InputError(
         f"SentencePiece cannot train --vocab_size={arguments['vocab_size']} on "
-        f"{source.count:,} sentences with {source.characters:,} characters: {reason}")
+        f"{counts['sentences']:,} sentences with {counts['characters']:,} characters: "
+        f"{reason}")
 
 
 def serve() -> None:
@@ -164,26 +167,20 @@ def _freed(lines: list[bytes]) -> Iterator[str]:
         yield lines.pop()[:-1].decode("utf-8", "surrogatepass")
 
 
-class _Source:
-    """A source of preprocessed sentences that counts them."""
-
-    def __init__(self, lines: Iterable[str], options: Options):
-        self._lines, self._options = lines, options
-        self.count = 0
-        self.characters = 0
-
-    def sentences(self) -> Iterator[str]:
-        for line in self._lines:
-            # NUL would end a sentence inside the trainer.
-            text = preprocess_text(
-                line.replace("\0", " "), self._options.do_lower_case,
-                strip_accents=self._options.strip_accents)
-            if len(text) > _LONGEST_WORD:
-                text = _LONG_WORD.sub(r"\g<0> ", text).rstrip()
-            if text:
-                self.count += 1
-                self.characters += len(text)
-                yield from [text] if len(text) <= _LONGEST_LINE else _PART.findall(text)
+def sentences(lines: Iterable[str], options: Options, counts: collections.Counter
+              ) -> Iterator[str]:
+    """Yields the preprocessed sentences of lines, very long ones in parts; counts
+    "sentences" and "characters"."""
+    for line in lines:
+        # NUL would end a sentence inside the trainer.
+        text = preprocess_text(line.replace("\0", " "), options.do_lower_case,
+                               strip_accents=options.strip_accents)
+        if len(text) > _LONGEST_WORD:
+            text = _LONG_WORD.sub(r"\g<0> ", text).rstrip()
+        if text:
+            counts["sentences"] += 1
+            counts["characters"] += len(text)
+            yield from [text] if len(text) <= _LONGEST_LINE else _PART.findall(text)
 
 
 def vocab_lines(model: bytes) -> bytes:
