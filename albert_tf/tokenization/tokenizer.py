@@ -218,7 +218,7 @@ class FullTokenizer(abc.ABC):
         """Returns the `features` of each sequence of a text or pair (sequences.fitted),
         and the number of tokens that are in none of them."""
         _check_length(max_length, option)
-        first, second = self.encode(text), self.encode(text_pair or "")
+        first, second = self.encode(text), self.encode(text_pair) if text_pair else []
         parts, cut = sequences.fitted(first, second, max_length, windows)
         rows = []
         for first, second in parts:
