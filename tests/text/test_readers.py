@@ -310,39 +310,25 @@ def test_script_samples_sources(tmp_path, run):
     for name, number in (("en", 160), ("fi", 10)):
         (tmp_path / f"{name}.txt").write_text("\n\n".join(
             f"The {name} story {i}. " * (1 + i % 4) for i in range(number)))
-    (tmp_path / "one.txt").write_text("The one story. " * 900)
 
-    def written(folder, *flags, names=("en", "fi")):
-        said = run("--input_file=" + ",".join(f"{tmp_path}/{n}.txt" for n in names),
-                   f"--output_file={tmp_path}/{folder}/o", "--heldout_share=0.1",
-                   f"--heldout_file={tmp_path}/{folder}/h", *flags,
-                   "--document_separator=blank_line")
+    def written(folder, *flags):
+        run(f"--input_file={tmp_path}/en.txt,{tmp_path}/fi.txt", *flags,
+            f"--output_file={tmp_path}/{folder}/o", "--heldout_share=0.1",
+            f"--heldout_file={tmp_path}/{folder}/h", "--document_separator=blank_line")
         summary = json.loads((tmp_path / folder / "o.summary.json").read_text())
         del summary["seconds"]
-        texts = [(tmp_path / folder / name).read_bytes() for name in "oh"]
-        return [*texts, summary], said
+        return [*((tmp_path / folder / name).read_bytes() for name in "oh"), summary]
 
-    plain, _ = written("a")
-    assert written("b", "--sampling_exponent=1")[0] == plain
-    sampled, said = written("c", "--sampling_exponent=0.5")
-    assert written("d", "--sampling_exponent=0.5")[0] == sampled
-    assert written("e", "--sampling_exponent=0.5", "--random_seed=1")[0] != sampled
-    assert sampled[1] == plain[1] and "instead of" not in said
-    [en, fi] = sampled[2]["sources"].values()
-    for source, name in ((en, b"en"), (fi, b"fi")):
-        assert source["sentences"] == plain[0].count(b"The %s story" % name)
-        assert source["written"] == sampled[0].count(b"The %s story" % name)
-        assert f": {source['sentences']} sentences, " in said
-    assert fi["written"] / en["written"] == pytest.approx(
-        (fi["sentences"] / en["sentences"]) ** 0.5, rel=0.1)
+    plain = written("a")
+    assert written("b", "--sampling_exponent=1") == plain
+    sampled = written("c", "--sampling_exponent=0.5")
+    assert written("d", "--sampling_exponent=0.5", "--random_seed=1") != sampled
+    assert sampled[1] == plain[1]
+    for name, counts in zip((b"en", b"fi"), sampled[2]["sources"].values()):
+        assert counts == {"sentences": plain[0].count(b"The %s story" % name),
+                          "written": sampled[0].count(b"The %s story" % name)}
     assert sampled[2]["training"]["sentences"] == pytest.approx(
         plain[2]["training"]["sentences"], abs=6)
-    dropped, added = (sampled[2]["dropped"][f"{what} by --sampling_exponent"]
-                      for what in ("documents left out", "copies added"))
-    assert sampled[2]["training"]["documents"] == (
-        plain[2]["training"]["documents"] + added - dropped)
-    said = written("f", "--sampling_exponent=0.5", names=("en", "one"))[1]
-    assert "one.txt: " in said and "sentences were written instead of" in said
 
 
 WRONG = {  # message → flags, besides (or instead of) the input and the output
@@ -399,44 +385,27 @@ It is at `a place <https://example.org>`_ that is not kept as prose here.
 
 Args:
   corn: The corn to grind in the mill.
-
->>> grind()
 """
 
-def grind(corn, wheat):
-    """Grind the corn and give back the flour.
-
-    Parameters
-    ----------
-    corn : int
-        The number of bags that are to be ground.
-
-    Notes
-    -----
-    The stones of the mill wear down over the years.
-
-    x = y + 1 is no prose and so it goes.
-    """
-
 class Mill:
-    """A mill is a building with stones and with a wheel.
-
-    It stands by a river, since the wheel needs water to turn the stones.
-    """
+    """A mill is a building with stones and with a wheel."""
 
     def turn(self):
-        """Turn the wheel until all corn is ground or until the river runs dry.
+        """Turn the wheel until all corn is ground.
 
-        The wheel turns as long as there is water, and the stones turn with it."""
+        Notes
+        -----
+        The stones of the mill wear down over the years.
+
+        x = y + 1 is no prose and so it goes."""
 '''
 
 
 def test_python_prose(tmp_path):
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "mill.py").write_text(MODULE)
+    for folder in ("b", "tests"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mill.py").write_text(MODULE)
     (tmp_path / "b" / "broken.py").write_text('"""A text.""" (')
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "mill.py").write_text(MODULE)
     told = []
     found = dict(python_prose.documents(told.append, [str(tmp_path)]))
     name = f"{tmp_path.name}/b/mill.py"
@@ -446,13 +415,9 @@ def test_python_prose(tmp_path):
         "The tools in mill grind corn and, slowly, also wheat. See the list of all "
         "tools for more of this.",
         "A bullet that goes on over two lines, and whose second line is kept.",
-        "Grind the corn and give back the flour.",
-        "The number of bags that are to be ground.",
-        "The stones of the mill wear down over the years.",
         "A mill is a building with stones and with a wheel.",
-        "It stands by a river, since the wheel needs water to turn the stones.",
-        "Turn the wheel until all corn is ground or until the river runs dry.",
-        "The wheel turns as long as there is water, and the stones turn with it."]
+        "Turn the wheel until all corn is ground.",
+        "The stones of the mill wear down over the years."]
 
 
 def test_the_language_reference_is_there():
