@@ -6,12 +6,11 @@ token came from, preprocess_with_sources also returns the source of each charact
 (start, end) of the characters text[start:end] that it was made from.
 """
 
-import dataclasses
 import functools
 import re
 import sys
 import unicodedata
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
@@ -25,8 +24,7 @@ CHINESE_RANGES = (
     (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F))
 
 
-@dataclasses.dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """Rules of Hugging Face's AlbertTokenizer and BertTokenizer for a spiece.model or a
     vocab.txt. The defaults are those of the original implementation.
 
@@ -50,8 +48,8 @@ class Rules:
     @property
     def changed(self) -> dict[str, Any]:
         """The rules that differ from the original implementation's."""
-        return {name: value for name, value in dataclasses.asdict(self).items()
-                if value != getattr(ORIGINAL, name)}
+        return {name: value for name, value in self._asdict().items()
+                if value != self._field_defaults[name]}
 
     @classmethod
     def of(cls, changed: Any, path: str) -> "Rules":
@@ -156,6 +154,7 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True,
         texts) else []
 
 
+@functools.lru_cache(maxsize=100_000)
 def clean_each(text: str, lower: bool, strip_accents: bool, rules: Rules = ORIGINAL
                ) -> str:
     """Returns the result of preprocess_text for each character alone: blanks are not
@@ -163,21 +162,6 @@ def clean_each(text: str, lower: bool, strip_accents: bool, rules: Rules = ORIGI
     text = preprocess_text("".join([" " if char.isspace() else char for char in text]),
                            False, False, strip_accents, rules)
     return "Σ".join(map(str.lower, text.split("Σ"))) if lower else text
-
-
-class _Cleaned(dict):
-    """A map of characters to their clean_each."""
-
-    def __init__(self, *options):
-        super().__init__()
-        self._options = options
-
-    def __missing__(self, char: str) -> str:
-        self[char] = text = clean_each(char, *self._options)
-        return text
-
-
-_cleaned = functools.lru_cache(maxsize=None)(_Cleaned)
 
 
 def preprocess_with_sources(
@@ -188,7 +172,7 @@ def preprocess_with_sources(
 
     The source of a dropped combining character is added to the character before it.
     """
-    parts = _cleaned(lower, strip_accents, rules)
+    parts = {char: clean_each(char, lower, strip_accents, rules) for char in set(text)}
     chars: list[str] = []
     sources: list[tuple[int, int]] = []
     for unit in _UNITS[rules.quotes].finditer(
