@@ -101,18 +101,6 @@ def test_no_texts_and_bytes_that_are_no_text(name):
     assert found == [tokenizer.encode("a\ufffd b")]
 
 
-@pytest.mark.parametrize("lower, strip", [(True, True), (False, False)])
-def test_words_are_those_of_python(lower, strip):
-    tokenizer = FullTokenizer(WP_VOCAB, lower, strip_accents=strip)
-    splitting = in_graph.Splitting(tokenizer)
-    texts = [*TEXTS, *(row["text"] for row in rows())]
-    words = splitting(tf.constant(texts))
-    found = [[] for _ in texts]
-    for word, row in zip(words.chars.to_list(), words.rows.numpy()):
-        found[row].append("".join(map(chr, word)))
-    assert found == [tokenizer.words(text) for text in texts]
-
-
 # White space, marks, what one character becomes, what is dropped, other scripts.
 PASSAGES = [
     "The café of Zoë opened in 1,984, and  closed in 2003. ", " \n ", "a  b   c d",

@@ -5,7 +5,6 @@
 
 import gzip
 import json
-import sys
 
 import pytest
 
@@ -83,21 +82,14 @@ def test_hugging_faces_own_files(name, tmp_path):
     assert beside.encode_batch(lines) == released.encode_batch(lines)
 
 
-class _Refused:
-    """Stands before all importers and imitates a sentencepiece that protobuf refuses, as
-    with TensorFlow 2.18: the module runs into protobuf's check."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name == "sentencepiece.sentencepiece_model_pb2":
-            raise TypeError("gencode 7.36.1 runtime 5.29.5")
-
-
 def test_a_package_of_another_protobuf_gives_one_sentence(monkeypatch):
+    """As with TensorFlow 2.18: the module runs into protobuf's check."""
     import sentencepiece
 
-    monkeypatch.delitem(sys.modules, "sentencepiece.sentencepiece_model_pb2",
-                        raising=False)
+    def refuse(name):
+        raise TypeError("gencode 7.36.1 runtime 5.29.5")
+
     monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [_Refused(), *sys.meta_path])
+    monkeypatch.setattr(sentencepiece, "__getattr__", refuse, raising=False)
     with pytest.raises(InputError, match="runtime 5.29.5.*install sentencepiece==0.2.0"):
         tokenizer_json.model_proto()
