@@ -21,6 +21,7 @@ from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, published, report, summary_of)
 from albert_tf.jobs.progress import Progress
+from albert_tf.records import encode
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.tokenization import sequences
@@ -149,9 +150,10 @@ def make_records(
         for walk in create_walks(documents, pieces, options.instances, random):
             counts.add(walk)
             # A serialized record takes a fraction of an instance's memory.
-            records += [
-                spec.serialize(features_of(instance, tokenizer, options.instances))
-                for instance in walk.instances]
+            rows = [features_of(instance, tokenizer, options.instances)
+                    for instance in walk.instances]
+            records += rows and encode.serialize(
+                spec, {name: [row[name] for row in rows] for name in rows[0]})
             done += 1
             progress.update(done, f"{len(records):,} instances so far")
     random.python.shuffle(records)

@@ -1,8 +1,7 @@
 """Serializes the records of many instances at once, for data creation.
 
 The protobuf library needs a Python object for each value in a record. Here the values
-of a batch stay in arrays until they are bytes. The bytes equal those from
-`FeatureSpec.serialize`, which is faster for a single record. A serialized record is:
+of a batch stay in arrays until they are bytes. A serialized record is:
 
     Example   0A n  Features
     Features  0A n  entry     for each feature, in the order of the names
@@ -33,15 +32,13 @@ def frames(spec: FeatureSpec, batch: Mapping[str, Any]) -> bytes:
 
 
 def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
-    """Returns N serialized tf.train.Examples, equal to those from `spec.serialize`.
-
-    The bytes are equal except for the order of two names of which one is a prefix of
-    the other: here the prefix comes first.
+    """Returns N serialized tf.train.Examples, with the bytes of the protobuf library
+    except where a name is a prefix of another one: here the prefix comes first.
 
     `batch` maps each name on disk to an array [N, number of values], [N, *shape of the
     feature], or [N] for a single value. int64 features take integers or booleans,
-    float32 features numbers of any type. A feature of variable length must have the
-    same number of values in all records of the batch.
+    float32 features numbers of any type. A feature of variable length must have the same
+    number of values in all records of the batch.
     """
     features = sorted(spec.features, key=lambda f: f.name.encode())
     payloads = [_payload(f, np.asarray(batch[f.name])) for f in features]

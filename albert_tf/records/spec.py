@@ -1,17 +1,10 @@
 """The features of a record: one specification to write, check and parse it.
 
-A record is a serialized tf.train.Example. `FeatureSpec.serialize` makes one at a time
-with protobuf, for --reproduce_release. `encode.serialize` makes the
-same bytes for many records from arrays. Both are needed: protobuf takes a Python object
-for each value, which is several times too slow for data creation, and arrays of a
-single record are slower than protobuf by as much.
-
-Only `FeatureSpec.parse` loads TensorFlow, because data creation runs in many processes
-that must start fast.
+A record is a serialized tf.train.Example (encode). Only `FeatureSpec.parse` loads
+TensorFlow, because data creation runs in many processes that must start fast.
 """
 
 import dataclasses
-import itertools
 import math
 from typing import Any, Mapping, Optional
 
@@ -82,25 +75,13 @@ class FeatureSpec:
     features: tuple[Feature, ...]
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
-        """Returns a serialized tf.train.Example with features sorted by name.
+        """Returns a serialized tf.train.Example. `values` maps each name on disk to all
+        values of the feature (encode.serialize has many examples)."""
+        from albert_tf.records import encode
 
-        `values` maps each name on disk to a sequence or array with exactly the number
-        of values in the specification. int64 features take no floats. Features with
-        two dimensions also take rows of equal length.
-        """
-        example = Example()
-        entries = example.features.feature
-        for feature in self.features:
-            flat = values[feature.name]
-            if isinstance(flat, np.ndarray):
-                # Python numbers go into a protobuf list faster than NumPy's.
-                flat = flat.ravel().tolist()
-            elif len(flat) and not np.isscalar(flat[0]):
-                flat = list(itertools.chain.from_iterable(flat))
-            feature.check_fits(len(flat))
-            getattr(entries[feature.name], _LISTS[feature.dtype]).value.extend(flat)
-        # This sorts by name, so that equal examples give equal bytes.
-        return example.SerializeToString(deterministic=True)
+        [example] = encode.serialize(
+            self, {name: np.reshape(value, [1, -1]) for name, value in values.items()})
+        return example
 
     def parse_numpy(self, serialized: bytes, where: str = "record") -> dict:
         """Parses one record: name on disk → NumPy array, int64 or float32, of the
