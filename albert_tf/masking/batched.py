@@ -40,8 +40,6 @@ _ORDINAL = np.uint64(2**20 - 1)
 _LAST = np.uint64(2**64 - 1)
 
 
-
-
 def _thresholds(cumulative: Sequence[float]) -> list[int]:
     """Returns the limits between outcomes for a random integer of 32 bits: the number
     of limits that are <= the integer is the index of the outcome."""
