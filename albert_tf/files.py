@@ -97,7 +97,7 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
                 raise IsADirectoryError(errno.EISDIR, "Is a directory")
             return io.BufferedReader(system.open(path), _STEP)
     _check_regular(path)
-    with reading(path if mode == "rb" else path.replace(INCOMPLETE, "")):
+    with reading(path if mode == "rb" else os.fspath(path).replace(INCOMPLETE, "")):
         return open(path, mode)
 
 
@@ -424,8 +424,8 @@ def check_folder(path: str, what: str) -> None:
         place = os.path.dirname(place)
     if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
         raise InputError(
-            f"{what}: the folder {path.replace(INCOMPLETE, '')} cannot be written; choose "
-            "a different folder or change its permissions.")
+            f"{what}: the folder {path} cannot be written; choose a different folder or "
+            "change its permissions.".replace(INCOMPLETE, ""))
 
 
 def check_in_tensorflow(path: str, flag: str = "") -> None:
