@@ -244,16 +244,6 @@ def test_other_flags_do_not_go_on_with_a_stopped_run(
     assert folder.exists()
 
 
-def test_changed_text_starts_anew(tmp_path, tokenizer, monkeypatch):
-    _, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
-    changed = _options(tmp_path, text=CORPUS[:60_000])
-    _create(changed, tokenizer)
-    made = _bytes(changed)
-    assert not folder.exists()
-    _create(changed, tokenizer)
-    assert _bytes(changed) == made
-
-
 def _command(tmp_path):
     """The script, with small spans and units, in processes of its own."""
     code = (
@@ -336,13 +326,6 @@ def test_after_a_full_disk_the_run_goes_on_later(
 
 
 # ---- wrong inputs -----------------------------------------------------------
-
-
-def test_what_is_no_text_leaves_nothing(tmp_path, tokenizer):
-    options = options_of(tmp_path, b"Good.\n\n\x89PNG\r\n\x1a\n\x00\x00\xff", ["out"])
-    with pytest.raises(InputError, match="text.txt, line 3: "):
-        _create(options, tokenizer)
-    assert os.listdir(tmp_path) == ["text.txt"]
 
 
 @pytest.mark.parametrize("output, more, named", [
