@@ -85,11 +85,10 @@ def _left_by_control_groups(own: str = "/proc/self/cgroup",
             # In a container the path may be the one outside, and the root its group.
             for at in (folder / path.strip("/"), *(folder / path.strip("/")).parents):
                 with contextlib.suppress(OSError, ValueError, KeyError):
-                    limit_bytes = int((at / limit).read_text())  # "max" is no number
                     counts = dict(map(
                         str.split, (at / "memory.stat").read_text().splitlines()))
-                    yield max(0, limit_bytes - int((at / used).read_text())
-                              + int(counts[cache]))
+                    yield max(0, int((at / limit).read_text())  # "max" is no number
+                              - int((at / used).read_text()) + int(counts[cache]))
                 if at == folder:
                     break
 

@@ -2,7 +2,6 @@
 data."""
 
 import os
-import re
 import shutil
 from typing import Sequence
 
@@ -45,17 +44,15 @@ def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
 def _check_no_other_shards(paths: tuple[str, ...]) -> None:
     """Raises InputError if shards of a data set with other shard numbers are there."""
     names = {path if files.is_remote(path) else os.path.abspath(path) for path in paths}
-    for name in sorted({SHARD.sub("", name) for name in names}):
-        folder = os.path.dirname(name)
-        pattern = re.compile(re.escape(os.path.basename(name)) + SHARD.pattern)
-        others = sorted(
-            other for other in files.names_in(folder)
-            if pattern.fullmatch(other) and os.path.join(folder, other) not in names)
-        if others:
-            raise InputError(
-                f"--output_file: {os.path.join(folder, others[0])} is a shard from a "
-                "different run, and a pattern for the new files would match it too; "
-                "remove the files of that run, or choose a different name.")
+    for folder, name in {os.path.split(SHARD.sub("", name)) for name in names}:
+        for other in files.names_in(folder):
+            path = os.path.join(folder, other)
+            if path not in names and SHARD.search(other) and (
+                    SHARD.sub("", other) == name):
+                raise InputError(
+                    f"--output_file: {path} is a shard from a different run, and a "
+                    "pattern for the new files would match it too; remove the files of "
+                    "that run, or choose a different name.")
 
 
 def estimate(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
