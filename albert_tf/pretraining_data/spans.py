@@ -53,21 +53,16 @@ class Lines(NamedTuple):
     ids: list[int]
 
 
-def span_bytes(total: int) -> int:
-    """Returns the size of spans for an input of `total` bytes."""
-    return min(max(total // _SPANS, _SMALLEST_SPAN), _LARGEST_SPAN)
-
-
 def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
     """Cuts an input into spans, in a way that depends only on the sizes of its files.
 
     Text is cut anywhere, but compressed text is not cut. Small files share a span.
-    `size` is the size of a span in bytes, by default span_bytes of the input.
+    `size` is the size of a span in bytes, by default one of 256 of the input.
     """
     # About those of the text.
     lengths = [files.size(path) * (_COMPRESSION if path.endswith(text_files.COMPRESSED)
                                    else 1) for path in paths]
-    size = size or span_bytes(sum(lengths))
+    size = size or min(max(sum(lengths) // _SPANS, _SMALLEST_SPAN), _LARGEST_SPAN)
     # `borders` are the file and byte at which each span ends, and its size.
     borders, held = [], 0
     for number, (path, length) in enumerate(zip(paths, lengths)):

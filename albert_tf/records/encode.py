@@ -120,7 +120,8 @@ def _slices(data: bytes, lengths: np.ndarray) -> list[bytes]:
 def _payload(feature: Feature, values: np.ndarray) -> _Payload:
     """Packs the values of a feature, [N, ...] of any numeric type."""
     values = values.reshape(len(values), math.prod(values.shape[1:]))
-    feature.check_fits(values.shape[1])
+    if not feature.fits(values.shape[1]):
+        raise ValueError(f"{feature.name} has {values.shape[1]} values.")
     if feature.dtype == "float32":
         # Convert to float64 first, because the protobuf library takes Python's floats.
         with np.errstate(over="ignore"):

@@ -53,11 +53,6 @@ class Feature:
             return num_values % self.num_values == 0
         return num_values == self.num_values
 
-    def check_fits(self, num_values: int) -> None:
-        """Raises ValueError if an example may not have this many values."""
-        if not self.fits(num_values):
-            raise ValueError(_misfit(self, num_values))
-
     def within_limit(self, values: np.ndarray) -> bool:
         """Returns whether all values, of one or many examples, are in 0..limit-1."""
         return not self.limit or bool(
