@@ -182,8 +182,8 @@ def use_old_flags() -> None:
         logging.warning("--num_keep_checkpoint is now called --keep_checkpoint_max.")
     for name in ("tpu_zone", "gcp_project", "master", "num_tpu_cores", "use_einsum"):
         if values[name].present:
-            logging.warning("--%s=%s: %s", name, values[name].value,
-                            values[name].help.removesuffix(_OLD))
+            logging.warning("--%s=%s h%s", name, values[name].value,
+                            values[name].help[1:].removesuffix(_OLD))
     if values.tpu is None and (
             values.use_tpu or values.distribution_strategy == "tpu"):
         raise InputError("give the name or address of the TPU: --tpu=NAME, or "
