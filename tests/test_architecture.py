@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "training": {"modeling", "modeling.kernels", "checkpoints", "records", "masking",
                  "jobs"},
     **{f"finetuning.{task}": {"finetuning", "training", "modeling", "checkpoints",
-                              "tokenization", "records"}
+                              "tokenization", "records", "text.inputs"}
        for task in TASKS},
     "finetuning": {"training", "modeling", "checkpoints", "tokenization", "records",
                    "jobs", "text.inputs"},
@@ -43,8 +43,8 @@ MAY_IMPORT = {
                 "features", "finetuning", "jobs",
                 *(f"finetuning.{task}" for task in TASKS)},
     # Nothing imports it: it stands on all that a script does.
-    "from_python": {"cli", "finetuning", "training", "checkpoints", "tokenization", "serving",
-                    "jobs", *(f"finetuning.{task}" for task in TASKS)},
+    "from_python": {"cli", "finetuning", "training", "checkpoints", "tokenization",
+                    "serving", "jobs", *(f"finetuning.{task}" for task in TASKS)},
     "cli": {"modeling.parameter_count", "training", "checkpoints", "finetuning",
             "tokenization", "records", "jobs", "serving"},
 }
