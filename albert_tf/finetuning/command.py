@@ -60,7 +60,8 @@ class Command(abc.ABC):
 
     def kept(self, task: Any) -> dict[str, Any]:
         """Returns the entries of task.json besides the options."""
-        return {"task": task.name}
+        return {"task": task.name, **(
+            {"labels": list(task.labels)} if hasattr(task, "labels") else {})}
 
     def chosen(self, task: Any) -> dict[str, Any]:
         """Returns the options that were left open, and what the task chose."""

@@ -200,8 +200,7 @@ class ClassificationCommand(Command):
         logging.warning("%s: training changes the meaning of its outputs.", what)
 
     def kept(self, task):
-        return {"task": task.name, "labels": task.labels,
-                "problem_type": task.problem_type}
+        return {**super().kept(task), "problem_type": task.problem_type}
 
     def chosen(self, task):
         # Saved with the model even if they are from the data.

@@ -5,7 +5,7 @@ from typing import Optional
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.command import Command
-from albert_tf.finetuning.race.task import LETTERS, RaceTask
+from albert_tf.finetuning.race.task import RaceTask
 from albert_tf.options import given, option
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
@@ -75,8 +75,5 @@ class RaceCommand(Command):
         # The released models of version 2 have no dropout in their config.
         return "race" if has_dropout() else "race-v2"
 
-    def kept(self, task):
-        return {"task": "race", "labels": list(LETTERS)}
-
     def text(self, task, settings, step):
-        return dict(labels=LETTERS, max_qa_length=task.max_qa_length)
+        return dict(labels=task.labels, max_qa_length=task.max_qa_length)

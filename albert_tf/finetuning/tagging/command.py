@@ -84,7 +84,7 @@ class TaggingCommand(Command):
             test_tags=values.test_tags)
 
     def kept(self, task):
-        return {"task": task.name, "head": self.head, "labels": list(task.labels)}
+        return {**super().kept(task), "head": self.head}
 
     def chosen(self, task):
         return {"labels": list(task.labels), "scheme": task.scheme,
