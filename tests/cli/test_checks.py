@@ -25,8 +25,7 @@ REFUSED = {
          "--from_scratch .* --init_checkpoint"),
         (CUSTOM + "--do_train --early_stopping=2", "--early_stopping .* --do_eval"),
         (CUSTOM + "--do_train --metric=macro_f1", "--metric .* --do_eval"),
-        (CUSTOM + "--do_train --text_b_column=label", "--label_column=label .* --text_b_col"),
-        (CUSTOM + "--do_train --text_column=1", "train.csv: --label_column=label"),
+        (CUSTOM + "--do_train --text_b_column=label", "train.csv: .* --label_column"),
         (CUSTOM + "--do_train --init_checkpoint=", "--init_checkpoint is empty"),
         (CUSTOM + "--do_train --init_checkpoint=albert-base-v2", NO_FOLDER),
         (CUSTOM + "--do_train --num_train_epochs=2 --train_step=1000", LONG),
@@ -72,8 +71,6 @@ REFUSED = {
     "convert_checkpoint": [
         ("--input={data}/model --output={data}/new --format=hf --head=multiple_choice",
          "--head=multiple_choice: {data}/model"),
-        ("--input={data}/model --output={data}/new --format=hf --encoder_only "
-         "--head=multiple_choice", "--encoder_only"),
         ("--input={data}/model --output={data}/new --format=sentence_transformers "
          "--max_seq_length=0", "max_seq_length=0")],
     "predict": [
