@@ -115,8 +115,8 @@ def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = 
             batch.validate(full=True)
             for start in range(0, batch.num_rows, _ROWS):
                 values = [
-                    _named(path, title, batch.column(title).slice(start, _ROWS).to_pylist(),
-                           table.columns[title].classes) for title in titles.values()]
+                    _named(path, name, batch.column(name).slice(start, _ROWS).to_pylist(),
+                           table.columns[name].classes) for name in titles.values()]
                 for row in zip(*values):
                     number += 1
                     yield number, dict(zip(titles, row))
@@ -134,8 +134,8 @@ def places_of(path: str, names: Sequence[str] | None, optional: Sequence[str],
     places: dict[str, int] = {}
     for name in dict.fromkeys((*names, *optional)):
         if titles.count(name) > 1:
-            raise InputError(f"{path}: {titles.count(name)} columns are named '{name}'; "
-                             "rename all but one.")
+            raise InputError(f"{path}: {titles.count(name)} columns are named "
+                             f"'{name}'; rename all but one.")
         place = titles.index(name) if name in titles else (
             int(name) if name.isdecimal() else len(titles))
         if place < len(titles):
@@ -153,13 +153,13 @@ def missing(where: str, name: str, titles: Iterable[str], advice: str) -> InputE
     # Without a header, titles may be whole texts, which are too long to show.
     listed = ", ".join(repr(title if len(title) <= 40 else f"{title[:40]}...")
                        for title in titles)
-    return InputError(f"{where}: there is no column '{name}'; there are {listed or 'none'}"
-                      f"{advice and '; '}{advice}.")
+    return InputError(f"{where}: there is no column '{name}'; there are "
+                      f"{listed or 'none'}{advice and '; '}{advice}.")
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[_Table]:
-    """Opens a file. Raises InputError for what pyarrow cannot read until it is closed."""
+    """Opens a file. What pyarrow cannot read until it is closed is an InputError."""
     package, path = pyarrow(), os.fspath(path)
     # A damaged file may ask for more memory than there is, and hold times that Python
     # does not have.

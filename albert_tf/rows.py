@@ -32,8 +32,8 @@ def kind_of(path: str, default: str = "") -> str:
     kind = _KINDS.get(os.path.splitext(name)[1], default)
     if not kind:
         raise InputError(
-            f"{path}: unknown file extension; the name must end in .tsv, .csv or .jsonl, "
-            f"each with or without .gz, or in {', '.join(row_files.ENDS)}"
+            f"{path}: unknown file extension; the name must end in .tsv, .csv or "
+            f".jsonl, each with or without .gz, or in {', '.join(row_files.ENDS)}"
             + ("; save the spreadsheet as CSV in UTF-8." if name.endswith(_SPREADSHEETS)
                else "."))
     return kind
@@ -51,9 +51,9 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
     """Yields ("file, line 2", column → value) for each row of a file.
 
     Cells of CSV and TSV are texts; in TSV, quotation marks are plain text, as in GLUE's
-    files. Files are UTF-8, with or without a byte-order mark, with any kind of line end.
-    In Parquet and Arrow, numbers that the schema names become these names, and -1, which
-    means "no label", becomes None.
+    files. Files are UTF-8, with or without a byte-order mark, with any kind of line
+    end. In Parquet and Arrow, numbers that the schema names become these names, and -1,
+    which means "no label", becomes None.
 
     Args:
       path: the file; the name tells its kind and whether it is compressed.
@@ -62,8 +62,8 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
       optional: columns that are read, too, if the file has them.
       kind: overrides the kind that the name tells.
       delimiter: replaces the comma of CSV or the tab of TSV.
-      header: whether the first line of CSV and TSV names the columns; else the names are
-        numbers.
+      header: whether the first line of CSV and TSV names the columns; else the names
+        are numbers.
       ragged: whether lines may have other numbers of cells than the first one. Columns
         may then be missing, and further cells are in row[None], as in csv.DictReader.
       keep_wrong: whether a wrong row is yielded as an InputError instead of raised.
@@ -75,9 +75,8 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
         for number, row in row_files.read_rows(path, names, optional, advice=advice):
             yield f"{path}, row {number}", row
         return
-    found = (_objects(path, names, blank, advice) if kind == "jsonl" else
-             _table(path, kind, names, optional, delimiter, header, ragged, blank, advice))
-    for where, row in found:
+    for where, row in _objects(path, names, blank, advice) if kind == "jsonl" else _table(
+            path, kind, names, optional, delimiter, header, ragged, blank, advice):
         if isinstance(row, InputError) and not keep_wrong:
             raise row
         yield where, row
@@ -88,14 +87,15 @@ def typed(row: Any, where: str, /, **kinds: Any) -> Row:
 
         row = typed(row, where, article=str, options=[[str]], answers=([str], None))
 
-    A kind is a type, [kind] for a list, or a tuple of alternatives, of which None allows
-    a missing value.
+    A kind is a type, [kind] for a list, or a tuple of alternatives, of which None
+    allows a missing value.
     """
     for name, kind in kinds.items():
         value = row.get(name) if isinstance(row, dict) else None
         if not _fits(value, kind):
-            problem = "is missing" if value is None else f"is {value!r:.40}"
-            raise InputError(f"{where}: '{name}' {problem}; it must be {_in_words(kind)}.")
+            raise InputError(
+                f"{where}: '{name}' is {'missing' if value is None else repr(value):.40}; "
+                f"it must be {_in_words(kind)}.")
     return row
 
 
@@ -122,8 +122,8 @@ def text(row: Row, where: str, column: str) -> str:
     """Returns the text in a column, which must not be empty."""
     value = typed(row, where, **{column: str})[column]
     if not value.strip():
-        raise InputError(f"{where}: the text of column '{column}' is empty; fill it in, or "
-                         f"remove the {where.rpartition(', ')[2].split()[0]}.")
+        raise InputError(f"{where}: the text of column '{column}' is empty; fill it in, "
+                         f"or remove the {where.rpartition(', ')[2].split()[0]}.")
     return value
 
 
@@ -192,22 +192,24 @@ def _table(path: str, kind: str, names: Sequence[str] | None, optional: Sequence
             width = len(cells)
             titles = cells if header else list(map(str, range(width)))
             other = max(";\t|,", key=cells[0].count)
-            places = row_files.places_of(path, names, optional, titles, _other_delimiter(other) if (
-                width == 1 and other in cells[0]) else advice)
+            if width == 1 and other in cells[0]:
+                advice = _other_delimiter(other)
+            places = row_files.places_of(path, names, optional, titles, advice)
             if header:
                 continue
         if len(cells) != width and not ragged:
             yield where, InputError(
                 f"{where}: the row has {len(cells)} columns, but the first line has "
-                f"{width}. If a text contains the delimiter, remove it, or use CSV with "
-                "the text in quotes.")
+                f"{width}. If a text contains the delimiter, remove it, or use CSV "
+                "with the text in quotes.")
             continue
-        row = {name: cells[place] for name, place in places.items() if place < len(cells)}
+        row = {name: cells[place] for name, place in places.items()
+               if place < len(cells)}
         yield where, {**row, None: cells[width:]} if len(cells) > width else row
 
 
 def _csv(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number of the line where a row begins, and the cells; none if blank."""
+    """Yields the number of a row's first line, and its cells; none if it is blank."""
     csv.field_size_limit(_LONGEST_CELL)
     last = ""
 
@@ -219,7 +221,8 @@ def _csv(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     reader, number = csv.reader(lines(), delimiter=delimiter, strict=True), 1
     try:
         for cells in reader:
-            yield number, [] if len(cells) < 2 and not "".join(cells).strip(" ") else cells
+            is_blank = len(cells) < 2 and not "".join(cells).strip(" ")
+            yield number, [] if is_blank else cells
             number = reader.line_num + 1
     except csv.Error as error:
         other = re.search(r'"([;\t|,])"', last)

@@ -14,8 +14,8 @@ def written_format_of(path: str) -> str:
     """Returns the format of a file to write, given its name."""
     kind = rows.kind_of(path)
     if kind == "parquet":
-        raise InputError(f"{path}: predictions are written as .tsv, .csv or .jsonl; choose "
-                         "such a name.")
+        raise InputError(f"{path}: predictions are written as .tsv, .csv or .jsonl; "
+                         "choose such a name.")
     return kind
 
 

@@ -64,8 +64,8 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
 
         for item in read("reviews.csv", text_column="review"):
 
-    The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON may
-    have them as fields. Blank lines of a table are left out, and counted in a warning.
+    The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON
+    may have them as fields. Blank lines of a table are left out and counted.
     """
     kind, names, blank = rows.kind_of(path, "text"), None, list[int]()
     is_table = kind in ("csv", "tsv")
@@ -113,8 +113,8 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
 
 
 def _lines(path: str) -> Iterator[tuple[str, Any]]:
-    """Yields places, and the texts in the lines of a text file or of the standard input,
-    of which one that begins with { is JSON."""
+    """Yields places, and the texts in the lines of a text file or of the standard
+    input, of which one that begins with { is JSON."""
     typed = path == STANDARD_INPUT
     name = "the standard input" if typed else path
     for number, line in _typed() if typed else text_files.read_lines(path):

@@ -109,8 +109,8 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
     for flag, is_wrong in (("--labels", labels), ("--probability_column", soft),
                            ("--multi_label", several)):
         if regression and is_wrong:
-            raise InputError(f"{flag} is for labels, but --regression predicts a number "
-                             "for each text; leave one of the two out.")
+            raise InputError(f"{flag} is for labels, but --regression predicts a "
+                             "number for each text; leave one of the two out.")
     if regression:
         labels, names = (), ("pearson", "spearman", "mse")
     else:
@@ -120,13 +120,13 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             tuple(labels) if labels is not None else _collected(data.get("train")))
         for label in labels:
             if labels.count(label) > 1:
-                raise InputError(f"{source} has '{label}' more than once; give each label "
-                                 "once.")
+                raise InputError(f"{source} has '{label}' more than once; give each "
+                                 "label once.")
         if len(labels) < (1 if several else 2):
             raise InputError(
-                f"{source}: the labels are: {', '.join(labels) or 'none'}; classification "
-                "needs at least two, with --multi_label one; to predict numbers, give "
-                "--regression.")
+                f"{source}: the labels are: {', '.join(labels) or 'none'}; "
+                "classification needs at least two, with --multi_label one; to predict "
+                "numbers, give --regression.")
         names = ("micro_f1", "macro_f1", "exact_match") if several else (
             "accuracy", "macro_f1", *["f1"] * (len(labels) == 2), "matthews")
     return ClassificationTask(
@@ -204,15 +204,16 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
     if names := next(filter(None, map(_named_classes, shards)), ()):
         return names
     labels: set[str] = set()
-    for example in itertools.chain.from_iterable(read(shard).examples for shard in shards):
+    for example in itertools.chain(*(read(shard).examples for shard in shards)):
         labels.update(example.probabilities or ())
         if example.label is not None:
             labels.update(example.label if file.several_labels else [example.label])
     if file.several_labels and labels and labels <= _TRUTHS.keys():
         raise InputError(
-            f"{file.path}: column '{file.label}' holds only {' and '.join(sorted(labels))}"
-            ", but with --multi_label the names of labels. Leave --multi_label out, or "
-            "name the columns of all labels, separated by commas.")
+            f"{file.path}: column '{file.label}' holds only "
+            f"{' and '.join(sorted(labels))}, but with --multi_label the names of labels. "
+            "Leave --multi_label out, or name the columns of all labels, separated by "
+            "commas.")
     for label in labels:
         number = re.sub(r"^(-?\d+)\.0+$", r"\1", label)
         if number != label and number in labels:
@@ -239,8 +240,8 @@ def _named_classes(file: DataFile) -> tuple[str, ...]:
 
 def read(file: DataFile, *, labels: Sequence[str] | None = None,
          label_needed: bool = True, split: str = "train", first: int = 0) -> ExampleSet:
-    """Reads a file. `labels` are those allowed, () for numbers; None allows any text. Ids
-    begin with `split` and count from `first` + 1, as in "train-1"."""
+    """Reads a file. `labels` are those allowed, () for numbers; None allows any text.
+    Ids begin with `split` and count from `first` + 1, as in "train-1"."""
     blank: list[int] = []
     unclean: list[int] = []
     examples: list[Example] = []
@@ -266,9 +267,10 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
                 if not all(map(label_names.is_clean, parts)):
                     unclean.append(rows.number_of(where))
         if label is None and label_needed and probabilities is None and file.targets:
+            what = "label" if file.probability is None else "label and no probability"
             raise InputError(
-                f"{where}: there is no label{' and no probability' * bool(file.probability)}"
-                f" in column '{', '.join(file.targets)}'; fill it in, or remove the row.")
+                f"{where}: there is no {what} in column '{', '.join(file.targets)}'; fill "
+                "it in, or remove the row.")
         guid = file.guid and _as_text(row[file.guid], where, file.guid)
         examples.append(Example(
             f"{split}-{first + len(examples) + 1}" if guid is None else guid,
@@ -293,8 +295,8 @@ def _as_text(value: Any, where: str, column: str) -> str | None:
 
 
 def _parts(row: Row, where: str, file: DataFile) -> list[str] | None:
-    """Returns the labels of a row, as they are written; None if it has none. This is the
-    one place that knows how several labels may be written."""
+    """Returns the labels of a row, as they are written; None if it has none. This is
+    the one place that knows how several labels may be written."""
     value = row.get(file.label) if isinstance(file.label, str) else None
     if isinstance(value, list) and file.separator is not None:
         return [_as_text(each, where, str(file.label)) or "" for each in value]
@@ -304,8 +306,9 @@ def _parts(row: Row, where: str, file: DataFile) -> list[str] | None:
     return given.split(file.separator) if file.separator else [given]
 
 
-def _label(parts: Sequence[str], where: str, file: DataFile, labels: Sequence[str] | None,
-           needed: bool) -> str | tuple[str, ...] | float | None:
+def _label(parts: Sequence[str], where: str, file: DataFile,
+           labels: Sequence[str] | None, needed: bool
+           ) -> str | tuple[str, ...] | float | None:
     """Returns the label, or the labels, of a row; None if it has none."""
     parts = [part for part in parts if label_names.cleaned(part)]
     try:
@@ -335,8 +338,8 @@ def _by_column(row: Row, where: str, columns: tuple[str, ...],
     for column, cell in zip(columns, cells):
         if (cell or "").strip().lower() not in _TRUTHS:
             raise InputError(
-                f"{where}: column '{column}' holds {cell or ''!r:.40}, which does not say "
-                "whether the text has this label; write 1 or 0.")
+                f"{where}: column '{column}' holds {cell or ''!r:.40}, which does not "
+                "say whether the text has this label; write 1 or 0.")
     return tuple(name for name, cell in zip(names, cells)
                  if _TRUTHS[str(cell).strip().lower()])
 
@@ -361,8 +364,8 @@ def _probabilities(row: Row, where: str, file: DataFile, labels: Sequence[str] |
             *labels}:
         raise InputError(
             f"{where}: '{', '.join(_as_tuple(file.probability))}' holds "
-            f"{str(given)[:60]!r}; it must be a JSON object label: probability, or a list "
-            "in the order of --labels, with a number for each label"
+            f"{str(given)[:60]!r}; it must be a JSON object label: probability, or a "
+            "list in the order of --labels, with a number for each label"
             f"{labels and ': ' or ''}{', '.join(labels or ())}.")
     result = {}
     for name, value in given.items():

@@ -53,8 +53,8 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
         if files.exists(path):
             return _read_file(path, file, split, labels)
     raise InputError(
-        f"--task_name={task}: there is neither {' nor '.join(path for path, _ in paths)}; "
-        "give the folder of the GLUE download as --data_dir.")
+        f"--task_name={task}: there is neither {' nor '.join(path for path, _ in paths)}"
+        "; give the folder of the GLUE download as --data_dir.")
 
 
 def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
@@ -77,10 +77,10 @@ def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
         label = row.get(columns.label) if columns.label else None
         if label is not None and not label_names.is_clean(label):
             unclean.append(number)
+        # The original implementation counts lines from 0.
+        guid = f"{split}-{number - 1}" if columns.guid is None else row[columns.guid]
         examples.append(Example(
-            # The original implementation counts lines from 0.
-            f"{split}-{number - 1}" if columns.guid is None else row[columns.guid].strip(),
-            row[columns.text_a], row.get(columns.text_b),
+            guid.strip(), row[columns.text_a], row.get(columns.text_b),
             None if label is None else parse_label(label, labels, where), where))
     return ExampleSet(examples, (path,), (
         *tables.line_note(path, blank, "blank and left out"),

@@ -61,7 +61,8 @@ def read(data_dir: str, split: str, levels: Sequence[str]) -> list[RaceExample]:
         for example in _examples(where, level, passage):
             before = first.setdefault(example.example_id, example)
             # A passage of rows has a row for each question.
-            if before.where != where and not (paths and before.article == example.article):
+            is_same = paths and before.article == example.article
+            if before.where != where and not is_same:
                 raise InputError(
                     f"{where}: the id '{example.example_id}' is also the id of the "
                     f"passage in {before.where}. Give each passage its own id, because "
@@ -69,8 +70,9 @@ def read(data_dir: str, split: str, levels: Sequence[str]) -> list[RaceExample]:
             examples.append(example)
     for level in levels:
         if not any(example.level == level for example in examples):
-            raise InputError(f"{', '.join(paths) or data_dir}: there is no question of the level "
-                             f"{level}{_other(levels, level)}.")
+            raise InputError(
+                f"{', '.join(paths) or data_dir}: there is no question of the level "
+                f"{level}{_other(levels, level)}.")
     examples = sorted((example for example in examples if example.level in levels),
                       key=lambda example: LEVELS.index(example.level))
     numbers = dict.fromkeys(first, -1)
@@ -139,8 +141,8 @@ def _of_folders(data_dir: str, split: str, levels: Sequence[str]) -> Iterator[_P
         folder = os.path.join(of_split, level)
         names = [name for name in _visible(folder) if name.endswith(".txt")]
         if not names:
-            raise InputError(f"{folder}: there is no such folder, or no .txt file in it; "
-                             f"check --data_dir{_other(levels, level)}.")
+            raise InputError(f"{folder}: there is no such folder, or no .txt file in "
+                             f"it; check --data_dir{_other(levels, level)}.")
         if _WHOLE_LEVEL not in names:
             pattern = folder if files.is_remote(folder) else glob.escape(folder)
             for path in sorted(files.expand_patterns(
@@ -179,7 +181,7 @@ def _examples(where: str, level: str, passage: Any) -> Iterator[RaceExample]:
             questions if answers is None else answers) or not questions:
         raise InputError(
             f"{where}: there are {len(questions)} questions, {len(options)} lists of "
-            f"options and {len(answers or ())} answers; each question needs one of each.")
+            f"options and {len(answers or ())} answers; each question needs each.")
     for number, (question, choices) in enumerate(zip(questions, options)):
         here = f"{where}, question {number + 1}"
         if len(choices) != NUM_CHOICES:

@@ -75,8 +75,8 @@ class SquadDataset:
         for i, question in enumerate(self.questions):
             content = question.content
             if content["id"] in places:
-                raise InputError(f"{question.where}: {places[content['id']]} has the same "
-                                 "id; give each question its own id.")
+                raise InputError(f"{question.where}: {places[content['id']]} has the "
+                                 "same id; give each question its own id.")
             places[content["id"]] = question.where
             if content.get("is_impossible") and content.get("answers"):
                 self.num_contradictions += any(
@@ -98,7 +98,7 @@ class SquadDataset:
         """Returns several files as one; the only one as it is."""
         if len(parts) == 1:
             return parts[0]
-        data = cls(tuple(itertools.chain.from_iterable(part.questions for part in parts)))
+        data = cls(tuple(itertools.chain(*(part.questions for part in parts))))
         data.num_contradictions = sum(part.num_contradictions for part in parts)
         return data
 
@@ -181,12 +181,12 @@ def _of_rows(path: str) -> tuple[Question, ...]:
             advice="questions need id, question, context and, to train, answers"):
         if isinstance(answers := row.get("answers"), dict):
             typed(answers, f"{where}, answers", text=[str], answer_start=[int])
-            if len(answers["text"]) != len(answers["answer_start"]):
-                raise InputError(f"{where}: 'answers' has {len(answers['text'])} texts but "
-                                 f"{len(answers['answer_start'])} starts; correct it.")
-            row["answers"] = [
-                {"text": text, "answer_start": start}
-                for text, start in zip(answers["text"], answers["answer_start"])]
+            texts, starts = answers["text"], answers["answer_start"]
+            if len(texts) != len(starts):
+                raise InputError(f"{where}: 'answers' has {len(texts)} texts but "
+                                 f"{len(starts)} starts; correct it.")
+            row["answers"] = [{"text": text, "answer_start": start}
+                              for text, start in zip(texts, starts)]
         context = typed(row, where, context=str)["context"]
         questions.append(_question(where, context, {
             name: row[name] for name in ("id", "question", "answers", "is_impossible")

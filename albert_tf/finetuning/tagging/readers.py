@@ -63,7 +63,7 @@ class Reading:
         kind = kind_of(path, "conll")
         if kind in FORMATS[2:]:
             return kind
-        return "conllu" if re.search(r"\.conllup?(\.[a-z0-9]+)?$", path.lower()) else "conll"
+        return "conllu" if re.search(r"\.conllup?(\.\w+)?$", path.lower()) else "conll"
 
     def of_objects(self, path: str) -> bool:
         """Returns whether a file has fields by name, not columns of text."""
@@ -116,30 +116,32 @@ class Reading:
 
     def _read_columns(self, path: str, tagged: Optional[bool], notes: list[str]
                       ) -> Iterator[Sentence]:
-        """Yields the sentences of a file of columns. In CoNLL-U, words are the syntactic
-        ones: if "don't" has the ID 1-2, its words are 1 and 2. Empty nodes, such as 8.1,
-        are not words."""
+        """Yields the sentences of a file of columns. In CoNLL-U, words are the
+        syntactic ones: if "don't" has the ID 1-2, its words are 1 and 2. Empty nodes,
+        such as 8.1, are not words."""
         lines = [*text_lines(path), (0, "")]
         is_conllu = self.format_of(path) == "conllu"
         names, word, column, tabs = self._layout(path, lines, tagged)
         width = len(names)
         # conlleval expects the true tag in the last column but one.
         again = not is_conllu and column is not None and column % width != width - 1
-        between, rows, words, tags, numbers, comments = [], [], [], [], [], []
+        between, rows, words, tags, numbers, comments = ([] for _ in range(6))
         commented: list[int] = []
         for number, line in lines:
             where, is_document = f"{path}, line {number}", line.startswith(_DOCUMENT)
             if _is_blank(line) or is_document and not is_conllu:
                 if words:
-                    text, spans = joined(words, "" if self.split == "characters" else " ")
                     yield Sentence(
-                        tuple(words), None if column is None else tuple(tags), text, spans,
+                        tuple(words), None if column is None else tuple(tags),
+                        *joined(words, "" if self.split == "characters" else " "),
                         (*between, *rows), tuple(numbers), path,
                         {"comments": comments} if comments else {})
-                    between, rows, words, tags, numbers, comments = [], [], [], [], [], []
+                    between, rows, words, tags, numbers, comments = (
+                        [] for _ in range(6))
                 cells = tuple(line.split())
-                between.append(Line((*cells, *["O"] * (width + again - len(cells))), "O")
-                               if is_document else Line((), None))
+                outside = ["O"] * (width + again - len(cells))
+                between.append(Line((*cells, *outside), "O") if is_document else
+                               Line((), None))
                 continue
             cells = tuple(line.split("\t")) if is_conllu else _cells(line, tabs)
             if is_conllu and line.startswith("#"):
@@ -162,12 +164,12 @@ class Reading:
                 continue
             if is_conllu and cells[0] != str(len(words) + 1):
                 raise InputError(
-                    f"{where}: the ID is '{cells[0]}', but {len(words) + 1} is next; IDs "
-                    "count from 1, and a blank line ends a sentence.")
+                    f"{where}: the ID is '{cells[0]}', but {len(words) + 1} is next; "
+                    "IDs count from 1, and a blank line ends a sentence.")
             for place, what in ((word, "word"), (column, "tag")):
                 if place is not None and not cells[place].strip(" "):
-                    raise InputError(f"{where}: the {what} (column {place}) is missing; "
-                                     "words outside entities have the tag O.")
+                    raise InputError(f"{where}: the {what} (column {place}) is missing"
+                                     "; words outside entities have the tag O.")
             rows.append(Line((*cells, *cells[column:][:1] * again), len(words)))
             is_numbered = self.strip_numbers and _NUMBERED.fullmatch(cells[word])
             words.append(is_numbered[1] if is_numbered else cells[word])
@@ -175,10 +177,11 @@ class Reading:
             numbers.append(number)
         notes += tables.line_note(path, commented, "begin with # and are comments")
 
-    def _layout(self, path: str, lines: Sequence[tuple[int, str]], tagged: Optional[bool]
+    def _layout(self, path: str, lines: Sequence[tuple[int, str]],
+                tagged: Optional[bool]
                 ) -> tuple[Sequence[str], int, Optional[int], bool]:
-        """Returns the names of the columns, "" if they have none, the places of word and
-        tag (None: without tags), and whether tabs separate columns."""
+        """Returns the names of the columns, "" if they have none, the places of word
+        and tag (None: without tags), and whether tabs separate columns."""
         tabs, number, names, word = True, 1, CONLLU, 1
         if self.format_of(path) != "conllu":
             # A line that begins with # may be a comment; it does not give the columns.
@@ -212,9 +215,11 @@ class Reading:
         columns = row_files.columns_of(path)
         words = next((name for name in _WORDS if name in columns), "")
         if tagged and self.tag_column and self.tag_column not in columns:
-            raise row_files.missing(path, self.tag_column, columns, "correct --tag_column")
-        return [name for name, column in columns.items() if column.is_simple or name in (
-            words, self._tag_field(columns), "text", "entities")]
+            raise row_files.missing(path, self.tag_column, columns,
+                                    "correct --tag_column")
+        read = (words, self._tag_field(columns), "text", "entities")
+        return [name for name, column in columns.items()
+                if column.is_simple or name in read]
 
     def _read_objects(self, path: str, scheme: str, tagged: Optional[bool],
                       notes: list[str]) -> Iterator[Sentence]:
@@ -264,9 +269,9 @@ class Reading:
                                      "a tag.")
             elif tagged:
                 raise InputError(
-                    f"{where}: there are neither 'entities' nor '{tag_field}'; give text "
-                    "and entities, or words and tags, and name the field of the tags with "
-                    "--tag_column.")
+                    f"{where}: there are neither 'entities' nor '{tag_field}'; give "
+                    "text and entities, or words and tags, and name the field of the "
+                    "tags with --tag_column.")
             yield Sentence(
                 tuple(words), None if tags is None else tuple(tags), text, spans,
                 (*(Line((word, *([] if tags is None else [tags[i]])), i)
@@ -314,8 +319,7 @@ def _place(path: str, what: str, column: str, names: Sequence[str]) -> int:
         return int(column)
     raise InputError(
         f"--{what}_column={column} is not a column of {path}, which has {len(names)} "
-        f"columns ({' '.join(names).strip()}); count from 0, or from -1 backwards.".replace(
-            " ()", ""))
+        f"columns {' '.join(names)}".strip() + "; count from 0, or from -1 backwards.")
 
 
 # ---- JSON lines and Parquet ------------------------------------------------
@@ -331,8 +335,8 @@ def _strings(row: Row, name: str, where: str) -> list[str]:
     """Returns a list of words or tags, which fit a column of CoNLL's."""
     values = typed(row, where, **{name: [str]})[name]
     if not all(map(_fits_a_column, values)):
-        raise InputError(f"{where}: a text in '{name}' is empty, or contains a tab or line "
-                         "end; correct it.")
+        raise InputError(f"{where}: a text in '{name}' is empty, or contains a tab or "
+                         "line end; correct it.")
     return values
 
 
@@ -369,8 +373,8 @@ def _entities(row: Row, text: str, where: str) -> list[Entity]:
                 not text[start:end].strip()):
             raise InputError(
                 f"{here} is not in the text of {len(text)} characters, or its type is "
-                "empty or has a tab or line end; start counts from 0, and end is one more "
-                "than the last character.")
+                "empty or has a tab or line end; start counts from 0, and end is one "
+                "more than the last character.")
         if value.get("text", text[start:end]) != text[start:end]:
             raise InputError(
                 f"{here} is '{text[start:end]}' in the text; offsets count characters "
