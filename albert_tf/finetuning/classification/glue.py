@@ -26,40 +26,34 @@ from albert_tf.finetuning.common import ExampleSet
 class _Columns(NamedTuple):
     """The columns of a file: names, or numbers without a `header`. `label` is None if
     the file has no labels. Without `guid`, an example's id consists of split and line,
-    as in "dev-7"."""
+    as in "dev-7". With `drop_short`, lines with too few columns are left out, with a
+    note."""
 
     text_a: str
     text_b: str | None = None
     label: str | None = None
     guid: str | None = "index"
     header: bool = True
-
-
-class _File(NamedTuple):
-    """A split's file, with its name in the task's folder. With `drop_short`, lines with
-    too few columns are left out, with a note."""
-
-    name: str
-    columns: _Columns
     drop_short: bool = False
 
 
 def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
-          alternatives: tuple[_File, ...], labels: tuple[str, ...]) -> ExampleSet:
-    """Reads the first of the alternatives that exists, in a folder or in data_dir."""
-    paths = [(os.path.join(data_dir, folder, file.name), file)
-             for file in alternatives for folder in (*folders, "")]
-    for path, file in paths:
+          alternatives: Mapping[str, _Columns], labels: tuple[str, ...]) -> ExampleSet:
+    """Reads the first of the alternatives, file name → columns, that exists in a folder
+    or in data_dir."""
+    paths = {os.path.join(data_dir, folder, name): columns
+             for name, columns in alternatives.items() for folder in (*folders, "")}
+    for path, columns in paths.items():
         if files.exists(path):
-            return _read_file(path, file, split, labels)
+            return _read_file(path, columns, split, labels)
     raise InputError(
-        f"--task_name={task}: there is neither {' nor '.join(path for path, _ in paths)}"
-        "; give the folder of the GLUE download as --data_dir.")
+        f"--task_name={task}: there is neither {' nor '.join(paths)}; give the folder of "
+        "the GLUE download as --data_dir.")
 
 
-def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
+def _read_file(path: str, columns: _Columns, split: str, labels: tuple[str, ...]
                ) -> ExampleSet:
-    columns, examples = file.columns, []
+    examples: list[Example] = []
     blank, short, long, unclean = [], [], [], []  # Numbers of lines.
     names = [name for name in (columns.text_a, columns.text_b, columns.label,
                                columns.guid) if name is not None]
@@ -67,7 +61,7 @@ def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
                                 ragged=True, blank=blank):
         number = rows.number_of(where)
         if not row.keys() >= {*names}:
-            if not file.drop_short:
+            if not columns.drop_short:
                 raise InputError(f"{where}: the line has too few columns; check the "
                                  "download.")
             short.append(number)
@@ -94,19 +88,15 @@ def _task(name: str, folder: str, labels: tuple[str, ...], submission: str,
           labelled: _Columns, unlabelled: _Columns, *,
           metrics: tuple[str, ...] = ("accuracy",), positive: str | None = None,
           file_names: tuple[str, str] = ("dev.tsv", "test.tsv"),
-          drop_short: bool = False,
           submission_range: tuple[float, float] | None = None
           ) -> ClassificationTask:
-    split_files = {
-        "train": _File("train.tsv", labelled, drop_short),
-        "dev": _File(file_names[0], labelled, drop_short),
-        "test": _File(file_names[1], unlabelled),
-    }
     return ClassificationTask(
         name=name, labels=labels, metric_names=metrics, main_metric=metrics[0],
         readers={split: functools.partial(
-            _read, task=name, split=split, folders=(folder,), alternatives=(file,),
-            labels=labels) for split, file in split_files.items()},
+            _read, task=name, split=split, folders=(folder,), labels=labels,
+            alternatives={file: columns}) for split, file, columns in (
+                ("train", "train.tsv", labelled), ("dev", file_names[0], labelled),
+                ("test", file_names[1], unlabelled))},
         positive_label=positive, submission_file=submission,
         submission_range=submission_range, pairs=labelled.text_b is not None)
 
@@ -130,22 +120,17 @@ def _mnli(name: str, kind: str, submission: str) -> ClassificationTask:
 def _ax() -> ClassificationTask:
     """Returns the task of the diagnostic set. It has no training set, and only one
     file, which usually has no labels."""
-    full = _File("diagnostic-full.tsv", _Columns(
-        "Premise", "Hypothesis", "Label", guid=None))
-    labelled = _File("diagnostic.tsv", _LABELLED_SENTENCES)
-    reader = functools.partial(
-        _read, task="ax", folders=("diagnostic", "AX"), labels=_NLI)
+    read = functools.partial(_read, task="ax", folders=("diagnostic", "AX"), labels=_NLI)
     return ClassificationTask(
         name="ax", labels=_NLI, metric_names=("matthews", "accuracy"),
-        main_metric="matthews",
+        main_metric="matthews", submission_file="AX.tsv", trained_as="mnli",
         readers={
-            "dev": functools.partial(
-                reader, split="dev", alternatives=(full, labelled)),
+            "dev": functools.partial(read, split="dev", alternatives={
+                "diagnostic-full.tsv": _Columns(
+                    "Premise", "Hypothesis", "Label", guid=None),
+                "diagnostic.tsv": _LABELLED_SENTENCES}),
             "test": functools.partial(
-                reader, split="test",
-                alternatives=(_File("diagnostic.tsv", _SENTENCES),)),
-        },
-        submission_file="AX.tsv", trained_as="mnli")
+                read, split="test", alternatives={"diagnostic.tsv": _SENTENCES})})
 
 
 TASKS: dict[str, ClassificationTask] = {task.name: task for task in (
@@ -166,9 +151,9 @@ TASKS: dict[str, ClassificationTask] = {task.name: task for task in (
           submission_range=(0.0, 5.0)),
     # Some questions contain line ends, which break their lines in the download.
     _task("qqp", "QQP", _BINARY, "QQP.tsv",
-          _Columns("question1", "question2", "is_duplicate", guid="id"),
-          _Columns("question1", "question2", guid="id"), metrics=_F1, positive="1",
-          drop_short=True),
+          _Columns("question1", "question2", "is_duplicate", guid="id",
+                   drop_short=True),
+          _Columns("question1", "question2", guid="id"), metrics=_F1, positive="1"),
     _task("qnli", "QNLI", _ENTAILMENT, "QNLI.tsv",
           _QUESTION._replace(label="label"), _QUESTION),
     _task("wnli", "WNLI", _BINARY, "WNLI.tsv", _LABELLED_SENTENCES, _SENTENCES),
