@@ -65,13 +65,6 @@ class DataFile:
         return *_as_tuple(self.label), *_as_tuple(self.probability)
 
     @property
-    def labels_by_column(self) -> tuple[str, ...]:
-        """The labels that have a column of probabilities each, or the columns' numbers;
-        () without."""
-        return tuple(column.removeprefix(_PROBABILITY_OF) for column in self.probability
-                     ) if isinstance(self.probability, tuple) else ()
-
-    @property
     def several_labels(self) -> bool:
         """True if a text has any number of labels."""
         return self.separator is not None or isinstance(self.label, tuple)
@@ -152,17 +145,24 @@ def _joined(data_dir: str, path: str) -> str:
 def _in_columns(data: Mapping[str, DataFile], labels: Sequence[str] | None
                 ) -> tuple[str, ...]:
     """Returns the labels that have a column each, in the order of `labels` if given; ()
-    if there are none. Without a header, columns are numbers, and `labels` their
-    names."""
-    columns = next(filter(None, (
-        file.label if isinstance(file.label, tuple) else file.labels_by_column
-        for file in data.values())), ())
-    if not columns or labels is None or sorted(labels) == sorted(columns) or (
-            len(labels) == len(columns) and all(map(str.isdecimal, columns))):
-        return tuple(labels or columns) if columns else ()
+    if there are none."""
+    columns = next((column for file in data.values() for column in (
+        file.label, file.probability) if isinstance(column, tuple)), ())
+    names = _named(columns, labels)
+    if not names or labels is None or sorted(names) == sorted(labels):
+        return tuple(labels or names) if names else ()
     raise InputError(
         f"--labels={','.join(labels)}: the columns of the labels are "
         f"{', '.join(columns)}; give one label for each, or leave the flag out.")
+
+
+def _named(columns: Sequence[str], labels: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the labels that have these columns. Without a header, columns are numbers,
+    and `labels` their names in their order."""
+    is_numbered = labels and len(labels) == len(columns) and all(
+        map(str.isdecimal, columns))
+    return tuple(labels or ()) if is_numbered and {*labels} != {*columns} else tuple(
+        column.removeprefix(_PROBABILITY_OF) for column in columns)
 
 
 def _column_names(data: Iterable[DataFile]) -> dict[str, str]:
@@ -330,8 +330,6 @@ def _by_column(row: Row, where: str, columns: tuple[str, ...],
                labels: Sequence[str] | None) -> tuple[str, ...] | None:
     """Returns the labels whose column holds 1, or None if all are missing, which only a
     file to predict may have."""
-    # Without a header, the labels have other names than their columns, in their order.
-    names = columns if labels is None or {*labels} == {*columns} else labels
     cells = [_as_text(row.get(column), where, column) for column in columns]
     if all(cell is None for cell in cells):
         return None
@@ -340,7 +338,7 @@ def _by_column(row: Row, where: str, columns: tuple[str, ...],
             raise InputError(
                 f"{where}: column '{column}' holds {cell or ''!r:.40}, which does not "
                 "say whether the text has this label; write 1 or 0.")
-    return tuple(name for name, cell in zip(names, cells)
+    return tuple(name for name, cell in zip(_named(columns, labels), cells)
                  if _TRUTHS[str(cell).strip().lower()])
 
 
@@ -351,10 +349,8 @@ def _probabilities(row: Row, where: str, file: DataFile, labels: Sequence[str] |
     if all(cell is None or cell == "" for cell in cells):
         return None
     given = cells[0]
-    if names := file.labels_by_column:
-        if labels and {*names} != {*labels} and all(map(str.isdecimal, names)):
-            names = tuple(labels)  # Without a header, the columns are in their order.
-        given = dict(zip(names, cells))
+    if isinstance(file.probability, tuple):
+        given = dict(zip(_named(file.probability, labels), cells))
     elif isinstance(given, str):
         with contextlib.suppress(ValueError, RecursionError):
             given = json.loads(given)
