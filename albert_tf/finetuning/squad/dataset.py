@@ -127,18 +127,19 @@ class SquadDataset:
                                          question.paragraph, *answer, impossible))
         return examples
 
+    def _training_answers(self) -> list[list[dict]]:
+        return [q.content["answers"] for q in self.questions
+                if q.content.get("answers") and not q.content.get("is_impossible")]
+
     def count_blank_ends(self) -> int:
         """Counts the questions whose answer for training has a blank at an end, which
         examples do not have."""
-        return sum(
-            answers[0]["text"] != answers[0]["text"].strip()
-            for answers in (q.content.get("answers") for q in self.questions
-                            if not q.content.get("is_impossible")) if answers)
+        return sum(answers[0]["text"] != answers[0]["text"].strip()
+                   for answers in self._training_answers())
 
     def count_several_answers(self) -> int:
         """Counts the questions with several answers; training uses the first."""
-        return sum(len(q.content.get("answers") or ()) > 1
-                   and not q.content.get("is_impossible") for q in self.questions)
+        return sum(len(answers) > 1 for answers in self._training_answers())
 
     def has_answers(self) -> bool:
         """Returns whether any question has an answer."""
@@ -157,10 +158,9 @@ class SquadDataset:
             answers = question.content.get("answers")
             if answers is None or not (answers or version_2):
                 raise InputError(
-                    f"{question.where} has no answers, so that its prediction cannot "
-                    "be scored; give a file with answers"
-                    + ("." if answers is None else ", or add "
-                       "--version_2_with_negative if it really has none."))
+                    f"{question.where} has no answers, so that its prediction cannot be "
+                    "scored; give a file with answers, or --version_2_with_negative if "
+                    "the file marks questions without one.")
 
 
 def _has_lines(path: str) -> bool:
