@@ -26,7 +26,6 @@ from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import inputs
-from albert_tf.features.job import NAMES
 from albert_tf.features.options import Options
 
 FLAGS = flags.FLAGS
@@ -53,7 +52,7 @@ def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     read = functools.partial(inputs.read, **model_flags.columns({}))
     for each in itertools.chain.from_iterable(map(read, paths)):
         try:
-            named = inputs.named(each.given, NAMES, NAMES[1:])
+            named = inputs.named(each.given, inputs.TEXTS)
         except InputError as error:
             raise InputError(f"{each.where}: {error}") from error
         if any(map(str.strip, filter(None, named.values()))):

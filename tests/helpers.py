@@ -7,6 +7,8 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
+
 ROOT = pathlib.Path(__file__).parent.parent
 FIXTURES = ROOT / "tests" / "fixtures"
 
@@ -49,3 +51,12 @@ def ask_export(folder, rows):
         [*row[name], *[int(name == "p_mask")] * (longest - len(row[name]))]
         for row in rows], tf.int32) for name in names})
     return {name: values.numpy() for name, values in found.items()}
+
+
+def serialized(spec, values):
+    """A record of one example: name → its values."""
+    from albert_tf.records import encode
+
+    [record] = encode.serialize(
+        spec, {name: np.reshape(value, [1, -1]) for name, value in values.items()})
+    return record

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import albert_tf
-from tests.helpers import FIXTURES, ROOT, run_python
+from tests.helpers import FIXTURES, ROOT, run_python, serialized
 
 CONFIG = dict(vocab_size=4000, embedding_size=8, hidden_size=16, num_hidden_layers=2,
               num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
@@ -128,7 +128,7 @@ def test_paths_of_pathlib(config, tmp_path):
 
     spec = classification_spec(2, 4000)
     with albert_tf.records.RecordWriter(tmp_path / "a.tfrecord") as writer:
-        writer.write(spec.serialize({"input_ids": [2, 3], "input_mask": [1, 1],
+        writer.write(serialized(spec, {"input_ids": [2, 3], "input_mask": [1, 1],
                                      "segment_ids": [0, 0], "label_ids": [1]}))
     assert len(list(albert_tf.records.read_records(tmp_path / "a.tfrecord"))) == 1
     (tmp_path / "a.tsv").write_text("text\tlabel\nA text.\tx\nTwo.\ty\n")

@@ -17,6 +17,7 @@ from albert_tf.training import losses, optimization
 from albert_tf.training.batches import Batches
 
 from tests import models
+from tests.helpers import serialized
 
 VOCAB_SIZE = 30
 LENGTH = 8
@@ -92,7 +93,7 @@ def write_records(path, count: int, seed: int = 0) -> str:
     """Writes a file of `count` records; returns its path."""
     with RecordWriter(str(path)) as writer:
         for values in examples(count, seed):
-            writer.write(SPEC.serialize(values))
+            writer.write(serialized(SPEC, values))
     return str(path)
 
 
@@ -104,7 +105,7 @@ def write_short_records(path, count: int, seed: int = 0) -> str:
     with RecordWriter(str(path)) as writer:
         for row in examples(count, seed, masked=1):
             row["masked_lm_positions"] %= 5
-            writer.write(SHORT.serialize({
+            writer.write(serialized(SHORT, {
                 name: value[:{LENGTH: 5, PREDICTIONS: 2}.get(len(value))]
                 for name, value in row.items()}))
     return str(path)

@@ -6,7 +6,7 @@ TensorFlow, because data creation runs in many processes that must start fast.
 
 import dataclasses
 import math
-from typing import Any, Mapping, Optional
+from typing import Optional
 
 import numpy as np
 from google.protobuf import message
@@ -64,19 +64,11 @@ class FeatureSpec:
     """The features of a record, for writing and for parsing.
 
         spec = FeatureSpec((Feature("ids", "int64", (2,)),))
-        spec.parse_numpy(spec.serialize({"ids": [5, 6]}))  # {"ids": array([5, 6])}
+        [record] = encode.serialize(spec, {"ids": [[5, 6]]})
+        spec.parse_numpy(record)  # {"ids": array([5, 6])}
     """
 
     features: tuple[Feature, ...]
-
-    def serialize(self, values: Mapping[str, Any]) -> bytes:
-        """Returns a serialized tf.train.Example. `values` maps each name on disk to all
-        values of the feature (encode.serialize has many examples)."""
-        from albert_tf.records import encode
-
-        [example] = encode.serialize(
-            self, {name: np.reshape(value, [1, -1]) for name, value in values.items()})
-        return example
 
     def parse_numpy(self, serialized: bytes, where: str = "record") -> dict:
         """Parses one record: name on disk → NumPy array, int64 or float32, of the

@@ -46,7 +46,7 @@ class RecordWriter:
     """A writer of a TFRecord file, which has a temporary name until it is complete.
 
         with RecordWriter(path) as writer:
-            writer.write(spec.serialize(values))
+            writer.write(record)
 
     If the block raises, no new file is left at `path`, and an older one stays.
     """

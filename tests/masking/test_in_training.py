@@ -18,6 +18,7 @@ from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.records.checks import unmasked_spec
 from albert_tf.training import input_pipeline
+from tests.helpers import serialized
 from tests.masking.maskers import (
     IDS, IS_START, ODD_ROWS, OPTIONS, STARTS, VOCABULARY, features, masked_rows,
     random_rows)
@@ -121,7 +122,7 @@ def _infos(tmp_path_factory):
     for part, path in enumerate(paths):
         with records.RecordWriter(path) as writer:
             for number in range(part * 7, part * 7 + 7):
-                writer.write(spec.serialize({
+                writer.write(serialized(spec, {
                     **{name: values[number] for name, values in batch.items()},
                     "masked_lm_positions": [0] * 6, "masked_lm_ids": [0] * 6,
                     "masked_lm_weights": [0.] * 6,

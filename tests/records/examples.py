@@ -3,6 +3,7 @@
 import numpy as np
 
 from albert_tf import records
+from tests.helpers import serialized
 
 S, P = 6, 2
 SPEC = records.pretraining_spec(S, P)
@@ -24,7 +25,7 @@ def write(path, examples=range(5), spec=SPEC):
     with records.RecordWriter(str(path)) as writer:
         for each in examples:
             each = example(each) if isinstance(each, int) else each
-            writer.write(each if isinstance(each, bytes) else spec.serialize(each))
+            writer.write(each if isinstance(each, bytes) else serialized(spec, each))
     return str(path)
 
 

@@ -14,6 +14,7 @@ from albert_tf.errors import InputError
 from albert_tf.records import checks
 from albert_tf.records.spec import Feature, FeatureSpec, pretraining_spec
 from tests.records.examples import P, S, SPEC, example, flip, frame_size, write
+from tests.helpers import serialized
 
 
 # Files that fit and that do not.
@@ -84,7 +85,7 @@ def test_explain_damage(tmp_path, path, damage, where):
 
 
 @pytest.mark.parametrize("content", [
-    b"\xff\xff", b"", pretraining_spec(8, 2).serialize(example(1, length=8))])
+    b"\xff\xff", b"", serialized(pretraining_spec(8, 2), example(1, length=8))])
 def test_explain_a_later_record_that_does_not_fit(tmp_path, content):
     path = write(tmp_path / "mixed", [0, content])
     checks.check_files([path], SPEC)  # only looks at the first record

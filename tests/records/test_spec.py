@@ -11,7 +11,7 @@ import pytest
 
 from albert_tf import records
 from albert_tf.errors import InputError
-from tests.helpers import FIXTURES
+from tests.helpers import FIXTURES, serialized
 from tests.records.examples import S, SPEC, example
 
 GOLDEN = FIXTURES / "records" / "default_32_for_training.tfrecord.gz"
@@ -32,15 +32,15 @@ def test_serialized_bytes_equal_tensorflows_own():
         target.value.extend(values[feature.name])
     # Whatever the order of the features.
     for given in (values, dict(reversed(values.items()))):
-        assert SPEC.serialize(given) == expected.SerializeToString(deterministic=True)
+        assert serialized(SPEC, given) == expected.SerializeToString(deterministic=True)
 
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_parse_gives_what_was_written(batched):
     import tensorflow as tf
 
-    serialized = SPEC.serialize(example(3))
-    tensors = SPEC.parse(tf.constant([serialized] * 2) if batched else serialized)
+    record = serialized(SPEC, example(3))
+    tensors = SPEC.parse(tf.constant([record] * 2) if batched else record)
     expected = example(3)
     # The label is renamed once, here; token_boundary is not read.
     expected["sentence_order_labels"] = expected.pop("next_sentence_labels")
@@ -53,7 +53,7 @@ def test_parse_gives_what_was_written(batched):
 
 
 def test_parse_numpy_gives_what_was_written():
-    arrays = SPEC.parse_numpy(SPEC.serialize(example(3)))
+    arrays = SPEC.parse_numpy(serialized(SPEC, example(3)))
     assert arrays.keys() == example(3).keys()
     for name, value in example(3).items():
         np.testing.assert_array_equal(arrays[name], value, err_msg=name)
@@ -66,22 +66,22 @@ def test_a_record_without_token_boundary_is_read():
         tuple(f for f in SPEC.features if f.name != "token_boundary"))
     values = example(3)
     del values["token_boundary"]
-    serialized = spec.serialize(values)
-    assert "token_boundary" not in SPEC.parse_numpy(serialized)
-    assert SPEC.parse(serialized)["input_ids"].shape == [S]
+    record = serialized(spec, values)
+    assert "token_boundary" not in SPEC.parse_numpy(record)
+    assert SPEC.parse(record)["input_ids"].shape == [S]
 
 
 def test_scalar_features():
     spec = records.FeatureSpec((records.Feature("label", "float32", ()),))
-    serialized = spec.serialize({"label": [2.5]})
-    assert spec.parse_numpy(serialized)["label"] == 2.5
-    assert spec.parse(serialized)["label"].shape == []
+    record = serialized(spec, {"label": [2.5]})
+    assert spec.parse_numpy(record)["label"] == 2.5
+    assert spec.parse(record)["label"].shape == []
 
 
 def test_ids_out_of_range_are_told():
     ids = records.FeatureSpec((records.Feature("ids", "int64", (2,), limit=100),))
     with pytest.raises(InputError, match="^x: ids holds 100"):
-        ids.parse_numpy(ids.serialize({"ids": [1, 100]}), "x")
+        ids.parse_numpy(serialized(ids, {"ids": [1, 100]}), "x")
 
 
 def test_the_releases_records(tmp_path):
@@ -93,7 +93,7 @@ def test_the_releases_records(tmp_path):
         for name, array in sorted(values.items()):
             digest.update(name.encode() + array.tobytes())
         # Our bytes of it are as many.
-        assert number >= 20 or len(spec.serialize(values)) == len(record)
+        assert number >= 20 or len(serialized(spec, values)) == len(record)
     assert digest.hexdigest() == GOLDEN_SHA256
     [info] = records.check_files([str(golden)], spec)
     assert info.num_records == 1161

@@ -14,13 +14,14 @@ from albert_tf.errors import InputError
 from albert_tf.records import tfrecord
 from albert_tf.records.tfrecord import FileInfo, RecordWriter, read_records, scan
 from tests.records.examples import SPEC, example, flip, frame_size, write
+from tests.helpers import serialized
 
 
 def test_tensorflow_reads_our_files(path):
     import tensorflow as tf
 
     ours = list(read_records(str(path)))
-    assert ours == [SPEC.serialize(example(n)) for n in range(5)]
+    assert ours == [serialized(SPEC, example(n)) for n in range(5)]
     assert ours == list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
 
 

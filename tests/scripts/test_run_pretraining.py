@@ -23,6 +23,7 @@ from albert_tf.training import log as run_log
 from tests import models, tiny_run
 from tests.commands import finish, run_commands, start_cluster, start_program
 from tests.tiny_run import STATE, assert_equal_tensors, stored
+from tests.helpers import serialized
 
 pytestmark = pytest.mark.long
 
@@ -60,7 +61,7 @@ def write(path, rows):
     path.parent.mkdir(exist_ok=True)
     with records.RecordWriter(str(path)) as writer:
         for row in rows:
-            writer.write(tiny_run.SPEC.serialize(row))
+            writer.write(serialized(tiny_run.SPEC, row))
 
 
 def rows_with_words(count, seed, masked=0):

@@ -11,6 +11,7 @@ from albert_tf import records
 from albert_tf.errors import InputError
 from albert_tf.records import tfrecord
 from albert_tf.training import input_pipeline
+from tests.helpers import serialized
 
 SPEC = records.FeatureSpec((
     records.Feature("number", "int64", (1,)),
@@ -28,8 +29,8 @@ def _infos(tmp_path_factory):
         paths.append(str(folder / f"{len(paths)}.tfrecord"))
         with records.RecordWriter(paths[-1]) as writer:
             for n in itertools.islice(number, count):
-                writer.write(SPEC.serialize(
-                    dict(number=[n], weights=[n + 0.5] * 3, unread=[0, 0])))
+                writer.write(serialized(
+                    SPEC, dict(number=[n], weights=[n + 0.5] * 3, unread=[0, 0])))
     return records.check_files(paths, SPEC)
 
 
@@ -202,8 +203,8 @@ def test_more_files_than_are_read_at_a_time(tmp_path):
         paths.append(str(tmp_path / f"{n}"))
         with records.RecordWriter(paths[-1]) as writer:
             for k in range(n % 3 + 1):
-                writer.write(SPEC.serialize(
-                    dict(number=[10 * n + k], weights=[0] * 3, unread=[0, 0])))
+                writer.write(serialized(
+                    SPEC, dict(number=[10 * n + k], weights=[0] * 3, unread=[0, 0])))
     infos = records.check_files(paths, SPEC)
     unbroken = train(infos, 42, 4)
     assert all(len(set(batch)) == 42 for batch in unbroken)

@@ -11,6 +11,7 @@ from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import input_pipeline, loop
 from albert_tf.training.options import RunOptions
 from tests import models, tiny_run
+from tests.helpers import serialized
 
 # Sentences of one piece each: 6 follows 5, 8 follows 7, ... The pairs are swapped at
 # random, so that a masked piece is that of its segment, and the order can be told.
@@ -39,7 +40,7 @@ def write(path, count, seed):
     random = np.random.default_rng(seed)
     with RecordWriter(str(path)) as writer:
         for _ in range(count):
-            writer.write(tiny_run.SPEC.serialize(example(random)))
+            writer.write(serialized(tiny_run.SPEC, example(random)))
     return check_files([str(path)], tiny_run.SPEC)
 
 

@@ -23,6 +23,7 @@ from albert_tf.training.schedules import Phases
 from tests import models, tiny_run
 from tests.commands import finish, start_cluster
 from tests.finetuning.test_length_batching import SHAPES, make_table
+from tests.helpers import serialized
 
 STEPS, BATCH = 6, 8
 IDS = SpecialIds(cls=2, sep=3, mask=tiny_run.MASK_ID)
@@ -87,8 +88,8 @@ def _path(tmp_path, monkeypatch):
     with RecordWriter(path) as writer:
         for values in tiny_run.examples(50):
             # Every piece is a word.
-            writer.write(tiny_run.SPEC.serialize(
-                {**values, "token_boundary": values["input_mask"]}))
+            writer.write(serialized(
+                tiny_run.SPEC, {**values, "token_boundary": values["input_mask"]}))
     return path
 
 
