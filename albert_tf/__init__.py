@@ -1,11 +1,12 @@
 """ALBERT in TensorFlow 2 / Keras, faithful to Google's TF1 code.
 
-The code has three rings. The core is the paper. Scale makes the same computations fast,
+The code has three parts. The core is the paper. Scale makes the same computations fast,
 resumable and distributed. Around them are tasks, formats and serving, each in a folder
 of its own. Besides modules that all share (errors, text_files), the core imports only
-modeling/kernels (faster computations), modeling/inputs (checks),
-tokenization/sequences ([CLS] a [SEP] b [SEP], and which tokens start a word) and
-training/keras_optimizer (moments by name, groups of variables).
+modeling/kernels (faster computations), modeling/head (what any task adds to the
+encoder), modeling/inputs (checks), tokenization/sequences ([CLS] a [SEP] b [SEP], and
+which tokens start a word) and training/keras_optimizer (moments by name, groups of
+variables).
 
     core     text ─► tokens ─► sentence pairs, n-gram masks ─► records
                 ─► encoder, heads ─► losses ─► LAMB
@@ -22,7 +23,7 @@ Read the core in this order:
      6. modeling/layers              dense layers, LayerNorm
      7. modeling/encoder             attention and feed-forward, shared by all layers
      8. modeling/albert              factorized embeddings, encoder, pooler
-     9. modeling/heads               what a head is; masked tokens, sentence order
+     9. modeling/heads               the outputs for masked tokens and sentence order
     10. modeling/pretraining         the model that is pretrained
     11. training/losses              what it learns
     12. training/optimization        LAMB and AdamW, warm-up and decay

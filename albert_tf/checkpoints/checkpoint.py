@@ -19,7 +19,7 @@ from albert_tf import files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
-from albert_tf.modeling.heads import Head
+from albert_tf.modeling.head import Head
 from albert_tf.modeling.parameter_count import Shape, encoder_shapes
 from albert_tf.tokenization.cleaning import Rules
 
@@ -160,7 +160,7 @@ class Checkpoint:
 
 
 def head_of(name: str, width: int = 1, **options: Any) -> Head:
-    """Returns the head with a name (modeling.heads), without loading TensorFlow.
+    """Returns the head with a name (modeling.head), without loading TensorFlow.
     `options` that are not fields of the head are ignored."""
     importlib.import_module(HEADS[name][0])
     kind = Head.kinds[name]

@@ -16,7 +16,7 @@ from absl import logging
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import HEADS, head_of, some
 from albert_tf.errors import InputError
-from albert_tf.modeling.heads import output_shapes
+from albert_tf.modeling.head import output_shapes
 
 # The file of the labels in an export, one on each line, and the advice for a label that
 # it cannot hold.

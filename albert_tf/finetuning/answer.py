@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 import numpy as np
 
 from albert_tf.errors import InputError
-from albert_tf.modeling.heads import INPUTS, Head
+from albert_tf.modeling.head import INPUTS, Head
 from albert_tf.text.inputs import TEXTS, Field
 from albert_tf.tokenization.tokenizer import FullTokenizer
 

@@ -22,7 +22,7 @@ from albert_tf.finetuning.common import PREDICT_RESULTS, as_json, write_files
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.metrics import LOWER_IS_BETTER
 from albert_tf.jobs import parallel
-from albert_tf.modeling.heads import Head
+from albert_tf.modeling.head import Head
 from albert_tf.options import option
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization.tokenizer import FullTokenizer

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.heads import INPUTS, Head
+from albert_tf.modeling.head import INPUTS, Head
 
 # Names of the same inputs in other libraries.
 ALSO_CALLED = {"attention_mask": "input_mask", "token_type_ids": "segment_ids"}

@@ -15,7 +15,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.heads import INPUTS, Head
+from albert_tf.modeling.head import INPUTS, Head
 from albert_tf.modeling.kernels.packing import at_positions
 from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
 

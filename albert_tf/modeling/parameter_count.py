@@ -8,8 +8,8 @@ import math
 import re
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling.heads import (
-    MASKED_LM, SENTENCE_ORDER, Shapes, dense_shapes, norm_shapes)
+from albert_tf.modeling.head import Shapes, dense_shapes, norm_shapes
+from albert_tf.modeling.heads import MASKED_LM, SENTENCE_ORDER
 
 Shape = tuple[int, ...]
 

@@ -28,7 +28,7 @@ from albert_tf.features import vectors
 from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
 from albert_tf.jobs.progress import duration
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.heads import INPUTS, Head
+from albert_tf.modeling.head import INPUTS, Head
 
 SIGNATURE = "serving_default"
 # Signatures of an export that takes text: one takes ids, one converts text to ids.

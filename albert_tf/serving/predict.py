@@ -23,7 +23,7 @@ from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
-from albert_tf.modeling.heads import Head
+from albert_tf.modeling.head import Head
 from albert_tf.serving import engines, portable
 from albert_tf.serving.pretrained import MASK, Masks, Order
 from albert_tf.text import inputs as text_inputs

@@ -12,7 +12,7 @@ from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, by_label, chosen
-from albert_tf.modeling.heads import Head
+from albert_tf.modeling.head import Head
 from albert_tf.text.inputs import Field
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from albert_tf.finetuning.answer import Answering, Request, chosen
 from albert_tf.finetuning.race import task as race
-from albert_tf.modeling.heads import Head
+from albert_tf.modeling.head import Head
 from albert_tf.text.inputs import Field
 
 

@@ -15,7 +15,7 @@ from albert_tf.finetuning.answer import Answering, Request
 from albert_tf.finetuning.squad import task as squad
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.squad.predictions import TopSpans
-from albert_tf.modeling.heads import Head, Input, dense_shapes, norm_shapes
+from albert_tf.modeling.head import Head, Input, dense_shapes, norm_shapes
 from albert_tf.text.inputs import Field
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 

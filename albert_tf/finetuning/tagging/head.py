@@ -8,7 +8,7 @@ import dataclasses
 from albert_tf.finetuning.answer import Answering, Request
 from albert_tf.finetuning.tagging import scoring, task as tagging
 from albert_tf.finetuning.tagging.readers import Reading
-from albert_tf.modeling.heads import Head
+from albert_tf.modeling.head import Head
 from albert_tf.text.inputs import Field
 
 

@@ -1,0 +1,186 @@
+"""What a head is: the layers that a task adds to the encoder, one object for each task.
+
+A `Head` knows the names and shapes of its variables in a checkpoint, its layers, its
+outputs, its objective, and how its outputs become answers. Training, evaluation,
+prediction, export and conversion all use this one object:
+
+    shapes ──► checkpoints: conversion, restoring
+    layers, outputs ──► modeling.models ──► predictions ──► scores, answers
+                                       └──► served ──► exported models
+    objective ──► training
+
+The heads of pretraining are in `modeling/heads.py`, those of other tasks in
+`albert_tf/finetuning/*/head.py`. Checkpoints are converted without TensorFlow, so
+modules of heads import it only inside the methods that need it.
+
+Shapes: B batch, S sequence, H hidden, V tokens, K width.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Mapping, NamedTuple, Sequence
+
+from albert_tf.config import AlbertConfig
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+class Input(NamedTuple):
+    """A feature that a head reads besides INPUTS, int [B, S] or [B, size].
+
+    Attributes:
+      size: how many numbers a sequence has; None: one for each token.
+      pad: what fills up shorter sequences.
+      limit: numbers are at least 0 and below it; 0 for no limit.
+      derived: whether Answering.exchanged computes it from INPUTS. Models in formats
+        that take INPUTS alone (ONNX) cannot have a head with another one.
+      served: whether prediction needs it, not only training.
+    """
+
+    name: str
+    size: int | None = None
+    pad: int = 0
+    limit: int = 0
+    derived: bool = False
+    served: bool = True
+
+
+Shapes = dict[str, tuple[int, ...]]
+Tensors = Mapping[str, Any]
+Layers = Mapping[str, Any]
+
+
+# ---- names and shapes in a checkpoint --------------------------------------
+
+
+def dense_shapes(scope: str, rows: int, columns: int) -> Shapes:
+    """Returns the names and shapes of a `Dense` layer's variables in a checkpoint."""
+    return {f"{scope}/kernel": (rows, columns), f"{scope}/bias": (columns,)}
+
+
+def norm_shapes(scope: str, size: int) -> Shapes:
+    """Returns the names and shapes of a `LayerNorm`'s variables in a checkpoint."""
+    return {f"{scope}/gamma": (size,), f"{scope}/beta": (size,)}
+
+
+def output_shapes(scope: str, rows: int, columns: int) -> Shapes:
+    """Returns the names and shapes of an `OutputLayer`'s variables in a checkpoint; the
+    scope "" is the root."""
+    scope = scope and f"{scope}/"
+    return {f"{scope}output_weights": (rows, columns), f"{scope}output_bias": (rows,)}
+
+
+# ---- the definition --------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """One head: by default a linear layer of `width` outputs on the pooled output.
+
+    Subclasses override what differs. The methods depend only on their arguments: the
+    variables belong to the model that called `layers`.
+
+    Attributes:
+      width: number of outputs; heads with `fixed_width` always have the same.
+      name: its name in checkpoints and in `albert_tf.load`.
+      title: its name in messages to users.
+      task: what a model with this head does, in the words of predict.py.
+      scope: scope of its output layer in a checkpoint; "" is the root.
+      reads: the encoder's output that it reads, "pooled_output" or "sequence_output".
+      positions: name of the feature with the positions that it reads; "" for all.
+      reads_also: the features that it reads besides INPUTS.
+      has_labels: whether each of its `width` outputs is of a label, which checkpoints
+        name.
+      rank: number of axes of these features in training and in exports.
+      has_threshold: whether it leaves an input unanswered above a threshold.
+      scored_alone: whether evaluation computes no loss, because its outputs differ from
+        those of training; predictions are then scored all together.
+    """
+
+    width: int = 1
+
+    # The same for all heads of a class; subclasses set what differs from these values.
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    task: ClassVar[str] = ""
+    scope: ClassVar[str] = ""
+    fixed_width: ClassVar[bool] = False
+    reads: ClassVar[str] = "pooled_output"
+    positions: ClassVar[str] = ""
+    reads_also: ClassVar[tuple[Input, ...]] = ()
+    has_labels: ClassVar[bool] = False
+    rank: ClassVar[int] = 2
+    has_threshold: ClassVar[bool] = False
+    scored_alone: ClassVar[bool] = False
+    # All classes of heads, by name. Each adds itself when it is defined.
+    kinds: ClassVar[dict[str, type["Head"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Head.kinds[cls.name] = cls
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The features that prediction needs."""
+        return (*INPUTS, *(each.name for each in self.reads_also if each.served))
+
+    @property
+    def reads_padding(self) -> bool:
+        """True if outputs at padding matter."""
+        return False
+
+    def shapes(self, config: AlbertConfig) -> Shapes:
+        """Returns the names and shapes of its variables in a checkpoint."""
+        return output_shapes(self.scope, self.width, config.hidden_size)
+
+    def layers(self, config: AlbertConfig) -> Layers:
+        """Makes its Keras layers, whose variables have the names in `shapes`."""
+        from albert_tf.modeling.layers import OutputLayer
+
+        return {"output_layer": OutputLayer(self.scope, config.hidden_size, self.width)}
+
+    def outputs(self, layers: Layers, encoded: Tensors, features: Tensors, dropout: Any,
+                training: bool = False) -> Tensors:
+        """Computes its outputs from those of the encoder.
+
+        Args:
+          layers: what `layers` returned.
+          encoded: what AlbertModel.call returned, and `word_embeddings` [V, E].
+            `sequence_output` is float32, except in AlbertForPreTraining, where it has
+            the computation's dtype.
+          features: the model's inputs.
+          dropout: random.DropoutSeeds of this call; they drop units only in training.
+          training: whether the correct answers are available and used.
+        """
+        raise NotImplementedError
+
+    def predictions(self, outputs: Tensors) -> Tensors:
+        """Returns the outputs that scores and answers need, [B, ...]."""
+        return outputs
+
+    def served(self, outputs: Tensors) -> Tensors:
+        """Returns the outputs of an exported model."""
+        return self.predictions(outputs)
+
+    def output_names(self, labels: Sequence[str]) -> Sequence[str]:
+        """Returns the names of the outputs among which it chooses, from the task's
+        labels; none if it does not choose."""
+        return ()
+
+    def serving(self) -> "Head":
+        """Returns the head to use for prediction, by default this one."""
+        return self
+
+    # Only heads that are fine-tuned have the methods below.
+
+    def objective(self) -> Any:
+        """Returns its training.losses.Objective."""
+        raise NotImplementedError
+
+    def answering(self) -> Any:
+        """Returns the finetuning.answer.Answering that turns its outputs into
+        answers."""
+        raise NotImplementedError
+
+    def text_task(self) -> Any:
+        """Returns the finetuning.text.TextTask with which an exported model accepts
+        text; if None, the model accepts token ids."""
+        return None
