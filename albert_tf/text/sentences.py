@@ -38,7 +38,6 @@ def check_language(code: str) -> str:
     """Returns the language in a code such as "en", "pt-BR" or "zh_Hans".
 
     sentencex splits a language without rules by those of a related one, or of English.
-    Raises InputError for a name instead of a code.
     """
     language = re.split("[-_]", code.strip().lower())[0]
     if not re.fullmatch("[a-z]{2,3}", language):
@@ -48,10 +47,8 @@ def check_language(code: str) -> str:
 
 
 def clean_text(text: str) -> tuple[str, int]:
-    """Removes invisible characters and collapses white space, including line ends.
-
-    Returns the text and the number of invisible characters removed.
-    """
+    """Removes invisible characters and collapses white space, including line ends;
+    returns the text and the number of characters removed."""
     text, removed = _INVISIBLE.subn("", text)
     return " ".join(text.split()), removed
 

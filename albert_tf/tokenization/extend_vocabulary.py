@@ -62,8 +62,7 @@ def extend(model_file: str, lines: Iterable[str], options: Options = Options()
     lacks, in words that the new one splits into fewer pieces. Those that save most are
     added: the number of occurrences times the number of old pieces replaced, minus one.
     They keep their log probability in the text, by which tokenization chooses (Kudo
-    2018, "Subword Regularization", section 3.2). Raises InputError if the model is not
-    a unigram model, or if there is nothing to add.
+    2018, "Subword Regularization", section 3.2).
     """
     old = load(model_file)
     model = old.serialized_model_proto()

@@ -76,9 +76,6 @@ class FullTokenizer(abc.ABC):
             that were trained with accents, and for a tokenizer.json that keeps them.
           rules: rules of cleaning that differ from the original implementation's; not
             for a tokenizer.json, which has its own.
-
-        Raises:
-          InputError: the vocabulary is missing, damaged or does not fit the arguments.
         """
         given = spm_model_file or vocab_file
         if not given:
@@ -182,8 +179,7 @@ class FullTokenizer(abc.ABC):
         [B, S] input_ids, input_mask, segment_ids.
 
         Texts are cleaned and cut as in training; in a pair the longer text is cut.
-        `max_length` includes special tokens. Raises InputError if an argument is not
-        valid.
+        `max_length` includes special tokens.
         """
         import numpy as np
 

@@ -63,11 +63,8 @@ def ends_in_digit_comma(piece: str) -> bool:
 
 def read(path: str) -> tuple[dict[str, Any], list[str]]:
     """Returns the content of a tokenizer.json, whose model is Unigram or WordPiece, and
-    its tokens in the order of their ids.
-
-    Raises InputError for what would give other sequences than [CLS] A [SEP] B [SEP] of
-    the vocabulary's tokens.
-    """
+    its tokens in the order of their ids. Refuses what would give other sequences than
+    [CLS] A [SEP] B [SEP] of the vocabulary's tokens."""
     value = text_files.read_object(path)
     with reading(path, binary=True):
         model = value["model"]

@@ -72,8 +72,7 @@ def train(lines: Iterable[str], options: Options = Options(),
     """Trains a unigram model on lines of text, one sentence each; skips blank lines.
 
     The text is preprocessed as by the tokenizer. Equal input and options give an equal
-    result. Unless `exactly`, the result may have fewer pieces than vocab_size. Raises
-    InputError if the text or the options do not allow training.
+    result. Unless `exactly`, the result may have fewer pieces than vocab_size.
     """
     counts = collections.Counter(sentences=0, characters=0)
     model = _train_apart(
