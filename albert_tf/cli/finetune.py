@@ -110,7 +110,8 @@ def define_options(command: type[Command], values: Values = flags.FLAGS,
     defaults = {"eval_batch_size": 8, "from_scratch": False, **command.defaults,
                 **defaults}
     cli_flags.define_run(values, "init_from_group0", **defaults)
-    for cls in (StartOptions, cli_flags.ExportOptions, Epochs if command.in_epochs else Steps):
+    schedule = Epochs if command.in_epochs else Steps
+    for cls in (StartOptions, cli_flags.ExportOptions, schedule):
         define(cls, values, **defaults)
     define(Settings, values, command.without, **defaults)
     for cls in command.options:
