@@ -225,7 +225,7 @@ def test_evaluation_alone_gives_the_numbers_of_the_best_checkpoint(worked, data)
 
 def test_test_set_without_answers_is_predicted_and_not_scored(worked, data):
     folder = data / "no answers"
-    assert "has no answers; it is not scored" in worked["no answers"]["log"]
+    assert "has no labels; it is not scored" in worked["no answers"]["log"]
     assert answers(folder) == answers(data / "whole")
     assert not (folder / "predictions.tsv").exists()
     rows = [*map(json.loads, (data / "mine.jsonl").read_text().splitlines())]

@@ -148,7 +148,7 @@ def test_a_run_learns_scores_and_writes_what_conlleval_reads(whole, data):
     # A set without tags is predicted, and not scored.
     words = [line for line in (data / "test.conll").read_text().splitlines() if line]
     assert [word for row in predictions(folder) for word in row["words"]] == words
-    assert "The test set has no tags" in whole["log"]
+    assert "The test set has no labels" in whole["log"]
     assert "predict_results.json" not in whole["files"]
 
 
