@@ -153,8 +153,8 @@ def missing(where: str, name: str, titles: Iterable[str], advice: str) -> InputE
     # Without a header, titles may be whole texts, which are too long to show.
     listed = ", ".join(repr(title if len(title) <= 40 else f"{title[:40]}...")
                        for title in titles)
-    return InputError(f"{where}: there is no column '{name}'; there are "
-                      f"{listed or 'none'}{advice and '; '}{advice}.")
+    return InputError(f"{where}: there is no column '{name}'; the columns are "
+                      f"{listed or 'missing'}{advice and '; '}{advice}.")
 
 
 @contextlib.contextmanager

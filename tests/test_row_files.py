@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_refused(tmp_path, monkeypatch):
             ("a.parquet", table({"label": [0, 2]}, label=class_label("bad", "good")),
              ["label"], "a.parquet: column 'label' holds 2"),
             ("b.parquet", table({"text": ["a"], "label": [1]}), ["words"],
-             "b.parquet: there is no column 'words'; there are 'text', 'label'; choose"),
+             "b.parquet: there is no column 'words'; the columns are 'text', 'label'; choose"),
             ("c.feather", pa.Table.from_arrays(
                 [pa.array(["a"]), pa.array(["b"])], ["text", "text"]), ["text"],
              "c.feather: 2 columns are named 'text'"),

@@ -415,26 +415,18 @@ def test_one_of_several_files_may_name_the_labels(tmp_path):
         task_of(twice)
 
 
-def test_a_label_of_minus_one_is_missing(tmp_path):
+def test_labels_of_parquet_may_be_missing_or_several(tmp_path):
     path = rows_of(tmp_path, {"text": ["fine"], "label": [-1]}, label=STARS)
     file = DataFile(path, "text", label="label")
     [example] = custom.read(file, labels=["bad", "good"], label_needed=False).examples
     assert example.label is None
     with pytest.raises(InputError, match="x.parquet, row 1: .*'label'"):
         custom.read(file, labels=["bad", "good"])
-
-
-def test_lists_and_columns_of_labels_in_parquet(tmp_path):
-    file = DataFile(rows_of(tmp_path, {"text": ["a", "b"], "topics": [["x", "y"], []]}),
-                    "text", label="topics", separator=",")
-    assert [e.label for e in custom.read(file).examples] == [("x", "y"), ()]
-    file = DataFile(rows_of(tmp_path, {
-        "text": ["a", "b"], "x": [1, 0], "y": [True, False]}), "text", label=("x", "y"))
-    assert [e.label for e in custom.read(file).examples] == [("x", "y"), ()]
-    named = rows_of(tmp_path, {"text": ["a", "b"], "topics": [[0, 1], [1]]},
-                    topics={"feature": STARS, "_type": "List"})
-    file = DataFile(named, "text", label="topics", separator=",")
-    assert custom.build_task({"train": file}).labels == ("bad", "good", "none")
+    path = rows_of(tmp_path, {"text": ["a", "b"], "topics": [[0, 1], []]},
+                   topics={"feature": STARS, "_type": "List"})
+    task = custom.build_task({"train": DataFile(path, "text", label="topics", separator=",")})
+    assert task.labels == ("bad", "good", "none")
+    assert [e.label for e in task.read("", "train").examples] == [("bad", "good"), ()]
 
 
 @pytest.mark.parametrize("columns, message", [
