@@ -39,7 +39,8 @@ class MetricsLog:
             logging.info("%s: %d rows of later steps are dropped and will be written "
                          "again.", self.path, len(rows) - len(self.rows))
         with files.atomic_write(self.path) as stream:
-            stream.writelines(map(_line, self.rows))
+            for row in self.rows:
+                stream.write(_line(row))
         if not resume_step:
             for name in (_OLD_SET_FILE, _OLD_BEST_FILE):
                 files.remove(os.path.join(output_dir, name))
