@@ -4,7 +4,6 @@ other, and turns them into batches.
 Everything is checked before TensorFlow is loaded, so that errors are reported at once.
 """
 
-import contextlib
 import hashlib
 import os
 from typing import Any, NamedTuple, Optional, Sequence
@@ -35,7 +34,6 @@ class DataOptions(NamedTuple):
     sentence_objective: Optional[str] = None
     dynamic_masking: bool = False
     objective: str = "masked"
-    recipe: Optional[str] = None
     cls_id: Optional[int] = None
     sep_id: Optional[int] = None
     mask_id: Optional[int] = None
@@ -106,27 +104,22 @@ class PretrainingData(NamedTuple):
             model_vocabulary.check_records(options.output_dir, vocabulary)
         evaluation_masked = _masked_evaluation(evaluation, spec, options)
         evaluation_spec = whole if evaluation_masked else checks.unmasked_spec(whole)
-        with _fitting_recipe(options.recipe):
-            # With objective "none" the evaluation records' sentence labels are unused.
-            objective = checks.sentence_objective(
-                checks.summaries_of(paths) if options.sentence_objective == "none"
-                else summaries, options.sentence_objective)
+        # With objective "none" the evaluation records' sentence labels are unused.
+        objective = checks.sentence_objective(
+            checks.summaries_of(paths) if options.sentence_objective == "none"
+            else summaries, options.sentence_objective)
         # 3. Check in the first records whether they are masked.
-        groups = [(of_group, group, masked) for of_group, group, masked in (
-            (evaluation_spec, evaluation, evaluation_masked),
-            (spec, paths, masked_before)) if group]
-        with _fitting_recipe(options.recipe):
-            for of_group, group, masked in groups:
+        special_ids, own_ids = None, {
+            name: getattr(options, name) for name in ("cls_id", "sep_id", "mask_id")}
+        for of_group, group, masked in (
+                (evaluation_spec, evaluation, evaluation_masked),
+                (spec, paths, masked_before)):
+            if group:
                 checks.check_masks(group, of_group, "" if masked else options.drawn_by)
-        special_ids = None
-        for of_group, group, masked in groups:
-            if not masked:
+            if group and not masked:
                 special_ids = SpecialIds(**checks.special_ids(
                     group, of_group, config.vocab_size,
-                    (vocabulary or {}).get("special_ids"), {
-                        name: getattr(options, name)
-                        for name in ("cls_id", "sep_id", "mask_id")},
-                    options.drawn_by))
+                    (vocabulary or {}).get("special_ids"), own_ids, options.drawn_by))
         # 4. Check all records.
         evaluated = checks.check_files(evaluation, evaluation_spec) or None
         trained = checks.check_files(paths, spec)
@@ -215,16 +208,3 @@ def _masked_evaluation(paths: Sequence[str], spec: FeatureSpec, options: DataOpt
             f"--eval_input_file: {paths[kinds.index(True)]} is masked, but "
             f"{paths[kinds.index(False)]} is not; give records of one kind.")
     return any(kinds)
-
-
-@contextlib.contextmanager
-def _fitting_recipe(recipe: Optional[str]):
-    """Adds --recipe to the error if the records do not fit the recipe's settings."""
-    try:
-        yield
-    except InputError as error:
-        if not recipe:
-            raise
-        raise InputError(
-            f"--recipe={recipe}: {error} (create_pretraining_data.py "
-            f"--recipe={recipe} creates records for it.)") from error

@@ -178,12 +178,6 @@ def training_dataset(
     """
     own_rows = batch_size * replicas
     step_rows = own_rows * num_shards
-    if (batch_size < 1 or start_step < 0 or shuffle_buffer < 0 or not files
-            or not 0 <= shard_index < num_shards or streams < 1 or step_rows % streams):
-        raise ValueError(
-            f"{len(files)} files, batch_size {batch_size}, start_step {start_step}, "
-            f"shard {shard_index} of {num_shards}, {streams} streams, shuffle_buffer "
-            f"{shuffle_buffer}: out of range.")
     first_row = shard_index * own_rows
     rows = step_rows // streams  # filled by one stream
     # The streams that this host reads, and the rows in them that belong to other hosts.
@@ -295,12 +289,6 @@ def evaluation_dataset(
       random_map: changes each example in the same way in every evaluation, in every run
         and with any number of shards.
     """
-    if (batch_size < 1 or batches_multiple_of < 1 or max_batches is not None
-            and max_batches < 1 or not files or not 0 <= shard_index < num_shards):
-        raise ValueError(
-            f"{len(files)} files, batch_size {batch_size}, max_batches {max_batches}, "
-            f"batches_multiple_of {batches_multiple_of}, shard {shard_index} of "
-            f"{num_shards}: out of range.")
     num_examples = sum(f.num_records for f in files)
     if max_batches is not None:
         num_examples = min(num_examples, max_batches * batch_size * num_shards)
@@ -373,18 +361,14 @@ class RecordBatches(Batches):
         self.num_evaluation_shapes = 1 if evaluation else 0
         self._spec, self._evaluation_spec = spec, evaluation_spec or spec
         self._train, self._evaluation = train or [], evaluation or []
-        self._seed = seed
         self._max_eval_steps = max_eval_steps
-        self._shuffle_buffer = shuffle_buffer
-        self._streams = streams
-        self._random_map = random_map
+        self._how = dict(seed=seed, streams=streams, shuffle_buffer=shuffle_buffer,
+                         random_map=random_map)
         self._evaluation_map = None if evaluation_spec else random_map
 
     def training_dataset(self, shape, start_step, pipeline: Pipeline):
-        return training_dataset(
-            self._train, self._spec, seed=self._seed, start_step=start_step,
-            **pipeline._asdict(), streams=self._streams,
-            shuffle_buffer=self._shuffle_buffer, random_map=self._random_map)
+        return training_dataset(self._train, self._spec, start_step=start_step,
+                                **pipeline._asdict(), **self._how)
 
     def evaluation_dataset(self, shape, pipeline: Pipeline):
         replicas = pipeline.replicas

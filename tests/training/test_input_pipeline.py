@@ -272,18 +272,3 @@ def test_evaluation_with_fewer_examples_than_shards(infos):
         numbers, data = evaluate(infos[1:2], 2, num_shards=9, shard_index=index)
         assert (data.num_batches, data.num_examples) == (1, 7)
         assert numbers == [[11 + index] if index < 7 else []]
-
-
-@pytest.mark.parametrize("function, options", [
-    *((train, options) for options in (
-        dict(batch_size=0), dict(batch_size=2, start_step=-1),
-        dict(batch_size=2, num_shards=2, shard_index=2), dict(batch_size=8, streams=3),
-        dict(batch_size=2, shuffle_buffer=-1), dict(batch_size=2, infos=[]))),
-    *((evaluate, options) for options in (
-        dict(batch_size=0), dict(batch_size=2, max_batches=0),
-        dict(batch_size=2, infos=[]), dict(batch_size=2, num_shards=2, shard_index=-1),
-        dict(batch_size=2, batches_multiple_of=0)))])
-def test_arguments_out_of_range(infos, function, options):
-    with pytest.raises(ValueError):
-        function(**{"infos": infos, **({"count": 1} if function is train else {}),
-                    **options})
