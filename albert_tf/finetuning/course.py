@@ -194,10 +194,6 @@ def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
             task.write(split, sets[split], outputs, tables[split], run.current_step,
                        settings)
 
-    # The sequences of the last evaluation and of prediction count in the estimate of
-    # the remaining time.
-    run.sequences_after = sum(tables[split].num_rows for split in {
-        *[evaluated] * settings.do_eval, *[predicted] * settings.do_predict})
     if settings.do_train:
         with watch:
             run.train()

@@ -52,9 +52,6 @@ class Progress:
                  contents: Optional[Mapping[str, float]] = None):
         self._doing, self._unit, self._total, self._done = doing, unit, total, done
         self._rates = {unit: 1.0, **(contents or {})}
-        # A function from the seconds that a unit takes to the seconds that other work,
-        # such as evaluations, will take.
-        self.seconds_beside: Callable[[float], float] = lambda of_unit: 0.0
         self._marks = [(time.monotonic(), done)]
 
     @classmethod
@@ -95,8 +92,7 @@ class Progress:
         if self._total:
             line += f" of {_short(self._total)} {self._unit} ({done / self._total:.1%})"
             if rate:
-                line += _remaining(max(self._total - done, 0) / rate
-                                   + self.seconds_beside(1 / rate))
+                line += _remaining(max(self._total - done, 0) / rate)
         else:
             line += f" {self._unit}"
         # Without a rate there is no basis for a speed or an estimate.

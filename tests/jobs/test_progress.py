@@ -77,14 +77,6 @@ def test_skipped_time_does_not_count(clock, caplog):
         clock.now += skipped  # an evaluation
 
 
-def test_work_beside_the_units_counts_in_the_time_left(clock, caplog):
-    progress = training(100)
-    progress.seconds_beside = lambda of_step: 44.0 + 9 * of_step
-    clock.now += 10
-    progress.report(90)
-    assert "90 of 100 steps (90.0%), 46 s left, 9 steps/s" in caplog.messages[-1]
-
-
 def test_lines_come_every_few_seconds(clock, caplog):
     progress = training()
     clock.now += 9
