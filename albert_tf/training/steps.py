@@ -17,6 +17,7 @@ import orbit
 import tensorflow as tf
 import tf_keras
 
+from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast
@@ -147,6 +148,8 @@ class Trainer(orbit.StandardTrainer):
         # even at the smallest loss scale; -1 for none.
         self.first_bad_step = replica_variable(-1, tf.int64, "first_bad_step")
         self.stop_votes = None
+        if options.count_duplicate_rows and self.strategy.num_replicas_in_sync > 1:
+            raise InputError("--sparse_gradient_norm is for one device; leave it out.")
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):
             self.stop_votes = StopVotes()
@@ -280,46 +283,16 @@ class Trainer(orbit.StandardTrainer):
             next(iter(features.values())))[0]
         return tf.concat([seed, [first_row]], axis=0)
 
-    def _compute_gradients(self, computation, features, denominators, seed):
-        """Returns the loss, the gradients, the metrics, the gradients' squares where
-        these replace their own in the norm, and None: the step cannot be dropped."""
-        loss, gradients, sums = self._part_gradients(
-            computation, features, denominators, seed)
-        squares = (optimization.squares_of_rows(gradients)
-                   if self.options.count_duplicate_rows else {})
-        return loss, keras_optimizer.dense_float32(gradients), sums, squares, None
+    def _gradients(self, computation, parts, features, denominators, seed):
+        """Returns the loss, the gradients and the metrics of a batch, summed over its
+        parts, and whether the step is dropped (None: it cannot be)."""
+        if parts == 1:
+            loss, gradients, sums = self._part_gradients(
+                computation, features, denominators, seed)
+            if not self.options.count_duplicate_rows:
+                gradients = keras_optimizer.dense_float32(gradients)
+            return loss, gradients, sums, None
 
-    def _exchanged(self, context, loss, gradients, squares, dropped):
-        """Returns the loss, the clipped gradients, their norm, and whether any replica
-        has dropped the step (None: it cannot), of all replicas."""
-        clip = functools.partial(
-            optimization.clip_by_global_norm, clip_norm=self.options.clip_norm)
-        replicas = context.num_replicas_in_sync
-        if replicas == 1:
-            return loss, *clip(gradients, squares=squares), dropped
-        summed, norm = self.options.replica_gradients == "sum", []
-        if summed:
-            gradients, norm = clip(gradients, squares=squares)
-            squares = {}
-        stops = [] if dropped is None else [tf.cast(dropped, tf.float32)]
-        votes = [] if self.stop_votes is None else [
-            tf.maximum(self.stop_votes.own, sum(stops, 0.0))]
-        # One exchange for everything. If any loss is not finite, the mean is not.
-        loss, norm, gradients, squares, stops, votes = context.all_reduce(
-            tf.distribute.ReduceOp.MEAN,
-            [loss, norm, gradients, squares, stops, votes])
-        if votes:
-            self.stop_votes.mean.assign(votes[0])
-        dropped = stops[0] > 0 if stops else None
-        if summed:
-            return loss, [gradient * replicas for gradient in gradients], norm, dropped
-        # Averaging divided each replica's gradients by the number of replicas.
-        return loss, *clip(gradients, squares={
-            index: value / replicas for index, value in squares.items()}), dropped
-
-    def _accumulate(self, computation, parts, features, denominators, seed):
-        """Returns the sums of the loss, the gradients and the metrics over the parts of
-        a batch, no squares, and whether the step is dropped (None: it cannot be)."""
         def split(tensor):
             return tf.reshape(
                 tensor, tf.concat([[parts, -1], tf.shape(tensor)[1:]], axis=0))
@@ -350,7 +323,34 @@ class Trainer(orbit.StandardTrainer):
         zeros = [tf.zeros([]), [tf.zeros(each.shape) for each in self._variables],
                  {name: tf.zeros([2]) for name in self._names}]
         done, sums = tf.while_loop(goes_on, body, [0, zeros], parallel_iterations=1)
-        return *sums, {}, done < parts if stops else None
+        return *sums, done < parts if stops else None
+
+    def _exchanged(self, context, loss, gradients, dropped):
+        """Returns the loss, the clipped gradients, their norm, and whether any replica
+        has dropped the step (None: it cannot), of all replicas."""
+        def clip(gradients):
+            return optimization.clip_by_global_norm(
+                gradients, self.options.clip_norm, optimization.squares_of_rows(
+                    gradients))
+
+        replicas = context.num_replicas_in_sync
+        if replicas == 1:
+            return loss, *clip(gradients), dropped
+        summed, norm = self.options.replica_gradients == "sum", []
+        if summed:
+            gradients, norm = clip(gradients)
+        stops = [] if dropped is None else [tf.cast(dropped, tf.float32)]
+        votes = [] if self.stop_votes is None else [
+            tf.maximum(self.stop_votes.own, sum(stops, 0.0))]
+        # One exchange for everything. If any loss is not finite, the mean is not.
+        loss, norm, gradients, stops, votes = context.all_reduce(
+            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, stops, votes])
+        if votes:
+            self.stop_votes.mean.assign(votes[0])
+        dropped = stops[0] > 0 if stops else None
+        if summed:
+            return loss, [gradient * replicas for gradient in gradients], norm, dropped
+        return loss, *clip(gradients), dropped
 
     def _replica_step(self, computation, parts, features):
         """Runs one training step on one replica."""
@@ -363,17 +363,15 @@ class Trainer(orbit.StandardTrainer):
             denominators = context.all_reduce(
                 tf.distribute.ReduceOp.MEAN, denominators)
         # 2. Compute loss and gradients, at once or in parts.
-        compute = functools.partial(
-            *((self._accumulate, computation, parts) if parts > 1
-              else (self._compute_gradients, computation)))
+        compute = functools.partial(self._gradients, computation, parts)
         if self._compiles(several=True):
             compute = own_function(compute, jit_compile=True)
-        loss, gradients, sums, squares, dropped = compute(
+        loss, gradients, sums, dropped = compute(
             features, denominators, self._seed(features))
         # 3. Combine them with those of all replicas, and clip the gradients to a global
         #    norm.
         loss, gradients, norm, dropped = self._exchanged(
-            context, loss, gradients, squares, dropped)
+            context, loss, gradients, dropped)
         # 4. Update weights and metrics, unless a replica has stopped between two parts.
         if dropped is None:
             self._update(loss, gradients, norm, sums)
