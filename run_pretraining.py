@@ -226,7 +226,7 @@ def _build(config, options, sentence_objective: str):
     import tf_keras
 
     from albert_tf.modeling.pretraining import AlbertForPreTraining
-    from albert_tf.training import losses, optimization, permutation
+    from albert_tf.training import losses, optimization, permutation, steps
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     sentence_loss = sentence_objective != "none"
@@ -238,7 +238,7 @@ def _build(config, options, sentence_objective: str):
         objective = losses.PRETRAINING if sentence_loss else losses.MASKED_LM_ALONE
     if not sentence_loss:
         model.freeze_sentence_layers()
-    task = losses.Task(
+    task = steps.Task(
         model, objective, may_be_new=lambda name: name == QUERY_VECTOR,
         best_metric="permutation_accuracy" if FLAGS.objective == "permutation"
         else "masked_lm_accuracy")

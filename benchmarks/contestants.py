@@ -90,7 +90,7 @@ def trainer(model, data, computation, **options):
     from albert_tf.training import losses, optimization, steps
     from albert_tf.training.options import StepOptions
 
-    task = losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy")
+    task = steps.Task(model, losses.PRETRAINING, "masked_lm_accuracy")
     optimizer = optimization.create_optimizer(1e-4, 10**6, 0, optimizer="lamb")
     optimizer.build(model.trainable_variables)
     strategy = tf.distribute.get_strategy()

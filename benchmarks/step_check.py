@@ -52,7 +52,7 @@ def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
                 size, drop_remainder=True)
 
         trainer = steps.Trainer(
-            losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy"),
+            steps.Task(model, losses.PRETRAINING, "masked_lm_accuracy"),
             optimizer, [strategy.distribute_datasets_from_function(dataset)],
             StepOptions(dtype=dtype, jit_compile=jit_compile, clip_norm=1e9),
             scaling=LossScaling() if dtype == "float16" else None,

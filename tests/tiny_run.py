@@ -13,7 +13,7 @@ from albert_tf.checkpoints.restore import export_tf1, load_tf1_tensors, write_co
 from albert_tf.config import AlbertConfig
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import losses, optimization
+from albert_tf.training import losses, optimization, steps
 from albert_tf.training.batches import Batches
 
 from tests import models
@@ -179,13 +179,13 @@ def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
 
 
 def task(model, metrics=losses.pretraining_metrics,
-         best_metric="masked_lm_accuracy") -> losses.Task:
+         best_metric="masked_lm_accuracy") -> steps.Task:
     """Pretraining, as run_pretraining.py has it."""
-    return losses.Task(model, dataclasses.replace(
+    return steps.Task(model, dataclasses.replace(
         losses.PRETRAINING, metrics=metrics), best_metric)
 
 
-def task_with_loss(model) -> losses.Task:
+def task_with_loss(model) -> steps.Task:
     """With the loss of each step among the metrics."""
 
     def metrics(outputs, batch, values):

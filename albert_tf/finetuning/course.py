@@ -224,7 +224,7 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
     from albert_tf.finetuning.length_batching import FeatureBatches
     from albert_tf.finetuning.objectives import scored_alone
     from albert_tf.modeling.models import AlbertForTask
-    from albert_tf.training import losses, optimization, run_folder
+    from albert_tf.training import optimization, run_folder, steps
     from albert_tf.training.loop import Run
 
     options, evaluated = settings.run, task.evaluation_split
@@ -250,7 +250,7 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
         learns = task.objective(head, sets["train"])
     # 2. Define what the model learns and how it is scored. An initial checkpoint needs
     # to have the encoder only; all other weights may be new.
-    learned = losses.Task(
+    learned = steps.Task(
         model, scored_alone(objective) if head.scored_alone else objective,
         task.main_metric, score,
         may_be_new=lambda name: not name.startswith("bert/"),

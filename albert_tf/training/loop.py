@@ -37,10 +37,10 @@ from albert_tf.training.callbacks import Callback, Callbacks
 from albert_tf.training.log import (
     CURVES_FILE, MetricsLog, Scores, draw_curves, evaluations)
 from albert_tf.training.loss_scaling import SMALLEST_SCALE, LossScaling
-from albert_tf.training.losses import Predictions, Task
+from albert_tf.training.losses import Predictions
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
-from albert_tf.training.steps import Evaluator, Trainer
+from albert_tf.training.steps import Evaluator, Task, Trainer
 from albert_tf.training.stops import StopSignals
 
 

@@ -1,10 +1,10 @@
 """Training objectives: what an objective is, and the one of pretraining.
 
-An `Objective` has losses, metrics and the predictions to store; a `Task` is a model
-with its objective. Losses are cross-entropies (natural logarithm, float32), as weighted
-means over the batch. Their denominators are computed separately: if a batch is computed
-in parts (gradient accumulation), each part's sum is divided by the denominator of the
-whole batch, so that losses and gradients of the parts add up to those of the batch.
+An `Objective` has losses, metrics and the predictions to store. Losses are
+cross-entropies (natural logarithm, float32), as weighted means over the batch. Their
+denominators are computed separately: if a batch is computed in parts (gradient
+accumulation), each part's sum is divided by the denominator of the whole batch, so that
+losses and gradients of the parts add up to those of the batch.
 
 The loss of pretraining is the sum of the masked-token loss and the sentence-order loss
 (section 3.1 of the paper; pretraining_data.instances says why sentence order). The
@@ -15,11 +15,10 @@ Shapes: B batch, P predictions, V tokens, N classes.
 
 import dataclasses
 import functools
-from typing import Callable, Mapping, Optional, Sequence
+from typing import Callable, Mapping, Optional
 
 import numpy as np
 import tensorflow as tf
-import tf_keras
 
 from albert_tf.modeling.kernels import fast
 
@@ -58,39 +57,6 @@ class Objective:
     losses: Callable[[Tensors, Tensors, Tensors], Tensors]
     metrics: Callable[[Tensors, Tensors, Tensors], WeightedValues]
     predictions: Optional[Callable[[Tensors, Tensors], Tensors]] = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A task, as the training loop needs it.
-
-        Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
-
-    Attributes:
-      model: called as model(features, training=..., seed=..., computation=...), without
-        AutoGraph.
-      objective: what it learns.
-      training_objective: the objective in training, if evaluation has a simpler one.
-      best_metric: the evaluation metric, higher is better, by which the best checkpoint
-        is chosen.
-      score: predictions of all examples, as Evaluator.predict returns them → further
-        evaluation metrics.
-      may_be_new: whether a variable of this name may be missing from the initial
-        checkpoint, such as those of a new head, which is trained from scratch.
-      labels: the labels of its outputs, in their order, with which those of an initial
-        checkpoint are matched; () if it has none.
-      on_report: called with the step and the metrics whenever progress is logged.
-    """
-
-    model: tf_keras.Model
-    objective: Objective
-    best_metric: str
-    score: Optional[Callable[[Predictions], Mapping[str, float]]] = None
-    may_be_new: Callable[[str], bool] = lambda name: False
-    on_report: Callable[[int, Mapping[str, float]], None] = (
-        lambda step, metrics: None)
-    training_objective: Optional[Objective] = None
-    labels: Sequence[str] = ()
 
 
 # ---- parts -----------------------------------------------------------------

@@ -24,9 +24,42 @@ from albert_tf.modeling.kernels import fast
 from albert_tf.training import keras_optimizer, optimization
 from albert_tf.training.devices import replica_variable
 from albert_tf.training.loss_scaling import LossScaling
-from albert_tf.training.losses import Predictions, Task, WeightedValues
+from albert_tf.training.losses import Objective, Predictions, WeightedValues
 from albert_tf.training.options import StepOptions
 from albert_tf.training.stops import StopVotes
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task, as the training loop needs it.
+
+        Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
+
+    Attributes:
+      model: called as model(features, training=..., seed=..., computation=...), without
+        AutoGraph.
+      objective: what it learns.
+      training_objective: the objective in training, if evaluation has a simpler one.
+      best_metric: the evaluation metric, higher is better, by which the best checkpoint
+        is chosen.
+      score: predictions of all examples, as Evaluator.predict returns them → further
+        evaluation metrics.
+      may_be_new: whether a variable of this name may be missing from the initial
+        checkpoint, such as those of a new head, which is trained from scratch.
+      labels: the labels of its outputs, in their order, with which those of an initial
+        checkpoint are matched; () if it has none.
+      on_report: called with the step and the metrics whenever progress is logged.
+    """
+
+    model: tf_keras.Model
+    objective: Objective
+    best_metric: str
+    score: Optional[Callable[[Predictions], Mapping[str, float]]] = None
+    may_be_new: Callable[[str], bool] = lambda name: False
+    on_report: Callable[[int, Mapping[str, float]], None] = (
+        lambda step, metrics: None)
+    training_objective: Optional[Objective] = None
+    labels: Sequence[str] = ()
 
 
 # ---- metrics ---------------------------------------------------------------

@@ -14,7 +14,7 @@ from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import (
     BatchPlan, FeatureBatches, Padded, lengths_for)
 from albert_tf.finetuning.classification.task import classification_spec
-from albert_tf.training import losses
+from albert_tf.training import steps
 from albert_tf.training.loop import Run
 from albert_tf.training.optimization import create_optimizer
 from albert_tf.training.options import RunOptions, StepOptions
@@ -71,7 +71,7 @@ def make_task(dropout=0.0, score=None, best_metric="accuracy"):
     load_tf1_tensors(model, {
         name: value + 0.2 * random.standard_normal(value.shape).astype(np.float32)
         for name, value in tf1_tensors(model).items()})
-    return losses.Task(model, models.CLASSIFICATION, best_metric, score,
+    return steps.Task(model, models.CLASSIFICATION, best_metric, score,
                            may_be_new=lambda name: not name.startswith("bert/"))
 
 

@@ -17,9 +17,10 @@ from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import input_pipeline, loop, losses, permutation
+from albert_tf.training import input_pipeline, loop, permutation
 from albert_tf.training.options import RunOptions, StepOptions
 from albert_tf.training.schedules import Phases
+from albert_tf.training.steps import Task
 from tests import models, tiny_run
 from tests.commands import finish, start_cluster
 from tests.finetuning.test_length_batching import SHAPES, make_table
@@ -49,7 +50,7 @@ def pretrain(path, output_dir, num_steps, streams=4, in_order=False, **options):
         random_map=(permutation.Orders if in_order else DynamicMasking)(
             MaskingOptions(tiny_run.PREDICTIONS, masked_lm_prob=0.4), IDS,
             tiny_run.LENGTH, tiny_run.VOCAB_SIZE))
-    task = losses.Task(
+    task = Task(
         permutation.AlbertForPermutation(config), permutation.objective(),
         "permutation_accuracy") if in_order else tiny_run.task(
             models.AlbertForPreTraining(config))
@@ -63,7 +64,7 @@ def finetune(make, table, objective, output_dir, num_steps, **options):
         **DROPOUT, vocab_size=100, max_position_embeddings=SHAPES[-1])
     batches = FeatureBatches(
         Padded(table, SHAPES), train_batch_size=BATCH, num_steps=num_steps, seed=1)
-    train(losses.Task(make(config), objective, "loss"), config, batches,
+    train(Task(make(config), objective, "loss"), config, batches,
           output_dir, num_steps, **options)
 
 

@@ -17,9 +17,9 @@ from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import progress
 from albert_tf.training import input_pipeline, optimization
-from albert_tf.training.losses import Objective, Task
+from albert_tf.training.losses import Objective
 from albert_tf.training.options import StepOptions
-from albert_tf.training.steps import Evaluator, Trainer
+from albert_tf.training.steps import Evaluator, Task, Trainer
 from tests import models, tiny_run
 from tests.golden import training as golden_training
 from tests.helpers import FIXTURES

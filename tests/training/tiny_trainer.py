@@ -9,10 +9,10 @@ import tensorflow as tf
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fast_parts
-from albert_tf.training import losses, permutation
+from albert_tf.training import permutation
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.options import StepOptions
-from albert_tf.training.steps import Trainer
+from albert_tf.training.steps import Task, Trainer
 from tests import models, tiny_run
 
 # Model and objective of a task; the heads drop nothing.
@@ -128,7 +128,7 @@ class Training:
                 scaling.scale.assign(1024.0)
             self.trainer = Trainer(
                 tiny_run.task_with_loss(self.model) if objective is None
-                else losses.Task(self.model, objective, "loss"), self.optimizer,
+                else Task(self.model, objective, "loss"), self.optimizer,
                 [self._distributed(self.batches)], StepOptions(
                     dtype=dtype, recompute=recompute, **options),
                 passes_of_step=lambda step: passes[step % len(passes)],
