@@ -54,7 +54,6 @@ _PARTS = (
 _HEAD = (("cls/predictions/transform/dense", "masked_lm/dense"),
          ("cls/predictions/transform/LayerNorm", "masked_lm/layer_norm"),
          ("cls/predictions/output_bias", "masked_lm/output_bias.Sbias"))
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 # What stands before a full name in a model with its own scope.
 _WITH_PREFIX = re.compile(
     r"^.*?(?:^|/)(?=(?:word_embeddings|position_embedding|type_embeddings|embeddings/"
@@ -79,7 +78,7 @@ _SIZES = {size: (name_of(ours), axis) for size, (ours, axis) in {
 
 
 def key_of(ours: str, projects: bool, has_head: bool) -> str:
-    """Returns the key of a variable in a checkpoint, without _VALUE."""
+    """Returns the key of a variable in a checkpoint."""
     for start, theirs in _HEAD:
         if ours.startswith(start):
             return theirs + ours.removeprefix(start)
@@ -113,11 +112,7 @@ def with_heads(name: str, shape: Shape, config: AlbertConfig) -> Shape:
 
 def _stored(prefix: str) -> dict[str, Tensor]:
     """Returns the tensors of a checkpoint by their full names, without any prefix."""
-    projects = f"encoder/layer_with_weights-6/kernel{_VALUE}" in bundle.read(prefix)
-    full_names = {key_of(name, projects, has_head) + _VALUE: name_of(name)
-                  for name in shapes_of(AlbertConfig.named("base"), {"masked_lm": 1})
-                  for has_head in (False, True)}
-    return {full_names.get(name) or _WITH_PREFIX.sub("", name): tensor
+    return {_WITH_PREFIX.sub("", name): tensor
             for name, tensor in bundle.by_names(prefix).items()}
 
 
