@@ -114,6 +114,9 @@ def preparation_options() -> prepare.Options:
             f"--max_sentence_chars={FLAGS.max_sentence_chars} is too small; give 0 "
             "for no limit, or at least 20 and at least --min_sentence_chars.")
     python = FLAGS.input_format == "python"
+    if python and FLAGS.input_file:
+        raise InputError(
+            "--input_format=python reads no files; leave --input_file out.")
     checks.say_unused(
         "random_seed",
         FLAGS.heldout_file or FLAGS.sampling_exponent not in (None, 1),
@@ -137,20 +140,6 @@ def preparation_options() -> prepare.Options:
         language, FLAGS.min_sentence_chars,
         FLAGS.max_sentence_chars, FLAGS.min_document_sentences,
         "sentences" if python else FLAGS.deduplicate, share, FLAGS.random_seed)
-
-
-def input_sources() -> dict[str, list[str]]:
-    """Returns the paths of the input files by pattern, with globs and folders expanded."""
-    if FLAGS.input_format == "python":
-        if FLAGS.input_file:
-            raise InputError(
-                "--input_format=python reads no files; leave --input_file out.")
-        return {}
-    return files.expand_each(FLAGS.input_file, "--input_file")
-
-
-def summary_path() -> str:
-    return FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
 
 
 def read(sources: dict[str, list[str]], summary: prepare.Summary,
@@ -185,12 +174,14 @@ def times_of(sources: dict[str, list[str]], options: prepare.Options
 def main(argv):
     del argv
     options = preparation_options()
-    sources = input_sources()
+    sources = {} if FLAGS.input_format == "python" else files.expand_each(
+        FLAGS.input_file, "--input_file")
+    summary_file = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
     sampled = sampling.is_wanted(FLAGS.sampling_exponent, sources)
     files.prepare_outputs(
         {f"--{name}": [path] for name, path in (
             ("output_file", FLAGS.output_file), ("heldout_file", FLAGS.heldout_file),
-            ("summary_file", summary_path())) if path or name == "output_file"},
+            ("summary_file", summary_file)) if path or name == "output_file"},
         {"--input_file": list(itertools.chain(*sources.values()))})
     summary = prepare.Summary()
     started = time.time()
@@ -201,17 +192,17 @@ def main(argv):
         amounts, times = times_of(sources, options) if sampled else ({}, {})
         prepare.prepare(
             read(sources, summary), options, training, heldout, summary, times)
-    report(summary, time.time() - started, amounts, times)
+    report(summary, summary_file, time.time() - started, amounts, times)
 
 
-def report(summary: prepare.Summary, seconds: float, amounts: dict[str, int],
-           times: dict[str, float]) -> None:
+def report(summary: prepare.Summary, path: str, seconds: float,
+           amounts: dict[str, int], times: dict[str, float]) -> None:
     """Prints the counts and writes them as JSON, with those of sampled sources."""
-    for name, side, path in (("training", summary.training, FLAGS.output_file),
+    for name, side, file in (("training", summary.training, FLAGS.output_file),
                              ("held out", summary.heldout, FLAGS.heldout_file)):
-        if path:
+        if file:
             print(f"{name}: {side.documents:,} documents, {side.sentences:,} "
-                  f"sentences, {side.characters:,} characters -> {path}")
+                  f"sentences, {side.characters:,} characters -> {file}")
     if FLAGS.heldout_file:
         print(f"held-out share of the characters: {summary.heldout_share():.2%}")
     print(f"read: {summary.documents_read:,} documents in {seconds:.1f} s")
@@ -231,7 +222,7 @@ def report(summary: prepare.Summary, seconds: float, amounts: dict[str, int],
                 source, written, planned)
     sources = {source: {"sentences": amount, "written": summary.sources[source]}
                for source, amount in amounts.items()}
-    text_files.write_json(summary_path(), {
+    text_files.write_json(path, {
         **summary.as_dict(), **({"sources": sources} if sources else {}),
         "seconds": round(seconds, 2)})
 
