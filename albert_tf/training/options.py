@@ -5,7 +5,7 @@ from typing import Any
 
 from albert_tf.config import DTYPES
 from albert_tf.errors import InputError
-from albert_tf.options import option
+from albert_tf.options import check, option
 
 OPTIMIZERS = ["lamb", "adamw"]
 
@@ -53,6 +53,9 @@ class StepOptions:
         "estimate, it takes 45 % longer with a fifth to a third of the memory, and the "
         "program has a third to a sixth of its size, because the layers are compiled as "
         "a loop.", needs="do_train")
+
+    def __post_init__(self):
+        check(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,30 +134,14 @@ def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True
     """Raises InputError if a batch cannot be divided evenly among replicas and
     parts."""
     parts = options.step.gradient_accumulation_steps
-    if parts < 1:
-        raise InputError(
-            f"--gradient_accumulation_steps is {parts}; it must be 1 or more.")
     for name, size, divisor, used in (
             ("train_batch_size", options.train_batch_size, num_replicas * parts, train),
             ("eval_batch_size", options.eval_batch_size, num_replicas, evaluate)):
         if used and (size < 1 or size % divisor):
+            several = divisor != num_replicas
             raise InputError(
                 f"--{name} {size} must be a positive multiple of {divisor}, the "
                 f"number of replicas ({num_replicas})"
-                + (f" times --gradient_accumulation_steps ({parts}); give "
-                   f"{_fitting_parts(size, num_replicas, parts)}" if divisor
-                   != num_replicas else "; give ")
+                + f" times --gradient_accumulation_steps ({parts})" * several + "; give "
+                + "fewer --gradient_accumulation_steps, or " * several
                 + f"--{name}={max(-(-size // divisor), 1) * divisor}.")
-
-
-def _fitting_parts(size: int, num_replicas: int, parts: int) -> str:
-    """Returns the flag with a number of parts that divides a batch, if there is one:
-    as many sequences in a part as one replica would have, or else a few more."""
-    of_replica, rest = divmod(size, num_replicas)
-    if rest or not of_replica:
-        return ""
-    fitting = parts // num_replicas
-    if parts % num_replicas or not fitting or of_replica % fitting:
-        fitting = max(count for count in range(1, min(parts, of_replica) + 1)
-                      if not of_replica % count)
-    return f"--gradient_accumulation_steps={fitting} or "

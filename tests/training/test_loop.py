@@ -711,12 +711,9 @@ def test_folder_of_another_config(copy, data):
 
 @pytest.mark.parametrize("size, eval_size, replicas, parts, message", [
     (8, 3, 2, 1, "--eval_batch_size 3"), (0, 8, 1, 1, "--train_batch_size 0"),
-    (8, 8, 1, -1, "--gradient_accumulation_steps is -1"),
     # With the advice that ends the sentence.
-    (4096, 8, 16, 512, "--gradient_accumulation_steps=32 or --train_batch_size=8192.$"),
-    (96, 8, 4, 5, "--gradient_accumulation_steps=4 or --train_batch_size=100.$"),
-    (6, 8, 4, 2, "--train_batch_size 6 .* 8, .*; give --train_batch_size=8.$"),
-    (6, 8, 4, 1, "--train_batch_size=8.$"), (2, 8, 4, 1, "--train_batch_size=4.$")])
+    (96, 8, 4, 5, "--gradient_accumulation_steps, or --train_batch_size=100.$"),
+    (6, 8, 4, 1, "; give --train_batch_size=8.$")])
 def test_batch_sizes(size, eval_size, replicas, parts, message):
     options = RunOptions("out", 1, size, eval_batch_size=eval_size, step=StepOptions(
         gradient_accumulation_steps=parts))
