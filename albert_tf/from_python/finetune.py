@@ -7,6 +7,7 @@ flags.
 import contextlib
 import json
 import os
+import re
 from typing import Any, Mapping, Optional, Sequence
 
 from absl import flags
@@ -31,6 +32,9 @@ _TASKS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "classify": (ClassificationCommand, "classification", ("text", "label")),
     "tag": (TaggingCommand, "tagging", ("tokens", "tags")),
     "answer": (SquadCommand, "squad", ("question", "context", "answers"))}
+# Options that other arguments stand for.
+_OWN = re.compile(r".*_(file|dir|checkpoint|column)|do_(train|eval|predict)|recipe|"
+                  "task_name")
 _DEFAULTS = dict(eval_batch_size=32, predict_batch_size=32, num_workers=1)
 
 
@@ -97,10 +101,18 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
     values = flags.FlagValues()
     command_line.define_options(command, values, **_DEFAULTS)
     values.mark_as_parsed()
-    _take(values, task, options, dict(
-        text_column=text, text_b_column=text_pair, probability_column=probabilities)
-        if task == "classify" else dict(
-            text=text, text_pair=text_pair, probabilities=probabilities))
+    if task == "classify":
+        _take(values, {name: None if column is None else str(column) for name, column in (
+            ("text_b_column", text_pair), ("probability_column", probabilities))})
+    else:
+        options |= {name: value for name, value in (
+            ("text", text), ("text_pair", text_pair), ("probabilities", probabilities))
+            if value is not None}
+    for name in options:
+        if name not in values or _OWN.fullmatch(name):
+            raise InputError(f"--{name} is not an option of task='{task}'; leave it "
+                             "out.")
+    _take(values, options)
     if dev is None and (options.get("metric") or options.get("early_stopping")):
         raise InputError("--metric and --early_stopping have an effect only with "
                          "examples to evaluate on; give dev, too, or leave them out.")
@@ -140,16 +152,12 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
     return load(output_dir)
 
 
-def _take(values: flags.FlagValues, task: str, options: Mapping[str, Any],
-          columns: Mapping[str, Optional[str]]) -> None:
+def _take(values: flags.FlagValues, options: Mapping[str, Any]) -> None:
     """Sets the options that are given; None and "" leave one open."""
     known = {each.name: each for each in options_in(values)}
-    for name, value in {**options, **columns}.items():
+    for name, value in options.items():
         if value is None or isinstance(value, str) and not value:
             continue
-        if name not in known or name.endswith(("_file", "_dir", "checkpoint")):
-            raise InputError(f"--{name} is not an option of task='{task}'; leave it "
-                             "out.")
         if name == "class_weights":
             value = [value] if isinstance(value, str) else [
                 f"{_name(label)}={plain(weight)}" for label, weight in value.items()

@@ -112,6 +112,7 @@ def test_wrong_rows_are_named(data, message, tmp_path):
     (TEXTS, {"labels": "yes,no"}, "--labels='yes,no': give a list"),
     (TEXTS, {"dtype": "float8"}, "--dtype='float8'"),
     (TEXTS, {"task": "tags"}, "--task=tags"),
+    (TEXTS, {"do_eval": False}, "--do_eval is not an option"),
     (TEXTS, {"task": "answer", "labels": ["a"]}, "--labels is not an option of task='ans"),
     ([(["a", "b"], ["O"])], {"task": "tag"}, "^train, row 1: words and tags"),
     ([("q", "good film", {"text": ["film"], "answer_start": [1]})], {"task": "answer"},
