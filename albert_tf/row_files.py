@@ -49,23 +49,11 @@ def unit(path: str) -> str:
     return "row" if is_row_file(path) else "line"
 
 
-class Column(NamedTuple):
-    """A column of a Parquet or Arrow file.
-
-    Attributes:
-      is_simple: whether its values are texts, numbers or booleans.
-      classes: the names of its numbers (`ClassLabel` in `datasets`), () without.
-    """
-
-    is_simple: bool
-    classes: tuple[str, ...]
-
-
 class _Table(NamedTuple):
     """An open file. `batches` yields rows of the columns of these names, and the share
     of the file that is read with them."""
 
-    columns: dict[str, Column]
+    columns: dict[str, tuple[str, ...]]  # name → the names of its numbers
     names: list[str]  # of the columns
     size: int  # in bytes
     batches: Callable[[Sequence[str]], Iterator[tuple[Any, float]]]
@@ -84,8 +72,9 @@ def pyarrow(what: str = "Parquet and Arrow files") -> Any:
     return pyarrow
 
 
-def columns_of(path: str) -> dict[str, Column]:
-    """Returns the columns of a Parquet or Arrow file in their order."""
+def columns_of(path: str) -> dict[str, tuple[str, ...]]:
+    """Returns the columns of a Parquet or Arrow file in their order: name → the names of
+    its numbers (`ClassLabel` in `datasets`), () without."""
     with _opened(path) as table:
         return table.columns
 
@@ -116,7 +105,7 @@ def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = 
             for start in range(0, batch.num_rows, _ROWS):
                 values = [
                     _named(path, name, batch.column(name).slice(start, _ROWS).to_pylist(),
-                           table.columns[name].classes) for name in titles.values()]
+                           table.columns[name]) for name in titles.values()]
                 for row in zip(*values):
                     number += 1
                     yield number, dict(zip(titles, row))
@@ -172,10 +161,8 @@ def _opened(path: str) -> Iterator[_Table]:
             _arrow_stream(package, stream, path, size))
         # What `datasets` writes into a schema.
         about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
-        yield _Table({field.name: Column(
-            _is_simple(package.types, field.type),
-            _classes(_inside(about, "info", "features", field.name)))
-                      for field in schema}, schema.names, size, batches)
+        yield _Table({name: _classes(_inside(about, "info", "features", name))
+                      for name in schema.names}, schema.names, size, batches)
 
 
 def _parquet(package: Any, stream: BinaryIO) -> tuple[Any, Callable]:
@@ -252,11 +239,3 @@ def _classes(feature: Any) -> tuple[str, ...]:
     names = _inside(feature, "names")
     is_label = _inside(feature, "_type") == "ClassLabel" and isinstance(names, list)
     return tuple(map(str, names)) if is_label else ()
-
-
-def _is_simple(types: Any, kind: Any) -> bool:
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return any(is_kind(kind) for is_kind in (
-        types.is_integer, types.is_floating, types.is_boolean, types.is_string,
-        types.is_large_string))

@@ -232,7 +232,7 @@ def _named_classes(file: DataFile) -> tuple[str, ...]:
     columns = row_files.columns_of(file.path)
     places = row_files.places_of(file.path, (), [file.label], list(columns), "")
     return tuple(label_names.cleaned(name) for place in places.values()
-                 for name in [*columns.values()][place].classes)
+                 for name in [*columns.values()][place])
 
 
 # ---- reading ---------------------------------------------------------------

@@ -29,6 +29,7 @@ _COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s+=\s|id\s+\S+\s+domain=|"
 # The fields of words and of tags: ours, and those of `datasets`.
 _WORDS = ("words", "tokens")
 _TAGS = ("tags", "ner_tags")
+_SIMPLE = (str, int, float, bool, type(None))
 # A character of a segmented word, and its number within the word: 科0 技1.
 _NUMBERED = re.compile(r"(.\D*?)[0-9]+", re.DOTALL)
 
@@ -74,9 +75,7 @@ class Reading:
         if self.format_of(path) != "parquet":
             return ()
         columns = row_files.columns_of(path)
-        name = self._tag_field(columns)
-        return tuple(map(label_names.cleaned, columns[name].classes)
-                     ) if name in columns else ()
+        return tuple(map(label_names.cleaned, columns.get(self._tag_field(columns), ())))
 
     def _tag_field(self, fields: Any) -> str:
         """Returns the field of the tags, the first of _TAGS if there is none."""
@@ -207,20 +206,6 @@ class Reading:
 
     # ---- JSON lines and Parquet
 
-    def _columns(self, path: str, tagged: Optional[bool]) -> Optional[list[str]]:
-        """Returns the columns of a Parquet file to read: those of words and tags, and
-        those of texts and numbers, which predictions repeat; None: all fields."""
-        if self.format_of(path) != "parquet":
-            return None
-        columns = row_files.columns_of(path)
-        words = next((name for name in _WORDS if name in columns), "")
-        if tagged and self.tag_column and self.tag_column not in columns:
-            raise row_files.missing(path, self.tag_column, columns,
-                                    "correct --tag_column")
-        read = (words, self._tag_field(columns), "text", "entities")
-        return [name for name, column in columns.items()
-                if column.is_simple or name in read]
-
     def _read_objects(self, path: str, scheme: str, tagged: Optional[bool],
                       notes: list[str]) -> Iterator[Sentence]:
         widened: list[int] = []
@@ -228,8 +213,10 @@ class Reading:
         is_parquet = self.format_of(path) == "parquet"
         if tagged and scheme == "none":
             scheme = "iob2"
-        for where, row in rows(path, self._columns(path, tagged),
-                               kind=self.format_of(path)):
+        for where, row in rows(path, kind=self.format_of(path)):
+            if is_parquet and tagged and self.tag_column and self.tag_column not in row:
+                raise row_files.missing(where, self.tag_column, row,
+                                        "correct --tag_column")
             number, tag_field = number_of(where), self._tag_field(row)
             # Beside a text, JSON may have tokens of a different tokenizer.
             words_field = next((name for name in _WORDS[:1 + (
@@ -276,9 +263,11 @@ class Reading:
                 tuple(words), None if tags is None else tuple(tags), text, spans,
                 (*(Line((word, *([] if tags is None else [tags[i]])), i)
                    for i, word in enumerate(words)), Line((), None)),
+                # Predictions repeat further fields, but not all that Parquet may hold.
                 (number,) * len(words), path, {
                     name: value for name, value in row.items()
-                    if name not in ("text", words_field, tag_field, "entities")})
+                    if name not in ("text", words_field, tag_field, "entities") and (
+                        not is_parquet or isinstance(value, _SIMPLE))})
         notes += tables.line_note(path, empty, "without a word are left out")
         notes += tables.line_note(
             path, widened, "have entities that begin or end inside a word, and are "
