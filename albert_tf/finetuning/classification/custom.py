@@ -259,7 +259,8 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         texts = [rows.text(row, where, name) for name in file.texts]
         probabilities = _probabilities(row, where, file, labels)
         label = None
-        if probabilities is None or any(map(row.get, _as_tuple(file.label))):
+        if probabilities is None or any(
+                row.get(name) not in (None, "", []) for name in _as_tuple(file.label)):
             if isinstance(file.label, tuple):
                 label = _by_column(row, where, file.label, labels)
             elif (parts := _parts(row, where, file)) is not None:
@@ -287,8 +288,8 @@ def _as_text(value: Any, where: str, column: str) -> str | None:
     """Returns a label or id as text; None if it is missing."""
     if value is None or isinstance(value, str):
         return value
-    if not isinstance(value, (int, float)) or value != value or value in (
-            math.inf, -math.inf):
+    if not isinstance(value, (int, float)) or value in (math.inf, -math.inf) or (
+            value != value):
         raise InputError(f"{where}: '{column}' is {value!r:.40}; it must be a text, a "
                          "number, true or false.")
     return json.dumps(value)  # 1, 0.5, true

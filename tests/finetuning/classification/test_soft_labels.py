@@ -62,6 +62,13 @@ def test_columns_of_labels_and_of_probabilities_in_different_orders(tmp_path):
     assert (found.label, found.probabilities) == (("b",), {"a": 0.9, "b": 0.1})
 
 
+def test_a_label_of_zero_beside_probabilities_is_kept(tmp_path):
+    (tmp_path / "x.jsonl").write_text(
+        '{"text": "a", "label": 0, "probabilities": {"0": 0.25, "1": 0.75}}')
+    [found] = task_of(tmp_path / "x.jsonl", ("0", "1"), **COLUMNS).read("", "train").examples
+    assert (found.label, found.probabilities) == ("0", {"0": 0.25, "1": 0.75})
+
+
 def test_parquet_holds_them_as_objects(tmp_path):
     texts, labels, objects = map(list, zip(*SOFT))
     path = row_tables.write(tmp_path / "x.parquet", row_tables.table(
