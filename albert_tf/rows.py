@@ -115,7 +115,7 @@ def _in_words(kind: Any) -> str:
     if isinstance(kind, list):
         return f"a list, of which each element is {_in_words(kind[0])}"
     return {str: "a text", int: "a whole number", bool: "true or false",
-            dict: "an object"}[kind]
+            dict: "an object", list: "a list"}[kind]
 
 
 def text(row: Row, where: str, column: str) -> str:

@@ -5,7 +5,7 @@ import io
 import json
 from typing import Mapping, Sequence
 
-from albert_tf import files, row_files, rows
+from albert_tf import files, row_files, rows, text_files
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import write_files
 
@@ -13,9 +13,9 @@ from albert_tf.finetuning.common import write_files
 def written_format_of(path: str) -> str:
     """Returns the format of a file to write, given its name."""
     kind = rows.kind_of(path)
-    if kind == "parquet":
-        raise InputError(f"{path}: predictions are written as .tsv, .csv or .jsonl; "
-                         "choose such a name.")
+    if kind == "parquet" or path.lower().endswith(text_files.COMPRESSED):
+        raise InputError(f"{path}: predictions are written as .tsv, .csv or .jsonl, not "
+                         "compressed; choose such a name.")
     return kind
 
 

@@ -180,13 +180,15 @@ def _of_rows(path: str) -> tuple[Question, ...]:
             kind="" if row_files.is_row_file(path) else "jsonl",
             advice="questions need id, question, context and, to train, answers"):
         if isinstance(answers := row.get("answers"), dict):
-            typed(answers, f"{where}, answers", text=[str], answer_start=[int])
+            typed(answers, f"{where}, answers", text=[str], answer_start=list)
             texts, starts = answers["text"], answers["answer_start"]
             if len(texts) != len(starts):
                 raise InputError(f"{where}: 'answers' has {len(texts)} texts but "
                                  f"{len(starts)} starts; correct it.")
             row["answers"] = [{"text": text, "answer_start": start}
                               for text, start in zip(texts, starts)]
+        if not isinstance(row.get("is_impossible"), bool):
+            row.pop("is_impossible", None)
         context = typed(row, where, context=str)["context"]
         questions.append(_question(where, context, {
             name: row[name] for name in ("id", "question", "answers", "is_impossible")

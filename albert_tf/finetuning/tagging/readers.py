@@ -165,10 +165,11 @@ class Reading:
                 raise InputError(
                     f"{where}: the ID is '{cells[0]}', but {len(words) + 1} is next; "
                     "IDs count from 1, and a blank line ends a sentence.")
-            for place, what in ((word, "word"), (column, "tag")):
-                if place is not None and not cells[place].strip(" "):
-                    raise InputError(f"{where}: the {what} (column {place}) is missing"
-                                     "; words outside entities have the tag O.")
+            # A blank may be a word, between tabs.
+            if not cells[word] or column is not None and not cells[column].strip():
+                what, place = ("tag", column) if cells[word] else ("word", word)
+                raise InputError(f"{where}: the {what} (column {place}) is missing; "
+                                 "words outside entities have the tag O.")
             rows.append(Line((*cells, *cells[column:][:1] * again), len(words)))
             is_numbered = self.strip_numbers and _NUMBERED.fullmatch(cells[word])
             words.append(is_numbered[1] if is_numbered else cells[word])
@@ -354,7 +355,7 @@ def _entities(row: Row, text: str, where: str) -> list[Entity]:
     for value in typed(row, where, entities=[(dict, list)])["entities"]:
         here = f"{where}, the entity {value!r:.60}"
         if isinstance(value, list):
-            value = dict(zip(("start", "end", "type"), value))
+            value = dict(zip(("start", "end", "type"), value)) if len(value) == 3 else {}
         kind = value.get("type", value.get("label"))
         typed({**value, "type": kind}, here, start=int, end=int, type=str)
         start, end = value["start"], value["end"]
@@ -364,7 +365,7 @@ def _entities(row: Row, text: str, where: str) -> list[Entity]:
                 f"{here} is not in the text of {len(text)} characters, or its type is "
                 "empty or has a tab or line end; start counts from 0, and end is one "
                 "more than the last character.")
-        if value.get("text", text[start:end]) != text[start:end]:
+        if value.get("text") not in (None, text[start:end]):
             raise InputError(
                 f"{here} is '{text[start:end]}' in the text; offsets count characters "
                 "(code points), not bytes.")

@@ -440,8 +440,9 @@ def test_what_does_not_fit_in_parquet(tmp_path, columns, message):
 
 
 def test_predictions_are_not_written_as_parquet(tmp_path):
-    with pytest.raises(InputError, match="x.parquet: .* .tsv, .csv or .jsonl"):
-        tables.write_predictions(str(tmp_path), {}, [["a"]], str(tmp_path / "x.parquet"))
+    for name in ("x.parquet", "x.csv.zst", "x.xlsx"):
+        with pytest.raises(InputError, match=f"{name}: .* .tsv, .csv or .jsonl"):
+            tables.write_predictions(str(tmp_path), {}, [["a"]], str(tmp_path / name))
 
 
 # --- several files

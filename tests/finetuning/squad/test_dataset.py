@@ -219,6 +219,14 @@ def test_rows_of_a_test_set(tmp_path, answers):
             data.examples(is_training=True, version_2=version_2)
 
 
+def test_answers_to_score_need_no_place(tmp_path):
+    path = of_rows(tmp_path, answers=[{"text": ["clock"], "answer_start": [None]}] * 2,
+                   is_impossible=[0, 0])
+    SquadDataset.read(path).check_answered(False)
+    with pytest.raises(InputError, match="'q1', answer: 'answer_start'"):
+        SquadDataset.read(path).examples(is_training=True, version_2=False)
+
+
 def test_answers_as_a_list(tmp_path):
     data = SquadDataset.read(of_rows(tmp_path, answers=[
         [{"text": "clock", "answer_start": 4}], [{"text": "old", "answer_start": 13}]]))

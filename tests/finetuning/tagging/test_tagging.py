@@ -302,7 +302,8 @@ WRONG_JSON = [
     ({"text": "é ab", "entities": [{"start": 1, "end": 3, "type": "X", "text": "ab"}]},
      "characters"),
     *(({"text": "ab", "entities": [entity]}, word) for entity, word in (
-        ([0, 1], "'type'"), ([False, True, "X"], "'start'"), ([0, 1, "X\tY"], "tab"))),
+        ([0, 1], "'start'"), ([0, 1, "X", 2], "'start'"), ([False, True, "X"], "'start'"),
+        ([0, 1, "X\tY"], "tab"))),
     ({"text": "a b", "entities": [[0, 3, "X"], [2, 3, "Y"]]}, "word 'b'"),
     ({"text": " ", "entities": []}, "no word"), ({"words": ["a"], "tags": []}, "1 and 0"),
     ({"words": [1], "tags": ["X"]}, "'words'"), ({"words": ["a\nb"], "tags": ["X"]}, "line end"),
@@ -540,10 +541,10 @@ def test_predictions_are_what_conlleval_reads(write):
     found = predicted(task, data.examples, "conll", ["B-X", "O", "B-X"])
     assert found == ("Der ART O B-X\nGroße B-X B-X O\n\n-DOCSTART- O O O\n\n"
                      "Oslo NE B-X B-X\n\n")
-    # A word with a blank needs tabs.
-    task, data = read(write("New York\tB-X\nis\tO\n"))
+    # A word with a blank, or that is one, needs tabs.
+    task, data = read(write("New York\tB-X\n \tO\n"))
     assert predicted(task, data.examples, "conll") == (
-        "New York\tB-X\tB-X\nis\tO\tO\n\n")
+        "New York\tB-X\tB-X\n \tO\tO\n\n")
 
 
 def test_outputs_that_are_not_finite_say_so(write):
