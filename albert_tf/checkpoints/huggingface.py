@@ -249,13 +249,8 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
         return path, _read_file(path)
     with reading(path, binary=True):
         index = dict(text_files.read_object(path)["weight_map"])
-    shards, names = {}, files.names_in(folder)
-    for shard in index.values():
-        if shard not in names:
-            raise InputError(f"{path} names the file {shown(shard)}, which is not in the "
-                             "folder; copy or download that file.")
-        if shard not in shards:
-            shards[shard] = _read_file(os.path.join(folder, shard))
+        shards = {shard: _read_file(os.path.join(folder, shard))
+                  for shard in sorted({*index.values()})}
     # If several shards have a tensor, the index chooses.
     return path, {name: shards[shard][name] for name, shard in index.items()
                   if name in shards[shard]}

@@ -325,9 +325,8 @@ WORDS_OF_6 = "[PAD] [UNK] [CLS] [SEP] [MASK] one".replace(" ", "\n")
        "albert.pooler.bias has the type") for dtype in ("float64", "int8")),
     (lambda folder: (folder / "vocab.txt").write_text(WORDS_OF_6),
      "vocab.txt has 6 tokens.*20"),
-    (indexed(".."), "index.json names the file '..', which"),
-    (indexed(""), "index.json names the file '', which"),
-    (indexed("../hf/model.safetensors"), "index.json names the file '../hf"),
+    (indexed("gone.safetensors"), "hf/gone.safetensors: .*No such file"),
+    (indexed("../hf"), "hf/../hf: "), (indexed(3), "index.json: "),
     *((bytes_are(content), "model.safetensors: ") for content in (
         b"", (2**60).to_bytes(8, "little") + b"{}", b"\x03\0\0\0\0\0\0\0{}}"))])
 def test_what_is_wrong_is_named(spoil, named, hf):
