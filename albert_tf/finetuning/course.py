@@ -34,12 +34,7 @@ Export = Callable[[Any, Mapping[str, float], int], None]
 
 def fine_tune(task: FineTuningTask, settings: Settings,
               export: Optional[Export] = None) -> None:
-    """Trains, evaluates, predicts and exports, as the settings say.
-
-    Raises:
-      InputError: for inputs or folders that do not fit the task.
-      DivergenceError: if the training diverges.
-    """
+    """Trains, evaluates, predicts and exports, as the settings say."""
     # 1. Check that the folder fits the task.
     folder = settings.run.output_dir
     check_run_folder(folder, _name_of(task))

@@ -43,13 +43,9 @@ def featurize_all(
     The results, as arrays, come in the order of the examples for any number of
     processes. With several processes, a script needs `if __name__ == "__main__"`.
 
-    Args:
-      examples: the examples, which can be pickled.
-      function: example → its features, one dict for each of its records. Can be
-        pickled; each process receives it once, with all it holds (the tokenizer).
-      what: the set's name, for messages ("train").
-      num_workers: number of processes; 0: one per CPU core. A small set is processed
-        in this process.
+    `function` takes an example and returns one dict for each of its records. Each
+    process receives it once, with all it holds (the tokenizer). `what` names the set in
+    messages. num_workers=0 is one process per CPU core, or this one for a small set.
     """
     workers = parallel.num_processes(num_workers)
     if len(examples) < _FEW_EXAMPLES:

@@ -31,13 +31,9 @@ def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
                    num_lengths: int, multiple: int = 8) -> tuple[int, ...]:
     """Returns the static lengths, ascending, that need the least padding.
 
-    Args:
-      lengths: the lengths of all sequences, each 1..max_length.
-      max_length: the maximum length.
-      num_lengths: the maximum number of static lengths; fewer are returned if more
-        would not save anything. 0 or 1 gives (max_length,), the padding of the
-        original implementation.
-      multiple: static lengths are multiples of this, or max_length.
+    They are multiples of `multiple`, or max_length. At most num_lengths are returned,
+    fewer if more would not save anything; 0 or 1 gives (max_length,), the padding of
+    the original implementation.
     """
     lengths = np.asarray(lengths, np.int64)
     if num_lengths < 2:
@@ -88,13 +84,9 @@ def buckets(lengths: np.ndarray, shapes: Sequence[int]) -> np.ndarray:
 class BatchPlan:
     """The plan of which rows each training step sees, padded to which length.
 
-    Args:
-      lengths: the lengths of the sequences, [N].
-      shapes: the static lengths, ascending.
-      batch_size: the number of rows of a step, over all replicas and pipelines.
-      seed: any integer; it determines the order.
-      window: the number of batches that are sorted by length together, or the number
-        of batches of an epoch, if that is smaller.
+    The sequences have `lengths` [N] and are padded to `shapes`, which ascend; a step has
+    batch_size rows over all replicas and pipelines. `window` batches are sorted by length
+    together, or those of an epoch, if they are fewer.
     """
 
     def __init__(self, lengths: np.ndarray, shapes: Sequence[int], batch_size: int,
@@ -159,11 +151,7 @@ class FeatureBatches(Batches):
     to the length of its shape, and `example_index` [batch_size] int32, the rows. All
     shapes are static.
 
-    Args:
-      train, evaluation: the sets, or None.
-      train_batch_size, eval_batch_size: rows of a batch, over all replicas.
-      num_steps: the number of training steps in total.
-      seed, window: as in BatchPlan; they determine the order of training.
+    Batch sizes are over all replicas; `seed` and `window` are those of BatchPlan.
     """
 
     def __init__(self, train: Optional[Padded] = None,

@@ -81,10 +81,6 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
       name: one of METRICS, or the mean of two, such as accuracy_f1_mean.
       predictions, labels: class ids [N], or numbers [N], or labels [N, K].
       positive: the class whose F1 is "f1"; 1 for GLUE's MRPC and QQP.
-
-    Raises:
-      InputError: if the set is empty.
-      DivergenceError: if a number is not finite.
     """
     if name in _MEANS:
         return sum(compute(part, predictions, labels, positive)
@@ -163,13 +159,8 @@ def entropy(labels: np.ndarray, weights: Sequence[float] = ()) -> float:
 
 def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]
               ) -> str:
-    """Returns a sentence if a model cannot tell the classes apart, else "".
-
-    Args:
-      probabilities: the model's probabilities for a set, [N, K].
-      labels: the set's class ids, [N].
-      names: the names of the K classes.
-    """
+    """Returns a sentence if a model with these probabilities [N, K] for class ids [N]
+    cannot tell the classes apart, else ""."""
     counts = np.bincount(labels, minlength=len(names))
     if np.count_nonzero(counts) < 2:
         return ""

@@ -21,13 +21,8 @@ ExampleMetrics = Callable[[Tensors, Tensors], Tensors]
 
 def mean_over_examples(example_loss: ExampleLoss, accuracies: ExampleMetrics,
                        predictions: Callable[[Tensors], Tensors]) -> Objective:
-    """Returns the Objective whose loss is the mean of `example_loss`.
-
-    Args:
-      example_loss: the loss of each example.
-      accuracies: further metrics, 0 or 1 for each example.
-      predictions: outputs → the ones that are returned (Head.predictions).
-    """
+    """Returns the Objective whose loss is the mean of `example_loss`; `accuracies` are
+    further metrics, 0 or 1 for each example, `predictions` those of the head."""
     def denominators(features: Tensors):
         return {"examples": tf.reduce_sum(example_weights(features))}
 

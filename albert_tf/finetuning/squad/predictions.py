@@ -112,15 +112,10 @@ def spans_v1(examples: Sequence[Any], windows: Windows,
     Positions of the question are among the candidates, as in the original
     implementation, and are removed afterwards.
 
-    Args:
-      examples: the examples, with `.qas_id` and `.paragraph_text`.
-      windows: the N windows of the examples.
-      start_log_probs, end_log_probs: for each window, the log-probabilities [L] of a
-        start (an end) at each position of the sequence. Logits would not be comparable
-        between windows. L is at least paragraph_len; positions of padding are absent,
-        or as low as the head's mask makes them.
-      n_best_size: the number of starts and of ends tried in each window.
-      max_answer_length: the maximum length of an answer in tokens.
+    Each window has the log-probabilities [L] of a start and of an end at each position
+    of the sequence; logits would not be comparable between windows. L is at least
+    paragraph_len; positions of padding are absent, or as low as the head's mask makes
+    them. max_answer_length counts tokens.
     """
     lengths = _column(windows.paragraph_len)
     spans = []
