@@ -217,9 +217,10 @@ def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Check
             checkpoint.report.dropped[checkpoint.report.matched.pop(name)] = why[head]
     config = checkpoint.config if "masked_lm" in heads else dataclasses.replace(
         checkpoint.config, masked_lm_layer_norm_eps=0.0)
-    labels = checkpoint.labels if any(head_of(head).has_labels for head in heads) else ()
+    named = any(head_of(head).has_labels for head in heads)
     return dataclasses.replace(
-        checkpoint, config=config, heads=heads, labels=labels,
+        checkpoint, config=config, heads=heads,
+        labels=checkpoint.labels if named else (),
         problem_type=checkpoint.problem_type if "classification" in heads else "")
 
 

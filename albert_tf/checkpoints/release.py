@@ -149,7 +149,8 @@ def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
 
 def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
             ) -> tuple[str, ...]:
-    count = next((width for name, width in heads.items() if head_of(name).has_labels), 0)
+    count = next((width for name, width in heads.items()
+                  if head_of(name).has_labels), 0)
     labels = task.get("labels") or ()
     if not isinstance(labels, (list, tuple)) or count and labels and (
             len(labels) != count):

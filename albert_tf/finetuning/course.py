@@ -137,11 +137,13 @@ def _features(task: FineTuningTask, settings: Settings, split: str, data: Any
     import sentencepiece
 
     flag, path = settings.feature_files.get(split, ("", ""))
-    files.make_directory(os.path.dirname(path) or "." if path else settings.features_dir,
-                         f"--{flag if path else 'cached_dir'}")
-    spec, code = task.spec(settings.config), map(inspect.getfile, (type(task), tokenizer))
+    files.make_directory(
+        os.path.dirname(path) or "." if path else settings.features_dir,
+        f"--{flag if path else 'cached_dir'}")
+    spec = task.spec(settings.config)
     digest = features.digest_of(
-        map(os.path.dirname, code), spec, sources=task.sources(split, data),
+        [os.path.dirname(inspect.getfile(each)) for each in (type(task), tokenizer)],
+        spec, sources=task.sources(split, data),
         vocabulary=files.sha256(settings.vocabulary), **task.feature_settings(split),
         do_lower_case=settings.do_lower_case, **settings.tokenizer.keeps,
         max_seq_length=settings.max_seq_length,

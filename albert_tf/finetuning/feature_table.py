@@ -88,7 +88,8 @@ class FeatureTable:
                 parts[f.name].append((np.concatenate(rows), [*map(len, rows)]))
         arrays, lengths = {}, []
         for f in spec.features:
-            values, counts = zip((np.zeros(0, _DTYPES[f.dtype]), []), *parts.pop(f.name))
+            values, counts = zip(
+                (np.zeros(0, _DTYPES[f.dtype]), []), *parts.pop(f.name))
             arrays[f.name] = np.concatenate(values)
             sizes = np.concatenate(counts).astype(np.int64)
             if not np.all(f.fits(sizes)):
@@ -100,7 +101,8 @@ class FeatureTable:
                 if f.parsed:
                     lengths.append(sizes // f.num_values)
         if not all((each == lengths[0]).all() and each.all() for each in lengths):
-            raise ValueError("the features of a sequence differ in length, or are empty")
+            raise ValueError(
+                "the features of a sequence differ in length, or are empty")
         return cls.of_arrays(spec, arrays)
 
     @classmethod

@@ -1,7 +1,7 @@
 """The features of examples: computed on all cores, saved to a file, loaded into memory.
 
-The file `<name>-<digest>.npz` holds the columns of a FeatureTable. The digest is that of
-all that they are made of, so that a change of it gives a file of its own.
+The file `<name>-<digest>.npz` holds the columns of a FeatureTable. The digest is that
+of all that they are made of, so that a change of it gives a file of its own.
 """
 
 import functools
@@ -64,7 +64,8 @@ def featurize_all(
                 progress.add(1)
 
 
-def _featurized(function: Function, chunk: Sequence) -> list[list[dict[str, np.ndarray]]]:
+def _featurized(function: Function, chunk: Sequence
+                ) -> list[list[dict[str, np.ndarray]]]:
     # Arrays are faster to transfer between processes than lists.
     return [[{name: np.asarray(values) for name, values in features.items()}
              for features in function(example)] for example in chunk]
@@ -104,7 +105,8 @@ def load_or_create(path: str, spec: FeatureSpec,
     if not table.num_rows:
         raise InputError(f"{path}: there is no example to compute features from; check "
                          "the input.")
-    with files.staged(path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as [staged]:
+    end = f"{files.INCOMPLETE}-{os.urandom(4).hex()}"
+    with files.staged(path, end=end) as [staged]:
         with files.open_binary(staged, "wb") as stream:
             # TensorFlow's files of a store have no position, and do not count bytes.
             np.savez(types.SimpleNamespace(

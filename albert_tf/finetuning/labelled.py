@@ -88,8 +88,9 @@ class LabelledTask(FineTuningTask):
     def write_predictions(
             self, folder: str, examples: Sequence[Any], outputs: Outputs,
             prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
-        """Writes `contents`, and predictions.tsv, a readable table: what is `described`,
-        the prediction, its probability, and the true label if known. Returns the paths.
+        """Writes `contents`, and predictions.tsv, a readable table: what is
+        `described`, the prediction, its probability, and the true label if known.
+        Returns the paths.
 
         `prediction_file` replaces predictions.tsv (tables.write_predictions).
         `all_probabilities` adds the probability of each label.

@@ -84,9 +84,9 @@ def buckets(lengths: np.ndarray, shapes: Sequence[int]) -> np.ndarray:
 class BatchPlan:
     """The plan of which rows each training step sees, padded to which length.
 
-    The sequences have `lengths` [N] and are padded to `shapes`, which ascend; a step has
-    batch_size rows over all replicas and pipelines. `window` batches are sorted by length
-    together, or those of an epoch, if they are fewer.
+    The sequences have `lengths` [N] and are padded to `shapes`, which ascend. A step
+    has batch_size rows over all replicas and pipelines. `window` batches are sorted by
+    length together, or those of an epoch, if they are fewer.
     """
 
     def __init__(self, lengths: np.ndarray, shapes: Sequence[int], batch_size: int,

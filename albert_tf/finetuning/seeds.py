@@ -142,9 +142,11 @@ def _read(path: str) -> dict[str, dict[str, Any]]:
         return {}
     advice = "remove the file, and evaluate the runs again"
     try:
-        return {run["name"]: run for run in text_files.read_object(path, advice)["runs"]}
+        runs = text_files.read_object(path, advice)["runs"]
+        return {run["name"]: run for run in runs}
     except (KeyError, TypeError):
-        raise InputError(f"{path}: the file does not list the runs; {advice}.") from None
+        raise InputError(
+            f"{path}: the file does not list the runs; {advice}.") from None
 
 
 def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str, str],

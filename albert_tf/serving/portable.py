@@ -244,8 +244,8 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
     unknown = [each.name for each in (head.reads_also if head else ())
                if each.served and not each.derived]
     if unknown:
-        raise InputError(f"the {head.title} reads {', '.join(unknown)}, which graphs in "
-                         "this format do not take; export a SavedModel.")
+        raise InputError(f"the {head.title} reads {', '.join(unknown)}, which graphs "
+                         "in this format do not take; export a SavedModel.")
     rank = head.rank if head else 2
     function = tf.function(lambda batch: answering.exchanged({
         ours: tf.cast(batch[theirs], tf.int32) for theirs, ours in _INPUTS.items()}),

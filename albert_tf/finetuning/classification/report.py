@@ -11,13 +11,15 @@ _MOST_IN_TEXT, _MOST_IN_CELLS = 12, 20
 _LONGEST_NAME = 24
 
 
-def matrix_text(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> str:
+def matrix_text(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]
+                ) -> str:
     """Returns the confusion matrix of class ids [N] as text; "" if it has too many
     labels."""
     matrix, names = _matrix(labels, predictions, names)
     if len(names) > _MOST_IN_TEXT:
         return ""
-    cells = [["", *names], *([name, *map(str, row)] for name, row in zip(names, matrix))]
+    cells = [["", *names],
+             *([name, *map(str, row)] for name, row in zip(names, matrix))]
     widths = [max(map(len, column)) for column in zip(*cells)]
     return "\n\nRows are the labels, columns the predictions:\n\n" + "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths))

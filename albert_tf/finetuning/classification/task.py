@@ -375,8 +375,10 @@ class ClassificationTask(LabelledTask):
         number."""
         if self.is_regression:
             return str(np.float32(decision))
-        return self.shown([label for label, given in zip(self.labels, decision) if given]
-                          ) if self.multi_label else self.labels[decision]
+        if not self.multi_label:
+            return self.labels[decision]
+        return self.shown([
+            label for label, given in zip(self.labels, decision) if given])
 
     def shown(self, label):
         return self.separator.join(label) if self.multi_label else str(label)

@@ -70,8 +70,8 @@ def check(given: str | Mapping[str, float], labels: Sequence[str]) -> None:
 
 def weights(given: str | Mapping[str, float], labels: Sequence[str], ids: np.ndarray
             ) -> np.ndarray:
-    """Returns the factors of the loss, float32 [K], for the training examples' class ids
-    [N], or 1 or 0 for each label, [N, K]. Labels that are not named have the weight 1.
+    """Returns the factors of the loss, float32 [K], for the training examples' class
+    ids [N], or 1 or 0 for each label, [N, K]. Labels that are not named have weight 1.
     """
     several, total = ids.ndim == 2, len(ids)
     counts = ids.sum(axis=0) if several else np.bincount(ids, minlength=len(labels))

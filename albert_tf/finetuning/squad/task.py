@@ -285,8 +285,8 @@ class SquadTask(FineTuningTask):
 
     def answers(self, questions: QuestionSet, outputs: Outputs,
                 columns: Mapping[str, Sequence]) -> Answers:
-        """Ranks and scores a model's outputs, with one row for each window in the columns
-        of their table of features; caches the result for the last outputs."""
+        """Ranks and scores a model's outputs, with one row for each window in the
+        columns of their table of features; caches the result for the last outputs."""
         last = questions.last
         if last is None or last[0] != self or last[1] is not outputs:
             last = questions.last = self, outputs, scoring.score(

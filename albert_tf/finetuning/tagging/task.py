@@ -110,7 +110,8 @@ class TaggingTask(FineTuningTask):
                 if tag not in known:
                     scoring.check_tag(
                         tag, self.scheme, sentence.where(place), self.labels,
-                        ", or --notest_tags for a file without tags" * (split == "test"))
+                        ", or --notest_tags for a file without tags" * (
+                            split == "test"))
                     unknown.append((sentence.numbers[place], tag))
             if sentence.tags and in_entities:
                 misplaced += [sentence.numbers[place] for place in scoring.misplaced(
@@ -121,8 +122,8 @@ class TaggingTask(FineTuningTask):
             f"have tags that the model does not know ({_some(names)}); they "
             + ("are not trained on" if split == "train" else "count as wrong"))
         notes += tables.line_note(
-            where, misplaced, f"have tags that {self.scheme} does not allow there; they "
-            "are read as conlleval reads them")
+            where, misplaced, f"have tags that {self.scheme} does not allow there; "
+            "they are read as conlleval reads them")
         bare = sum(sentence.tags is None for sentence in sentences)
         if 0 < bare < len(sentences):
             notes.append(f"{where}: {bare} of {len(sentences)} sentences have no tags; "
