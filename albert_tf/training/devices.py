@@ -6,9 +6,8 @@ import hashlib
 import json
 import re
 import socket
-import threading
 import time
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
 
 from absl import logging
 
@@ -255,17 +254,19 @@ class Cluster(NamedTuple):
         all others, where TensorFlow may listen by then.
         """
         missing, named = set(self.others), set()
-        with self._listening():
+        with self._server() as server:
             while missing := {other for other in missing if not reachable(other, 2.0)}:
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        server.accept()[0].close()
                 if missing != named:
                     logging.info("Waiting for the workers %s of TF_CONFIG.",
                                  ", ".join(sorted(missing)))
                 named = missing
                 time.sleep(0.2)
 
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Accepts connections at this worker's port, in a thread, within the block."""
+    def _server(self) -> socket.socket:
+        """Returns a socket that listens at this worker's port, without blocking."""
         host, port = _host_and_port(self.own)
         try:
             # Prefers AF_INET, the smaller number, if a host has both families.
@@ -275,22 +276,8 @@ class Cluster(NamedTuple):
             raise InputError(
                 f"the environment variable TF_CONFIG: this worker, {self.own}, cannot "
                 f"listen at its port ({error.strerror}).") from error
-        server.settimeout(0.1)
-        ended = threading.Event()
-
-        def accept():
-            while not ended.is_set():
-                with contextlib.suppress(OSError):
-                    server.accept()[0].close()
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-            server.close()
+        server.setblocking(False)
+        return server
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
