@@ -474,14 +474,25 @@ def test_word_pieces_go_along(tmp_path):
 
 
 def test_the_card_has_what_the_run_knows(tmp_path):
-    path, _ = stored(tmp_path / "run", TINY, {"classification": 2}, labels=("n\no", "yes"))
-    for format, words in (
-            ("hf", ('_tag: "text-classification"', "Labels: n o, yes")),
-            ("keras_hub", ('_tag: "text-classification"',)),
-            ("sentence_transformers", ('_tag: "sentence-similarity"',))):
+    folder = tmp_path / "run"
+    path, _ = stored(folder, TINY.replace(vocab_size=4000), {"classification": 2})
+    (folder / SPM.name).write_bytes(SPM.read_bytes())
+    (folder / "task.json").write_text(json.dumps({
+        "task": "sst-2", "labels": ["n\no", "yes"], "vocabulary_flag": "spm_model_file",
+        "vocabulary": {"file": SPM.name}, "flags": {}}))
+    score = '"value": 0.8765'
+    for format, step, words in (
+            ("hf", 0, ('_tag: "text-classification"', "Labels: n o, yes", score,
+                       '"name": "hf", "results"')),
+            ("keras_hub", 9, ('_tag: "text-classification"',)),
+            ("sentence_transformers", 0, ('_tag: "sentence-similarity"',))):
+        (folder / "eval_results.json").write_text(json.dumps(
+            {"step": step, "accuracy": 0.87654, "loss": 0.4, "f1": 1e-05}))
         convert(path, str(tmp_path / format), format)
         card = (tmp_path / format / "README.md").read_text()
         assert all(word in card for word in words)
+        # The scores are those of a head at a step, and go where these go.
+        assert (score in card) == (score in words) and "e-05" not in card
 
 
 def test_the_card_carries_over_what_the_source_s_says(with_tokenizer, tmp_path):

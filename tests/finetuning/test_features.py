@@ -103,7 +103,6 @@ def test_a_table_without_examples():
     (InputError, {"label_ids": [3]}, "label_ids holds 3, which is not in 0..2, as num_"),
     (InputError, {"segment_ids": [0, 2, 0]}, "segment_ids holds 2.*type_vocab_size"),
     (ValueError, {"label_ids": [1, 1]}, "label_ids"),
-    (ValueError, {"more": [1]}, "more"),
     (ValueError, {"input_mask": [1, 1]}, "differ in length"),
     (ValueError, dict.fromkeys(("input_ids", "input_mask", "segment_ids"), []), "empty"),
 ])

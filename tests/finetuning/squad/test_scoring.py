@@ -148,7 +148,7 @@ def test_a_threshold_given_is_applied_and_recorded():
 
 
 @pytest.mark.parametrize("version_2, threshold, message", [
-    (True, math.nan, "threshold.* is not a number"),
+    (True, math.nan, "null_score_diff_threshold=nan"),
     (False, 0.0, "applies to SQuAD 2.0")])
 def test_a_threshold_that_cannot_be_applied_is_told(version_2, threshold, message):
     with pytest.raises(InputError, match=message):
