@@ -461,7 +461,7 @@ def test_texts_with_any_number_of_labels(worked, data):
 
 
 def test_several_seeds(worked, data):
-    assert "matthews of 2 seeds: median" in worked["seeds"]["log"]
+    assert "metric matthews, seeds 2, " in worked["seeds"]["log"]
     summary = json.loads((data / "seeds" / "seeds.json").read_text())
     assert [run["name"] for run in summary["runs"]] == ["seed-12345", "seed-12346"]
     assert evaluation(data / "seeds")["matthews"] == summary["best"]
