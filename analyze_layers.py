@@ -15,34 +15,32 @@ over all tokens, including [CLS] and [SEP] but not padding.
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import functools
-import itertools
 from typing import Any, Iterator, Mapping, Sequence
 
 from absl import flags
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import formats
-from albert_tf.cli import flags as cli_flags, model_flags
+from albert_tf.cli import model_flags
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
+from albert_tf.features import extract
+from albert_tf.features.options import Options
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import inputs
-from albert_tf.features.options import Options
 
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
-model_flags.define_batch_size()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
+define(Options, without="pooling layers windows truncated")
 flags.DEFINE_list("titles", [], "Comma-separated titles of the models in table and "
                   "figure; default: their paths.")
 flags.DEFINE_string("albert_config_file", None, "JSON file with the model's "
                     "configuration, for folders without one.")
 flags.DEFINE_string("input_file", None, "Comma-separated paths or globs of text files.",
                     required=True)
-flags.DEFINE_integer("max_seq_length", 0, "Maximum number of tokens in a text, with "
-                     "[CLS] and [SEP]; 0: as in training.", lower_bound=0,
-                     upper_bound=cli_flags.MOST)
 flags.DEFINE_string("output", None, "JSON file for the numbers; default: none.")
 flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
@@ -50,13 +48,9 @@ flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yields the texts of files, in order, without blank ones."""
     read = functools.partial(inputs.read, **model_flags.columns({}))
-    for each in itertools.chain.from_iterable(map(read, paths)):
-        try:
-            named = inputs.named(each.given, inputs.TEXTS)
-        except InputError as error:
-            raise InputError(f"{each.where}: {error}") from error
-        if any(map(str.strip, filter(None, named.values()))):
-            yield named
+    for each in extract.texts(paths, read):
+        if any(map(str.strip, filter(None, each.given.values()))):
+            yield each.given
 
 
 def main(argv):
@@ -77,13 +71,8 @@ def main(argv):
     for model in models:
         checkpoint = formats.read(
             model, FLAGS.albert_config_file, vocabulary=vocabulary)
-        if checkpoint.vocabulary is None:
-            raise InputError(f"--model={model}: its folder holds no vocabulary; give "
-                             "--spm_model_file or --vocab_file.")
         lengths.append(Options(
             max_seq_length=FLAGS.max_seq_length).of(checkpoint).max_seq_length)
-        model_flags.check_batch_size(
-            checkpoint.config, {"flags": {"max_seq_length": lengths[-1]}})
     count = sum(1 for _ in texts(paths))
     if not count:
         raise InputError("--input_file: there is no text in it.")
@@ -95,12 +84,10 @@ def main(argv):
     distances = {}
     for model, title, length in zip(models, titles, lengths):
         progress = Progress(f"measuring {title}", "texts", count)
-        distances[title] = {"model": model, "max_seq_length": length,
-                        **layer_distances.measure(
-                            albert_tf.load(model, FLAGS.albert_config_file,
-                                           vocabulary=vocabulary),
-                            texts(paths), length, FLAGS.batch_size,
-                            on_texts=progress.add).as_dict()}
+        distances[title] = {
+            "model": model, "max_seq_length": length, **layer_distances.measure(
+                albert_tf.load(model, FLAGS.albert_config_file, vocabulary=vocabulary),
+                texts(paths), length, FLAGS.batch_size, on_texts=progress.add)}
     print(layer_distances.table(distances))
     if FLAGS.output:
         text_files.write_json(FLAGS.output, {"input_file": paths, "models": distances})

@@ -5,7 +5,6 @@ they change more smoothly from layer to layer.
 Shapes: B texts, S tokens of the longest, H hidden, L layers.
 """
 
-import dataclasses
 import itertools
 from typing import Any, Callable, Iterable, Mapping
 
@@ -19,35 +18,6 @@ from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text import inputs as text_inputs
 
 MEASURES = ("l2_distance", "cosine_similarity", "degrees")
-
-
-@dataclasses.dataclass(frozen=True)
-class Distances:
-    """The distances of a model's layers, over all tokens including [CLS] and [SEP].
-
-    Attributes:
-      texts, positions: number of texts and of tokens.
-      means, deviations: mean and standard deviation of each of MEASURES over the
-        tokens, float64 [3, L].
-    """
-
-    texts: int
-    positions: int
-    means: np.ndarray
-    deviations: np.ndarray
-
-    def unevenness(self) -> float:
-        """Returns how much the distances differ from layer to layer: their standard
-        deviation over the layers, divided by their mean."""
-        distances = self.means[0]
-        return float(distances.std() / distances.mean()) if distances.any() else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns a dict for JSON, whose lists have one number per layer."""
-        return {"texts": self.texts, "positions": self.positions, **{
-            name: {"mean": mean.tolist(), "standard_deviation": deviation.tolist()}
-            for name, mean, deviation in zip(MEASURES, self.means, self.deviations)},
-            "l2_unevenness": self.unevenness()}
 
 
 class _Layers(Answering):
@@ -89,12 +59,18 @@ def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
 
 def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
             batch_size: int = 32, held: int = 1024,
-            on_texts: Callable[[int], None] = lambda count: None) -> Distances:
-    """Returns the distances of a model's layers on texts in the form of `predict`'s
-    inputs, at most `held` of which are in memory at a time.
+            on_texts: Callable[[int], None] = lambda count: None) -> dict[str, Any]:
+    """Measures a model's layers on texts in the form of `predict`'s inputs, at most
+    `held` of which are in memory at a time.
 
-        distances = measure(albert_tf.load("runs/base"), ["ALBERT shares."], 512)
-        distances.means[0]   # L2 distance of each layer
+        found = measure(albert_tf.load("runs/base"), ["ALBERT shares."], 512)
+        found["l2_distance"]["mean"][0]   # of the first layer
+
+    Returns:
+      A dict for JSON: `texts`, `positions`, the numbers of texts and of their tokens;
+      for each of MEASURES its `mean` and `standard_deviation` over the tokens, lists of
+      one number per layer; and `l2_unevenness`, the standard deviation of the mean
+      distances over the layers, divided by their mean.
     """
     head = _Layers(loaded, max_seq_length)
     texts = positions = 0
@@ -104,22 +80,23 @@ def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
         for of_text in answers([
                 head.request(text_inputs.named(each, head.fields), 1)
                 for each in part], batch_size):
-            sums, squares = (sums + of_text["sums"],
-                             squares + of_text["squares"])
+            sums, squares = sums + of_text["sums"], squares + of_text["squares"]
             positions += int(of_text["positions"])
         texts += len(part)
         on_texts(len(part))
     if not texts:
-        raise InputError("there is no text to measure the layers on; give at least "
-                         "one.")
+        raise InputError("there is no text to measure the layers on; give some.")
     means = sums / positions
-    return Distances(texts, positions, means,
-                     np.sqrt(np.maximum(squares / positions - means ** 2, 0)))
+    deviations = np.sqrt(np.maximum(squares / positions - means ** 2, 0))
+    return {"texts": texts, "positions": positions, **{
+        name: {"mean": mean.tolist(), "standard_deviation": deviation.tolist()}
+        for name, mean, deviation in zip(MEASURES, means, deviations)},
+        "l2_unevenness": float(means[0].std() / (means[0].mean() or 1.0))}
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a table with a line for each layer; `found` maps the title of each model
-    to Distances.as_dict."""
+    to what `measure` returns."""
     width = max(26, *(len(title) + 2 for title in found))
     columns = [[f"{title:>{width}}", f"{'L2    cosine   degrees':>{width}}", *(
         f"{'{:.3f}  {:8.4f}  {:8.2f}'.format(*row):>{width}}"

@@ -13,11 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.checkpoints import load as loading
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.sentence_transformers import (
     POOLED, Dense, Normalize, Sentence)
-from albert_tf.features.files import Row
-from albert_tf.features.options import EMBEDDING, PIECES, Options
+from albert_tf.features.options import EMBEDDING, PIECES, Options, Row
 from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text.inputs import Input
 
@@ -77,15 +75,9 @@ class Vectors(Answering):
         return {name: outputs[name].tolist() for name in sorted(outputs, reverse=True)}
 
 
-def load(model: str, options: Options, vocabulary: Optional[Vocabulary] = None
-         ) -> "Features":
-    """Loads the model in a folder; the defaults of `options` must be filled in
-    (Options.of)."""
-    return Features(loading.load(model, vocabulary=vocabulary), options)
-
-
 class Features(Vectors):
-    """Turns texts or pairs into the vectors that the options name."""
+    """Turns texts or pairs into the vectors that the options name, whose defaults must
+    be filled in (Options.of)."""
 
     def __init__(self, loaded: loading.Loaded, options: Options):
         super().__init__(loaded)

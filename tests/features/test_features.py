@@ -22,11 +22,11 @@ import albert_tf
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.errors import InputError
-from albert_tf.features import job, vectors as features
+from albert_tf.features import extract as job, vectors as features
 from albert_tf.features.options import KINDS, Options
+from albert_tf.options import options_of
 from albert_tf.text import inputs
 from tests.commands import run_commands
-from tests.helpers import ROOT
 from tests.serving import tiny_models
 
 TEXTS = ["It is.", "", "The first text of them is long. " * 20, "Größe", "x"]
@@ -109,30 +109,22 @@ def test_the_default_is_what_predict_embeds_by(model, tmp_path):
 
 
 def test_cut_texts_are_counted(model, tmp_path, caplog):
-    expected = ("1 of 5 texts are longer than --max_seq_length=16, and are cut; "
-                "--windows reads all")
-    extract(model, tmp_path, "out.jsonl", ("mean",), max_seq_length=16, unit_texts=2)
-    assert caplog.text.count(expected) == 1
-    found = job.stream(model, [str(tmp_path / "texts.txt")], Options(
-        ("mean",), max_seq_length=16))
-    assert len(list(found)) == 5
-    assert caplog.text.count(expected) == 2
-
-
-def test_cut_texts_of_a_resumed_run_are_all_counted(model, tmp_path, caplog):
-    path, output = texts_in(tmp_path, TEXTS[2:] + TEXTS[:3]), tmp_path / "out.jsonl"
-    finish = WorkFolder.finish
+    """Also those of a run that is resumed."""
+    path = texts_in(tmp_path, TEXTS[2:] + TEXTS[:3])
+    output = str(tmp_path / "out.jsonl")
+    options, finish = Options(("mean",), max_seq_length=16), WorkFolder.finish
 
     def stop(self, *result):
         finish(self, *result)
         raise KeyboardInterrupt
 
-    options = Options(("mean",), max_seq_length=16)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(WorkFolder, "finish", stop)
-        job.extract(model, [path], str(output), options, unit_texts=2)
-    job.extract(model, [path], str(output), options, unit_texts=2)
-    assert "2 of 6 texts are longer than --max_seq_length=16" in caplog.text
+        job.extract(model, [path], output, options, unit_texts=2)
+    job.extract(model, [path], output, options, unit_texts=2)
+    assert len(list(job.stream(model, [path], options))) == 6
+    assert caplog.text.count("2 of 6 texts are longer than --max_seq_length=16, and "
+                             "are cut; --windows reads all") == 2
 
 
 def test_windows_are_averaged(model, tmp_path, caplog):
@@ -158,31 +150,21 @@ def test_windows_are_averaged(model, tmp_path, caplog):
                                atol=1e-5)
 
 
-def test_columns_of_a_table(model, tmp_path):
-    path = tmp_path / "in.csv"
-    path.write_text('key,review\n7,"It is."\n8,x\n')
-    job.extract(model, [str(path)], str(tmp_path / "out.jsonl"), Options(("mean",)),
-                read=functools.partial(
-                    inputs.read, text_column="review", id_column="key"))
-    [first, second] = rows_of(tmp_path / "out.jsonl")
-    assert [first["id"], second["id"]] == ["7", "8"]
-    right = rows_of(extract(model, tmp_path, "right.jsonl", ("mean",), lines=["It is.", "x"]))
-    for row, other in zip((first, second), right):
-        np.testing.assert_allclose(row["mean"], other["mean"], atol=1e-5)
-
-
-def test_pairs_and_ids_go_along(model, tmp_path):
+def test_pairs_ids_and_columns_of_a_table(model, tmp_path):
     lines = ['{"id": 7, "text": "It is.", "text_pair": "Größe"}', '{"text": "x"}']
-    path = texts_in(tmp_path, lines, "in.jsonl")
-    job.extract(model, [path], str(tmp_path / "out.jsonl"), Options(("mean",)))
-    rows = rows_of(tmp_path / "out.jsonl")
+    options = Options(("mean",))
+    rows = [*job.stream(model, [texts_in(tmp_path, lines, "in.jsonl")], options)]
     assert list(rows[0]) == ["id", "mean"] and rows[0]["id"] == 7
     assert list(rows[1]) == ["mean"]
     [expected] = albert_tf.load(model).predict(["It is."], ["Größe"], task="embed")
     np.testing.assert_allclose(rows[0]["mean"], expected["mean"], atol=1e-6)
-    tabbed = texts_in(tmp_path, ["It is.\tGröße"])
-    [row] = job.stream(model, [tabbed], Options(("mean",)))
+    [row] = job.stream(model, [texts_in(tmp_path, ["It is.\tGröße"])], options)
     np.testing.assert_allclose(row["mean"], rows[0]["mean"], atol=1e-6)
+    (tmp_path / "in.csv").write_text("key,review\n7,x\n")
+    read = functools.partial(inputs.read, text_column="review", id_column="key")
+    [row] = job.stream(model, [str(tmp_path / "in.csv")], options, read=read)
+    assert row["id"] == "7"
+    np.testing.assert_allclose(row["mean"], rows[1]["mean"], atol=1e-6)
 
 
 # ---- formats ---------------------------------------------------------------
@@ -273,7 +255,7 @@ def test_another_text_begins_anew_and_other_options_are_refused(
         patch.setattr(shutil, "copyfileobj", stopped)
         extract(model, tmp_path, "out.jsonl", ("mean",), vocabulary=given)
     for pooling, vocabulary, message in (
-            ("max", given, 'pooling=."mean"'), ("mean", cased, "do_lower_case=true")):
+            ("max", given, "pooling=.'mean'"), ("mean", cased, "do_lower_case=True")):
         with pytest.raises(InputError, match=message):
             extract(model, tmp_path, "out.jsonl", (pooling,), vocabulary=vocabulary)
     rows = rows_of(extract(model, tmp_path, "out.jsonl", ("mean",), lines=["x"] * 3,
@@ -282,14 +264,15 @@ def test_another_text_begins_anew_and_other_options_are_refused(
     np.testing.assert_allclose(rows[0]["mean"], rows[2]["mean"], atol=1e-6)
 
 
-def test_units_are_bounded_in_numbers(model, tmp_path, monkeypatch):
+def test_units_are_bounded_in_bytes(model, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_UNIT_BYTES", 4 * 16 * 50)
     seen = []
     rows = features.Features.rows
     monkeypatch.setattr(features.Features, "rows", lambda head, inputs: (
         seen.append(len(inputs)) or rows(head, inputs)))
-    extract(model, tmp_path, "pieces.jsonl", ("pieces",), lines=["abcde"] * 12)
-    assert seen == [6, 6]  # of five characters and three special pieces each
+    extract(model, tmp_path, "pieces.jsonl", ("pieces",), lines=["abcde"] * 12,
+            max_seq_length=8)
+    assert seen == [6, 6]  # of at most eight pieces each
 
 
 # ---- wrong inputs ----------------------------------------------------------
@@ -297,9 +280,9 @@ def test_units_are_bounded_in_numbers(model, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options, flag", [
     *(({"pooling": kinds.split(",")}, f"--pooling={kinds.partition(',')[0]}")
-      for kinds in ("media", "embedding", "mean,mean")),
+      for kinds in ("media", "embedding")),
     *(({"layers": layers}, f"--layers={','.join(map(str, layers))}")
-      for layers in ((3,), (0,), (2, -1), ())),
+      for layers in ((3,), (0,), ())),
     *(({"max_seq_length": length}, f"--max_seq_length={length}") for length in (65, 3)),
     ({"pooling": ("pieces",), "windows": True}, "--pooling=pieces")])
 def test_options_that_a_model_has_not(options, flag, model, tmp_path):
@@ -313,8 +296,8 @@ def test_options_that_a_model_has_not(options, flag, model, tmp_path):
     ("in.jsonl", '{"text": 5}', "o.jsonl", "line 2: 'text' is 5, not a text"),
     ("in.jsonl", '{"text": "x"', "o.jsonl", "in.jsonl, line 2: not JSON"),
     ("in.jsonl", '{"id": "b", "text": "x"}', "o.npz",
-     "line 2: the id is 'b', but earlier ids are whole numbers; in .npz"),
-    ("in.jsonl", '{"text": "x"}', "o.npz", "line 2: the id is missing, but earlier"),
+     "line 2: the id is 'b'; in .npz"),
+    ("in.jsonl", '{"text": "x"}', "o.npz", "line 2: the id is None; in .npz"),
     ("in.jsonl", '{"id": 1.5, "text": "x"}', "o.npz", "line 2: the id is 1.5; in .npz"),
     ("in.jsonl", '{"id": 9223372036854775808, "text": "x"}', "o.npz", "is 9223372036"),
     ("in.jsonl", "", "o.txt", "--output_file=.*o.txt: the format is not known.*.npz"),
@@ -322,7 +305,7 @@ def test_options_that_a_model_has_not(options, flag, model, tmp_path):
 ])
 def test_wrong_texts_are_found_before_the_model_is_loaded(
         name, line, output, pattern, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "_extractor", None)
+    monkeypatch.setattr(job, "_loaded", None)
     path = texts_in(tmp_path, ['{"id": 3, "text": "It is."}', line], name)
     with pytest.raises(InputError, match=pattern):
         job.extract(model, [path], str(tmp_path / output))
@@ -343,13 +326,6 @@ def test_what_the_user_has_stays(model, tmp_path):
         extract(model, tmp_path, "o.jsonl", lines=[])
 
 
-def test_without_pyarrow(model, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install 'albert_tf\[parquet\]'"):
-        extract(model, tmp_path, "out.parquet")
-    assert os.listdir(tmp_path) == ["texts.txt"]
-
-
 # ---- the standard input, and the command -----------------------------------
 
 
@@ -364,8 +340,6 @@ def test_the_standard_input(model, tmp_path, monkeypatch):
             found = list(job.stream(model, ["-"], Options(), held=1))
         assert [row.get("id") for row in found] == [None, 1]
     assert os.listdir(tmp_path) == ["out.jsonl"]
-    with pytest.raises(InputError, match="standard input, which cannot be combined"):
-        job.extract(model, ["-", "x"], str(tmp_path / "new.jsonl"))
 
 
 @pytest.fixture(scope="module", name="results")
@@ -414,14 +388,14 @@ def test_the_command(results):
 
 
 @pytest.mark.parametrize("name, pattern", [
-    ("wrong layers", "--layers=last"), ("no vocabulary", "/bare: .*--spm_model_file"),
+    ("wrong layers", "--layers=last"), ("no vocabulary", "/bare/.*: .*--spm_model_file"),
     ("two vocabularies", "--vocab_file and --spm_model_file"),
-    ("vocabulary that is not there", "--spm_model_file: /no/spm.model"),
+    ("vocabulary that is not there", "/no/spm.model"),
     ("another vocabulary", "/named, .* other.model")])
 def test_wrong_commands_end_in_a_sentence(name, pattern, results):
     results[0].refused(name, pattern)
 
 
 def test_all_kinds_are_named_by_the_flag():
-    text = (ROOT / "extract_features.py").read_text()
-    assert all(f" {kind}" in text or f'"{kind}' in text for kind in KINDS)
+    [text] = [each.help for each in options_of(Options) if each.name == "pooling"]
+    assert all(f" {kind}" in text for kind in KINDS)

@@ -48,12 +48,13 @@ def test_distances_are_those_of_all_pieces(changes, tmp_path):
     told = []
     found = layer_distances.measure(loaded, TEXTS, 20, 2, 3, told.append)
     values = expected(loaded, TEXTS, 20)
-    assert told == [3, 1] and found.texts == len(TEXTS)
-    assert found.positions == values.shape[-1]
-    assert found.means.shape == (3, loaded.config.num_hidden_layers)
-    np.testing.assert_allclose(found.means, values.mean(-1), rtol=1e-4)
-    np.testing.assert_allclose(found.deviations, values.std(-1), rtol=1e-3)
-    assert found.unevenness() == pytest.approx(
+    assert told == [3, 1] and found["texts"] == len(TEXTS)
+    assert found["positions"] == values.shape[-1]
+    for name, of_tokens in zip(layer_distances.MEASURES, values, strict=True):
+        np.testing.assert_allclose(found[name]["mean"], of_tokens.mean(-1), rtol=1e-4)
+        np.testing.assert_allclose(
+            found[name]["standard_deviation"], of_tokens.std(-1), rtol=1e-3)
+    assert found["l2_unevenness"] == pytest.approx(
         values[0].mean(-1).std() / values[0].mean(), rel=1e-3)
 
 
@@ -67,9 +68,8 @@ def test_states_that_are_alike():
 
 
 def test_table_of_models_of_different_depth():
-    lines = layer_distances.table({
-        title: layer_distances.Distances(
-            1, 5, np.ones((3, depth)), np.zeros((3, depth))).as_dict()
+    lines = layer_distances.table({title: {"l2_unevenness": 0.0, **{
+        name: {"mean": [1.0] * depth} for name in layer_distances.MEASURES}}
         for title, depth in (("one", 1), ("three", 3))}).splitlines()
     assert [line.split() for line in lines[:2]] == [
         ["layer", "one", "three"], ["L2", "cosine", "degrees"] * 2]

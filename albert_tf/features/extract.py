@@ -1,0 +1,218 @@
+"""Writes the vectors of many texts.
+
+    files ─► units of texts ─► rows ─► answer.jsonl, answer.npz or answer.parquet
+
+A row has the `id` of its text, if there is one, and float32 arrays. For the pooling
+"pieces" it has the list of tokens, `pieces`, and `piece_vectors`, an array with a row
+for each token. JSON lines hold one row each; a stopped run is resumed after the last
+finished unit. NPZ and Parquet hold columns, and are written at the end. In NPZ the
+tokens of all texts follow each other, and `piece_counts` holds their numbers.
+
+TensorFlow is loaded after all texts are checked.
+"""
+
+import collections
+import dataclasses
+import itertools
+import json
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
+
+import numpy as np
+from absl import logging
+
+from albert_tf import files, row_files
+from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.errors import InputError
+from albert_tf.features.options import PIECES, Options, Row
+from albert_tf.jobs.progress import Progress
+from albert_tf.jobs.work_folder import WorkFolder, state_of
+from albert_tf.text import inputs as text_inputs
+from albert_tf.text.inputs import Input
+
+# Increased whenever vectors or units change: unfinished work is then not resumed.
+_VERSION = 2
+_UNIT_BYTES = 64 << 20  # most bytes of the vectors of a unit
+
+Reader = Callable[[str], Iterator[Input]]
+
+
+def texts(paths: Iterable[str], read: Reader = text_inputs.read,
+          same_ids: bool = False) -> Iterator[Input]:
+    """Yields the texts in files, `given` by name: text, text_pair. With `same_ids`, all
+    texts must have ids of one type that an array can hold, or none an id."""
+    kind: Optional[type] = None
+    for each in itertools.chain.from_iterable(map(read, paths)):
+        try:
+            given = text_inputs.named(each.given, text_inputs.TEXTS)
+        except InputError as error:
+            raise InputError(f"{each.where}: {error}") from error
+        guid = each.kept.get("id")
+        kind = kind or type(guid)
+        if same_ids and (
+                type(guid) is not kind or kind not in (str, int, type(None))
+                or kind is int and not -2**63 <= guid < 2**63):
+            raise InputError(
+                f"{each.where}: the id is {guid!r:.40}; in .npz and .parquet files all "
+                "ids must be texts, or all whole numbers of 64 bits. Fix the id, or "
+                "write a .jsonl file.")
+        yield each._replace(given=given)
+    if kind is None:
+        raise InputError("--input_file: there is no text in it.")
+
+
+def _units(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
+    return iter(lambda: list(itertools.islice(inputs, size)), [])
+
+
+def _loaded(model: str, options: Options, vocabulary: Optional[Vocabulary]) -> Any:
+    from albert_tf.checkpoints import load  # Late: it loads TensorFlow.
+    from albert_tf.features import vectors
+
+    return vectors.Features(load.load(model, vocabulary=vocabulary), options)
+
+
+def _rows(features: Any, inputs: Iterator[Input], unit_texts: int,
+          progress: Optional[Progress] = None) -> Iterator[Row]:
+    """Yields the rows of texts."""
+    counts = collections.Counter[str]()
+    for unit in _units(inputs, unit_texts):
+        rows, cut = features.rows(unit)
+        counts.update(texts=len(rows), cut=cut)
+        yield from rows
+        if progress:
+            progress.update(counts["texts"])
+    if progress:
+        progress.report(counts["texts"])
+    _log_cut(features.options, counts)
+
+
+def _log_cut(options: Options, counts: Mapping[str, int]) -> None:
+    if counts["cut"]:
+        logging.warning(
+            "%s of %s texts are longer than --max_seq_length=%d, and are cut%s.",
+            f"{counts['cut']:,}", f"{counts['texts']:,}", options.max_seq_length,
+            "" if PIECES in options.pooling else "; --windows reads all of a text")
+
+
+def stream(model: str, paths: Sequence[str], options: Options = Options(),
+           held: int = 1024, vocabulary: Optional[Vocabulary] = None,
+           read: Reader = text_inputs.read) -> Iterator[Row]:
+    """Yields the rows of texts while they are read, at most `held` texts at a time;
+    other arguments are as for `extract`."""
+    options = options.of(formats.read(model, vocabulary=vocabulary))
+    yield from _rows(_loaded(model, options, vocabulary), texts(paths, read), held)
+
+
+def extract(model: str, input_files: Sequence[str], output_file: str,
+            options: Options = Options(), *, work_dir: Optional[str] = None,
+            vocabulary: Optional[Vocabulary] = None, unit_texts: int = 1024,
+            read: Reader = text_inputs.read) -> None:
+    """Writes the vectors of the texts in files. If JSON lines are written, a run that
+    was stopped is resumed; otherwise all vectors are held in memory.
+
+        extract("runs/base", ["texts.txt"], "texts.parquet", Options(("mean",)))
+
+    Args:
+      model: a model that `load` accepts.
+      input_files: files for `read`; with STANDARD_INPUT, no run is resumed.
+      output_file: a new file, whose name ends in .jsonl, .npz or .parquet.
+      work_dir: folder for unfinished JSON lines; default: <output_file>.unfinished.
+      vocabulary: vocabulary for a model whose folder has none.
+      unit_texts: maximum number of texts in a unit.
+      read: yields the inputs in a file.
+    """
+    # 1. Check the files.
+    sources = [path for path in input_files if path != text_inputs.STANDARD_INPUT]
+    is_typed, is_lines = len(sources) < len(input_files), output_file.endswith(".jsonl")
+    write = _WRITERS.get(output_file[output_file.rfind("."):])
+    if not write:
+        raise InputError(f"--output_file={output_file}: the format is not known; end "
+                         f"the name in one of {', '.join(_WRITERS)}.")
+    if write is _write_parquet:
+        row_files.pyarrow("Parquet files")
+    files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
+    if files.exists(output_file):
+        raise InputError(f"--output_file={output_file} exists already; give a new "
+                         "name, or remove the file.")
+    folder = None if is_typed or not is_lines else WorkFolder.beside(
+        output_file, work_dir)
+    # 2. Check the model's config and all texts.
+    checkpoint = formats.read(model, vocabulary=vocabulary)
+    options = options.of(checkpoint)
+    total = None if is_typed else sum(1 for _ in texts(sources, read, not is_lines))
+    # 3. Compute the rows, or those that are missing.
+    text_bytes = 4 * checkpoint.config.hidden_size * len(options.layers) * (
+        options.max_seq_length if PIECES in options.pooling else len(options.pooling))
+    unit_texts = max(1, min(unit_texts, _UNIT_BYTES // text_bytes))
+    inputs = texts(input_files, read, not is_lines)
+    if folder is None:
+        write(output_file, _rows(_loaded(model, options, vocabulary), inputs,
+                                 unit_texts, Progress("embedding", "texts", total)))
+        logging.info("Wrote %s.", output_file)
+        return
+    settings = {**dataclasses.asdict(options), "model": model, "unit_texts": unit_texts,
+                "version": _VERSION, **getattr(read, "keywords", {}),
+                "do_lower_case": vocabulary and vocabulary.do_lower_case}
+    counts = collections.Counter[str]()
+    with folder.used(settings, state_of([*sources, *checkpoint.files()])):
+        features = _loaded(model, options, vocabulary)
+
+        def answer(unit: list[Input]) -> tuple[list[str], dict[str, int]]:
+            rows, cut = features.rows(unit)
+            return list(map(line, rows)), {"texts": len(rows), "cut": cut}
+
+        folder.write_lines(
+            output_file, _units(inputs, unit_texts), answer,
+            lambda done: Progress("embedding", "texts", total, done),
+            lambda info: counts.update(texts=info["texts"], cut=info["cut"]))
+    _log_cut(options, counts)
+    logging.info("Wrote %s.", output_file)
+
+
+# ---- formats ---------------------------------------------------------------
+
+
+def line(row: Row) -> str:
+    """Returns a row as JSON."""
+    return json.dumps({name: value.tolist() if isinstance(value, np.ndarray) else value
+                       for name, value in row.items()}, ensure_ascii=False)
+
+
+def _write_lines(path: str, rows: Iterable[Row]) -> None:
+    with files.atomic_write(path) as stream:
+        stream.writelines(f"{line(row)}\n".encode() for row in rows)
+
+
+def _write_npz(path: str, rows: Iterable[Row]) -> None:
+    arrays = _columns(list(rows))
+    with files.atomic_write(path) as stream:
+        np.savez(stream, **arrays)
+
+
+def _write_parquet(path: str, rows: Iterable[Row]) -> None:
+    pyarrow = row_files.pyarrow("Parquet files")
+    by_name = _columns(list(rows))
+    offsets = np.append(0, np.cumsum(by_name.pop("piece_counts", 0))).astype(np.int32)
+    arrays = {}
+    for name, values in by_name.items():
+        flat = values.reshape(-1)
+        array = pyarrow.array(flat.tolist() if values.dtype.kind == "U" else flat)
+        for size in reversed(values.shape[1:]):
+            array = pyarrow.FixedSizeListArray.from_arrays(array, size)
+        arrays[name] = pyarrow.ListArray.from_arrays(
+            offsets, array) if name.startswith("piece") else array
+    with files.atomic_write(path) as stream:
+        pyarrow.parquet.write_table(pyarrow.table(arrays), stream)
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    by_name: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    if PIECES in by_name:
+        by_name["piece_counts"] = np.array(list(map(len, by_name[PIECES])), np.int32)
+        for name in (PIECES, "piece_vectors"):
+            by_name[name] = np.concatenate(list(map(np.asarray, by_name[name])))
+    return {name: np.asarray(values) for name, values in by_name.items()}
+
+
+_WRITERS = {".jsonl": _write_lines, ".npz": _write_npz, ".parquet": _write_parquet}
