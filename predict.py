@@ -21,6 +21,7 @@ command with --input_file and --output_file is interrupted, run it again to resu
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
+import dataclasses
 import functools
 import os
 import sys
@@ -30,22 +31,23 @@ from typing import Any, Callable, Iterator, Optional
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import checks, flags as cli_flags, model_flags
+from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.run_files import is_of_run
+from albert_tf.cli import checks, model_flags
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.jobs import progress, work_folder
+from albert_tf.options import given
+from albert_tf.serving.options import Ask
 from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
-model_flags.define_label_threshold()
-flags.DEFINE_bool("probability_list", False, "Give `probabilities` as a list in the "
-                  "order of the labels, not as label: probability.")
-model_flags.define_length_flags()
-model_flags.define_batch_size()
 model_flags.define_engine()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
+define(Ask)
 flags.DEFINE_string("input_file", None, "File of texts to use instead of those on the "
                     "command line: one per line, .jsonl, .csv, .tsv or .parquet; - is "
                     "the standard input.")
@@ -58,15 +60,9 @@ flags.DEFINE_string("work_dir", None, "Local folder for the unfinished answers t
                     "file, removed at the end; default: <output_file>.unfinished. If "
                     "the output is in a store, such as s3://, only a command with this "
                     "flag can be resumed.")
-flags.DEFINE_string("task", "", "classify, tag, answer, choose, fill-mask, order or "
-                    "embed; default: the task of the model's head. A pretrained model "
-                    "fills [MASK] in texts that have one, says which of two texts "
-                    "comes first, and returns a vector for any other text.")
 flags.DEFINE_enum("format", "auto", ["auto", "json", "table"],
                   "Format of the standard output; auto: a table on a terminal, else "
                   "JSON lines.")
-flags.DEFINE_integer("top_k", 5, "Number of tokens to return for a [MASK].",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
 
 
 def _inputs(words: list[str], read: Callable) -> Iterator[inputs.Input]:
@@ -128,13 +124,14 @@ def main(argv):
         raise InputError("--format=table is for the standard output, but --output_file "
                          "gets JSON lines; leave one of the two out.")
     if path:
+        # JSON lines may be written into the model's folder.
+        of_model = not path.endswith(".jsonl") or is_of_run(os.path.basename(path), ())
         files.prepare_outputs({"--output_file": [path]}, {
-            "--input_file": [FLAGS.input_file] if FLAGS.input_file else []})
-        model_flags.check_output("--output_file", path)
+            "--model": formats.folders_of_models(FLAGS.model) if of_model else [],
+            **{f"--{name}": [FLAGS[name].value] for name in (
+                "input_file", "vocab_file", "spm_model_file") if FLAGS[name].value}})
     if FLAGS.input_file and FLAGS.input_file != "-":
         files.open_binary(FLAGS.input_file).close()
-    model_flags.check_task()
-    model_flags.check_engine()
     if in_parts and (FLAGS.work_dir or not files.is_remote(path)):
         _answer_file(path)
     else:
@@ -144,7 +141,6 @@ def main(argv):
 def _load():
     """Returns the model, and a function that reads a file of inputs for it."""
     model = model_flags.load()
-    model_flags.check_batch_size(model.config, model.settings)
     from albert_tf.serving import engines
 
     unless = ""
@@ -172,22 +168,15 @@ def _with_texts(read: Callable, columns: dict[str, Any], path: str
             texts, dict) else item
 
 
-def _options() -> dict[str, Any]:
-    return {name: FLAGS[name].value for name in (
-        "task", "top_k", "batch_size", "windows", "truncated", "label_threshold",
-        "probability_list")}
-
-
 def _answer_file(path: str) -> None:
     """Answers a file of inputs in a file, and resumes this if it was interrupted."""
-    begin = time.monotonic()
+    begin, ask = time.monotonic(), given(Ask, FLAGS)
     folder = work_folder.WorkFolder.beside(path, FLAGS.work_dir)
-    settings = {"model": FLAGS.model, "input_file": FLAGS.input_file,
-                "do_lower_case": FLAGS.do_lower_case, "copy_texts": FLAGS.copy_texts,
-                **_options(),
-                **model_flags.columns({}), **(
-                    {"engine": FLAGS.engine} if FLAGS.engine in ("openvino", "onnxruntime")
-                    else {})}
+    settings = {**{name: FLAGS[name].value for name in (
+        "model", "input_file", "do_lower_case", "copy_texts")},
+        **dataclasses.asdict(ask), **model_flags.columns({})}
+    if FLAGS.engine in ("openvino", "onnxruntime"):
+        settings["engine"] = FLAGS.engine
     state = work_folder.state_of([FLAGS.input_file, *model_flags.model_files()])
     with folder.used(settings, state):
         model, read = _load()
@@ -195,7 +184,7 @@ def _answer_file(path: str) -> None:
 
         total = sum(1 for _ in _inputs([], read))
         counts = answer_file.write(
-            model, _inputs([], read), path, folder, total, **_options())
+            model, _inputs([], read), path, folder, ask, total)
     logging.info("Wrote %s answers to %s in %s.", f"{counts.answers:,}", path,
                  progress.duration(time.monotonic() - begin))
     counts.check()
@@ -222,7 +211,7 @@ def _answer_stream(words: list[str], path: Optional[str]) -> None:
         return _readable(item.given, answer) if table else answer_file.line(answer)
 
     lines = map(line_of, model.stream(
-        stream_inputs(), **_options(),
+        stream_inputs(), given(Ask, FLAGS),
         # Standard input may be typed or follow a log: each text is answered at once.
         held=1 if FLAGS.input_file == inputs.STANDARD_INPUT else 1024,
         keep_errors=FLAGS.input_file is not None))
@@ -230,11 +219,8 @@ def _answer_stream(words: list[str], path: Optional[str]) -> None:
         answer_file.write_stream(lines, path)
         logging.info("Wrote %s answers to %s.", f"{counts.answers:,}", path)
     else:
-        try:
-            for line in lines:
-                print(line, flush=True)
-        except BrokenPipeError:  # The reader has ended, such as `| head`.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for line in lines:
+            print(line, flush=True)
     counts.check()
 
 

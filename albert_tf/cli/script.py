@@ -232,6 +232,8 @@ _PACKAGES = {
     "sklearn": ("scikit-learn", _TRAIN), "scipy": ("SciPy", _TRAIN),
     "openvino": ("OpenVINO", _EXTRA % "openvino"),
     "onnxruntime": ("ONNX Runtime", _EXTRA % "onnx"),
+    "aiohttp": ("aiohttp", _EXTRA % "serve"),
+    "prometheus_client": ("prometheus_client", _EXTRA % "serve"),
     "official": ("tf-models-official", _TF_MODELS),
     "orbit": ("tf-models-official", _TF_MODELS)}
 

@@ -17,6 +17,7 @@ from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.jobs.work_folder import WorkFolder
+from albert_tf.serving.options import Ask
 from albert_tf.serving.predict import Answer, Model
 from albert_tf.text.inputs import Input
 
@@ -64,26 +65,21 @@ def line(answer: Answer) -> str:
 
 
 def write(model: Model, inputs: Iterator[Input], path: str, folder: WorkFolder,
-          total: Optional[int] = None, **options: Any) -> Counts:
-    """Answers inputs, of which there are `total`, and writes the file `path`.
-
-    Parts that are finished in the folder, which is in use (WorkFolder.used), are not
-    computed again. The options are those of Model.stream.
-    """
-    counts, size = Counts(), _BATCHES * options["batch_size"]
+          ask: Ask, total: Optional[int] = None) -> Counts:
+    """Answers inputs, of which there are `total`, and writes the file `path`. Parts
+    that are finished in the folder, which is in use (WorkFolder.used), are not computed
+    again."""
+    counts, size = Counts(), _BATCHES * ask.batch_size
 
     def answer(unit: list[Input]) -> tuple[list[str], dict[str, Any]]:
-        answers, cut = model.part(
-            enumerate(item.given for item in unit), keep_errors=True, **options)
-        of_unit = Counts(cut=dict(cut))
-        return [line(of_unit.full(*pair)) for pair in zip(unit, answers)], (
-            dataclasses.asdict(of_unit))
+        answers, cut = model.part([item.given for item in unit], ask, keep_errors=True)
+        of_unit = Counts(cut=cut)
+        return [line(of_unit.full(*pair)) for pair in zip(unit, answers)], vars(of_unit)
 
     folder.write_lines(
         path, iter(lambda: list(itertools.islice(inputs, size)), []), answer,
         lambda done: Progress("answering", "inputs", total, done), counts.include)
-    for note in model.cut_notes(counts.cut, counts.answers):
-        logging.warning("%s", note)
+    model.log_cut(counts.cut, counts.answers)
     return counts
 
 

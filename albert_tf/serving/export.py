@@ -66,19 +66,62 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
       InputError: the folder exists or cannot be written.
     """
     check_lines(labels, f"--export_dir={export_dir}", RENAME)
-    if head is None:
-        def outputs(features, computation):
-            return vectors.of(
-                getattr(model, "bert", model)(
-                    features, padding_is_read=False, computation=computation),
-                features["input_mask"], sentence)
-    else:
-        def outputs(features, computation):
-            return dict(head.served(model.run(head, features, computation=computation)))
+    if files.exists(export_dir):
+        raise InputError(f"--export_dir={export_dir} exists already; choose a new "
+                         "folder.")
+    begin = time.monotonic()
+    constants = _constants(model, dtype)
+    computation = Computation(dtype, skip_padding=True, constants=constants)
 
-    _export(model, outputs, head, export_dir, dtype, {
-        LABELS_FILE: labels,
-        THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}, text)
+    def outputs(features):
+        if head is not None:
+            return dict(head.served(model.run(head, features, computation=computation)))
+        return vectors.of(
+            getattr(model, "bert", model)(
+                features, padding_is_read=False, computation=computation),
+            features["input_mask"], sentence)
+
+    rank, inputs = (head.rank, head.inputs) if head else (2, INPUTS)
+
+    # The names of the specs become the names of the signature's inputs.
+    @tf.function(autograph=False, input_signature=[{
+        name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}])
+    def serve(given):
+        return outputs(given)
+
+    module = tf.Module()
+    functions = {SIGNATURE if text is None else IDS_SIGNATURE: serve}
+    if text is not None:
+        module.ops = text.ops
+        functions |= _text_functions(text, outputs)
+    module.functions = functions
+    read = {*map(id, serve.get_concrete_function().graph.variables)}
+    # Stores variables instead of the model: Keras would store a function for each
+    # layer, which takes many times as long to write and to load. Only variables that
+    # the functions read are stored; a kernel with a copy for serving is not.
+    copies = [copy for weights in constants.values() for copy in weights]
+    module.weights = [variable for variable in (*model.weights, *copies)
+                      if id(variable) in read]
+    lines = {LABELS_FILE: labels,
+             THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}
+    contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode(), **{
+        name: "".join(f"{line}\n" for line in of_file).encode()
+        for name, of_file in lines.items() if of_file},
+        **(text.ops.assets if text else {})}
+    with files.staged(export_dir) as (staged,), tempfile.TemporaryDirectory() as at:
+        for name, content in contents.items():
+            files.write(os.path.join(at, name), content)
+        module.files = [tf.saved_model.Asset(os.path.join(at, name))
+                        for name in contents]
+        # A served model is not trained; custom gradients would be traced, stored
+        # and loaded for nothing.
+        tf.saved_model.save(
+            module, staged, signatures=functions,
+            options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
+    logging.info("Exported to %s in %s. The signature %s takes %s.", export_dir,
+                 duration(time.monotonic() - begin), SIGNATURE,
+                 "strings: " + " and ".join(text.inputs) if text else
+                 "ids, as there is no vocabulary")
 
 
 def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options: Any
@@ -100,77 +143,18 @@ def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options
         if name in fields and value is not None})
 
 
-def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
-            head: Optional[Head], export_dir: str, dtype: str,
-            assets: Mapping[str, Sequence[str]], text: Optional[TextTask]) -> None:
-    if files.exists(export_dir):
-        raise InputError(f"--export_dir={export_dir} exists already; choose a new "
-                         "folder.")
-    begin = time.monotonic()
-    constants = _constants(model, dtype)
-    computation = Computation(dtype, skip_padding=True, constants=constants)
+def _text_functions(text: TextTask, outputs: Callable[[Outputs], Outputs]
+                    ) -> dict[str, tf.types.experimental.GenericFunction]:
+    """Returns the signatures that take strings; `outputs` takes features."""
+    strings = {name: tf.TensorSpec([None] * axes, tf.string, name=name)
+               for name, axes in text.inputs.items()}
 
-    module = tf.Module()
-    rank, inputs = (head.rank, head.inputs) if head else (2, INPUTS)
-    specs = {name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}
-
-    # The names of the specs become the names of the signature's inputs.
-    @tf.function(autograph=False, input_signature=[specs])
-    def serve(given):
-        return outputs(given, computation)
-
-    functions = {SIGNATURE if text is None else IDS_SIGNATURE: serve}
-    if text is not None:
-        module.ops = text.ops
-        functions[SIGNATURE] = _answer_function(
-            text, lambda features: outputs(features, computation))
-        functions[TOKENIZE_SIGNATURE] = _tokenize_function(text)
-    module.functions = functions
-    read = {*map(id, serve.get_concrete_function().graph.variables)}
-    # Stores variables instead of the model: Keras would store a function for each
-    # layer, which takes many times as long to write and to load. Only variables that
-    # the functions read are stored; a kernel with a copy for serving is not.
-    copies = [copy for weights in constants.values() for copy in weights]
-    module.weights = [variable for variable in (*model.weights, *copies)
-                      if id(variable) in read]
-    contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode()} | {
-        name: "".join(f"{line}\n" for line in lines).encode()
-        for name, lines in assets.items() if lines} | (text.ops.assets if text else {})
-    with files.staged(export_dir) as (staged,), tempfile.TemporaryDirectory() as at:
-        for name, content in contents.items():
-            files.write(os.path.join(at, name), content)
-        module.files = [tf.saved_model.Asset(os.path.join(at, name))
-                        for name in contents]
-        # A served model is not trained; custom gradients would be traced, stored
-        # and loaded for nothing.
-        tf.saved_model.save(
-            module, staged, signatures=functions,
-            options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
-    logging.info("Exported to %s in %s. The signature %s takes %s.", export_dir,
-                 duration(time.monotonic() - begin), SIGNATURE,
-                 "strings: " + " and ".join(text.inputs) if text else
-                 "ids, as there is no vocabulary")
-
-
-def _strings(text: TextTask) -> dict[str, tf.TensorSpec]:
-    return {name: tf.TensorSpec([None] * axes, tf.string, name=name)
-            for name, axes in text.inputs.items()}
-
-
-def _tokenize_function(text: TextTask) -> tf.types.experimental.GenericFunction:
-    """Returns a function that converts strings to the model's inputs."""
-    @tf.function(autograph=False, input_signature=[_strings(text)])
+    @tf.function(autograph=False, input_signature=[strings])
     def tokenize(inputs):
         with tf.device("CPU:0"):
             return text.tokenized(inputs)
 
-    return tokenize
-
-
-def _answer_function(text: TextTask, outputs: Callable[[Outputs], Outputs]
-                     ) -> tf.types.experimental.GenericFunction:
-    """Returns a function from strings to answers; `outputs` takes features."""
-    @tf.function(autograph=False, input_signature=[_strings(text)])
+    @tf.function(autograph=False, input_signature=[strings])
     def answer(texts):
         with tf.device("CPU:0"):
             features, context = text.prepared(texts)
@@ -178,7 +162,7 @@ def _answer_function(text: TextTask, outputs: Callable[[Outputs], Outputs]
         with tf.device("CPU:0"):
             return text.answers(texts, context, results)
 
-    return answer
+    return {SIGNATURE: answer, TOKENIZE_SIGNATURE: tokenize}
 
 
 def _constants(model: tf_keras.Model, dtype: str) -> dict[str, tuple]:

@@ -9,7 +9,7 @@ load it.
 # masked-LM head also reads in 32 bits (10.7 MB instead of 3.2 for 30,000 tokens, six
 # layers of width 256), and gives all rows of a table one scale.
 
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 import numpy as np
 
@@ -31,12 +31,10 @@ def stored_as(model: Any, precision: str) -> Any:
     graph = _Graph(model.graph)
     if precision == "int8":
         graph.simplify()
-        graph.each_use({"MatMul": _integer_product, "Gather": _integer_rows})
-    if precision != "float32":
-        graph.each_use({}, _as_float16)
+        graph.pack({"MatMul": _integer_product, "Gather": _integer_rows})
+    elif precision != "float32":
+        graph.pack({})
     graph.share_transposed()
-    graph.keep_ranks()
-    graph.keep_integers()
     graph.write()
     return model
 
@@ -53,7 +51,7 @@ _PRODUCT = ("Reshape", ("MatMul", ("Reshape", "x", "rows"), "matrix"), (
 
 
 class _Graph:
-    """A graph's nodes in their order, to be replaced one by one, and its constants."""
+    """A graph's nodes in their order, and its constants."""
 
     def __init__(self, proto):
         from onnx import numpy_helper
@@ -61,37 +59,35 @@ class _Graph:
         self.proto = proto
         self.stored = {each.name: numpy_helper.to_array(each)
                        for each in proto.initializer}
-        self.made: dict[Any, Any] = {}  # key → name of a tensor that nodes share
+        self._shared: set[str] = set()  # tensors that several nodes read
+
+    def _replace(self, nodes: Iterable) -> None:
+        nodes = list(nodes)
+        del self.proto.node[:]
+        self.proto.node.extend(nodes)
 
     def matrix(self, name: str):
         """Returns a stored matrix of floats that is large enough to pack, else None."""
         value = self.stored.get(name)
-        is_one = value is not None and value.dtype == np.float32 and (
-            value.ndim == 2 and min(value.shape) >= _LEAST)
-        return value if is_one else None
+        return value if value is not None and value.dtype == np.float32 and (
+            value.ndim == 2 and min(value.shape) >= _LEAST) else None
 
-    def each_use(self, ways: dict[str, Callable], otherwise: Callable = None) -> None:
+    def pack(self, ways: dict[str, Callable]) -> None:
         """Replaces each node that reads a matrix with the nodes that a function of it
-        returns: the one in `ways` for the node's type, or `otherwise`."""
+        returns, by the node's type, or with one that reads the matrix in float16."""
         nodes = []
         for node in self.proto.node:
-            reads = [name for name in node.input if self.matrix(name) is not None]
-            way = ways.get(node.op_type, otherwise) if reads else None
-            nodes += way(self, node) if way else [node]
-        del self.proto.node[:]
-        self.proto.node.extend(nodes)
+            reads = any(self.matrix(name) is not None for name in node.input)
+            way = ways.get(node.op_type, _as_float16)
+            nodes += way(self, node) if reads else [node]
+        self._replace(nodes)
 
-    def once(self, key: Any, nodes: Callable[[str], list]) -> tuple[str, list]:
-        """Returns the name of a shared tensor, and the nodes that compute it if it is
-        new, else []."""
-        if key in self.made:
-            return self.made[key], []
-        self.made[key] = name = f"{'/'.join(map(str, key))}"
-        return name, nodes(name)
-
-    def store(self, name: str, value: np.ndarray) -> str:
-        self.stored.setdefault(name, value)
-        return name
+    def once(self, node: Any) -> list[Any]:
+        """Returns [node], or [] if its outputs are computed already."""
+        if node.output[0] in self._shared:
+            return []
+        self._shared.add(node.output[0])
+        return [node]
 
     def simplify(self) -> None:
         """Writes LayerNorm and the product of all rows with a matrix as one node each,
@@ -127,22 +123,17 @@ class _Graph:
                         [-1, len(value)], [value.shape[1]], [0], [-1], [0]]:
                     node.CopyFrom(_node("MatMul", [found["x"], found["matrix"]],
                                         node.output))
-        self._drop_unread_nodes()
-
-    def _drop_unread_nodes(self) -> None:
         read, nodes = {each.name for each in self.proto.output}, []
         for node in reversed(self.proto.node):
             if read.intersection(node.output):
                 read.update(node.input)
                 nodes.append(node)
-        del self.proto.node[:]
-        self.proto.node.extend(reversed(nodes))
+        self._replace(reversed(nodes))
 
     def share_transposed(self) -> None:
         """Stores only one of two matrices that are each other's transpose."""
-        self._drop_unread()
         nodes, by_type_and_shape = [], {}
-        for name, value in list(self.stored.items()):
+        for name, value in self._read().items():
             if value.ndim != 2 or min(value.shape) < _LEAST:
                 continue
             for other in by_type_and_shape.get((value.dtype, *value.shape[::-1]), ()):
@@ -153,96 +144,49 @@ class _Graph:
             else:
                 by_type_and_shape.setdefault(
                     (value.dtype, *value.shape), []).append(name)
-        nodes += self.proto.node
-        del self.proto.node[:]
-        self.proto.node.extend(nodes)
+        self._replace([*nodes, *self.proto.node])
 
-    def keep_ranks(self) -> None:
-        """Replaces Unsqueeze without an axis, which the converter writes, with
-        Identity: it has no effect in ONNX Runtime, but adds an axis in OpenVINO."""
-        for node in self.proto.node:
-            if node.op_type == "Unsqueeze":
-                axes = self.stored.get(node.input[1])
-                if axes is not None and not axes.size:
-                    node.op_type = "Identity"
-                    del node.input[1:]
-
-    def keep_integers(self) -> None:
-        """Compares integers as integers. The converter computes the larger or smaller
-        of two integers, such as lengths, in floats. In bfloat16, OpenVINO then has 8
-        bits for them, which turns 301 tokens into 300."""
-        from onnx import TensorProto
-
-        producers = {node.output[0]: node for node in self.proto.node}
-
-        def is_integer(name):
-            """Returns whether a float is a whole number that was cast, or stored."""
-            if name in self.stored:
-                return np.array_equal(self.stored[name], np.round(self.stored[name]))
-            return name in producers and producers[name].op_type == "Cast"
-
-        def is_read_as_integer(name):
-            return all(reader.op_type == "Cast" and reader.attribute[0].i in (
-                TensorProto.INT32, TensorProto.INT64)
-                       for reader in self.proto.node if name in reader.input)
-
-        nodes = []
-        for node in self.proto.node:
-            if node.op_type in ("Max", "Min") and all(
-                    map(is_integer, node.input)) and is_read_as_integer(node.output[0]):
-                for i, name in enumerate(node.input):
-                    node.input[i] = integer = f"{node.output[0]}/{i}"
-                    if name in self.stored:
-                        self.store(integer, self.stored[name].astype(np.int64))
-                    else:
-                        nodes.append(_node("Cast", [producers[name].input[0]], [integer],
-                                           to=TensorProto.INT64))
-            nodes.append(node)
-        del self.proto.node[:]
-        self.proto.node.extend(nodes)
-
-    def _drop_unread(self) -> None:
+    def _read(self) -> dict[str, np.ndarray]:
+        """Returns the constants that nodes read."""
         read = {name for node in self.proto.node for name in node.input}
-        self.stored = {name: value for name, value in self.stored.items()
-                       if name in read}
+        return {name: value for name, value in self.stored.items() if name in read}
 
     def write(self) -> None:
+        """Writes constants and names. Everything but inputs and outputs is named by
+        number: the converter's names are long, and depend on its previous work, so that
+        the same model would give different files."""
         from onnx import numpy_helper
 
-        self._drop_unread()
-        self._number()
-        del self.proto.initializer[:]
-        self.proto.initializer.extend(
-            numpy_helper.from_array(np.ascontiguousarray(value), name)
-            for name, value in self.stored.items())
-
-    def _number(self) -> None:
-        """Names everything but inputs and outputs by number. The converter's names
-        depend on its previous work: the same model would give different files."""
         names = {each.name: each.name for each in (
             *self.proto.input, *self.proto.output)}
-        rank = len(self.proto.input[0].type.tensor_type.shape.dim)
+        names[""] = ""  # an input that is left out
+        axes = _AXES[len(self.proto.input[0].type.tensor_type.shape.dim)]
         for each in (*self.proto.input, *self.proto.output):
-            for axis, size in zip(_AXES[rank], each.type.tensor_type.shape.dim):
+            for axis, size in zip(axes, each.type.tensor_type.shape.dim):
                 if size.dim_param:
                     size.dim_param = axis
-        self.proto.doc_string = ""
-        names[""] = ""  # an input that is left out
         for number, node in enumerate(self.proto.node):
+            # An Unsqueeze without an axis, as the converter writes it, has no effect in
+            # ONNX Runtime, but adds an axis in OpenVINO.
+            if node.op_type == "Unsqueeze" and not self.stored.get(
+                    node.input[1], np.ones(1)).size:
+                node.op_type = "Identity"
+                del node.input[1:]
             node.name = f"{node.op_type}{number}"
             for side in (node.input, node.output):
-                for i, name in enumerate(side):
-                    side[i] = names.setdefault(name, f"t{len(names)}")
-        self.stored = {names[name]: self.stored[name]
-                       for name in names if name in self.stored}
+                side[:] = [names.setdefault(name, f"t{len(names)}") for name in side]
+        self.proto.doc_string = ""
         del self.proto.value_info[:]  # It holds shapes by the old names.
+        del self.proto.initializer[:]
+        self.proto.initializer.extend(
+            numpy_helper.from_array(np.ascontiguousarray(self.stored[old]), new)
+            for old, new in names.items() if old in self.stored)
 
 
 def _node(kind, inputs, outputs, **attributes):
     from onnx import helper
 
-    return helper.make_node(kind, inputs, outputs, name=f"{outputs[0]}/{kind}",
-                            **attributes)
+    return helper.make_node(kind, inputs, outputs, **attributes)
 
 
 def _as_float16(graph, node):
@@ -253,10 +197,10 @@ def _as_float16(graph, node):
     for i, name in enumerate(node.input):
         value = graph.matrix(name)
         if value is not None:
-            half = graph.store(f"{name}/float16", value.astype(np.float16))
-            node.input[i], nodes = graph.once((name, "float32"), lambda output: [
-                _node("Cast", [half], [output], to=TensorProto.FLOAT)])
-            added += nodes
+            graph.stored[f"{name}/float16"] = value.astype(np.float16)
+            node.input[i] = f"{name}/float32"
+            added += graph.once(_node("Cast", [f"{name}/float16"], [node.input[i]],
+                                      to=TensorProto.FLOAT))
     return [*added, node]
 
 
@@ -275,23 +219,21 @@ def _integer_product(graph, node):
     from onnx import TensorProto
 
     inputs, name = node.input
-    value = graph.matrix(name)
+    value, (output,) = graph.matrix(name), node.output
     if value is None:
         return _as_float16(graph, node)
-    whole, scale = quantized(value, 0)
-    graph.store(f"{name}/int8", whole)
-    graph.store(f"{name}/scale", scale[0])
-    packed, nodes = graph.once((inputs, "uint8"), lambda key: [_node(
-        "DynamicQuantizeLinear", [inputs], [key, f"{key}/scale", f"{key}/zero"])])
-    output, = node.output
-    names = {part: f"{output}/{part}" for part in ("integers", "floats", "scales")}
-    return [*nodes,
+    graph.stored[f"{name}/int8"], scale = quantized(value, 0)
+    graph.stored[f"{name}/scale"] = scale[0]
+    packed = f"{inputs}/uint8"
+    integers, floats, scales = (f"{output}/{part}" for part in (
+        "integers", "floats", "scales"))
+    return [*graph.once(_node("DynamicQuantizeLinear", [inputs], [
+                packed, f"{packed}/scale", f"{packed}/zero"])),
             _node("MatMulInteger", [packed, f"{name}/int8", f"{packed}/zero"],
-                  [names["integers"]]),
-            _node("Cast", [names["integers"]], [names["floats"]],
-                  to=TensorProto.FLOAT),
-            _node("Mul", [f"{packed}/scale", f"{name}/scale"], [names["scales"]]),
-            _node("Mul", [names["floats"], names["scales"]], [output])]
+                  [integers]),
+            _node("Cast", [integers], [floats], to=TensorProto.FLOAT),
+            _node("Mul", [f"{packed}/scale", f"{name}/scale"], [scales]),
+            _node("Mul", [floats, scales], [output])]
 
 
 def _integer_rows(graph, node):
@@ -302,9 +244,7 @@ def _integer_rows(graph, node):
     value, (output,) = graph.matrix(name), node.output
     if value is None or any(each.name == "axis" and each.i for each in node.attribute):
         return _as_float16(graph, node)
-    whole, scale = quantized(value, 1)
-    graph.store(f"{name}/rows", whole)
-    graph.store(f"{name}/scales", scale)
+    graph.stored[f"{name}/rows"], graph.stored[f"{name}/scales"] = quantized(value, 1)
     return [_node("Gather", [f"{name}/rows", rows], [f"{output}/integers"]),
             _node("Cast", [f"{output}/integers"], [f"{output}/floats"],
                   to=TensorProto.FLOAT),

@@ -12,15 +12,15 @@ The folder also holds config, labels, vocabulary and `portable.json`, which is a
 scores from ids. It also reads folders of ONNX files that others made.
 """
 
-import abc
 import contextlib
+import importlib
 import importlib.util
 import os
 import threading
 import time
 import warnings
-from logging import root
-from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
+from logging import WARNING, disable, root
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -45,13 +45,9 @@ from albert_tf.tokenization import tokenizer_json
 
 
 class Form(NamedTuple):
-    """A format of exports.
-
-    Attributes:
-      precisions: supported types of the weights. bfloat16 is computed in bfloat16 but
-        stored as float16, which has more digits.
-      writers, readers: packages that are needed to write the file and to run it.
-    """
+    """A format of exports: types that the weights can have, packages that write the
+    file, and packages that run it. bfloat16 is computed in bfloat16 but stored as
+    float16, which has more digits."""
 
     precisions: tuple[str, ...]
     writers: tuple[str, ...] = ()
@@ -63,9 +59,13 @@ FORMS = {
     "onnx": Form(("float32", "float16", "int8"), _CONVERTER, ("onnxruntime",)),
     "openvino": Form(("float32", "float16", "bfloat16"), _CONVERTER, ("openvino",)),
     "tflite": Form(("float32", "float16", "int8"))}
-PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 _TFLITE = "model.tflite"
 _OPSET = 18
+# Operators that tf2onnx converts as they are. Its own way computes the larger of two
+# integers, such as lengths, in floats. In bfloat16, OpenVINO then has 8 bits for them,
+# which turns 301 tokens into 300.
+_OPERATORS = {"Maximum": (lambda *node: None, ["Max"]),
+              "Minimum": (lambda *node: None, ["Min"])}
 _MEMORY = 60  # bytes that tf2onnx takes for each byte of the weights, at most
 # transformers' names of a model's inputs → ours.
 _INPUTS = {"input_ids": "input_ids", "attention_mask": "input_mask",
@@ -108,13 +108,12 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
     check(form, *precisions)
     begin = time.monotonic()
     check_lines(loaded.labels, f"--export_dir={export_dir}", RENAME)
-    answering = _fixed(loaded, task)
-    graphs = _graphs(answering, form, precisions)
+    answering, contents = loaded.head(task), graphs(loaded, task, form, *precisions)
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
         if form != "tflite":
             files.make_directory(os.path.join(staged, onnx_folder.GRAPHS), export_dir)
-        for name, content in graphs.items():
+        for name, content in contents.items():
             files.write(os.path.join(staged, name), content)
         _write_model(loaded, answering, staged, form)
         if not answering.head and loaded.sentence:
@@ -129,7 +128,7 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
             "threshold": loaded.threshold, "problem_type": loaded.problem_type})
     logging.info("Exported the task %s to %s in %s (%s, %s).", task, export_dir,
                  duration(time.monotonic() - begin), form,
-                 amount(sum(map(len, graphs.values()))))
+                 amount(sum(map(len, contents.values()))))
 
 
 def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> None:
@@ -167,31 +166,18 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
         "strip_accents": tokenizer.strip_accents, "rules": tokenizer.rules.changed})
 
 
-def graph(loaded: Any, task: str, form: str, precision: str) -> bytes:
-    """Returns the content of the file for an engine; arguments as for `export`."""
-    content, = _graphs(_fixed(loaded, task), form, (precision,)).values()
-    return content
-
-
-def _fixed(loaded: Any, task: str) -> Answering:
-    """Returns what answers a task, with weights that are constants of its graph. It is
-    a new object, because it computes differently from the model's own."""
+def graphs(loaded: Any, task: str, form: str, *precisions: str) -> dict[str, bytes]:
+    """Returns name → content of the graphs of a task, one for each precision; arguments
+    as for `export`."""
     shared = loaded.head(task)
-    answering = type(shared)(loaded, shared.head)
+    answering = type(shared)(loaded, shared.head)  # It computes differently.
     answering.computation = Computation(constants=_constants(answering.bert))
-    return answering
-
-
-def _graphs(answering: Answering, form: str, precisions: Sequence[str]
-            ) -> dict[str, bytes]:
-    """Returns name → content of the graphs, one for each precision."""
     try:
         with _quiet():
             return (_tflite if form == "tflite" else _onnx)(answering, precisions)
     except InputError:
         raise
     except Exception as error:  # Each converter has its own errors.
-        task = answering.head.task if answering.head else "embed"
         raise InputError(
             f"the task {task} cannot be exported for {form} ({reason_of(error)}); "
             "install the versions that requirements.txt names.") from error
@@ -200,18 +186,11 @@ def _graphs(answering: Answering, form: str, precisions: Sequence[str]
 def check(form: str, *precisions: str) -> None:
     """Raises InputError if a format does not support a precision, or a package that
     writes it is missing."""
-    for precision in precisions:
-        if precision in FORMS[form].precisions:
-            continue
-        others = [name for name, other in FORMS.items()
-                  if precision in other.precisions]
-        raise InputError(f"--precision={precision} is " + (
-            f"for --format={' and '.join(others)}" if others else "not known")
-                         + f"; for {form} give one of "
-                         f"{', '.join(FORMS[form].precisions)}.")
-    if len(precisions) != 1 and (form == "tflite" or not precisions):
-        raise InputError(f"--precision={','.join(precisions)}: give one precision for "
-                         f"{form}.")
+    known = FORMS[form].precisions
+    if not precisions or {*precisions} - {*known} or (
+            form == "tflite" and len(precisions) > 1):
+        raise InputError(f"--precision={','.join(precisions)}: for {form} give one "
+                         f"{'or more ' * (form != 'tflite')}of {', '.join(known)}.")
     needed(form, FORMS[form].writers)
 
 
@@ -252,7 +231,7 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
         autograph=False, input_signature=[{
             name: tf.TensorSpec([None] * rank, tf.int64, name) for name in _INPUTS}])
     model, _ = tf2onnx.convert.from_function(
-        function, function.input_signature, opset=_OPSET)
+        function, function.input_signature, opset=_OPSET, custom_op_handlers=_OPERATORS)
     content = model.SerializeToString()
     return {graph_name("onnx", precision): onnx_weights.stored_as(
         model.FromString(content), precision).SerializeToString()
@@ -270,71 +249,19 @@ def _tflite(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if precision == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    content = converter.convert()
-    return {graph_name("tflite", precision):
-            tables_once(content) if precision == "int8" else content}
-
-
-def tables_once(content: bytes) -> bytes:
-    """Returns the graph with the word embeddings stored once, for lookup and masked LM.
-
-    The converter stores them twice: with one scale for the lookup, which supports
-    nothing else, and with a scale for each row as weights of the masked-LM head. The
-    head may use one scale, too.
-    """
-    # Part of TensorFlow's package; the names are those of TFLite's schema.
-    from tensorflow.lite.python.schema_py_generated import BuiltinOperator
-    from tensorflow.lite.tools import flatbuffer_utils
-
-    model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
-    for graph in model.subgraphs:
-        tables = {tuple(table.shape): (lookup.inputs[0], table) for lookup, table in
-                  _readers(model, graph, BuiltinOperator.GATHER, 0)}
-        for product, weights in _readers(
-                model, graph, BuiltinOperator.FULLY_CONNECTED, 1):
-            index, table = tables.get(tuple(weights.shape), (None, weights))
-            # The two tables are equal up to rounding.
-            if table is not weights and np.allclose(
-                    _numbers(model, table), _numbers(model, weights), rtol=0,
-                    atol=table.quantization.scale[0]):
-                product.inputs[1] = index
-                model.buffers[weights.buffer].data = None
-    return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
-
-
-def _readers(model: Any, graph: Any, kind: int, number: int
-             ) -> Iterator[tuple[Any, Any]]:
-    """Yields the operators of a kind whose input `number` is stored in 8 bits, with
-    that input's tensor."""
-    for operator in graph.operators:
-        code = model.operatorCodes[operator.opcodeIndex]
-        if max(code.builtinCode, code.deprecatedBuiltinCode) == kind:
-            tensor = graph.tensors[operator.inputs[number]]
-            stored = model.buffers[tensor.buffer].data
-            if stored is not None and len(stored) == np.prod(tensor.shape):
-                yield operator, tensor
-
-
-def _numbers(model: Any, tensor: Any) -> np.ndarray:
-    """Returns a tensor's numbers [rows, columns], with one scale or one per row."""
-    stored = np.asarray(model.buffers[tensor.buffer].data, np.uint8).view(np.int8)
-    return stored.reshape(tensor.shape) * np.asarray(
-        tensor.quantization.scale, np.float32)[:, np.newaxis]
+    return {_TFLITE: converter.convert()}
 
 
 @contextlib.contextmanager
 def _quiet():
     """Silences the converters' messages about their own work."""
-    import logging
-
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    level = root.manager.disable
+    disable(WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        logging.disable(level)
+        disable(level)
 
 
 # ---- reading ---------------------------------------------------------------
@@ -363,31 +290,29 @@ def _own(folder: str, graph: str) -> dict[str, Any]:
     """Returns what `read` returns, for a folder that `export` wrote."""
     where = os.path.join(folder, onnx_folder.SETTINGS)
     settings = text_files.read_object(where)
-    form = settings.get("format")
-    types = {"task": str, "precision": str, "heads": dict, "settings": dict,
-             "threshold": (int, float)}
-    if form not in FORMS or not all(
-            isinstance(settings.get(name), kind) for name, kind in types.items()) or (
-                settings["precision"] not in FORMS[form].precisions):
+    try:
+        form, precision, task = (
+            settings[name] for name in ("format", "precision", "task"))
+        make, threshold = ENGINES[form], float(settings["threshold"])
+        graph = graph or os.path.join(folder, graph_name(form, precision))
+        heads, of_task = settings["heads"], settings["settings"]
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where} is not as export_model.py writes it; export the "
-                         "model again.")
-    check_settings(settings["settings"], where)
-    labels = os.path.join(folder, LABELS_FILE)
+                         "model again.") from error
+    check_settings(of_task, where)
     needed(form, FORMS[form].readers)
     config = AlbertConfig.from_json_file(os.path.join(
         folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG))
+    labels = os.path.join(folder, LABELS_FILE)
     return {
-        "format": form, "config": config,
+        "format": form, "config": config, "heads": heads, "settings": of_task,
         "sentence": sentence_transformers.described(folder, config)[0] if files.exists(
             os.path.join(folder, sentence_transformers.MODULES)) else None,
         "labels": tuple(line for _, line in text_files.read_lines(labels)) if (
             files.exists(labels)) else (),
-        "heads": settings["heads"], "settings": settings["settings"],
-        "threshold": float(settings["threshold"]),
+        "threshold": threshold,
         "problem_type": check_problem(settings.get("problem_type"), where),
-        "engine": ENGINES[form](
-            graph or os.path.join(folder, graph_name(form, settings["precision"])),
-            settings["task"], settings["precision"])}
+        "engine": make(graph, task, precision)}
 
 
 def _foreign(folder: str, graph: str) -> dict[str, Any]:
@@ -412,7 +337,7 @@ def _foreign(folder: str, graph: str) -> dict[str, Any]:
             if "classification" in heads else "", "engine": engine, **more}
 
 
-class Engine(abc.ABC):
+class Engine:
     """A graph, loaded once and used for many requests. Threads may share one.
 
     Attributes:
@@ -424,7 +349,7 @@ class Engine(abc.ABC):
         any size; for ONNX Runtime only, else ().
     """
 
-    exchanges = False
+    exchanges = True
     outputs: Mapping[str, Sequence[Any]] = {}
 
     def __init__(self, path: str, task: str, precision: str):
@@ -450,33 +375,21 @@ class Engine(abc.ABC):
                 f"{self.path} does not accept these inputs; check for an id that is "
                 f"not in the vocabulary ({reason_of(error)}).") from error
 
-    @abc.abstractmethod
     def _load(self, path: str) -> None:
-        ...
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def _run(self, batch: _Arrays) -> dict[str, np.ndarray]:
-        ...
-
-
-class _Graph(Engine):
-    """An engine for ONNX graphs, with transformers' names."""
-
-    exchanges = True
+        raise NotImplementedError
 
     def _set(self, ranks: Mapping[str, int], types: Mapping[str, Any]) -> None:
-        """Takes the ranks and types of the inputs, by name."""
+        """Takes the ranks and types of the inputs of an ONNX graph, by name."""
         self._ranks, self._types = ranks, types
-        unknown = sorted(set(ranks) - set(_INPUTS))
-        if unknown:
-            raise ValueError(f"it has the input {unknown[0]}, but only "
-                             f"{', '.join(_INPUTS)} are supported")
-        for name in ("input_ids", "attention_mask"):
-            if name not in ranks:
-                raise ValueError(f"it has no input {name}")
+        if not {"input_ids", "attention_mask"} <= {*ranks} <= {*_INPUTS}:
+            raise ValueError(f"its inputs are {', '.join(sorted(ranks))}, but an "
+                             f"ALBERT has {', '.join(_INPUTS)}, or the first two")
 
     def _given(self, batch: _Arrays) -> dict[str, np.ndarray]:
-        """Returns the graph's inputs for a batch."""
+        """Returns the inputs of an ONNX graph for a batch."""
         if "token_type_ids" not in self._ranks and batch["segment_ids"].any():
             raise InputError(f"{self.path} has no input token_type_ids, and cannot "
                              "compute pairs of texts; export the model with it.")
@@ -487,7 +400,7 @@ class _Graph(Engine):
                 for name, value in given.items()}
 
 
-class _Onnx(_Graph):
+class _Onnx(Engine):
     def _load(self, path):
         import onnxruntime
 
@@ -511,7 +424,7 @@ class _Onnx(_Graph):
                 for name, value in zip(self.outputs, values)}
 
 
-class _OpenVino(_Graph):
+class _OpenVino(Engine):
     def _load(self, path):
         import openvino
 
@@ -532,6 +445,8 @@ class _OpenVino(_Graph):
 
 
 class _TfLite(Engine):
+    exchanges = False
+
     def _load(self, path):
         self._interpreter = tf.lite.Interpreter(path, num_threads=os.cpu_count())
         self._signature = self._interpreter.get_signature_runner()

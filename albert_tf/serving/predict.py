@@ -10,9 +10,8 @@ outputs of exported models.
 import collections
 import dataclasses
 import itertools
-import numbers
 import os
-from typing import Any, Iterable, Iterator, Mapping, Optional
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
 from absl import logging
 
@@ -25,6 +24,7 @@ from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
 from albert_tf.modeling.head import Head
 from albert_tf.serving import engines, portable
+from albert_tf.serving.options import Ask
 from albert_tf.serving.pretrained import MASK, Masks, Order
 from albert_tf.text import inputs as text_inputs
 
@@ -61,28 +61,15 @@ class Model(loading.Loaded):
         return {task: heads[task] for task in (*trained, *_LAST) if task in heads
                 and (self.engine is None or task == self.engine.task)}
 
-    def predict(self, texts: Any, text_pairs: Any = None, *, task: str = "",
-                top_k: int = 5, batch_size: int = 32, windows: bool = False,
-                truncated: bool = False, label_threshold: Optional[float] = None,
-                probability_list: bool = False) -> Any:
+    def predict(self, texts: Any, text_pairs: Any = None, **options: Any) -> Any:
         """Returns answers in the order of the texts, or one answer for a single text: a
         list of dicts, or a dict.
 
         Args:
           texts: a text, or a dict of the task's inputs, or a list of these.
           text_pairs: second texts, if the task has them, such as questions' passages.
-          task: one of `tasks`; default: that of the model's head. A pretrained model
-            fills a text with [MASK], says the order of a pair, and returns vectors for
-            other texts.
-          top_k: number of tokens to return for a [MASK].
-          batch_size: maximum number of sequences that are computed together.
-          windows: for classes, numbers and vectors: read texts that are too long in
-            overlapping windows, whose logits or vectors are averaged.
-          truncated: add `truncated` to each answer, whether a text of it was cut.
-          label_threshold: for texts with any number of labels: the probability from
-            which on a label is given; default: as in training, else 0.5.
-          probability_list: give `probabilities` as a list in the order of the labels,
-            not as label → probability.
+          options: task, top_k, batch_size, windows, truncated, label_threshold,
+            probability_list, as the flags of predict.py (serving.options.Ask).
 
         Raises:
           InputError: the model cannot do the task, or an input is wrong.
@@ -99,122 +86,87 @@ class Model(loading.Loaded):
         if not hasattr(inputs, "__iter__") or isinstance(inputs, bytes):
             raise InputError(f"{texts!r:.40} is neither a text nor a list of texts; "
                              "give one of these.")
-        results = list(self.stream(
-            inputs, task=task, top_k=top_k, batch_size=batch_size,
-            windows=windows, truncated=truncated, label_threshold=label_threshold,
-            probability_list=probability_list))
+        results = list(self.stream(inputs, Ask(**options)))
         return results[0] if isinstance(texts, (str, Mapping)) else results
 
-    def stream(self, inputs: Iterable[Any], *, batch_size: int = 32,
-               held: int = _STREAMED, keep_errors: bool = False, **options: Any
-               ) -> Iterator[Answer]:
+    def stream(self, inputs: Iterable[Any], ask: Ask = Ask(), held: int = _STREAMED,
+               keep_errors: bool = False) -> Iterator[Answer]:
         """Yields answers while inputs arrive, of which at most `held` are collected
-        first. A pair is a tuple; other arguments are as for `predict`.
+        first. A pair is a tuple.
 
         A warning at the end counts the inputs whose texts are cut. With `keep_errors`,
         the answer to a wrong input is {"error": a sentence}, and all others are
         answered.
         """
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; give 1 or more.")
         # A model that cannot do what is asked for is not an error of the inputs.
-        self.check(**options)
-        numbered, total = enumerate(inputs), 0
+        self.check(ask)
+        remaining, total = iter(inputs), 0
         all_cut: collections.Counter[str] = collections.Counter()
-        while part := list(itertools.islice(numbered, held)):
-            found, cut = self.part(part, batch_size, keep_errors, **options)
+        while part := list(itertools.islice(remaining, held)):
+            found, cut = self.part(part, ask, keep_errors, total)
             total, all_cut = total + len(part), all_cut + cut
             yield from found
-        for note in self.cut_notes(all_cut, total):
-            logging.warning("%s", note)
+        self.log_cut(all_cut, total)
 
-    def part(self, numbered: Iterable[tuple[int, Any]], batch_size: int,
-             keep_errors: bool, **options: Any
+    def part(self, inputs: Sequence[Any], ask: Ask, keep_errors: bool, before: int = 0
              ) -> tuple[list[Answer], collections.Counter[str]]:
-        """Answers inputs, each with its number from 0, as `stream` does; returns the
+        """Answers inputs, which follow `before` others, as `stream` does; returns the
         answers, and the number of inputs that are cut by task."""
         requests: list[Request] = []
-        answers_by_number: dict[int, Optional[Answer]] = {}
-        for number, item in numbered:
-            answers_by_number[number] = None
+        errors: dict[int, Answer] = {}
+        for number, item in enumerate(inputs):
             try:
-                requests.append(self.request(item, **options))
+                requests.append(self.request(item, ask))
             except InputError as error:
                 if not keep_errors:
-                    raise InputError(f"input {number + 1}: {error}") from error
-                answers_by_number[number] = {"error": str(error)}
-        found = iter(answers(requests, batch_size))
-        return [answer or next(found) for answer in answers_by_number.values()], (
+                    raise InputError(f"input {before + number + 1}: {error}") from error
+                errors[number] = {"error": str(error)}
+        found = iter(answers(requests, ask.batch_size))
+        return [errors.get(number) or next(found) for number in range(len(inputs))], (
             collections.Counter(request.by.head.task if request.by.head else "embed"
                                 for request in requests if request.cut))
 
-    def cut_notes(self, cut: Mapping[str, int], total: int) -> list[str]:
-        """Returns a sentence for each task on the number of inputs that are cut."""
-        return [self.head(task).cut_note(count, total) for task, count in cut.items()]
+    def log_cut(self, cut: Mapping[str, int], total: int) -> None:
+        """Warns of the inputs that are cut, by task."""
+        for task, count in cut.items():
+            logging.warning("%s", self.head(task).cut_note(count, total))
 
-    def request(self, given: Any, task: str = "", top_k: int = 5, windows: bool = False,
-                truncated: bool = False, label_threshold: Optional[float] = None,
-                probability_list: bool = False) -> Request:
-        """Checks and tokenizes an input; arguments as for `predict`."""
-        task = task or self._task_of(given)
-        self.check(task, top_k, windows, truncated, label_threshold)
-        head = self.head(task)
+    def request(self, given: Any, ask: Ask = Ask()) -> Request:
+        """Checks and tokenizes an input."""
+        head = self.head(ask.task or self._task_of(given))
         request = head.request(
-            text_inputs.named(given, head.fields), top_k,
-            **({"windows": True} if windows else {}))
-        if not truncated and label_threshold is None and not probability_list:
-            return request
+            text_inputs.named(given, head.fields), ask.top_k,
+            **({"windows": True} if ask.windows else {}))
 
         def answer(outputs):
             found = request.answer(outputs)
             values = list(found.get("probabilities", {}).values())
-            if truncated:
+            if ask.truncated:
                 found["truncated"] = request.cut > 0
-            if label_threshold is not None:
-                found["labels"] = head.given(values, label_threshold)
-            if values and probability_list:
+            if ask.label_threshold is not None:
+                found["labels"] = head.given(values, ask.label_threshold)
+            if values and ask.probability_list:
                 found["probabilities"] = values
             return found
 
         return dataclasses.replace(request, answer=answer)
 
-    def check(self, task: str = "", top_k: int = 5, windows: bool = False,
-              truncated: bool = False, label_threshold: Optional[float] = None,
-              probability_list: bool = False) -> None:
-        """Raises InputError if the model cannot do what is asked for; arguments as for
-        `predict`."""
-        del truncated, probability_list
-        self._check_top_k(top_k)
-        self.head(task or next(iter(self.tasks())))
-        if windows:
-            self.check_windows(task)
-        if label_threshold is None:
-            return
-        if isinstance(label_threshold, bool) or not (
-                isinstance(label_threshold, numbers.Real)
-                and 0 <= label_threshold <= 1):  # type: ignore[operator]
-            raise InputError(f"label_threshold is {label_threshold!r}; give a "
-                             "probability from 0 to 1.")
-        if self.problem_type != SEVERAL_LABELS or task not in ("", "classify"):
+    def check(self, ask: Ask) -> None:
+        """Raises InputError if the model cannot do what is asked for."""
+        task = ask.task or (
+            self._task_of("") if ask.windows else next(iter(self.tasks())))
+        head = self.head(task)
+        if ask.windows and not head.averages:
+            able = [name for name in self.tasks() if self.head(name).averages]
+            raise InputError(
+                f"windows: the task {task} " + (
+                    "reads long texts in windows in any case" if head.in_windows else
+                    "cannot average the answers of windows") + "; leave it out" + (
+                        f", or choose the task {' or '.join(able)}." if able else "."))
+        if ask.label_threshold is not None and (
+                self.problem_type != SEVERAL_LABELS or task != "classify"):
             raise InputError("label_threshold is for models that classify texts with any "
                              "number of labels; leave it out.")
-
-    def _check_top_k(self, top_k: Any) -> None:
-        if not isinstance(top_k, int) or not 1 <= top_k <= self.config.vocab_size:
-            raise InputError(f"top_k is {top_k!r}; give 1 to {self.config.vocab_size}.")
-
-    def check_windows(self, task: str) -> None:
-        """Raises InputError if the task cannot average the answers of windows."""
-        task = task or self._task_of("")
-        answering = self.head(task)
-        if answering.averages:
-            return
-        able = [name for name in self.tasks() if self.head(name).averages]
-        raise InputError(
-            f"windows: the task {task} " + (
-                "reads long texts in windows in any case" if answering.in_windows else
-                "cannot average the answers of windows") + "; leave it out" + (
-                    f", or choose the task {' or '.join(able)}." if able else "."))
 
     def _task_of(self, given: Any) -> str:
         """Returns the default task for an input."""
@@ -234,11 +186,8 @@ class Model(loading.Loaded):
         """Returns the object that answers a task, which is made once."""
         tasks = self.tasks()
         if task not in tasks:
-            raise InputError(
-                f"this model has no head for the task '{task}'; its tasks are "
-                f"{', '.join(tasks)}." if task in checkpoint.tasks() else
-                f"the task '{task}' is not known; this model's tasks are "
-                f"{', '.join(tasks)}.")
+            raise InputError(f"this model has no head for the task '{task}'; its tasks "
+                             f"are {', '.join(tasks)}.")
         if self.tokenizer is None:
             raise InputError(
                 "the model's folder holds no vocabulary; copy it there (a "

@@ -156,34 +156,6 @@ def test_memory_of_the_model():
     assert "which need 236 MB of memory, but" in large
 
 
-BATCH = """
-import sys
-from albert_tf.jobs import parallel
-import extract_features
-from albert_tf.cli import model_flags
-from albert_tf.config import AlbertConfig
-parallel.available_memory = lambda: 10 ** 9
-parallel.has_accelerator = lambda: False
-for flag in sys.argv[1:]:
-    extract_features.FLAGS.unparse_flags()
-    try:
-        extract_features.FLAGS(['script', '--model=m', '--input_file=f', flag])
-        model_flags.check_batch_size(AlbertConfig.named('xlarge'), {})
-        print()
-    except Exception as error:
-        print(error)
-"""
-
-
-def test_a_batch_to_answer_fits_into_the_memory():
-    done = run_python("-c", BATCH, "--batch_size=512", f"--batch_size={10 ** 20}",
-                      "--batch_size=1")
-    assert done.returncode == 0, done.stderr
-    large, number, small = done.stdout.splitlines()
-    assert "--batch_size=512" in large and "but 1 GB are free" in large
-    assert "not an integer in the range" in number and not small
-
-
 @pytest.mark.parametrize("given, warning", [
     (["--batch=64", "--rate=0.5"],
      "Only a part of the recipe fast is used, because flags override it: --batch=64 "

@@ -8,15 +8,15 @@ import aiohttp
 from aiohttp import web
 
 from albert_tf.serving import http
+from albert_tf.serving.options import Ask, Limits
 
 PREDICT = "/v1/models/tiny:predict"
 
 
 @contextlib.asynccontextmanager
-async def running(model, **limits):
+async def running(model, batch_size=32, **limits):
     """A service and a session that asks it by paths."""
-    service = http.Service(
-        model, "tiny", http.Limits(**limits))
+    service = http.Service(model, "tiny", Limits(**limits), Ask(batch_size=batch_size))
     runner = web.AppRunner(service.app, shutdown_timeout=1.0, **http.RUNNING)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

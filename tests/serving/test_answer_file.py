@@ -14,10 +14,10 @@ import albert_tf
 from albert_tf.errors import InputError
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.serving import answer_file
+from albert_tf.serving.options import Ask
 from albert_tf.text import inputs
 from tests.commands import finish, start_program
 
-OPTIONS = dict(task="", top_k=5, batch_size=2, windows=False, truncated=False)
 LINES = [f"text number {i} " * (1 + 7 * (i % 5)) for i in range(60)]
 LINES[3] = "one\ttwo\tthree"
 
@@ -29,11 +29,11 @@ def _given(tmp_path):
     return str(path)
 
 
-def write(model, given, output, settings=None, state="1", **options):
+def write(model, given, output, settings=None, state="1"):
     folder = WorkFolder(f"{output}.unfinished")
     with folder.used(settings or {}, state):
-        return answer_file.write(model, inputs.read(given), str(output), folder,
-                                 **{**OPTIONS, **options})
+        return answer_file.write(
+            model, inputs.read(given), str(output), folder, Ask(batch_size=2))
 
 
 class Computed:
@@ -42,10 +42,10 @@ class Computed:
     def __init__(self, patch, model, stop=None):
         part, self.inputs, self.units = model.part, 0, 0
 
-        def counted(numbered, **options):
+        def counted(*args, **options):
             if self.units == stop:
                 raise KeyboardInterrupt
-            found = part(numbered, **options)
+            found = part(*args, **options)
             self.inputs, self.units = self.inputs + len(found[0]), self.units + 1
             return found
 

@@ -122,7 +122,6 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
     bare = tiny_models.write(tmp_path / "bare", "pretrained")
     (tmp_path / "bare" / tiny_models.SPM.name).unlink()
     commands = {
-        "no task": [f"--model={bare}", "--task=sing", f"--export_dir={tmp_path}/none"],
         "order": [f"--model={folders['pretrained']}", "--task=order",
                   f"--export_dir={tmp_path}/order"],
         "choices": [f"--model={folders['choices']}", f"--export_dir={tmp_path}/chosen"],
@@ -133,7 +132,6 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
              "choices": [{"passage": "The text of them. " * 9, "question": "Which _?",
                           "options": ["it", "the first", "a"]}]}
     with run_commands("export_model", commands) as results:
-        results.refused("no task", "--task=sing is not known; give one of .*classify")
         for name, folder in (("order", "order"), ("choices", "chosen")):
             results.ok(name)
             kind = "pretrained" if name == "order" else name
@@ -144,8 +142,7 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
             np.testing.assert_allclose(
                 found["probabilities"][0], [*wanted["probabilities"].values()],
                 atol=1e-5)
-        results.refused("no vocabulary", "--export_text: .*bare holds no vocabulary; give "
-                        "--spm_model_file or --vocab_file", loaded=True)
-        results.refused("no head", "--task=tag: .* has no head for it; its tasks are "
-                        "order, embed", loaded=True)
+        results.refused("no vocabulary", "--export_text: .*bare holds no vocabulary",
+                        loaded=True)
+        results.refused("no head", "--task=tag: .* are order, embed", loaded=True)
     assert not (tmp_path / "none").exists()

@@ -15,14 +15,13 @@ import shutil
 
 import numpy as np
 import pytest
-from tensorflow.lite.tools import flatbuffer_utils
 
 import albert_tf
 from albert_tf.checkpoints import onnx_folder
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.serving import onnx_weights, portable, pretrained
+from albert_tf.serving import portable, pretrained
 from tests.commands import run_commands
 from tests.helpers import FIXTURES
 from tests.serving import tiny_models
@@ -211,7 +210,7 @@ def test_what_a_foreign_folder_lacks_is_said(exported, tmp_path):
     with pytest.raises(InputError, match="scores"):
         albert_tf.load(folder)
     file.unlink()
-    with pytest.raises(InputError, match="onnx/a.onnx, onnx/b"):
+    with pytest.raises(InputError, match="onnx/a.onnx, .*onnx/b"):
         albert_tf.load(folder)
     for each in graph.graph.input:
         if each.name == "token_type_ids":
@@ -364,22 +363,6 @@ def test_masks_of_many_rows_are_scored_in_parts(model, exported, monkeypatch):
 
 
 @pytest.mark.long
-def test_tflite_stores_the_table_of_pieces_once_in_8_bits(exported):
-    small, whole = (albert_tf.load(exported("pretrained", "fill-mask", "tflite", each))
-                    for each in ("int8", "float32"))
-    path = os.path.join(exported("pretrained", "fill-mask", "tflite", "int8"),
-                        "model.tflite")
-    table = whole.config.vocab_size * whole.config.embedding_size
-    stored = [0 if buffer.data is None else len(buffer.data)
-              for buffer in flatbuffer_utils.read_model(path).buffers]
-    assert stored.count(table) == 1 and sum(stored) < 2 * table
-    (_, one), (_, other) = (scores(each.head("fill-mask"), 3, 20, 7)
-                            for each in (small, whole))
-    likely = np.log(other["probabilities"]) - np.log(one["probabilities"])
-    assert 0 < np.abs(likely).max() < 0.1
-
-
-@pytest.mark.long
 @needs("openvino")
 @pytest.mark.parametrize("kind,task", [
     ("classes", "classify"), ("spans2", "answer"), ("pretrained", "fill-mask")])
@@ -414,6 +397,11 @@ def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported
     # nodes that use them, take some of it back.
     saved = 36_000 * (3 if precision == "int8" else 2)
     assert sizes[1] - sizes[0] > saved * 0.6
+    if (form, precision) == ("onnx", "int8"):  # LayerNorm is one node, not twelve.
+        import onnx
+
+        graph = onnx.load(os.path.join(small, portable.graph_name(form, precision))).graph
+        assert [node.op_type for node in graph.node].count("LayerNormalization") == 5
 
 
 @pytest.mark.long
@@ -472,28 +460,6 @@ def test_no_number_is_stored_twice(exported, model):
     assert sum(len(each.raw_data) for each in stored) < 4 * numbers_of_model + 1000
 
 
-@needs_onnx
-def test_simpler_nodes_compute_the_same(exported):
-    """LayerNorm and products of all rows become one node each in int8."""
-    import onnx
-    import onnxruntime
-
-    path = os.path.join(exported("classes", "classify", "onnx"), "onnx", "model.onnx")
-    whole, simple = onnx.load(path), onnx.load(path)
-    graph = onnx_weights._Graph(simple.graph)
-    graph.simplify()
-    graph.write()
-    kinds = [node.op_type for node in simple.graph.node]
-    assert kinds.count("LayerNormalization") == 5  # two a layer, one of the embeddings
-    assert len(kinds) < 0.75 * len(whole.graph.node)
-    ids = np.random.default_rng(1).integers(5, 4000, [3, 9], np.int64)
-    batch = {"input_ids": ids, "attention_mask": np.int64(ids % 7 > 0),
-             "token_type_ids": np.zeros_like(ids)}
-    logits = [onnxruntime.InferenceSession(model.SerializeToString()).run(
-        ["logits"], batch)[0] for model in (whole, simple)]
-    np.testing.assert_allclose(*logits, atol=1e-5)
-
-
 @pytest.mark.parametrize("form", FEW_FORMS)
 def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     folder = tmp_path / "moved"
@@ -548,7 +514,7 @@ def _commands(tmp_path_factory):
         "several": [model, "--format=tflite", "--precision=int8,float32", other],
         "unknown": [model, "--format=onnx", "--precision=int4", other],
         "vocabulary": [f"--model={root}/bare", *small, other],
-    }, light={"task of text"}) as results:
+    }) as results:
         yield results, root
 
 
@@ -561,13 +527,14 @@ def test_the_command(commands):
 
 
 @pytest.mark.parametrize("name,says", [
-    ("task", "task .tag."), ("task of text", "--task=fill-mask"),
-    ("precision of another", "--precision=int8 .*openvino"), ("dtype", "--dtype=bfloat16"),
+    ("task", "--task=tag"), ("task of text", "--task=fill-mask"),
+    ("precision of another", "--precision=int8.*openvino"),
+    ("dtype", "--dtype=bfloat16"),
     ("length", "--max_seq_length=65"), ("several", "--precision=int8,float32"),
     ("unknown", "--precision=int4"), ("pairs", "--pairs"), ("vocabulary", "bare .*vocabulary")])
 def test_wrong_flags_get_a_sentence(name, says, commands):
     results, root = commands
-    results.refused(name, says, loaded=name != "task of text")
+    results.refused(name, says, loaded=True)
     assert not (root / "other").exists()
 
 

@@ -22,6 +22,7 @@ import albert_tf
 from albert_tf.finetuning.race import task as race
 from albert_tf.finetuning.squad import dataset as squad_dataset
 from albert_tf.finetuning.tagging.readers import Reading
+from albert_tf.serving.options import Ask
 from tests.commands import run_commands
 from tests.helpers import SHARED, run_python
 from tests.serving import tiny_models
@@ -192,7 +193,7 @@ def compare(kind, folder, work):
         results.ok("export")
     task = "order" if kind == "order" else ""
     wanted = model.predict(inputs, task=task)
-    requests = [model.request(given, task) for given in inputs]
+    requests = [model.request(given, Ask(task)) for given in inputs]
     (work / "inputs.json").write_text(json.dumps(
         {name: [row[name] for row in inputs] for name in inputs[0]}))
     run_python("-c", PLAIN, str(exported), "inputs.json", "found.json", check=True,
