@@ -35,6 +35,7 @@ def stored_as(model: Any, precision: str) -> Any:
     elif precision != "float32":
         graph.pack({})
     graph.share_transposed()
+    graph.keep_integers()
     graph.write()
     return model
 
@@ -145,6 +146,39 @@ class _Graph:
                 by_type_and_shape.setdefault(
                     (value.dtype, *value.shape), []).append(name)
         self._replace([*nodes, *self.proto.node])
+
+    def keep_integers(self) -> None:
+        """Compares integers as integers. The converter computes the larger or smaller
+        of two integers, such as lengths, in floats. In bfloat16, OpenVINO then has 8
+        bits for them, which turns 301 tokens into 300."""
+        from onnx import TensorProto
+
+        producers = {node.output[0]: node for node in self.proto.node}
+
+        def is_integer(name):
+            """Returns whether a float is a whole number that was cast, or stored."""
+            if name in self.stored:
+                return np.array_equal(self.stored[name], np.round(self.stored[name]))
+            return name in producers and producers[name].op_type == "Cast"
+
+        def is_read_as_integer(name):
+            return all(reader.op_type == "Cast" and reader.attribute[0].i in (
+                TensorProto.INT32, TensorProto.INT64)
+                       for reader in self.proto.node if name in reader.input)
+
+        nodes = []
+        for node in self.proto.node:
+            if node.op_type in ("Max", "Min") and all(
+                    map(is_integer, node.input)) and is_read_as_integer(node.output[0]):
+                for i, name in enumerate(node.input):
+                    node.input[i] = integer = f"{node.output[0]}/{i}"
+                    if name in self.stored:
+                        self.stored[integer] = self.stored[name].astype(np.int64)
+                    else:
+                        nodes.append(_node("Cast", [producers[name].input[0]],
+                                           [integer], to=TensorProto.INT64))
+            nodes.append(node)
+        self._replace(nodes)
 
     def _read(self) -> dict[str, np.ndarray]:
         """Returns the constants that nodes read."""

@@ -61,11 +61,6 @@ FORMS = {
     "tflite": Form(("float32", "float16", "int8"))}
 _TFLITE = "model.tflite"
 _OPSET = 18
-# Operators that tf2onnx converts as they are. Its own way computes the larger of two
-# integers, such as lengths, in floats. In bfloat16, OpenVINO then has 8 bits for them,
-# which turns 301 tokens into 300.
-_OPERATORS = {"Maximum": (lambda *node: None, ["Max"]),
-              "Minimum": (lambda *node: None, ["Min"])}
 _MEMORY = 60  # bytes that tf2onnx takes for each byte of the weights, at most
 # transformers' names of a model's inputs → ours.
 _INPUTS = {"input_ids": "input_ids", "attention_mask": "input_mask",
@@ -231,7 +226,7 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
         autograph=False, input_signature=[{
             name: tf.TensorSpec([None] * rank, tf.int64, name) for name in _INPUTS}])
     model, _ = tf2onnx.convert.from_function(
-        function, function.input_signature, opset=_OPSET, custom_op_handlers=_OPERATORS)
+        function, function.input_signature, opset=_OPSET)
     content = model.SerializeToString()
     return {graph_name("onnx", precision): onnx_weights.stored_as(
         model.FromString(content), precision).SerializeToString()
