@@ -20,7 +20,7 @@ import os
 
 from absl import flags, logging
 
-from albert_tf import files, row_files, text_files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import formats, vocabulary
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
@@ -76,7 +76,7 @@ def main(argv):
 def _extend(folder: str) -> None:
     """Checks the inputs, and writes the vocabulary and the checkpoint to a folder."""
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
-    row_files.check_sentences(paths)
+    text_files.check_sentences(paths)
     beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)
     foreign = (formats.read(FLAGS.init_checkpoint)
                if formats.is_foreign(FLAGS.init_checkpoint) else None)

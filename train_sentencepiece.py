@@ -17,7 +17,7 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files, row_files, sampling, text_files
+from albert_tf import files, sampling, text_files
 from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
@@ -115,7 +115,7 @@ def main(argv):
         *(FLAGS[name].value for name in train_sentencepiece.Options._fields))
     sources = files.expand_each(FLAGS.input_file, "--input_file")
     paths = list(itertools.chain(*sources.values()))
-    row_files.check_sentences(paths)
+    text_files.check_sentences(paths)
     if sampling.is_wanted(FLAGS.sampling_exponent, sources):
         lines = sampled(sources, FLAGS.sampling_exponent)
     else:

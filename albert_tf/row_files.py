@@ -12,7 +12,6 @@ read.
 import contextlib
 import json
 import os
-import re
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 from absl import logging
@@ -32,16 +31,6 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 def is_row_file(path: str) -> bool:
     """Returns whether a path is that of a Parquet or Arrow file, by its name."""
     return os.fspath(path).lower().endswith(ENDS)
-
-
-def check_sentences(paths: Iterable[str]) -> None:
-    """Raises InputError for a file in --input_file that, by its name, does not have one
-    sentence per line, but JSON or rows."""
-    for path in map(os.fspath, paths):
-        if is_row_file(path) or re.search(
-                r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path.lower()):
-            raise InputError(f"--input_file: {path} is not text with one sentence per "
-                             "line; prepare_corpus.py reads it and writes such text.")
 
 
 def unit(path: str) -> str:

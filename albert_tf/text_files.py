@@ -10,9 +10,9 @@ import json
 import lzma
 import os
 import re
-from typing import Any, BinaryIO, Callable, Iterator
+from typing import Any, BinaryIO, Callable, Iterable, Iterator
 
-from albert_tf import files
+from albert_tf import files, row_files
 from albert_tf.errors import InputError, reading
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -100,6 +100,21 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
                 before, reported = reported, stream.tell()
                 on_bytes(reported - before)
         on_bytes(stream.tell() - reported)
+
+
+def check_sentences(paths: Iterable[str]) -> None:
+    """Raises InputError for a file in --input_file that does not have one sentence per
+    line: JSON or rows, by its name, or lines that carriage returns alone end."""
+    for path in map(os.fspath, paths):
+        if row_files.is_row_file(path) or re.search(
+                r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path.lower()):
+            raise InputError(f"--input_file: {path} is not text with one sentence per "
+                             "line; prepare_corpus.py reads it and writes such text.")
+        with files.open_binary(path) as stream, reading(path):
+            start = decompressed(path, stream).read(1 << 16)
+        if b"\r" in start.rstrip() and b"\n" not in start:
+            raise InputError(f"--input_file: carriage returns alone end the lines of "
+                             f"{path}; convert it with prepare_corpus.py.")
 
 
 def parse_json(text: str, path: str, advice: str = "", line: int = 0,

@@ -8,7 +8,7 @@ from typing import Sequence
 import numpy as np
 from absl import logging
 
-from albert_tf import files, row_files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount
 from albert_tf.pretraining_data.encoder import PieceEncoder
@@ -25,7 +25,7 @@ _SAMPLE_BYTES = 1 << 16  # bytes at the beginning of the text that are counted
 
 def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
     """Checks flags and file names before any work."""
-    row_files.check_sentences(options.input_files)
+    text_files.check_sentences(options.input_files)
     files.prepare_outputs(
         {"--output_file": options.output_files,
          "the summary of --output_file": [summary_path(options.output_files[0])]},

@@ -1,9 +1,10 @@
-"""Warnings of text that gives poor data."""
+"""Text that gives poor data: warnings, and what is refused."""
 
 import dataclasses
 
 import pytest
 
+from albert_tf.errors import InputError
 from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.job_options import DataOptions
 from albert_tf.pretraining_data.options import InstanceOptions
@@ -43,3 +44,16 @@ def test_lines_longer_than_a_sequence_are_reported(tmp_path, tokenizer, caplog):
     cut = made["pieces_cut_off"] / (made["pieces_cut_off"] + made["pieces_in_instances"])
     assert f"100.0% of the instances have label 1, and {cut:.1%} of the tokens" in (
         caplog.text)
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.jsonl", b'{"text": "One."}\n'), ("a.json.gz", b""), ("a.parquet", b"PAR1"),
+    ("old_mac.txt", b"One.\rTwo.\r\rThree.\r")])
+def test_what_has_not_one_sentence_per_line_is_refused(
+        tmp_path, tokenizer, name, content):
+    (tmp_path / name).write_bytes(content)
+    options = dataclasses.replace(
+        options_of(tmp_path), input_files=(str(tmp_path / name),))
+    with pytest.raises(InputError, match=f"--input_file.*{name}.*prepare_corpus.py"):
+        local.create(options, tokenizer, num_workers=1)
+    assert not (tmp_path / "new").exists()
