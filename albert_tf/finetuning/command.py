@@ -7,6 +7,14 @@ from albert_tf.checkpoints import formats, labels as label_names
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, Settings
+from albert_tf.options import option
+
+
+def features_option(split: str) -> Any:
+    """Returns the field of the option with a split's file of features."""
+    return option(None, f"Path of the features of the {split} set, to which a digest and "
+                  f".npz are added; default: {split} in --cached_dir, else in "
+                  "--output_dir.")
 
 
 class Command(abc.ABC):

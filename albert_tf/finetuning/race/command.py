@@ -4,18 +4,12 @@ import dataclasses
 from typing import Optional
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.command import Command
+from albert_tf.finetuning.command import Command, features_option
 from albert_tf.finetuning.race.task import RaceTask
 from albert_tf.options import given, option
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
 _LEVELS = ("high_only", "middle_only")
-
-
-def _features(split: str):
-    return option(None, f"Path of the features of the {split} set, to which a digest and "
-                  f".npz are added; default: {split} in --cached_dir, else in "
-                  "--output_dir.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +23,9 @@ class RaceFiles:
         "", "The folder RACE as downloaded, or the folder that contains it, or a folder "
         "of Parquet or Arrow files with a row for each question (train*.parquet, "
         "validation*.parquet, test*.parquet).")
-    train_file: Optional[str] = _features("train")
-    eval_file: Optional[str] = _features("dev")
-    predict_file: Optional[str] = _features("test")
+    train_file: Optional[str] = features_option("train")
+    eval_file: Optional[str] = features_option("dev")
+    predict_file: Optional[str] = features_option("test")
 
 
 class RaceCommand(Command):

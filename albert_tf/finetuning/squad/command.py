@@ -4,15 +4,9 @@ import dataclasses
 from typing import Optional
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.command import Command
+from albert_tf.finetuning.command import Command, features_option
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.options import given, option
-
-
-def _features(split: str):
-    return option(None, f"Path of the features of --{split}_file, to which a digest and "
-                  f".npz are added; default: {split} in --cached_dir, else in "
-                  "--output_dir.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +19,8 @@ class SquadFiles:
         "one set.")
     predict_file: Optional[str] = option(
         None, "File in SQuAD's format, like --train_file, to predict and evaluate on.")
-    train_feature_file: Optional[str] = _features("train")
-    predict_feature_file: Optional[str] = _features("predict")
+    train_feature_file: Optional[str] = features_option("train")
+    predict_feature_file: Optional[str] = features_option("predict")
     predict_feature_left_file: Optional[str] = option(
         None, "Ignored; kept for command lines of the original implementation. "
         "--predict_feature_file holds everything.")
