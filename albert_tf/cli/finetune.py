@@ -45,7 +45,7 @@ flags.disclaim_key_flags()
 
 @dataclasses.dataclass(frozen=True)
 class StartOptions:
-    """What a run starts from, and settings from elsewhere."""
+    """The start of a run, and settings from elsewhere."""
 
     vocab_file: Optional[str] = option(
         None, "WordPiece vocabulary file, one token per line.")

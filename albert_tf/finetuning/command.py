@@ -18,7 +18,7 @@ def features_option(split: str) -> Any:
 
 
 class Command(abc.ABC):
-    """What a script of a task does besides what they all do (cli.finetune).
+    """The part of a task's script that other tasks' scripts do not have (cli.finetune).
 
         command = SquadCommand(values)
         command.task().name

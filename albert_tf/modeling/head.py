@@ -1,4 +1,4 @@
-"""What a head is: the layers that a task adds to the encoder, one object for each task.
+"""Heads: the layers that a task adds to the encoder, one object for each task.
 
 A `Head` knows the names and shapes of its variables in a checkpoint, its layers, its
 outputs, its objective, and how its outputs become answers. Training, evaluation,

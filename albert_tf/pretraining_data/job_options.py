@@ -1,4 +1,4 @@
-"""What data creation reads and writes, in which units, and the names of shards."""
+"""The files that data creation reads and writes, its units, and names of shards."""
 
 import dataclasses
 import re
