@@ -55,12 +55,16 @@ def check_use(folder: str, settings: Mapping[str, Any], training: bool) -> None:
     key = "labels" if "labels" in settings else "task"
     if stored is not None and (
             holds_checkpoint(folder) if key == "task" else not training):
-        check_same(folder, stored, json.loads(json.dumps({key: settings[key]})))
+        # Labels of texts and tags of words may be the same.
+        kind = {"head": "classification"}
+        check_same(folder, {**kind, **stored}, json.loads(json.dumps(
+            {key: settings[key]} if key == "task" else
+            {"head": settings.get("head", kind["head"]), key: settings[key]})))
 
 
 def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises InputError if task, labels or vocabulary differ between the two."""
-    for key in ("task", "labels"):
+    """Raises InputError if task, head, labels or vocabulary differ between the two."""
+    for key in ("task", "head", "labels"):
         if key in before and key in now and before[key] != now[key]:
             raise InputError(
                 f"{folder} has a model for a different task ({key}: {before[key]!r} "

@@ -59,6 +59,17 @@ def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
     assert model_folder.read(str(folder))["flags"] == {"max_seq_length": 9}
 
 
+def test_tags_are_no_labels_of_texts(folder, vocabulary):
+    """Though both heads have the same variables, and may have the same labels."""
+    keep(folder, vocabulary)
+    with_model(folder)
+    settings = {"task": "mine", "labels": ["0", "1"]}
+    model_folder.check_use(str(folder), settings, training=False)
+    with pytest.raises(InputError, match="head: 'classification' there"):
+        model_folder.check_use(
+            str(folder), {**settings, "head": "token_classification"}, training=False)
+
+
 def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
     keep(folder, vocabulary)
     vocabulary.write_text("[PAD]\nb\n")
