@@ -4,9 +4,8 @@ The code has three parts. The core is the paper. Scale makes the same computatio
 resumable and distributed. Around them are tasks, formats and serving, each in a folder
 of its own. Besides modules that all share (errors, text_files), the core imports only
 modeling/kernels (faster computations), modeling/head (what any task adds to the
-encoder), modeling/inputs (checks), tokenization/sequences ([CLS] a [SEP] b [SEP], and
-which tokens start a word) and training/keras_optimizer (moments by name, groups of
-variables).
+encoder), modeling/inputs (checks) and tokenization/sequences ([CLS] a [SEP] b [SEP], and
+which tokens start a word).
 
     core     text ─► tokens ─► sentence pairs, n-gram masks ─► records
                 ─► encoder, heads ─► losses ─► LAMB

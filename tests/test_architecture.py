@@ -59,10 +59,8 @@ CORE = ("config", "masking.options", "masking.reference", "pretraining_data.opti
         "modeling.albert", "modeling.heads", "modeling.pretraining", "training.losses",
         "training.optimization")
 # What the core imports besides itself and the ground: the same computations made fast,
-# what any head is, checks of a model's inputs, how tokens make up a sequence, and what
-# Keras asks of an optimizer.
-BESIDE_CORE = {"modeling.head", "modeling.inputs", "tokenization.sequences",
-               "training.keras_optimizer"}
+# what any head is, checks of a model's inputs, and how tokens make up a sequence.
+BESIDE_CORE = {"modeling.head", "modeling.inputs", "tokenization.sequences"}
 
 # These never import TensorFlow, or only inside functions.
 WITHOUT_TENSORFLOW = {"pretraining_data"}

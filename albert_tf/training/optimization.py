@@ -23,24 +23,31 @@ because LAMB's ratio divides by ||u||.
 
 A training loop averages the gradients over the replicas, clips the mean with
 `clip_by_global_norm`, so that the step is that of the whole batch on one device, and then
-calls `optimizer.apply_gradients(..., skip_gradients_aggregation=True)`. Names, moments
-and groups of variables are in training.keras_optimizer.
+calls `optimizer.apply_gradients` on every replica.
 """
 
+import collections
+import functools
 import math
-from typing import Iterable, Mapping, Optional, Sequence, Union
+import re
+from typing import Callable, Iterable, Mapping, Optional, Sequence, Union
 
 from absl import logging
 import tensorflow as tf
-import tf_keras
 
-from albert_tf.training.keras_optimizer import (
-    Gradient, KerasOptimizer, dense_float32)
+from albert_tf.errors import InputError
+
+Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
+
+# Regular expressions that are searched for in variable names. As in the original, the
+# same variables have neither weight decay nor LAMB's ratio.
+NO_DECAY_PATTERNS = ("LayerNorm", "layer_norm", "bias")
+
 
 # ---- learning rate ---------------------------------------------------------
 
 
-class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
+class WarmupPolynomialDecay:
     """Linear warm-up, then polynomial decay to 0 (original: `create_optimizer`).
 
         WarmupPolynomialDecay(0.00176, 125000, 3125)(1000)  # 0.00176 * 1000 / 3125
@@ -99,6 +106,12 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
 # ---- gradients -------------------------------------------------------------
 
 
+def dense_float32(gradients: Iterable[Gradient]) -> list[Optional[tf.Tensor]]:
+    """Returns each gradient as a float32 tensor; rows of the same index are summed."""
+    return [None if gradient is None else tf.cast(
+        tf.convert_to_tensor(gradient), tf.float32) for gradient in gradients]
+
+
 def clip_by_global_norm(
         gradients: Iterable[Gradient], clip_norm: float = 1.0,
         squares: Optional[Mapping[int, tf.Tensor]] = None,
@@ -145,21 +158,135 @@ def squares_of_rows(gradients: Iterable[Gradient]) -> dict[int, tf.Tensor]:
 # ---- optimizers ------------------------------------------------------------
 
 
-class MomentsOptimizer(KerasOptimizer):
-    """The common part of AdamW and LAMB: the update of a variable.
+def name_of(variable: tf.Variable) -> str:
+    """Returns a variable's name in a checkpoint, without ":0"."""
+    return variable.name.split(":")[0]
+
+
+class MomentsOptimizer(tf.Module):
+    """The common part of AdamW and LAMB: the moments and the update of a variable.
 
         optimizer = create_optimizer(0.00176, num_train_steps=125000,
                                      num_warmup_steps=3125, optimizer="lamb")
         optimizer.build(model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
-    Its arguments are those of KerasOptimizer.
+    The moments of a variable are called `<variable>/adam_m` and `<variable>/adam_v`, as
+    in the original. Checkpoints store them by these names, so that the order of the
+    variables does not matter, nor whether a checkpoint is restored before or after
+    `build`.
+
+    Args:
+      schedule: step → learning rate. A step uses schedule(k), where k is the value of
+        `iterations` before the step; afterwards `learning_rate` holds it.
+      weight_decay_rate: fraction of a variable that is added to its update.
+      beta_1, beta_2: decay of the running means of the gradient and of its square.
+      epsilon: added to the square root of the latter.
+      no_decay: regular expressions; variables whose name contains a match have no
+        weight decay, and no ratio in LAMB.
     """
 
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+    has_ratio = False  # whether a ratio scales the update of each variable
+
+    def __init__(self, schedule: Callable[[tf.Tensor], tf.Tensor],
+                 weight_decay_rate: float = 0.01, beta_1: float = 0.9,
+                 beta_2: float = 0.999, epsilon: float = 1e-6,
+                 no_decay: Sequence[str] = NO_DECAY_PATTERNS):
+        super().__init__()
+        self.schedule, self.weight_decay_rate = schedule, weight_decay_rate
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.no_decay = "|".join(no_decay)
+        # Checkpoints know these attributes by the names that Keras' optimizers have.
+        self._iterations = tf.Variable(
+            0, trainable=False, dtype=tf.int64, name="iteration")
+        self._current_learning_rate = tf.Variable(
+            schedule(self._iterations), trainable=False, name="current_learning_rate")
+        self.slots: dict[str, tf.Variable] = {}
+
+    @property
+    def iterations(self) -> tf.Variable:
+        """The number of steps done, int64."""
+        return self._iterations
+
+    @property
+    def learning_rate(self) -> tf.Variable:
+        """The learning rate of the latest step."""
+        return self._current_learning_rate
+
+    def build(self, variables: Iterable[tf.Variable]) -> None:
+        """Creates the moments, once, in the strategy's scope; `variables` must contain
+        all that will have gradients."""
+        if self.slots:
+            return
+        variables = list(variables)
+        for name, count in collections.Counter(map(name_of, variables)).items():
+            if count > 1:
+                raise InputError(f"{count} variables are called '{name}'; give each a "
+                                 "name of its own, under which its moments are kept.")
+        strategy = tf.distribute.get_strategy()
+        for variable in variables:
+            name = name_of(variable)
+            # On the device of the variable. A trailing slash makes the scope absolute,
+            # whatever scope encloses it.
+            with (strategy.extended.colocate_vars_with(variable),
+                  tf.name_scope(f"{name}/")):
+                for kind in ("adam_m", "adam_v"):
+                    self.slots[f"{name}/{kind}"] = tf.Variable(
+                        tf.zeros(variable.shape, tf.float32), trainable=False,
+                        name=kind)
+
+    def has_decay(self, variable: tf.Variable) -> bool:
+        """Returns True if weight decay, and in LAMB the ratio, apply to a variable."""
+        return not self.no_decay or not re.search(self.no_decay, name_of(variable))
+
+    def log_groups(self, variables: Iterable[tf.Variable]) -> None:
+        """Logs which variables have weight decay, and their sizes."""
+        variables = list(variables)
+        for decays, group, what in (
+                (True, "decay", f"all others; weight decay {self.weight_decay_rate:g}"
+                 + ", LAMB's ratio" * self.has_ratio),
+                (False, "no_decay", f"names with {self.no_decay.replace('|', ' or ')}; "
+                 "no weight decay" + ", no ratio" * self.has_ratio)):
+            members = [variable for variable in variables
+                       if self.has_decay(variable) == decays]
+            if members:
+                logging.info(
+                    "%s, group %s: %d variables, %s parameters (%s).",
+                    type(self).__name__, group, len(members),
+                    f"{sum(math.prod(member.shape) for member in members):,}", what)
+
+    def apply_gradients(
+            self, grads_and_vars: Iterable[tuple[Gradient, tf.Variable]]) -> None:
+        """Takes a step: updates each variable that has a gradient. In a strategy, call
+        it on every replica, with the gradients of the whole batch."""
+        pairs = [pair for pair in grads_and_vars if pair[0] is not None]
+        self._current_learning_rate.assign(self.schedule(self._iterations))
+        with tf.init_scope():
+            self.build([variable for _, variable in pairs])
+        gradients, variables = zip(*pairs)
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            self._update_all, tf.distribute.get_strategy(), dense_float32(gradients),
+            variables)
+
+    def _update_all(self, strategy, gradients, variables):
+        """Updates one variable after another: otherwise a graph would start all updates
+        at once, and hold several tensors for each."""
+        last_update = []
+        for gradient, variable in zip(gradients, variables):
+            name = name_of(variable)
+            update = functools.partial(
+                self.update_step, has_decay=self.has_decay(variable))
+            with tf.control_dependencies(last_update):
+                last_update = tf.nest.flatten(strategy.extended.update(
+                    variable, update, group=False, args=(
+                        self.slots[f"{name}/adam_m"], self.slots[f"{name}/adam_v"],
+                        gradient)))
+        self._iterations.assign_add(1)
+
+    def update_step(self, variable: tf.Variable, m: tf.Variable, v: tf.Variable,
+                    gradient: tf.Tensor, has_decay: bool) -> tf.Tensor:
         """Updates one variable and its moments from a gradient of its shape; the scalar
         that it returns is available when the update is complete."""
-        m, v, has_decay = self.moments(variable)
         # 1. m and v move a little towards this gradient and its square. m is assigned
         #    before v is computed, to hold fewer tensors at a time.
         m.assign(self.beta_1 * m + (1.0 - self.beta_1) * gradient)
@@ -216,12 +343,11 @@ OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
 def create_optimizer(
         init_lr: float, num_train_steps: int, num_warmup_steps: int,
         optimizer: str = "lamb", poly_power: float = 1.0, start_warmup_step: int = 0,
-        weight_decay_rate: float = 0.01, excluded: Sequence[str] = (),
-        decay_share: float = 1.0) -> MomentsOptimizer:
+        weight_decay_rate: float = 0.01, decay_share: float = 1.0) -> MomentsOptimizer:
     """Makes the optimizer of a run, with its schedule (original: `create_optimizer`).
 
     `optimizer` is "lamb" or "adamw"; for the rest see WarmupPolynomialDecay and
-    KerasOptimizer.
+    MomentsOptimizer.
     """
     schedule = WarmupPolynomialDecay(
         init_lr, num_train_steps, num_warmup_steps, poly_power, start_warmup_step,
@@ -232,5 +358,4 @@ def create_optimizer(
             "The warm-up of %d steps is longer than the training of %d: the learning "
             "rate never reaches %g.", schedule.num_warmup_steps,
             schedule.num_train_steps, schedule.init_lr)
-    return OPTIMIZERS[optimizer](
-        schedule, weight_decay_rate=weight_decay_rate, excluded=excluded)
+    return OPTIMIZERS[optimizer](schedule, weight_decay_rate=weight_decay_rate)

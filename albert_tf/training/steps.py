@@ -21,7 +21,7 @@ from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast
-from albert_tf.training import keras_optimizer, optimization
+from albert_tf.training import optimization
 from albert_tf.training.devices import replica_variable
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Objective, Predictions, WeightedValues
@@ -159,7 +159,7 @@ class Trainer(orbit.StandardTrainer):
       stop: a variable that another thread may set, see stops.StopSignals.
     """
 
-    def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
+    def __init__(self, task: Task, optimizer: optimization.MomentsOptimizer,
                  datasets: Sequence[Any], options: StepOptions,
                  on_step: Optional[Callable[[], None]] = None,
                  shape_of_step: Callable[[int], int] = lambda step: 0,
@@ -323,7 +323,7 @@ class Trainer(orbit.StandardTrainer):
             loss, gradients, sums = self._part_gradients(
                 computation, features, denominators, seed)
             if not self.options.count_duplicate_rows:
-                gradients = keras_optimizer.dense_float32(gradients)
+                gradients = optimization.dense_float32(gradients)
             return loss, gradients, sums, None
 
         def split(tensor):
@@ -435,8 +435,7 @@ class Trainer(orbit.StandardTrainer):
             name: tf.where(good, pair, 0.0) for name, pair in sums.items()})
 
     def _apply(self, gradients):
-        self.optimizer.apply_gradients(
-            zip(gradients, self._variables), skip_gradients_aggregation=True)
+        self.optimizer.apply_gradients(zip(gradients, self._variables))
 
     def _skip(self):
         self.optimizer.iterations.assign_add(1)
