@@ -204,7 +204,7 @@ def known_replicas(values: Values) -> int:
     devices.check(
         values.distribution_strategy, values.num_gpus, values.num_virtual_cpus)
     if values.distribution_strategy == "multi_worker_mirrored":
-        return devices.Cluster.from_environment().size
+        return len(devices.workers())
     return values.num_virtual_cpus or values.num_gpus or 1
 
 

@@ -1,13 +1,11 @@
 """The devices that train one model, on one machine or several: their strategy, the
 workers that TF_CONFIG names, which process writes, and at which step they start."""
 
-import contextlib
 import hashlib
 import json
 import re
 import socket
-import time
-from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Mapping, Optional
 
 from absl import logging
 
@@ -51,7 +49,8 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
     # Listing devices initializes TensorFlow, which several workers must not do before
     # they create their strategy.
     if name == "multi_worker_mirrored":
-        Cluster.from_environment().meet()
+        logging.info("Waiting until all workers of TF_CONFIG have started: %s.",
+                     ", ".join(workers()))
     elif name != "tpu":
         available = len(tf.config.list_physical_devices("GPU"))
         if num_gpus is None:
@@ -207,77 +206,28 @@ def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
 # ---- the cluster -----------------------------------------------------------
 
 
-class Cluster(NamedTuple):
-    """The workers of a cluster as "host:port"; a chief counts as one of them.
+def workers() -> list[str]:
+    """Returns the addresses, "host:port", of the cluster's workers in the environment
+    variable TF_CONFIG; a chief counts as one. TensorFlow would train alone without
+    any."""
+    import tensorflow as tf
 
-    Attributes:
-      own: address of this worker.
-      others: addresses of all other workers.
-    """
-
-    own: str
-    others: tuple[str, ...]
-
-    @classmethod
-    def from_environment(cls) -> "Cluster":
-        """Returns the workers in the environment variable TF_CONFIG. TensorFlow would
-        train alone without any."""
-        import tensorflow as tf
-
-        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-        try:
-            jobs = resolver.cluster_spec().as_dict()
-            workers = {(kind, index): address for kind in ("chief", "worker")
-                       for index, address in enumerate(jobs.get(kind, ()))}
-            own = workers.pop((resolver.task_type, resolver.task_id))
-            for address in (own, *workers.values()):
-                _host_and_port(address)
-        except (ValueError, TypeError, AttributeError, LookupError, RecursionError
-                ) as error:
-            raise InputError(
-                "--distribution_strategy=multi_worker_mirrored needs the environment "
-                "variable TF_CONFIG with the workers of a cluster and this worker's "
-                f"place ({type(error).__name__}: {reason_of(error)}); set it, for "
-                f"example, to {_EXAMPLE}.") from error
-        return cls(own, tuple(workers.values()))
-
-    @property
-    def size(self) -> int:
-        return 1 + len(self.others)
-
-    def meet(self) -> None:
-        """Waits until every other worker has started; a line names those that are
-        missing.
-
-        TensorFlow waits for them, too, but silently and without handling signals.
-        Therefore each worker listens at its own port until it has reached the ports of
-        all others, where TensorFlow may listen by then.
-        """
-        missing, named = set(self.others), set()
-        with self._server() as server:
-            while missing := {other for other in missing if not reachable(other, 2.0)}:
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        server.accept()[0].close()
-                if missing != named:
-                    logging.info("Waiting for the workers %s of TF_CONFIG.",
-                                 ", ".join(sorted(missing)))
-                named = missing
-                time.sleep(0.2)
-
-    def _server(self) -> socket.socket:
-        """Returns a socket that listens at this worker's port, without blocking."""
-        host, port = _host_and_port(self.own)
-        try:
-            # Prefers AF_INET, the smaller number, if a host has both families.
-            family = min(info[0] for info in socket.getaddrinfo(host, port))
-            server = socket.create_server(("", port), family=family)
-        except OSError as error:
-            raise InputError(
-                f"the environment variable TF_CONFIG: this worker, {self.own}, cannot "
-                f"listen at its port ({error.strerror}).") from error
-        server.setblocking(False)
-        return server
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    try:
+        jobs = resolver.cluster_spec().as_dict()
+        found = {(kind, index): address for kind in ("chief", "worker")
+                 for index, address in enumerate(jobs.get(kind, ()))}
+        found[resolver.task_type, resolver.task_id]  # This worker must be one of them.
+        for address in found.values():
+            _host_and_port(address)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError
+            ) as error:
+        raise InputError(
+            "--distribution_strategy=multi_worker_mirrored needs the environment "
+            "variable TF_CONFIG with the workers of a cluster and this worker's "
+            f"place ({type(error).__name__}: {reason_of(error)}); set it, for "
+            f"example, to {_EXAMPLE}.") from error
+    return list(found.values())
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -1,7 +1,6 @@
 """The record of a run: metrics.jsonl, the scores that are read from it, and curves."""
 
 import json
-import math
 import os
 from typing import Any, Iterable, Mapping
 
@@ -12,9 +11,6 @@ from albert_tf.errors import InputError
 
 METRICS_FILE = "metrics.jsonl"
 CURVES_FILE = "curves.png"
-# Earlier versions kept the set of a run's evaluations and their best value in files of
-# their own.
-_OLD_SET_FILE, _OLD_BEST_FILE = "evaluation_set.json", "best_metric.json"
 
 Row = dict[str, Any]
 
@@ -41,9 +37,6 @@ class MetricsLog:
         with files.atomic_write(self.path) as stream:
             for row in self.rows:
                 stream.write(_line(row))
-        if not resume_step:
-            for name in (_OLD_SET_FILE, _OLD_BEST_FILE):
-                files.remove(os.path.join(output_dir, name))
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any],
               **more: Any) -> None:
@@ -122,27 +115,11 @@ class Scores:
             max(values[-patience:]) <= max(values[:-patience]))
 
 
-def evaluations(output_dir: str, metric: str = "") -> list[Row]:
-    """Returns the rows of a run's evaluations.
-
-    In a folder of an earlier version they get their `set` here, None for one before the
-    last, and its best value of `metric` counts as one more row, of step 0.
-    """
-    path, old_set, old_best = (os.path.join(output_dir, name) for name in (
-        METRICS_FILE, _OLD_SET_FILE, _OLD_BEST_FILE))
-    rows = [row for row in (read_metrics(path) if files.exists(path) else ())
+def evaluations(output_dir: str) -> list[Row]:
+    """Returns the rows of a run's evaluations."""
+    path = os.path.join(output_dir, METRICS_FILE)
+    return [row for row in (read_metrics(path) if files.exists(path) else ())
             if row["split"] == "eval"]
-    old = text_files.read_object(old_set, "remove it") if files.exists(old_set) else {}
-    after_step, of_set = old.get("after_step", 0), {"set": old.get("set")} if old else {}
-    rows = [{**(of_set if row["step"] > after_step else {"set": None}), **row}
-            for row in rows]
-    best = text_files.read_json(old_best, "remove it") if (
-        metric and files.exists(old_best)) else None
-    before = [row for row in rows if row["step"] <= after_step]
-    if type(best) in (int, float) and all(
-            best > row.get(metric, -math.inf) for row in rows[len(before):]):
-        rows.insert(len(before), {**of_set, "step": 0, metric: best})
-    return rows
 
 
 # ---- curves ----------------------------------------------------------------

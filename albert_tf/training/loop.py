@@ -157,8 +157,8 @@ class Run:
             on_start()
         # 3. Read the evaluations so far. Every process of a cluster must read the same
         #    ones, therefore this happens before the chief opens the log.
-        rows = [row for row in (evaluations(output_dir, self.task.best_metric)
-                                if first else ()) if row["step"] <= first]
+        rows = [row for row in (evaluations(output_dir) if first else ())
+                if row["step"] <= first]
         # A kill may have come between a checkpoint and its evaluation.
         due = bool(self.evaluates and first and (
             not first % options.save_checkpoints_steps or self.finished)

@@ -209,25 +209,17 @@ def test_a_different_evaluation_set_starts_a_new_best(copy, data, caplog):
                            for name in ("best", "12")))
 
 
-@pytest.mark.parametrize("kept, best, replaced", [
-    ({"set": {"dev data": "a"}, "after_step": 0}, 2.0, False), (None, 2.0, False),
-    ({"set": {"dev data": "b"}, "after_step": 0}, 2.0, True),
-    ({"set": {"dev data": "a"}, "after_step": 9}, -1.0, True)])
-def test_folders_of_earlier_versions_go_on(kept, best, replaced, copy, data):
-    """They had best value and set in files of their own, and no set in the rows."""
+def test_rows_of_earlier_versions_name_no_set_and_count(copy, data):
     go_back_to(copy, 9)
-    (copy / "best_metric.json").write_text(json.dumps(best))
-    if kept:
-        (copy / "evaluation_set.json").write_text(json.dumps(kept))
     old = log.read_metrics(str(copy / "metrics.jsonl"))
-    (copy / "metrics.jsonl").write_text("".join(
-        json.dumps({k: v for k, v in row.items() if k != "set"}) + "\n" for row in old))
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(
+        {name: value for name, value in row.items() if name != "set"}
+        | {"sentence_order_accuracy": 2.0}) + "\n" for row in old))
     write_weights(copy, data, f"{POOLER}:0", 0.5, "best")
     make_run(copy, data).train()
     assert [row.get("set") for row in rows_of(copy, "eval")] == [
         None, None, None, {"dev data": "a"}]
-    pooler = read_tensors(str(copy / "model.ckpt-best"))[POOLER]
-    assert (pooler != 0.5).any() == replaced
+    assert (read_tensors(str(copy / "model.ckpt-best"))[POOLER] == 0.5).all()
 
 
 def test_evaluation_records_are_told_apart(data, tmp_path):
@@ -683,8 +675,7 @@ def overwrite(name, content):
       for content in ("", "\0\0\0\0")),
     (overwrite("options.json", "{"), "options.json, line 1"),
     (overwrite("options.json", "[1]"), "options.json"),
-    (overwrite("metrics.jsonl", '{"step": 3}\n' * 2), "metrics.jsonl, line 1"),
-    (overwrite("best_metric.json", ""), "best_metric.json")])
+    (overwrite("metrics.jsonl", '{"step": 3}\n' * 2), "metrics.jsonl, line 1")])
 def test_damaged_folder(spoil, message, copy, data):
     spoil(copy)
     with pytest.raises(InputError, match=message):
