@@ -13,8 +13,6 @@ has AdamW and no sentence loss. The table shows
   sequences  a second and chip
   random     the time to write the random numbers, for which the compiler has no estimate,
              at the speed of the chip's memory; not part of the seconds
-  at least   the seconds that the compiled instructions and their memory traffic take
-             without any wait (tpu_schedule.py), and the share of the peak with these
   compiling  seconds on this machine, and megabytes of the program
   and the largest kinds of operations, in percent of the cycles.
 
@@ -25,10 +23,8 @@ not installed are left out. The exit status is 1 if a setting does not compile.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 
 from absl import flags, logging
@@ -37,7 +33,7 @@ from albert_tf import text_files
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from benchmarks import benchmark_flags, contestants, tpu_compiler, tpu_schedule
+from benchmarks import benchmark_flags, contestants, tpu_compiler
 from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
@@ -84,9 +80,8 @@ def parsed(setting: str) -> dict:
             "predictions": int(options.get("predictions", 0))}
 
 
-def measure(setting: str, instructions: str) -> dict:
-    """Compiles one setting in this process; returns its row of the table. The folder is
-    the one into which libtpu writes instructions."""
+def measure(setting: str) -> dict:
+    """Compiles one setting in this process; returns its row of the table."""
     row = parsed(setting)
     config = AlbertConfig.named(row["model"]).replace(
         hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
@@ -106,12 +101,10 @@ def measure(setting: str, instructions: str) -> dict:
             config = config.replace(num_hidden_layers=row["passes"])
     compile_seconds = time.perf_counter() - start
     seconds = program.cycles / chip.clock
-    least = tpu_schedule.least_seconds(program.text, instructions, chip)
     ideal = contestants.step_flops(
         config, size, length, row["predictions"]) / chip.flops
     return {**row, "dtype": FLAGS.dtype, "cycles": program.cycles, "seconds": seconds,
-            "share_of_peak": ideal / seconds, "least_seconds": least,
-            "most_of_peak": ideal / least,
+            "share_of_peak": ideal / seconds,
             "sequences_per_second_and_chip": size * chip.cores / seconds,
             "random_seconds": program.random_bytes / chip.bandwidth,
             "memory": program.memory, "fits": program.memory <= chip.memory,
@@ -128,19 +121,17 @@ def label(row: dict) -> str:
 
 def print_results(rows: list[dict]) -> None:
     print("| chip | model | batch | | memory, GB | seconds | peak | sequences | random "
-          "| at least | compiling | kinds of operations |\n" + "| --- " * 12 + "|")
+          "| compiling | kinds of operations |\n" + "| --- " * 11 + "|")
     for row in rows:
         groups = ", ".join(
             f"{name} {100 * cycles / row['cycles']:.0f}" for name, cycles in sorted(
                 row["groups"].items(), key=lambda item: -item[1]))
-        least = (f"{row['least_seconds']:.3f}, {100 * row['most_of_peak']:.0f} %"
-                 if row["least_seconds"] else "–")  # An older version did not count.
         print(f"| {row['chip']} | {row['model']} | {row['size']} x {row['length']} "
               f"| {label(row)} "
               f"| {row['memory'] / 1e9:.1f}{'' if row['fits'] else ', no'} "
               f"| {row['seconds']:.3f} | {100 * row['share_of_peak']:.0f} % "
               f"| {row['sequences_per_second_and_chip']:.0f} "
-              f"| {1e3 * row['random_seconds']:.0f} ms | {least} "
+              f"| {1e3 * row['random_seconds']:.0f} ms "
               f"| {row['compile_seconds']:.0f} s, "
               f"{row['program'] / 1e6:.0f} MB | {groups} |")
 
@@ -161,20 +152,16 @@ def own_process(setting: str) -> dict:
 def main(_):
     for setting in FLAGS.settings:
         parsed(setting)
-    instructions = tempfile.mkdtemp() if FLAGS.one_setting else ""
     try:
-        tpu_compiler.prepare(
-            tpu_schedule.dump_flags(instructions) if instructions else "")
+        tpu_compiler.prepare()
     except NotInstalled as error:
         raise InputError(f"{error}; pip install -r benchmarks/requirements-tpu.txt "
                          "into this environment.") from None
     if FLAGS.one_setting:
         try:
-            row = measure(FLAGS.one_setting, instructions)
+            row = measure(FLAGS.one_setting)
         except NotInstalled as error:
             row = {"left_out": str(error)}
-        finally:
-            shutil.rmtree(instructions)
         print(json.dumps(row), flush=True)
         os._exit(0)  # libtpu ends in an error when Python has ended.
     benchmark_flags.make_output_folder()

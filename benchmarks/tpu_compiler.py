@@ -5,10 +5,7 @@ TensorFlow exports what a replica computes in a step as HLO for CPUs. `to_tpu` r
 it what TensorFlow would have written for a TPU: the generator of random numbers, whose
 state there is one key and one count (tf2xla's MaybeSliceCounter). The compiled program
 holds an `estimated_cycles` for every fusion. Seconds from these are estimates of the
-compiler, not of a clock.
-
-This needs jax and libtpu (benchmarks/requirements-tpu.txt), and is imported by nothing
-else of the project.
+compiler, not of a clock. benchmarks/requirements-tpu.txt has jax and libtpu.
 """
 
 import collections
@@ -40,8 +37,6 @@ class Chip(NamedTuple):
       memory: bytes of memory of a core.
       bandwidth: bytes per second from and to this memory, of a core.
       cores: per chip.
-      product_cycles: for which an instruction for bfloat16 rows occupies a matrix unit,
-        found from a large product: what reaches the data sheet's speed.
     """
 
     topologies: dict[int, str]
@@ -50,18 +45,17 @@ class Chip(NamedTuple):
     memory: float
     bandwidth: float
     cores: int
-    product_cycles: int
 
 
 CHIPS = {
     "v3": Chip({1: "v3:2x2", 8: "v3:2x2", 512: "v3:16x16"}, 0.94e9, 61.5e12,
-               16 * 2 ** 30, 450e9, 2, 8),
-    "v4": Chip({1: "v4:2x2x1"}, 1.05e9, 137.5e12, 16 * 2 ** 30, 614e9, 2, 16),
+               16 * 2 ** 30, 450e9, 2),
+    "v4": Chip({1: "v4:2x2x1"}, 1.05e9, 137.5e12, 16 * 2 ** 30, 614e9, 2),
     "v5e": Chip({1: "v5e:2x2", 4: "v5e:2x2", 16: "v5e:4x4"}, 1.5e9, 197e12,
-                16 * 2 ** 30, 819e9, 1, 16),
+                16 * 2 ** 30, 819e9, 1),
     # Both cores of a chip of v5p work as one.
-    "v5p": Chip({1: "v5p:2x2x1"}, 1.75e9, 459e12, 95e9, 2765e9, 1, 16),
-    "v6e": Chip({1: "v6e:2x2"}, 1.75e9, 918e12, 32 * 2 ** 30, 1638e9, 1, 8),
+    "v5p": Chip({1: "v5p:2x2x1"}, 1.75e9, 459e12, 95e9, 2765e9, 1),
+    "v6e": Chip({1: "v6e:2x2"}, 1.75e9, 918e12, 32 * 2 ** 30, 1638e9, 1),
 }
 
 
@@ -74,7 +68,6 @@ class Program:
       temporary, arguments, code: bytes of memory while it runs.
       random_bytes: random numbers that it writes, for which there is no estimate.
       groups: kind of operation → cycles.
-      text: of the compiled program.
     """
 
     cycles: int
@@ -83,7 +76,6 @@ class Program:
     code: int
     random_bytes: int
     groups: dict[str, int]
-    text: str
 
     @property
     def memory(self) -> int:
@@ -91,12 +83,10 @@ class Program:
         return self.temporary + self.arguments + self.code
 
 
-def prepare(arguments: str = "") -> None:
-    """Imports jax and finds libtpu, which gets more arguments; raises
-    peers.NotInstalled."""
+def prepare() -> None:
+    """Imports jax and finds libtpu; raises peers.NotInstalled."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ["LIBTPU_INIT_ARGS"] += " " + arguments
     peers.imported("libtpu", "libtpu, the TPU's compiler,")
     peers.imported("jax", "jax")
 
@@ -218,18 +208,17 @@ def _replica_of(replicas: int):
 def program_of(executable: Any) -> Program:
     """Returns what the compiler says of its program."""
     memory = executable.get_compiled_memory_stats()
-    text = executable.hlo_modules()[0].to_string()
-    groups, random_bytes = _costs(text)
+    groups, random_bytes = _costs(executable.hlo_modules()[0].to_string())
     return Program(sum(groups.values()), memory.temp_size_in_bytes,
                    memory.argument_size_in_bytes, memory.generated_code_size_in_bytes,
-                   random_bytes, groups, text)
+                   random_bytes, groups)
 
 
 # ---- reading the compiled text ---------------------------------------------
 
 _START = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPERATION = re.compile(
-    r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((.*?)\)(?:, |$)")
+    r"^\s+(?:ROOT )?%?[\w.\-]+ = (.*?) ([a-z][a-z\-]*)\(.*?\)(?:, |$)")
 _BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "u16": 2, "f32": 4, "u32": 4, "s32": 4,
           "u64": 8, "s64": 8, "f64": 8}
 # The first kind whose operation occurs in a fusion is its kind.
@@ -244,15 +233,12 @@ class Operation(NamedTuple):
         %y = f32[8]{0} fusion(%x, %z), calls=%f, backend_config={...}
 
     Attributes:
-      name, kind, shape: here y, fusion, and f32[8]{0}.
-      operands: their names, here x and z.
+      kind, shape: here fusion, and f32[8]{0}.
       line: all of it.
     """
 
-    name: str
     kind: str
     shape: str
-    operands: list[str]
     line: str
 
     @property
@@ -262,7 +248,7 @@ class Operation(NamedTuple):
         return called[1] if called else ""
 
 
-def computations_of(text: str) -> tuple[dict[str, list[Operation]], str]:
+def _computations_of(text: str) -> tuple[dict[str, list[Operation]], str]:
     """Splits the text into the operations of each computation; also returns the
     entry's name."""
     found: dict[str, list[Operation]] = collections.defaultdict(list)
@@ -273,16 +259,14 @@ def computations_of(text: str) -> tuple[dict[str, list[Operation]], str]:
             name = start[2]
             entry = name if start[1] else entry
         elif name and operation:
-            result, shape, kind, operands = operation.groups()
-            found[name].append(Operation(
-                result, kind, shape, re.findall(r"%([\w.\-]+)", operands), line))
+            found[name].append(Operation(operation[2], operation[1], line))
     return found, entry
 
 
-def executed(text: str) -> Iterator[tuple[int, Operation]]:
+def _executed(text: str) -> Iterator[tuple[int, Operation]]:
     """Yields the operations of the program, and how often each runs; a loop's body runs
     as often as the loop."""
-    computations, entry = computations_of(text)
+    computations, entry = _computations_of(text)
     trips = 1
 
     def walk(name: str, times: int) -> Iterator[tuple[int, Operation]]:
@@ -308,15 +292,15 @@ def executed(text: str) -> Iterator[tuple[int, Operation]]:
 def _costs(text: str) -> tuple[dict[str, int], int]:
     """Returns the estimated cycles of each kind of operation and the bytes of random
     numbers."""
-    computations, _ = computations_of(text)
+    computations, _ = _computations_of(text)
     cycles: dict[str, int] = collections.Counter()
     random_bytes = 0
-    for times, operation in executed(text):
+    for times, operation in _executed(text):
         estimate = re.search(r'"estimated_cycles":"(\d+)"', operation.line)
         if estimate:
             cycles[_kind_of(operation, computations)] += times * int(estimate[1])
         if operation.kind in ("rng-bit-generator", "rng"):
-            random_bytes += times * bytes_of(operation.shape)
+            random_bytes += times * _bytes_of(operation.shape)
     return dict(cycles), random_bytes
 
 
@@ -343,7 +327,7 @@ def _trips(condition: str, computations: dict[str, list[Operation]]) -> int:
     return max(numbers, default=0)
 
 
-def bytes_of(shape: str) -> int:
+def _bytes_of(shape: str) -> int:
     """Returns the bytes of a shape such as (u64[2], u32[8,128])."""
     total = 0
     for kind, sizes in re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape):
