@@ -61,7 +61,7 @@ class PretrainingOptions:
         None, "Named preset; create the records with the same preset. release: the "
         "defaults. roberta: no sentence loss, new masks in each epoch, batches of 8192, "
         "500,000 steps. fast: 40 % of the tokens masked, batches of 2048, depth growing "
-        "from a quarter of the passes to all; on small models it reached the loss of "
+        "from a quarter of the layers to all; on small models it reached the loss of "
         "release with 31 % of the computation (docs/SCHEDULES.md). Explicit flags "
         "override the preset.", choices=list(PRETRAINING_RECIPES))
     input_file: Optional[str] = option(
@@ -95,9 +95,9 @@ class PretrainingOptions:
     start_warmup_step: int = option(
         0, "Step at which warm-up starts; the learning rate is 0 before it.", **_TRAINED)
     depth_schedule: str = option(
-        "", "Numbers of passes through the shared layer, each with its share of the "
-        "steps: 3:0.5,6:0.25,12:0.25 trains with 3 passes in the first half of the steps "
-        "and with 12 at the end. Evaluation always uses all passes.", **_TRAINED)
+        "", "Numbers of layers, which must share their parameters, each with its share of "
+        "the steps: 3:0.5,6:0.25,12:0.25 trains 3 layers in the first half of the steps "
+        "and 12 at the end. Evaluation always uses all layers.", **_TRAINED)
     max_eval_steps: int = option(
         100, "Maximum number of evaluation batches; 0 uses all.",
         needs="do_eval eval_input_file")

@@ -121,7 +121,7 @@ flags.DEFINE_integer("num_evaluations", 16, "Number of evaluations of each run."
                      lower_bound=1)
 flags.DEFINE_integer("hidden_size", 128, "Hidden size of the model, a multiple of 64.",
                      lower_bound=64)
-flags.DEFINE_integer("num_hidden_layers", 12, "Passes through the shared layer.",
+flags.DEFINE_integer("num_hidden_layers", 12, "Layers, which share their parameters.",
                      lower_bound=1)
 flags.DEFINE_integer("vocab_size", 8000, "Size of the vocabulary.", lower_bound=300)
 flags.DEFINE_float("learning_rate", 0.004, "Learning rate of LAMB.")

@@ -34,13 +34,14 @@ from albert_tf.modeling.encoder import Computation
 from albert_tf.training import devices, run_folder
 from albert_tf.training.batches import Batches
 from albert_tf.training.callbacks import Callback, Callbacks
+from albert_tf.training.evaluation import Evaluator, Task
 from albert_tf.training.log import (
     CURVES_FILE, MetricsLog, Scores, draw_curves, evaluations)
 from albert_tf.training.loss_scaling import SMALLEST_SCALE, LossScaling
 from albert_tf.training.losses import Predictions
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
-from albert_tf.training.steps import Evaluator, Task, Trainer
+from albert_tf.training.steps import Trainer
 from albert_tf.training.stops import StopSignals
 
 
@@ -58,7 +59,7 @@ class Run:
     `config`, `options` and `task_options` are stored beside the checkpoints;
     `task_options` holds other options that change the result, such as input files and
     the learning rate. `optimizer` is built, or None without training. `depth` is the
-    number of passes of each training step; evaluation always uses all passes.
+    number of layers of each training step; evaluation always uses all layers.
     `evaluation_set` holds, as JSON values, on what evaluations are scored: name →
     digest or setting. Scores on different sets are not compared. `callbacks` are called
     with a `training.callbacks.Event` after each loop of steps and each checkpoint; if
@@ -200,8 +201,8 @@ class Run:
         self.trainer = Trainer(
             self.task, self.optimizer, self.batches.train(self.current_step),
             options.step, on_step=self._after_step, on_compile=self._before_compiling,
-            shape_of_step=self.batches.shape_of_step,
-            passes_of_step=self.depth.at if self.depth else lambda step: None,
+            kind_of_step=lambda step: (
+                self.batches.shape_of_step(step), self.depth and self.depth.at(step)),
             scaling=self.scaling, computation=self.computation)
         self.signals.on_signal = lambda: self.trainer.stop.assign(True)
         if not self.trainer.stops:
@@ -281,11 +282,11 @@ class Run:
                 self._report(metrics)
         self._report(self.trainer.current_metrics())
 
-    def _before_compiling(self, shape: int, passes: Optional[int]) -> None:
+    def _before_compiling(self, shape: int, layers: Optional[int]) -> None:
         self._compiles, count = True, self.batches.num_shapes
         logging.info("Compiling the training step%s%s.",
                      f" for length {shape + 1} of {count}" if count > 1 else "",
-                     f" with {passes} passes" if passes else "")
+                     f" with {layers} layers" if layers else "")
 
     def _compiled(self) -> bool:
         """Returns True if a step was compiled since the last call; such steps are slow,

@@ -1,14 +1,12 @@
-"""Schedules of depth: passes through the shared layer that change during training,
-without TensorFlow.
+"""Schedules of depth: a number of layers that grows during training, without TensorFlow.
 
-A schedule is written PASSES:SHARE,... and depends only on the step, so that a run that
+A schedule is written LAYERS:SHARE,... and depends only on the step, so that a run that
 was killed resumes exactly where it stopped. The learning-rate schedule is in
 `optimization`.
 
-If all layers share one block, depth is only the number of passes through it, so that it
-can grow during training: no weights are copied, and the moments of the optimizer stay
-valid. A pass is a layer of the config (with all its inner groups). A step with fewer
-passes leaves out the last ones.
+If all layers share one block, their number can grow during training: no weights are
+copied, and the moments of the optimizer stay valid. A step with fewer layers leaves out
+the last ones, each with all its inner groups.
 """
 
 import bisect
@@ -24,14 +22,14 @@ from albert_tf.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Phases:
-    """Numbers of passes that follow each other, each for a share of the training.
+    """Numbers of layers that follow each other, each for a share of the training.
 
     >>> phases = Phases.parse("3:0.5,6:0.25,12:0.25", 1000)
     >>> [phases.at(step) for step in (0, 499, 500, 749, 750, 999)]
     [3, 3, 6, 6, 12, 12]
 
     Attributes:
-      values: number of passes of each phase.
+      values: number of layers of each phase.
       ends: step at which each phase ends; the last phase never ends.
     """
 
@@ -40,7 +38,7 @@ class Phases:
 
     @classmethod
     def parse(cls, text: str, num_steps: int) -> "Phases":
-        """Parses "passes:share of the steps,…", the value of --depth_schedule."""
+        """Parses "layers:share of the steps,…", the value of --depth_schedule."""
         phases = [re.fullmatch(r"\s*(\d{1,9}):([0-9.]+(?:e-?\d+)?)\s*", phase)
                   for phase in text.split(",")]
         try:
@@ -50,7 +48,7 @@ class Phases:
         if not all(share > 0 for share in shares) or (
                 not math.isclose(sum(shares), 1, abs_tol=1e-3)):
             raise InputError(
-                f"--depth_schedule={text}: give PASSES:SHARE,... with positive shares "
+                f"--depth_schedule={text}: give LAYERS:SHARE,... with positive shares "
                 "of the steps that add up to 1, such as 3:0.5,6:0.25,12:0.25.")
         whole = sum(shares)
         ends = (*(round(done / whole * num_steps)
@@ -58,7 +56,7 @@ class Phases:
         return cls(tuple(int(phase[1]) for phase in phases), ends)
 
     def at(self, step: int) -> int:
-        """Returns the number of passes of step `step`, which counts from 0."""
+        """Returns the number of layers of step `step`, which counts from 0."""
         return self.values[bisect.bisect_right(self.ends[:-1], step)]
 
 
@@ -89,6 +87,6 @@ def depth_of(config: AlbertConfig, num_steps: int, schedule: str = ""
     if not all(1 <= number <= layers for number in depth.values) or (
             depth.at(num_steps - 1) != layers):
         raise InputError(
-            f"{flag}: give numbers of passes from 1 to the config's num_hidden_layers "
+            f"{flag}: give numbers of layers from 1 to the config's num_hidden_layers "
             f"{layers}, which is that of the last step.")
     return depth

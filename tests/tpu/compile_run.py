@@ -20,12 +20,12 @@ from benchmarks import tpu_compiler
 
 def compile_steps(run) -> None:
     """Takes the place of `Run._go`: compiles, and ends the process."""
-    from albert_tf.training import steps
+    from albert_tf.training import evaluation
 
     trainer = run.trainer
 
     def compiled(what, function, dataset):
-        spec = steps.replica_spec(dataset.element_spec)
+        spec = evaluation.replica_spec(dataset.element_spec)
         shapes = {name: spec[name].shape.as_list()
                   for name in ("input_ids", "masked_lm_positions") if name in spec}
         program = tpu_compiler.compiled(
@@ -41,14 +41,14 @@ def compile_steps(run) -> None:
         parts = run.options.step.gradient_accumulation_steps
         compiled({"step": "train", "passes": passes, "parts": parts},
                  lambda features: trainer._replica_step(computation, parts, features),
-                 trainer.train_dataset[shape])
+                 trainer.datasets[shape])
     if run.evaluates:
         evaluator = run.evaluator
         evaluator.computation = dataclasses.replace(
             evaluator.computation, skip_padding=False)
         specs = {}
         for dataset, _ in evaluator._datasets:
-            specs[steps.shape_key(dataset)] = dataset
+            specs[evaluation.shape_key(dataset)] = dataset
         for dataset in specs.values():
             compiled({"step": "evaluate"}, evaluator._replica_step, dataset)
     sys.stdout.flush()

@@ -19,7 +19,8 @@ from albert_tf.jobs import progress
 from albert_tf.training import input_pipeline, optimization
 from albert_tf.training.losses import Objective
 from albert_tf.training.options import StepOptions
-from albert_tf.training.steps import Evaluator, Task, Trainer
+from albert_tf.training.evaluation import Evaluator
+from albert_tf.training.steps import Task, Trainer
 from tests import models, tiny_run
 from tests.golden import training as golden_training
 from tests.helpers import FIXTURES
@@ -223,7 +224,7 @@ class _Shapes:
                 for size in self.SIZES]
             self.trainer = Trainer(
                 task, optimizer, self.data, StepOptions(**options),
-                shape_of_step=lambda step: step % len(self.data))
+                kind_of_step=lambda step: (step % len(self.data), None))
             self.evaluator = Evaluator(task, [(data, 1) for data in self.data])
         self.traced.clear()
 

@@ -131,7 +131,7 @@ class Training:
                 else Task(self.model, objective, "loss"), self.optimizer,
                 [self._distributed(self.batches)], StepOptions(
                     dtype=dtype, recompute=recompute, **options),
-                passes_of_step=lambda step: passes[step % len(passes)],
+                kind_of_step=lambda step: (0, passes[step % len(passes)]),
                 scaling=scaling,
                 computation=Computation(dtype, recompute, skip_padding))
 
@@ -147,8 +147,12 @@ class Training:
         self.optimizer.iterations.assign(first)
         self.trainer.first_bad_step.assign(-1)
         with self.strategy.scope():
-            self.trainer.train_dataset = [self._distributed(batches or self.batches)]
+            self._feed(batches or self.batches)
             return self.more(steps)
+
+    def _feed(self, batches):
+        self.trainer.datasets = [self._distributed(batches)]
+        vars(self.trainer).pop("_iterators", None)
 
     def more(self, steps):
         """Metrics of some steps more."""
@@ -162,9 +166,9 @@ class Training:
             slot.assign(other.optimizer.slots[name])
         self.optimizer.iterations.assign(other.optimizer.iterations)
         with self.strategy.scope():
-            self.trainer.train_dataset = [self._distributed([
+            self._feed([
                 self.batches[(int(other.optimizer.iterations) + i) % len(self.batches)]
-                for i in range(len(self.batches))])]
+                for i in range(len(self.batches))])
 
     def state(self):
         """Weights and moments."""

@@ -61,7 +61,7 @@ def on_cpu() -> bool:
     return device_kind() == "CPU"
 
 
-def _within_xla():
+def within_xla():
     """Returns True if XLA will compile the graph that is being built, because of
     --jit_compile or Keras' jit_compile. TensorFlow has no public function for this."""
     return control_flow_util.GraphOrParentsInXlaContext(
@@ -231,60 +231,6 @@ def _scores_gradient(d_used, probs, context, upstream, keep, rate, factor):
     d_probs = drop(wide(d_used), _dropped(keep, rate))
     sums = _row_sums(wide(context) * wide(upstream))
     return tf.cast(factor * wide(probs) * (d_probs - sums), d_used.dtype)
-
-
-# ---- dropout ---------------------------------------------------------------
-
-
-def random_bytes(key: tf.Tensor, counter: tf.Tensor, blocks) -> tf.Tensor:
-    """Returns uint8 [16 · blocks], the same numbers as TensorFlow's Philox.
-
-    Args:
-      key, counter: uint64 [1] and [2], as for
-        tf.raw_ops.StatelessRandomUniformFullIntV2, which is three times as slow.
-      blocks: an int, or a tensor if it is not known in advance; then nothing is
-        compiled.
-    """
-    # XLA cannot cast the bits of complex numbers, therefore the cast happens outside.
-    if (isinstance(blocks, int) and MIN_SIZE // 16 <= blocks < 2 ** 31
-            and on_cpu() and not _within_xla()):
-        numbers = island(_philox, key[0], counter, blocks=blocks)
-    else:
-        numbers = tf.raw_ops.StatelessRandomUniformFullIntV2(
-            shape=[4 * blocks], key=key, counter=counter, dtype=tf.uint32,
-            alg=tf.random.Algorithm.PHILOX.value)
-    return tf.reshape(tf.bitcast(numbers, tf.uint8), [-1])
-
-
-def _philox(key, counter, blocks):
-    """Computes Philox 4x32-10 (Salmon et al. 2011) for `blocks` counters: complex128
-    [blocks], four words in each number, because XLA compiles a single output into one
-    loop."""
-    def low(number):
-        return tf.cast(number, tf.uint32)
-
-    def high(number):
-        return low(tf.bitwise.right_shift(number, tf.constant(32, tf.uint64)))
-
-    def product(factor, word):
-        return tf.constant(factor, tf.uint64) * tf.cast(word, tf.uint64)
-
-    def pair(first, second):
-        bits = tf.cast(first, tf.uint64) | tf.bitwise.left_shift(
-            tf.cast(second, tf.uint64), tf.constant(32, tf.uint64))
-        return tf.bitcast(bits, tf.float64)
-
-    first = counter[0] + tf.cast(tf.range(blocks), tf.uint64)
-    second = counter[1] + tf.cast(first < counter[0], tf.uint64)
-    words = low(first), high(first), low(second), high(second)
-    keys = low(key), high(key)
-    for _ in range(10):
-        left, right = product(0xD2511F53, words[0]), product(0xCD9E8D57, words[2])
-        words = (high(right) ^ words[1] ^ keys[0], low(right),
-                 high(left) ^ words[3] ^ keys[1], low(left))
-        keys = (keys[0] + tf.constant(0x9E3779B9, tf.uint32),
-                keys[1] + tf.constant(0xBB67AE85, tf.uint32))
-    return tf.complex(pair(*words[:2]), pair(*words[2:]))
 
 
 # ---- activation ------------------------------------------------------------
