@@ -33,7 +33,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.options import option
 from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
-from albert_tf.training.data import DataOptions, PretrainingData
+from albert_tf.training.data import PretrainingData, drawn_by
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import OPTIMIZERS
 from albert_tf.training.recipes import PRETRAINING_RECIPES
@@ -145,11 +145,6 @@ _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
 _SCHEDULE_FLAGS = ("depth_schedule", "decay_share")
 
 
-def _data_options() -> DataOptions:
-    return DataOptions(**{name: FLAGS[name].value for name in DataOptions._fields}
-                       | {"input_file": FLAGS.input_file or ""})
-
-
 def _use_recipe(config) -> None:
     recipe = PRETRAINING_RECIPES[FLAGS.recipe]
     values = {**recipe.training_for(config), **recipe.slots_at(FLAGS.max_seq_length)}
@@ -171,15 +166,15 @@ def _check_memory(config, options) -> None:
 def _masking_options() -> Optional[MaskingOptions]:
     """Returns the options of masks or orders that are drawn during training; None if
     the records hold masks."""
-    drawn_by = _data_options().drawn_by
-    if not drawn_by:
+    drawn = drawn_by(FLAGS)
+    if not drawn:
         return None
     if FLAGS.objective == "permutation" and not FLAGS["masked_lm_prob"].present:
         FLAGS["masked_lm_prob"].value = 1 / 6  # XLNet, section 2.3: K is 6
     if FLAGS.masked_lm_prob == 0:
         raise InputError(
-            f"--masked_lm_prob=0 predicts nothing; with {drawn_by} it must be greater "
-            "than 0.")
+            f"--masked_lm_prob=0 predicts nothing; with {drawn} it must be greater than "
+            "0.")
     options = MaskingOptions(
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,
         **{name: FLAGS[name].value for name in _MASKING_FLAGS})
@@ -319,7 +314,7 @@ def main(argv):
     if FLAGS.recipe:
         _use_recipe(config)
     check_needs(FLAGS)
-    if _data_options().drawn_by:
+    if drawn_by(FLAGS):
         checks.check_predictions(
             FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
     if FLAGS.objective == "permutation":
@@ -333,8 +328,7 @@ def main(argv):
         raise InputError("nothing to do: give --do_train or --do_eval.")
     depth = depth_of(config, options.num_train_steps, FLAGS.depth_schedule)
     masking = _masking_options()
-    data = PretrainingData.open(
-        config, FLAGS.max_predictions_per_seq, _data_options())
+    data = PretrainingData.open(config, FLAGS)
     vocabulary, vocabulary_file = (
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
     files.make_directory(options.output_dir, "--output_dir")

@@ -31,7 +31,7 @@ class DynamicMasking:
     """An input_pipeline.RandomMap that masks n-grams of words.
 
         random_map = DynamicMasking(MaskingOptions(), SpecialIds(2, 3, 4), 128, 30000)
-        training_dataset(infos, unmasked_spec(spec), 32, seed, random_map=random_map)
+        RecordBatches(unmasked_spec(spec), infos, None, random_map=random_map, ...)
 
     `options` must not have do_permutation. Random tokens are drawn from
     0..vocab_size-1, including control symbols, as in the original.

@@ -22,35 +22,18 @@ from albert_tf.records.tfrecord import FileInfo
 from albert_tf.training.options import RunOptions
 
 
-class DataOptions(NamedTuple):
-    """Flags of run_pretraining.py, by their names."""
-
-    input_file: str = ""
-    eval_input_file: str = ""
-    output_dir: str = ""
-    do_train: bool = True
-    do_eval: bool = False
-    max_seq_length: int = 512
-    sentence_objective: Optional[str] = None
-    dynamic_masking: bool = False
-    objective: str = "masked"
-    cls_id: Optional[int] = None
-    sep_id: Optional[int] = None
-    mask_id: Optional[int] = None
-
-    @property
-    def drawn_by(self) -> str:
-        """The flag by which training draws what to predict; "" if the records hold
-        masks."""
-        if self.objective == "permutation":
-            return "--objective=permutation"
-        return "--dynamic_masking" if self.dynamic_masking else ""
+def drawn_by(flags: Any) -> str:
+    """Returns the flag by which training draws what to predict; "" if the records hold
+    masks."""
+    if flags.objective == "permutation":
+        return "--objective=permutation"
+    return "--dynamic_masking" if flags.dynamic_masking else ""
 
 
 class PretrainingData(NamedTuple):
     """The records for training and evaluation.
 
-        data = PretrainingData.open(config, 20, DataOptions("data/*.tfrecord"))
+        data = PretrainingData.open(config, FLAGS)  # of run_pretraining.py
         batches = data.batches(options, None, config, streams=48, seed=1)
 
     Attributes:
@@ -77,21 +60,19 @@ class PretrainingData(NamedTuple):
     objective: str = "masked"
 
     @classmethod
-    def open(cls, config: AlbertConfig, predictions: int, options: DataOptions
-             ) -> "PretrainingData":
-        """Finds and checks all files.
-
-        `predictions` is the number of masked positions of a sequence.
-        """
-        length, masked_before = options.max_seq_length, not options.drawn_by
+    def open(cls, config: AlbertConfig, options: Any) -> "PretrainingData":
+        """Finds and checks all files; `options` has the flags of run_pretraining.py as
+        attributes."""
+        length, drawn = options.max_seq_length, drawn_by(options)
         if length > config.max_position_embeddings:
             raise InputError(
                 f"--max_seq_length {length} is over the config's "
                 f"max_position_embeddings {config.max_position_embeddings}; use a "
                 "shorter length.")
         whole = pretraining_spec(
-            length, predictions, config.vocab_size, config.type_vocab_size)
-        spec = whole if masked_before else checks.unmasked_spec(whole)
+            length, options.max_predictions_per_seq, config.vocab_size,
+            config.type_vocab_size)
+        spec = checks.unmasked_spec(whole) if drawn else whole
         # 1. Find the files and check the outputs, before any content is read.
         paths, evaluation = _paths(options)
         check_run_folder(options.output_dir)
@@ -113,13 +94,13 @@ class PretrainingData(NamedTuple):
             name: getattr(options, name) for name in ("cls_id", "sep_id", "mask_id")}
         for of_group, group, masked in (
                 (evaluation_spec, evaluation, evaluation_masked),
-                (spec, paths, masked_before)):
+                (spec, paths, not drawn)):
             if group:
-                checks.check_masks(group, of_group, "" if masked else options.drawn_by)
+                checks.check_masks(group, of_group, "" if masked else drawn)
             if group and not masked:
                 special_ids = SpecialIds(**checks.special_ids(
                     group, of_group, config.vocab_size,
-                    (vocabulary or {}).get("special_ids"), own_ids, options.drawn_by))
+                    (vocabulary or {}).get("special_ids"), own_ids, drawn))
         # 4. Check all records.
         evaluated = checks.check_files(evaluation, evaluation_spec) or None
         trained = checks.check_files(paths, spec)
@@ -183,11 +164,11 @@ def _digest_of_beginning(path: str) -> str:
         return hashlib.sha256(stream.read(1 << 20)).hexdigest()
 
 
-def _paths(options: DataOptions) -> tuple[list[str], list[str]]:
+def _paths(options: Any) -> tuple[list[str], list[str]]:
     """Returns the training files and the evaluation files."""
     train, evaluation = [], []
     if options.do_train or not options.eval_input_file:
-        train = files.expand_patterns(options.input_file, "--input_file")
+        train = files.expand_patterns(options.input_file or "", "--input_file")
     if options.eval_input_file:
         evaluation = files.expand_patterns(options.eval_input_file, "--eval_input_file")
     for path in (*train, *evaluation):
@@ -195,10 +176,9 @@ def _paths(options: DataOptions) -> tuple[list[str], list[str]]:
     return train, evaluation
 
 
-def _masked_evaluation(paths: Sequence[str], spec: FeatureSpec, options: DataOptions
-                       ) -> bool:
+def _masked_evaluation(paths: Sequence[str], spec: FeatureSpec, options: Any) -> bool:
     """Returns True if evaluation uses the masks in its records, else False."""
-    if not options.drawn_by:
+    if not drawn_by(options):
         return True
     if options.objective == "permutation":
         return False  # A masked token has no place in an order; check_masks refuses it.

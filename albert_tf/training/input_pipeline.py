@@ -50,27 +50,11 @@ _DRAWS_PER_BLOCK = 4  # of Philox
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 
-class EvaluationData(NamedTuple):
-    """The evaluation batches of one pipeline.
-
-    Attributes:
-      num_batches: number of batches, the same in every shard.
-      num_examples: number of examples of all shards together.
-    """
-
-    dataset: tf.data.Dataset
-    num_batches: int
-    num_examples: int
-
-
 class RandomMap(Protocol):
     """A random change of the examples of a batch, such as
-    `masking.in_training.DynamicMasking`.
-
-    It is called with the features of a batch and with draws int32 [B, num_draws], each
-    uniform over all int32, and returns features of static shapes. An example's result
-    may depend only on its own features and draws.
-    """
+    `masking.in_training.DynamicMasking`: features and draws int32 [B, num_draws], each
+    uniform over all int32 → features of static shapes. An example's result may depend
+    only on its own features and draws."""
 
     num_draws: int
 
@@ -150,65 +134,6 @@ def _read_part(path, offset, skipped, num_records) -> tf.data.Dataset:
     return records.skip(skipped).take(num_records)
 
 
-def training_dataset(
-        files: Sequence[FileInfo], spec: FeatureSpec, batch_size: int, seed: int, *,
-        start_step: int = 0, replicas: int = 1, shard_index: int = 0,
-        num_shards: int = 1, streams: int = 1, shuffle_buffer: int = 10_000,
-        random_map: Optional[RandomMap] = None,
-) -> tf.data.Dataset:
-    """Returns endless batches: dicts, name → int32 or float32 [batch_size, ...].
-
-        infos = check_files(paths, spec)
-        for batch in training_dataset(infos, spec, batch_size=32, seed=1).take(100):
-
-    Each epoch reads a stream's files in a new order and mixes their records in a
-    buffer. A batch may span the end of an epoch, so that every record is seen equally
-    often. A step's rows are assigned in order: to hosts, then to replicas.
-
-    Args:
-      batch_size: rows per replica; a host has `replicas` batches for each step.
-      seed: any integer; together with the step it determines the order.
-      start_step: number of steps to skip: whole epochs by arithmetic, the rest by
-        reading records without parsing them.
-      streams: number of streams, for example from num_streams; it must divide the rows
-        of a step.
-      shuffle_buffer: number of records to mix, of all streams together; 0 keeps the
-        order of the files and of the records in them, in every epoch.
-      random_map: changes each example, differently each time it is read.
-    """
-    own_rows = batch_size * replicas
-    step_rows = own_rows * num_shards
-    first_row = shard_index * own_rows
-    rows = step_rows // streams  # filled by one stream
-    # The streams that this host reads, and the rows in them that belong to other hosts.
-    begin, end = first_row // rows, -(-(first_row + own_rows) // rows)
-    others = first_row - begin * rows
-
-    serialized = _records_of_streams(
-        files, seed, range(begin, end), streams, start_step * rows, rows,
-        shuffle_buffer)
-    if own_rows != (end - begin) * rows:
-        serialized = serialized.batch((end - begin) * rows).map(_no_autograph(
-            lambda step: step[others:others + own_rows])).unbatch()
-
-    @_no_autograph
-    def parse(number, serialized):
-        features = spec.parse(serialized)
-        if random_map is None:
-            return features
-        # The draws depend on the example's number since the first step.
-        step, replica = number // replicas, number % replicas
-        first = step * step_rows + first_row + replica * batch_size
-        return random_map(features, draw(
-            (seed % 2**64, 0, _TRAINING), first, batch_size, random_map.num_draws))
-
-    return (serialized.batch(batch_size, drop_remainder=True)
-            .enumerate(start_step * replicas)
-            .map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-            .prefetch(tf.data.AUTOTUNE)
-            .with_options(dataset_options()))
-
-
 def _records_of_streams(
         files: Sequence[FileInfo], seed: int, own: range, streams: int, start: int,
         rows: int, shuffle_buffer: int) -> tf.data.Dataset:
@@ -269,62 +194,6 @@ def _epoch_records(columns: list[tf.Tensor], epoch: tf.Tensor, order_seed: tf.Te
             .shuffle(shuffle_buffer, seed=draws[-1], reshuffle_each_iteration=False))
 
 
-def evaluation_dataset(
-        files: Sequence[FileInfo], spec: FeatureSpec, batch_size: int, *,
-        max_batches: Optional[int] = None, shard_index: int = 0, num_shards: int = 1,
-        batches_multiple_of: int = 1, random_map: Optional[RandomMap] = None,
-) -> EvaluationData:
-    """Returns every example exactly once, in the order of the files, in padded batches.
-
-    The last batches are filled up with rows of zeros. `example_weights` [B] float32 is
-    1 for examples and 0 for such rows; sums must be weighted by it and divided by its
-    sum. Every shard yields the same number of batches, some possibly only padding,
-    because a replica without a batch would make the others wait forever.
-
-    Args:
-      max_batches: maximum number of batches per pipeline; None reads all. The examples
-        are the first ones of the files, for any number of shards.
-      batches_multiple_of: the number of batches is padded to a multiple of this: the
-        number of replicas that this pipeline feeds, each with its own batches.
-      random_map: changes each example in the same way in every evaluation, in every run
-        and with any number of shards.
-    """
-    num_examples = sum(f.num_records for f in files)
-    if max_batches is not None:
-        num_examples = min(num_examples, max_batches * batch_size * num_shards)
-    num_batches = -(-num_examples // (batch_size * num_shards))
-    num_batches += -num_batches % batches_multiple_of
-
-    @_no_autograph
-    def with_draws(number, record):
-        # Records are numbered over all shards.
-        return record, draw((0, 0, _EVALUATION), number, 1, random_map.num_draws)[0]
-
-    @_no_autograph
-    def parse(serialized, *draws):
-        features = spec.parse(serialized)
-        if draws:
-            features = random_map(features, *draws)
-        return _pad(features, batch_size)
-
-    records = tf.data.TFRecordDataset([f.path for f in files], buffer_size=_READ_BYTES)
-    records = records.take(num_examples)
-    if random_map is None:
-        records = records.shard(num_shards, shard_index)
-    else:
-        records = records.enumerate().shard(num_shards, shard_index).map(with_draws)
-    dataset = records.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-    padding = {name: tf.zeros(tensor.shape, tensor.dtype)
-               for name, tensor in dataset.element_spec.items()}
-    # This shard may have fewer batches with examples than others.
-    dataset = (dataset.concatenate(tf.data.Dataset.from_tensors(padding).repeat())
-               .take(num_batches)
-               .apply(tf.data.experimental.assert_cardinality(num_batches))
-               .prefetch(tf.data.AUTOTUNE)
-               .with_options(dataset_options()))
-    return EvaluationData(dataset, num_batches, num_examples)
-
-
 def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
     """Adds example_weights and rows of zeros: [b, ...] → [rows, ...], static."""
     count = tf.shape(next(iter(batch.values())))[0]
@@ -338,17 +207,35 @@ def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
 
 
 class RecordBatches(Batches):
-    """Batches from TFRecords: endless for training, each example once in evaluation.
+    """Batches from TFRecords: dicts, name → int32 or float32 [B, ...]; endless for
+    training, each example once in evaluation.
 
         infos = check_files(paths, spec)
         RecordBatches(spec, infos, None, train_batch_size=4096, eval_batch_size=64,
                       seed=1)
 
-    `train` and `evaluation` are checked files, or None. `max_eval_steps` is the maximum
-    number of batches per replica in an evaluation; 0 evaluates all. `evaluation_spec`
-    is given if the evaluation records have other features than those of training, such
-    as masks; then `random_map` does not change them. For the others see
-    training_dataset.
+    Each epoch of training reads a stream's files in a new order and mixes their records
+    in a buffer. A batch may span the end of an epoch, so that every record is seen
+    equally often. A step's rows are assigned in order: to hosts, then to replicas.
+
+    Evaluation sees the examples in the order of the files. Its last batches are filled
+    up with rows of zeros; `example_weights` [B] float32 is 0 for them and 1 for
+    examples. Every shard has the same number of batches, some possibly only padding,
+    because a replica without a batch would make the others wait forever.
+
+    Args:
+      train, evaluation: checked files, or None.
+      seed: any integer; together with the step it determines the order.
+      max_eval_steps: maximum number of batches per replica in an evaluation, of the
+        first examples of the files; 0 evaluates all.
+      shuffle_buffer: number of records to mix, of all streams together; 0 keeps the
+        order of the files and of the records in them, in every epoch.
+      streams: number of streams, for example from num_streams; it must divide the rows
+        of a step.
+      random_map: changes each example: in training differently each time it is read, in
+        the same way in every evaluation of every run.
+      evaluation_spec: given if the evaluation records have other features than those of
+        training, such as masks; then `random_map` does not change them.
     """
 
     def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],
@@ -361,27 +248,94 @@ class RecordBatches(Batches):
         self.num_evaluation_shapes = 1 if evaluation else 0
         self._spec, self._evaluation_spec = spec, evaluation_spec or spec
         self._train, self._evaluation = train or [], evaluation or []
-        self._max_eval_steps = max_eval_steps
-        self._how = dict(seed=seed, streams=streams, shuffle_buffer=shuffle_buffer,
-                         random_map=random_map)
+        self._seed, self._max_eval_steps = seed, max_eval_steps
+        self._shuffle_buffer, self._streams = shuffle_buffer, streams
+        self._random_map = random_map
         self._evaluation_map = None if evaluation_spec else random_map
 
     def training_dataset(self, shape, start_step, pipeline: Pipeline):
-        return training_dataset(self._train, self._spec, start_step=start_step,
-                                **pipeline._asdict(), **self._how)
+        batch_size, replicas, shard_index, num_shards = pipeline
+        streams, random_map = self._streams, self._random_map
+        own_rows = batch_size * replicas
+        step_rows = own_rows * num_shards
+        first_row = shard_index * own_rows
+        rows = step_rows // streams  # filled by one stream
+        # The streams that this host reads, and the rows in them that belong to other
+        # hosts.
+        begin, end = first_row // rows, -(-(first_row + own_rows) // rows)
+        others = first_row - begin * rows
+
+        # Steps are skipped whole epochs at a time by arithmetic, the rest by reading
+        # records without parsing them.
+        serialized = _records_of_streams(
+            self._train, self._seed, range(begin, end), streams, start_step * rows,
+            rows, self._shuffle_buffer)
+        if own_rows != (end - begin) * rows:
+            serialized = serialized.batch((end - begin) * rows).map(_no_autograph(
+                lambda step: step[others:others + own_rows])).unbatch()
+
+        @_no_autograph
+        def parse(number, serialized):
+            features = self._spec.parse(serialized)
+            if random_map is None:
+                return features
+            # The draws depend on the example's number since the first step.
+            step, replica = number // replicas, number % replicas
+            first = step * step_rows + first_row + replica * batch_size
+            return random_map(features, draw((self._seed % 2**64, 0, _TRAINING), first,
+                                             batch_size, random_map.num_draws))
+
+        return (serialized.batch(batch_size, drop_remainder=True)
+                .enumerate(start_step * replicas)
+                .map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+                .prefetch(tf.data.AUTOTUNE)
+                .with_options(dataset_options()))
 
     def evaluation_dataset(self, shape, pipeline: Pipeline):
-        replicas = pipeline.replicas
-        data = evaluation_dataset(
-            self._evaluation, self._evaluation_spec, pipeline.batch_size,
-            max_batches=self._max_eval_steps * replicas or None,
-            shard_index=pipeline.shard_index, num_shards=pipeline.num_shards,
-            batches_multiple_of=replicas, random_map=self._evaluation_map)
+        batch_size, replicas, shard_index, num_shards = pipeline
+        random_map = self._evaluation_map
         everything = sum(info.num_records for info in self._evaluation)
-        if data.num_examples < everything:
+        # Of all shards, and of each: a multiple of its replicas.
+        num_examples = min(everything, self._max_eval_steps * replicas * batch_size
+                           * num_shards or everything)
+        num_batches = -(-num_examples // (batch_size * num_shards))
+        num_batches += -num_batches % replicas
+        if num_examples < everything:
             logging.info("--max_eval_steps leaves %d of %d records out of each "
-                         "evaluation.", everything - data.num_examples, everything)
-        return data.dataset, data.num_batches // replicas
+                         "evaluation.", everything - num_examples, everything)
+
+        @_no_autograph
+        def with_draws(number, record):
+            # Records are numbered over all shards.
+            return record, draw(
+                (0, 0, _EVALUATION), number, 1, random_map.num_draws)[0]
+
+        @_no_autograph
+        def parse(serialized, *draws):
+            features = self._evaluation_spec.parse(serialized)
+            if draws:
+                features = random_map(features, *draws)
+            return _pad(features, batch_size)
+
+        records = tf.data.TFRecordDataset(
+            [info.path for info in self._evaluation], buffer_size=_READ_BYTES
+            ).take(num_examples)
+        if random_map is None:
+            records = records.shard(num_shards, shard_index)
+        else:
+            records = records.enumerate().shard(
+                num_shards, shard_index).map(with_draws)
+        dataset = records.batch(batch_size).map(
+            parse, num_parallel_calls=tf.data.AUTOTUNE)
+        padding = {name: tf.zeros(tensor.shape, tensor.dtype)
+                   for name, tensor in dataset.element_spec.items()}
+        # This shard may have fewer batches with examples than others.
+        dataset = (dataset.concatenate(tf.data.Dataset.from_tensors(padding).repeat())
+                   .take(num_batches)
+                   .apply(tf.data.experimental.assert_cardinality(num_batches))
+                   .prefetch(tf.data.AUTOTUNE)
+                   .with_options(dataset_options()))
+        return dataset, num_batches // replicas
 
     def explain_error(self, error):
         for spec, infos in ((self._spec, self._train),

@@ -18,6 +18,7 @@ from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.records.checks import unmasked_spec
 from albert_tf.training import input_pipeline
+from tests import pipelines
 from tests.helpers import serialized
 from tests.masking.maskers import (
     IDS, IS_START, ODD_ROWS, OPTIONS, STARTS, VOCABULARY, features, masked_rows,
@@ -154,13 +155,13 @@ def unmasked(batches):
 
 
 def train(infos, batch_size, count, seed=1, **options):
-    return list(input_pipeline.training_dataset(
+    return list(pipelines.training_dataset(
         infos, UNMASKED, batch_size, seed, random_map=MASK,
         **{"shuffle_buffer": 5, **options}).take(count))
 
 
 def test_masks_differ_in_each_epoch_and_cover_all_words(infos):
-    dataset = input_pipeline.training_dataset(
+    dataset = pipelines.training_dataset(
         infos, UNMASKED, COUNT, 1, shuffle_buffer=0, random_map=MASK)
     assert {name: spec.shape.as_list() for name, spec in dataset.element_spec.items()
             } == {**dict.fromkeys(("input_ids", "input_mask", "segment_ids"),
@@ -200,7 +201,7 @@ def test_masks_do_not_depend_on_replicas_or_hosts_or_on_threads(infos):
     hosts = [train(infos, 4, 8, num_shards=2, shard_index=host) for host in range(2)]
     assert examples(itertools.chain.from_iterable(zip(*hosts))) == whole
     tf.random.set_seed(99)
-    dataset = input_pipeline.training_dataset(
+    dataset = pipelines.training_dataset(
         infos, UNMASKED, 8, 1, shuffle_buffer=5, random_map=MASK)
     for threads in (1, 3):
         options = tf.data.Options()
@@ -233,10 +234,10 @@ PINNED = [[-614798303, 1344677474, 631414092, 1393979722, 2101918512],
 
 def test_evaluation_masks_the_same_each_time_in_any_number_of_shards(infos):
     def evaluate(batch_size, shards=1, shard=0):
-        data = input_pipeline.evaluation_dataset(
+        dataset, _ = pipelines.evaluation_dataset(
             infos, UNMASKED, batch_size, num_shards=shards, shard_index=shard,
             random_map=MASK)
-        return [(example, weight) for batch in data.dataset
+        return [(example, weight) for batch in dataset
                 for example, weight in zip(examples([batch]),
                                            batch["example_weights"].numpy())]
 

@@ -11,6 +11,7 @@ from albert_tf import records
 from albert_tf.errors import InputError
 from albert_tf.records import tfrecord
 from albert_tf.training import input_pipeline
+from tests import pipelines
 from tests.helpers import serialized
 
 SPEC = records.FeatureSpec((
@@ -41,7 +42,7 @@ def take(dataset, count):
 def train(infos, batch_size, count, seed=1, **options):
     """The numbers in the first `count` batches; a small buffer by default."""
     options = {"shuffle_buffer": 8} | options
-    return take(input_pipeline.training_dataset(
+    return take(pipelines.training_dataset(
         infos, SPEC, batch_size, seed, **options), count)
 
 
@@ -52,7 +53,7 @@ def flat(batches):
 # --- training
 
 def test_batches_have_static_shapes_and_model_types(infos):
-    dataset = input_pipeline.training_dataset(infos, SPEC, 6, 1)
+    dataset = pipelines.training_dataset(infos, SPEC, 6, 1)
     assert dataset.element_spec == {
         "number": tf.TensorSpec([6, 1], tf.int32), "w": tf.TensorSpec([6, 3])}
     batch = next(iter(dataset))
@@ -89,7 +90,7 @@ def test_the_order_does_not_depend_on_threads_or_the_global_seed(infos):
     expected = train(infos, 8, 12)
     for threads in (1, 2, 16):
         tf.random.set_seed(threads)
-        dataset = input_pipeline.training_dataset(infos, SPEC, 8, 1, shuffle_buffer=8)
+        dataset = pipelines.training_dataset(infos, SPEC, 8, 1, shuffle_buffer=8)
         options = tf.data.Options()
         options.threading.private_threadpool_size = threads
         options.autotune.enabled = threads == 2
@@ -220,12 +221,11 @@ def test_too_few_records_for_the_streams(infos):
 # --- evaluation
 
 def evaluate(infos, batch_size, **options):
-    """(numbers with weight 1 of each batch, EvaluationData)."""
-    data = input_pipeline.evaluation_dataset(infos, SPEC, batch_size, **options)
-    assert data.dataset.element_spec["number"].shape == [batch_size, 1]
-    assert data.dataset.cardinality() == data.num_batches
-    batches = list(data.dataset)
-    assert len(batches) == data.num_batches
+    """The numbers with weight 1 of each batch."""
+    dataset, steps = pipelines.evaluation_dataset(infos, SPEC, batch_size, **options)
+    assert dataset.element_spec["number"].shape == [batch_size, 1]
+    batches = list(dataset)
+    assert len(batches) == dataset.cardinality() == steps * options.get("replicas", 1)
     numbers = []
     for batch in batches:
         weights = batch["example_weights"].numpy()
@@ -235,40 +235,31 @@ def evaluate(infos, batch_size, **options):
         for name in ("number", "w"):
             assert not batch[name].numpy()[weights == 0].any()
         numbers.append(batch["number"].numpy().ravel()[weights == 1].tolist())
-    return numbers, data
+    return numbers
 
 
-@pytest.mark.parametrize("batch_size, max_batches, examples, batches", [
-    (1, None, 40, 40), (7, None, 40, 6), (8, None, 40, 5), (39, None, 40, 2),
-    (40, None, 40, 1), (41, None, 40, 1), (8, 2, 16, 2), (8, 5, 40, 5), (8, 99, 40, 5),
-    (100, 1, 40, 1)])
+@pytest.mark.parametrize("batch_size, most, examples, batches", [
+    (1, 0, 40, 40), (7, 0, 40, 6), (8, 0, 40, 5), (39, 0, 40, 2), (40, 0, 40, 1),
+    (41, 0, 40, 1), (8, 2, 16, 2), (8, 5, 40, 5), (8, 99, 40, 5), (100, 1, 40, 1)])
 def test_evaluation_sees_each_example_once_in_order(
-        infos, batch_size, max_batches, examples, batches):
-    numbers, data = evaluate(infos, batch_size, max_batches=max_batches)
-    assert flat(numbers) == list(range(examples))
-    assert (data.num_examples, data.num_batches) == (examples, batches)
+        infos, batch_size, most, examples, batches):
+    numbers = evaluate(infos, batch_size, max_eval_steps=most)
+    assert flat(numbers) == list(range(examples)) and len(numbers) == batches
 
 
-@pytest.mark.parametrize("num_shards, batch_size, max_batches, multiple", [
-    (2, 1, None, 1), (2, 8, None, 1), (2, 8, None, 2), (2, 20, None, 1), (2, 19, 1, 1),
-    (3, 3, None, 4), (3, 13, None, 1), (3, 14, None, 2), (3, 4, 2, 4), (7, 8, None, 1),
-    (7, 5, None, 1)])
+@pytest.mark.parametrize("num_shards, batch_size, most, replicas, examples", [
+    (2, 1, 0, 1, TOTAL), (2, 8, 0, 1, TOTAL), (2, 8, 0, 2, TOTAL), (2, 19, 1, 1, 38),
+    (3, 3, 0, 4, TOTAL), (3, 14, 0, 2, TOTAL), (3, 4, 1, 2, 24), (7, 8, 0, 1, TOTAL)])
 def test_evaluation_shards_have_equally_many_batches(
-        infos, num_shards, batch_size, max_batches, multiple):
-    shards = [evaluate(infos, batch_size, max_batches=max_batches, shard_index=i,
-                       num_shards=num_shards, batches_multiple_of=multiple)
+        infos, num_shards, batch_size, most, replicas, examples):
+    shards = [evaluate(infos, batch_size, max_eval_steps=most, shard_index=i,
+                       num_shards=num_shards, replicas=replicas)
               for i in range(num_shards)]
-    assert len({data[1:] for _, data in shards}) == 1
-    data = shards[0][1]
-    assert data.num_batches % multiple == 0
-    if max_batches is None:
-        assert data.num_examples == TOTAL
-    assert sorted(flat(flat(numbers) for numbers, _ in shards)) == list(
-        range(data.num_examples))
+    assert len(set(map(len, shards))) == 1
+    assert sorted(flat(map(flat, shards))) == list(range(examples))
 
 
 def test_evaluation_with_fewer_examples_than_shards(infos):
     for index in range(9):
-        numbers, data = evaluate(infos[1:2], 2, num_shards=9, shard_index=index)
-        assert (data.num_batches, data.num_examples) == (1, 7)
+        numbers = evaluate(infos[1:2], 2, num_shards=9, shard_index=index)
         assert numbers == [[11 + index] if index < 7 else []]

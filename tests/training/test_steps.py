@@ -16,12 +16,12 @@ from albert_tf import records
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import progress
-from albert_tf.training import input_pipeline, optimization
+from albert_tf.training import optimization
 from albert_tf.training.losses import Objective
 from albert_tf.training.options import StepOptions
 from albert_tf.training.evaluation import Evaluator
 from albert_tf.training.steps import Task, Trainer
-from tests import models, tiny_run
+from tests import models, pipelines, tiny_run
 from tests.golden import training as golden_training
 from tests.helpers import FIXTURES
 from tests.training.tiny_trainer import (
@@ -41,7 +41,7 @@ def _golden_records(tmp_path_factory):
 
 def test_batches_are_those_of_the_release(golden_records):
     infos, spec = golden_records
-    batch, *others = input_pipeline.training_dataset(
+    batch, *others = pipelines.training_dataset(
         infos, spec, 16, 1, shuffle_buffer=0).take(3)
     expected = dict(np.load(golden_training.FOLDER / "first_batch.npz"))
     expected["sentence_order_labels"] = expected.pop("next_sentence_labels")
@@ -69,11 +69,11 @@ def check_golden_run(run, start, final, infos, spec):
     strategy = tf.distribute.get_strategy()
     task = tiny_run.task_with_loss(model)
     data = strategy.distribute_datasets_from_function(
-        lambda context: input_pipeline.training_dataset(
+        lambda context: pipelines.training_dataset(
             infos, spec, 16, 1, shuffle_buffer=0))
     trainer = Trainer(task, optimizer, [data], StepOptions(count_duplicate_rows=True))
-    held = input_pipeline.evaluation_dataset(infos, spec, 16, max_batches=6)
-    evaluator = Evaluator(task, [(held.dataset, held.num_batches)])
+    evaluator = Evaluator(task, [
+        pipelines.evaluation_dataset(infos, spec, 16, max_eval_steps=6)])
 
     def check_evaluation(expected):
         metrics = evaluator.evaluate()
@@ -302,11 +302,10 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
     with strategy.scope():
         model = models.AlbertForPreTraining(tiny_run.config())
         load_tf1_tensors(model, weights)
-        data = input_pipeline.evaluation_dataset(
-            infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
-        dataset = strategy.distribute_datasets_from_function(lambda _: data.dataset)
-        evaluator = Evaluator(
-            tiny_run.task_with_loss(model), [(dataset, data.num_batches // replicas)])
+        data, steps = pipelines.evaluation_dataset(
+            infos, tiny_run.SPEC, batch_size, replicas=replicas)
+        dataset = strategy.distribute_datasets_from_function(lambda _: data)
+        evaluator = Evaluator(tiny_run.task_with_loss(model), [(dataset, steps)])
         metrics = evaluator.evaluate()
 
     plain = models.AlbertForPreTraining(tiny_run.config())
@@ -334,11 +333,11 @@ def test_evaluation_and_prediction_show_their_progress(tmp_path, monkeypatch, ca
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
     infos = records.check_files(
         [tiny_run.write_records(tmp_path / "dev.tfrecord", 6)], tiny_run.SPEC)
-    data = input_pipeline.evaluation_dataset(infos, tiny_run.SPEC, 2)
+    data = pipelines.evaluation_dataset(infos, tiny_run.SPEC, 2)
     evaluator = Evaluator(tiny_run.task_with_loss(models.AlbertForPreTraining(
-        tiny_run.config())), [(data.dataset, data.num_batches)])
+        tiny_run.config())), [data])
     evaluator.evaluate()
-    evaluator.predict([(data.dataset, data.num_batches)])
+    evaluator.predict([data])
     for doing in ("evaluating", "predicting"):
         assert f"{doing}: 2 of 3 batches (66.7%), " in caplog.text
         assert f"{doing}: 3 of 3 batches (100.0%), 0 s left, " in caplog.text
