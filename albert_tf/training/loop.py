@@ -147,7 +147,7 @@ class Run:
         raise Stopped, after a checkpoint of the last whole step: on TPUs after
         --iterations_per_loop steps, with --jit_compile after a step, otherwise also
         between two parts of a step, whose gradients are then dropped, and between two
-        batches of an evaluation.
+        batches of an evaluation, which several workers end first.
         """
         options, output_dir = self.options, self.options.output_dir
         # 1. Load the weights and their step. A failure here changes no files.
@@ -338,12 +338,12 @@ class Run:
 
     def _stop_after_signal(self) -> None:
         """Raises Stopped after a signal. If any of several workers received one, all of
-        them stop at the same place."""
-        number, votes = self.signals.received, self.trainer.stop_votes
-        if votes is not None:
+        them stop after the same step."""
+        number, trainer = self.signals.received, self.trainer
+        if trainer.vote is not None:
             if number is not None:
-                votes.cast()
-            number = (number or signal.SIGTERM) if votes.any() else None
+                trainer.vote.assign(1.0)
+            number = (number or signal.SIGTERM) if trainer.mean_vote.numpy() > 0 else None
         if number is not None:
             # Stopping saves a checkpoint, so the weights are checked first.
             self._check_finite()
@@ -369,7 +369,7 @@ class Run:
     def _evaluate(self) -> dict[str, float]:
         """Evaluates the weights of the checkpoint just saved."""
         begin, step, best = time.monotonic(), self.current_step, self.task.best_metric
-        metrics = self.evaluator.evaluate(self._stop_between_batches)
+        metrics = self.evaluator.evaluate(self._stop_after_signal)
         seconds = max(time.monotonic() - begin, 1e-9)
         for name, value in metrics.items():
             # The last step before a checkpoint may damage the weights, while its loss
@@ -390,11 +390,6 @@ class Run:
         self._call("eval", {
             **metrics, "steps_per_second": self.evaluator.num_steps / seconds})
         return metrics
-
-    def _stop_between_batches(self) -> None:
-        if self.trainer.stop_votes is not None:
-            self.trainer.stop_votes.exchange()
-        self._stop_after_signal()
 
     def _call(self, split: str, metrics: Mapping[str, float]) -> None:
         step = self.current_step

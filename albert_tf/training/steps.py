@@ -24,7 +24,6 @@ from albert_tf.training.evaluation import (
     MeanMetrics, Task, metric_sums, names_of, own_function, shape_key)
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.options import StepOptions
-from albert_tf.training.stops import StopVotes
 
 
 # The number of a step's dataset, and the number of layers that it runs; None for all.
@@ -73,12 +72,15 @@ class Trainer:
         self.first_bad_step = replica_variable(-1, tf.int64, "first_bad_step")
         # The compiled loop of each kind of steps.
         self._loops: dict[Any, Any] = {}
-        self.stop_votes = None
+        # Several workers stop together, at the same place: the exchange of each step's
+        # gradients also averages their votes.
+        self.vote = self.mean_vote = None
         if options.count_duplicate_rows and self.strategy.num_replicas_in_sync > 1:
             raise InputError("--sparse_gradient_norm is for one device; leave it out.")
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):
-            self.stop_votes = StopVotes()
+            self.vote = replica_variable(0.0, name="stop_vote")
+            self.mean_vote = replica_variable(0.0, name="mean_stop_vote")
         self._names = names_of(lambda features: self._forward(
             computation, features, self._objective.denominators(features), None)[1],
                                self.datasets[0])
@@ -252,13 +254,12 @@ class Trainer:
         if summed:
             gradients, norm = clip(gradients)
         stops = [] if dropped is None else [tf.cast(dropped, tf.float32)]
-        votes = [] if self.stop_votes is None else [
-            tf.maximum(self.stop_votes.own, sum(stops, 0.0))]
+        votes = [] if self.vote is None else [tf.maximum(self.vote, sum(stops, 0.0))]
         # One exchange for everything. If any loss is not finite, the mean is not.
         loss, norm, gradients, stops, votes = context.all_reduce(
             tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, stops, votes])
         if votes:
-            self.stop_votes.mean.assign(votes[0])
+            self.mean_vote.assign(votes[0])
         dropped = stops[0] > 0 if stops else None
         if summed:
             return loss, [gradient * replicas for gradient in gradients], norm, dropped

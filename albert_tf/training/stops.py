@@ -8,7 +8,6 @@ Python runs its signal handlers between its own instructions, not while TensorFl
 computes a step. The file descriptor of signal.set_wakeup_fd is written at once.
 """
 
-import functools
 import os
 import signal
 import socket
@@ -16,11 +15,9 @@ import threading
 import time
 from typing import Callable, Optional
 
-import tensorflow as tf
 from absl import logging
 
 from albert_tf.errors import ONE_CTRL_C
-from albert_tf.training.devices import replica_variable
 
 
 class StopSignals:
@@ -84,35 +81,3 @@ class StopSignals:
         self._sender.close()
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-
-
-class StopVotes:
-    """Votes of the workers to stop. They can only stop together, at the same place;
-    therefore each step's exchange of gradients also averages their votes, and between
-    the batches of an evaluation `exchange` does."""
-
-    def __init__(self):
-        self._strategy = tf.distribute.get_strategy()
-        self.own = replica_variable(0.0, name="stop_vote")
-        self.mean = replica_variable(0.0, name="mean_stop_vote")
-
-    def cast(self) -> None:
-        """Votes to stop, on behalf of this worker."""
-        self.own.assign(1.0)
-
-    def any(self) -> bool:
-        """Returns True if any worker had voted before the last exchange."""
-        return bool(self.mean.numpy() > 0)
-
-    def exchange(self) -> None:
-        """Averages the votes now."""
-        self.mean.assign(self._strategy.experimental_local_results(
-            self._exchange())[0].numpy())
-
-    @functools.cached_property
-    def _exchange(self):
-        def mean_vote():
-            return tf.distribute.get_replica_context().all_reduce(
-                tf.distribute.ReduceOp.MEAN, tf.identity(self.own))
-
-        return tf.function(lambda: self._strategy.run(mean_vote), autograph=False)

@@ -23,6 +23,7 @@ from albert_tf.records.checks import check_files
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder, steps)
 from albert_tf.training.data import PretrainingData
+from albert_tf.training.evaluation import Evaluator
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
 from albert_tf.training.stops import StopSignals
@@ -799,15 +800,18 @@ def test_a_signal_between_two_parts_gives_the_step_up(
 def test_signal_in_an_evaluation_stops_between_two_batches(
         tmp_path, data, monkeypatch, early):
     run, batches = make_run(tmp_path, data, num_train_steps=3), []
-    after_batch = loop.Run._stop_between_batches
+    evaluate = Evaluator.evaluate
 
-    def on_batch(self):
-        batches.append(1)
-        if early or len(batches) == run.evaluator.num_steps:
-            run.signals.received = 15
-        after_batch(self)
+    def evaluated(self, on_batch):
+        def after_batch():
+            batches.append(1)
+            if early or len(batches) == self.num_steps:
+                run.signals.received = 15
+            on_batch()
 
-    monkeypatch.setattr(loop.Run, "_stop_between_batches", on_batch)
+        return evaluate(self, after_batch)
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluated)
     with pytest.raises(Stopped):
         run.train()
     assert len(batches) == (1 if early else run.evaluator.num_steps)
