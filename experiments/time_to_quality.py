@@ -15,9 +15,8 @@ masked tokens after 200 more steps of masking, for recipes that mask otherwise o
 recipe first has the final loss of `release`. Both are taken from the mean curves over
 seeds. It is missing if the recipe never reaches that loss.
 
-Finished runs stay in --work_dir, and results are written after each run. If interrupted,
-run the same command again to resume. --runs selects runs, for example
-release:1,growing:2. `python -m experiments.time_to_quality --help` lists the recipes.
+Finished runs stay in --work_dir, and results are written after each run: the same command
+resumes. --runs selects runs, for example release:1,growing:2; --help lists the recipes.
 """
 
 import functools
@@ -39,7 +38,6 @@ from benchmarks.contestants import step_flops
 
 FLAGS = flags.FLAGS
 
-
 LENGTH, BATCH_SIZE = 64, 32
 
 
@@ -56,8 +54,6 @@ class Records(NamedTuple):
 RECORDS = {
     "release": Records(),
     "masked40": Records(0.4, 26),
-    # Sequences of full sentences.
-    "alone": Records(sentence_objective="none"),
     # Masked while training.
     "roberta": Records(0.0, sentence_objective="none"),
     # Put into orders while training: a sixth of 64 tokens is predicted.
@@ -74,35 +70,25 @@ class Recipe(NamedTuple):
     flags: Mapping[str, Any] = {}
     warmup: float = 0.05
     steps: Optional[float] = 1.0  # relative to the release recipe
-    rate: float = 1.0  # relative to --learning_rate
 
 
 _GROWING = {"depth_schedule": "3:0.5,6:0.25,12:0.25"}
 _SMALL = {"train_batch_size": BATCH_SIZE // 2}
 RECIPES = {
     "release": Recipe(),
-    "release_rate": Recipe(rate=1.5),
     "growing": Recipe(flags=_GROWING),
     # The operations of `growing`, all at full depth.
     "shorter": Recipe(steps=0.5),
     # Other changes that might reduce the computation.
     "masked40": Recipe("masked40"),
-    "pieces_alone": Recipe("alone", {"sentence_objective": "none"}),
-    "stable": Recipe(flags={"decay_share": 0.3}),
-    "adamw": Recipe(flags={"optimizer": "adamw", "learning_rate": 3e-4}),
     "half_batch_masked40": Recipe("masked40", _SMALL),
     # The presets of --recipe. Number and size of batches are those of all runs here,
     # except that `fast` has half of the batch size of `release`, as in its preset.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),
     "fast": Recipe("masked40", {"recipe": "fast", **_SMALL}),
-    # With a learning rate that decays from the warm-up on.
-    "fast_linear": Recipe("masked40", {"recipe": "fast", **_SMALL, "decay_share": 1.0}),
     # At equal computation: fast with the operations of release, and the reverse.
     "fast_longer": Recipe("masked40", {"recipe": "fast", **_SMALL}, steps=3.2),
     "release_shorter": Recipe(steps=0.31),
-    # The steps of fast_longer at full depth: 1.8 times its operations.
-    "longer_full_depth": Recipe(
-        "masked40", {"recipe": "fast", **_SMALL, "depth_schedule": "12:1"}, steps=3.2),
     # At any depth: fast and XLNet's objective with the operations of release.
     "fast_equal": Recipe("masked40", {"recipe": "fast", **_SMALL}, steps=None),
     "permutation": Recipe("unmasked", {"objective": "permutation"}, steps=None),
@@ -196,7 +182,7 @@ def train(name: str, seed: int, config: AlbertConfig) -> None:
         "max_predictions_per_seq": RECORDS[recipe.records].max_predictions_per_seq,
         "train_batch_size": BATCH_SIZE, "eval_batch_size": 64,
         "max_eval_steps": EVALUATED // 64,
-        "learning_rate": recipe.rate * FLAGS.learning_rate,
+        "learning_rate": FLAGS.learning_rate,
         "num_warmup_steps": round(recipe.warmup * steps),
         "save_checkpoints_steps": max(steps // FLAGS.num_evaluations, 1),
         "iterations_per_loop": max(steps // 100, 1), "keep_checkpoint_max": 1,
@@ -397,8 +383,7 @@ def main(_):
         files.expand_patterns(FLAGS[name].value, f"--{name}")
     files.make_directory(FLAGS.work_dir, "--work_dir")
     benchmark_flags.make_output_folder()
-    # Recipes that this version of the file does not know are sorted last.
-    order = {name: number for number, name in enumerate(RECIPES)}
+    order = {name: number for number, name in enumerate(RECIPES)}  # Others come last.
     for name, seed in chosen:
         train(name, seed, config)
         # Another process may have added runs meanwhile.

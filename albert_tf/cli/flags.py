@@ -24,7 +24,7 @@ from albert_tf.errors import InputError
 from albert_tf.options import MOST, given, option  # noqa: F401
 from albert_tf.tokenization import hf_tokenizer, tokenizer_json
 from albert_tf.training import devices, memory
-from albert_tf.training.memory import PlannedBatch, Sequences
+from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 
 flags.disclaim_key_flags()
@@ -108,8 +108,8 @@ def check_memory(values: Values, config: AlbertConfig,
         for name, sequences in batches.items():
             parts = (options.step.gradient_accumulation_steps
                      if name == "train_batch_size" else 1)
-            planned[name] = PlannedBatch(
-                values[name].value, values[name].value // parts // workers, sequences)
+            size = values[name].value
+            planned[name] = size, size // parts // workers, sequences
     memory.check_memory(config, here and values.do_train,
                         options.step if options else StepOptions(), planned)
 

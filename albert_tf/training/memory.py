@@ -42,20 +42,13 @@ class Sequences(NamedTuple):
             + 2 * 4 * self.predictions * config.vocab_size)
 
 
-class PlannedBatch(NamedTuple):
-    """A batch of `size` examples, `examples` of which this process computes at once."""
-
-    size: int
-    examples: int
-    sequences: Sequences
-
-
 def check_memory(config: AlbertConfig, trained: bool, step: StepOptions = StepOptions(),
-                 batches: Mapping[str, PlannedBatch] = {}) -> None:
+                 batches: Mapping[str, tuple[int, int, Sequences]] = {}) -> None:
     """Raises InputError if the model or one of `batches` does not fit into memory.
 
     The model's weights count with gradients and the optimizer's moments if they are
-    `trained`. The keys of `batches` are the names of their size's flags.
+    `trained`. `batches` maps the name of a size's flag to the size, how many of its
+    examples this process computes at once, and what they are.
     """
     parameters = count_parameters(config).with_heads
     needed, free = 4 * parameters * (4 if trained else 1), parallel.available_memory()
