@@ -11,7 +11,6 @@ whose packages are missing are left out.
 """
 
 import copy
-import dataclasses
 import itertools
 import os
 import statistics
@@ -40,15 +39,8 @@ flags.DEFINE_integer("num_rounds", 3, "Number of rounds of requests.", lower_bou
 benchmark_flags.define_output_flag()
 
 
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """Inputs of `predict` and a function that scores answers from 0 to 1."""
-
-    inputs: list[dict[str, str]]
-    score: Callable[[list[dict[str, Any]]], float]
-
-
-def _read() -> Data:
+def _read() -> tuple[list[dict[str, str]], Callable[[list[dict[str, Any]]], float]]:
+    """Returns inputs of `predict`, and a function that scores answers from 0 to 1."""
     from albert_tf.finetuning.classification import glue
     from albert_tf.finetuning.squad import task as squad, scoring
 
@@ -66,19 +58,16 @@ def _read() -> Data:
         def f1(answers):
             texts = {one.qas_id: found["answer"]
                      for one, found in zip(examples, answers)}
-            return statistics.fmean(outcome.f1 for outcome in (
-                scoring.question_outcomes(
-                    asked, texts, False).values()))
+            return statistics.fmean(outcome.f1 for outcome in scoring.question_outcomes(
+                asked, texts, False).values())
 
-        return Data([{"question": one.question_text, "passage": one.paragraph_text}
-                     for one in examples], f1)
+        return [{"question": one.question_text, "passage": one.paragraph_text}
+                for one in examples], f1
     examples = some(glue.TASKS[FLAGS.task].read(
         os.path.join(FLAGS.data_dir, "glue"), "dev").examples)
-    return Data(
-        [{"text": one.text_a} | ({"text_pair": one.text_b} if one.text_b else {})
-         for one in examples],
-        lambda answers: statistics.fmean(
-            found["label"] == one.label for one, found in zip(examples, answers)))
+    return [{"text": one.text_a} | ({"text_pair": one.text_b} if one.text_b else {})
+            for one in examples], lambda answers: statistics.fmean(
+                found["label"] == one.label for one, found in zip(examples, answers))
 
 
 class _SavedModel:
@@ -105,13 +94,6 @@ class _SavedModel:
                          else value[i].tolist() for name, value in columns.items()}
                         for i in range(len(part))]
         return answers
-
-
-def loaded(form: str, folder: str) -> Any:
-    """Loads a form; the result answers by `predict`."""
-    import albert_tf
-
-    return _SavedModel(folder) if form == "saved_model" else albert_tf.load(folder)
 
 
 def _bytes_of(folder: str, start: str = "") -> int:
@@ -161,20 +143,21 @@ def main(argv):
     import albert_tf
 
     benchmark_flags.make_output_folder()
-    data = _read()
+    inputs, score = _read()
     with tempfile.TemporaryDirectory() as folder:
         forms = _export(albert_tf.load(FLAGS.model), folder)
         models, first = {}, {}
         for name, (form, where, _) in forms.items():
             start = time.perf_counter()
-            models[name] = loaded(form, where)
+            models[name] = (_SavedModel(where) if form == "saved_model"
+                            else albert_tf.load(where))
             done = time.perf_counter()
-            models[name].predict(data.inputs[:1])
+            models[name].predict(inputs[:1])
             first[name] = done - start, time.perf_counter() - done
-        answers = {name: model.predict(data.inputs) for name, model in models.items()}
+        answers = {name: model.predict(inputs) for name, model in models.items()}
         times = {name: [] for name in forms}
         for _ in range(FLAGS.num_rounds):
-            for given in data.inputs[:FLAGS.num_requests]:
+            for given in inputs[:FLAGS.num_requests]:
                 for name, model in models.items():
                     time.sleep(0.1)  # The threads of the previous form spin for a while.
                     start = time.perf_counter()
@@ -185,13 +168,13 @@ def main(argv):
         "megabytes": size / 1e6,
         "load_seconds": first[name][0], "first_answer_seconds": first[name][1],
         "request_milliseconds": 1e3 * statistics.median(times[name]),
-        "score": data.score(answers[name]),
+        "score": score(answers[name]),
         "others_said": sum(one != other for one, other in zip(
             _said(answers[name]), _said(answers["model"]))),
         "farthest": max(abs(one - other) for one, other in zip(
             _numbers(answers[name]), _numbers(answers["model"]))),
     } for name, (_, _, size) in forms.items()}
-    print(f"{len(data.inputs)} of {FLAGS.task}; "
+    print(f"{len(inputs)} of {FLAGS.task}; "
           f"{benchmark_flags.processor()}, {os.cpu_count()} cores\n")
     print("| form | MB | load, s | first answer, s | a request, ms | score | other "
           "answers | farthest |\n|" + " --- |" * 8)
@@ -202,7 +185,7 @@ def main(argv):
               f"{row['others_said']} | {row['farthest']:.1e} |")
     benchmark_flags.write_output({
         **benchmark_flags.machine(), "task": FLAGS.task,
-        "examples": len(data.inputs), "forms": found, "seconds": times})
+        "examples": len(inputs), "forms": found, "seconds": times})
 
 
 if __name__ == "__main__":

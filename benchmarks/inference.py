@@ -26,8 +26,6 @@ import functools
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -37,7 +35,7 @@ from absl import flags, logging
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
-from benchmarks import benchmark_flags, peers
+from benchmarks import benchmark_flags, peers, runs
 
 FLAGS = flags.FLAGS
 
@@ -323,10 +321,7 @@ def main(argv):
         return
     results = []
     for dtype in FLAGS.dtypes:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.inference", *sys.argv[1:],
-             f"--one_dtype={dtype}"], stdout=subprocess.PIPE, text=True, check=True)
-        results += json.loads(done.stdout.splitlines()[-1])
+        results += runs.in_own_process("benchmarks.inference", f"--one_dtype={dtype}")
     benchmark_flags.write_output({
         **benchmark_flags.machine(), "config": config.to_dict(), "results": results})
 

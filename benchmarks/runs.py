@@ -2,8 +2,10 @@
 records, a model and scores.
 """
 
+import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +44,18 @@ def run_script(script: str, **flag_values: Any) -> None:
     print(" ".join(command), flush=True)
     if subprocess.run(command, check=False).returncode:
         raise InputError(f"{script} failed; its last lines above say why.")
+
+
+def in_own_process(module: str, setting: str) -> Any:
+    """Runs a benchmark again for one setting, a flag that is internal, in a process of
+    its own; returns the JSON value of its last line."""
+    done = subprocess.run([sys.executable, "-m", module, *sys.argv[1:], setting],
+                          stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"{setting}: the process ended with status {done.returncode}"
+                         + ", probably because memory ran out: give fewer --contestants "
+                         "or smaller --shapes." * (done.returncode == -signal.SIGKILL))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def run_counted(script: str, output_dir: str, **flag_values: Any) -> None:

@@ -26,9 +26,6 @@ import functools
 import json
 import os
 import resource
-import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -37,7 +34,7 @@ from absl import flags, logging
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
-from benchmarks import benchmark_flags
+from benchmarks import benchmark_flags, runs
 from benchmarks.contestants import (
     MAKERS, RECOMPUTING, parsed_shape, step_flops, step_products)
 from benchmarks.peers import installed
@@ -183,16 +180,8 @@ def main(argv):
     results = []
     for shape in FLAGS.shapes:
         for dtype in FLAGS.dtypes:
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.training", *sys.argv[1:],
-                 f"--one_setting={shape}:{dtype}"],
-                stdout=subprocess.PIPE, text=True)
-            if done.returncode == -signal.SIGKILL:
-                raise InputError(
-                    f"{shape} {dtype}: the process was killed, probably because memory "
-                    "ran out. Give fewer --contestants at once, or smaller --shapes.")
-            done.check_returncode()
-            results.append(json.loads(done.stdout.splitlines()[-1]))
+            results.append(runs.in_own_process(
+                "benchmarks.training", f"--one_setting={shape}:{dtype}"))
             # Write after each setting, since the next may take long.
             benchmark_flags.write_output({
                 **benchmark_flags.machine(), "config": config.to_dict(),
