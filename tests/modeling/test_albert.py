@@ -191,15 +191,6 @@ def test_inputs_of_any_integer_type():
 # ---- compiled, saved, in single precision ----------------------------------
 
 
-@pytest.mark.parametrize("kind", [AlbertModel, models.AlbertForPreTraining])
-def test_model_from_its_own_config(kind):
-    model = kind(TINY.replace(parameter_sharing="ffn", hidden_act="relu"))
-    with tf.name_scope("outer"):  # Names do not depend on the scope around.
-        again = kind.from_config(model.get_config())
-    assert again.config == model.config
-    assert list(tf1_tensors(again)) == list(tf1_tensors(model))
-
-
 def test_no_double_precision():
     config = TINY.replace(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     model = models.AlbertForPreTraining(config)

@@ -181,17 +181,6 @@ def test_a_run_in_a_store_is_that_on_the_disk(results):
         results.ok("in a store, resumed")["log"])
 
 
-def test_evaluation_alone_gives_the_numbers_of_training(results, data):
-    for name in ("unbroken", "evaluation", "some of the evaluation"):
-        results.ok(name)
-    last = evaluations(data / "unbroken")[-1]
-    assert last["step"] == STEPS
-    shown = re.search("Evaluation at step 60: (.*)", results["evaluation"]["log"])[1]
-    for part in shown.split(", "):
-        name, value = part.split()
-        assert float(value) == pytest.approx(last[name], rel=1e-5)
-
-
 def test_evaluation_says_what_it_leaves_out(results):
     log = results["some of the evaluation"]["log"]
     assert "--max_eval_steps leaves 46 of 50 records out of each evaluation" in log
@@ -264,9 +253,6 @@ WORKING = {
     # After a process of its own, which was killed.
     "stopped": BROKEN,
     "resumed": BROKEN,
-    "evaluation": dict(
-        eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken",
-        do_train="false", do_eval="true", eval_batch_size=5, input_file=None),
     # A file system of TensorFlow's that is not the disk.
     "in a store": dict(eval_input_file="{data}/dev.tfrecord",
                        output_dir="ram://pretraining/run"),

@@ -823,15 +823,6 @@ def test_signal_in_an_evaluation_stops_between_two_batches(
 # ---- the folder ------------------------------------------------------------
 
 
-def test_options_that_change_the_result(tmp_path):
-    start = dict(output_dir="a", max_eval_steps=1, seed=1, files={"x": 3}, power=1.0)
-    run_folder.keep_options(str(tmp_path), start, resumed=False)
-    now = dict(output_dir="b", max_eval_steps=2, seed=2, files={"x": 4}, power=1)
-    assert run_folder.changed_options(str(tmp_path), now) == {
-        "seed": (1, 2), "files": ({"x": 3}, {"x": 4})}
-    assert run_folder.changed_options(str(tmp_path / "none"), now) == {}
-
-
 @pytest.mark.long
 def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(tmp_path, data):
     run = make_run(tmp_path, data, num_train_steps=3)
