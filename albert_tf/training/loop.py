@@ -11,9 +11,6 @@ early stopping. It gets the row of an evaluation last, so that a run that was ki
 before evaluates again.
 """
 
-import contextlib
-import functools
-import json
 import math
 import os
 import signal
@@ -24,28 +21,25 @@ from typing import Any, Callable, Iterable, Mapping, Optional
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError, InputError, Stopped, reason_of
 from albert_tf.jobs.progress import Progress
-from albert_tf.modeling.encoder import Computation
-from albert_tf.training import devices, run_folder
+from albert_tf.training import run_folder
 from albert_tf.training.batches import Batches
 from albert_tf.training.callbacks import Callback, Callbacks
-from albert_tf.training.evaluation import Evaluator, Task
+from albert_tf.training.evaluation import Evaluated, Task
 from albert_tf.training.log import (
     CURVES_FILE, MetricsLog, Scores, draw_curves, evaluations)
 from albert_tf.training.loss_scaling import SMALLEST_SCALE, LossScaling
-from albert_tf.training.losses import Predictions
-from albert_tf.training.options import RunOptions, check_batch_sizes
+from albert_tf.training.options import RunOptions
 from albert_tf.training.schedules import Phases
 from albert_tf.training.steps import Trainer
 from albert_tf.training.stops import StopSignals
 
 
-class Run:
+class Run(Evaluated):
     """A run of a task in its output_dir; create and use it in the strategy's scope.
 
         with strategy.scope():
@@ -73,31 +67,13 @@ class Run:
                  evaluation_set: Optional[Mapping[str, Any]] = None,
                  callbacks: Iterable[Callback] = ()):
         self._functions = list(callbacks)
-        self.task, self.config, self.options = task, config, options
-        self.batches, self.optimizer = batches, optimizer
+        super().__init__(task, config, options, batches, optimizer, evaluation_set)
         self.depth = depth
-        # As metrics.jsonl will hold it.
-        self.evaluation_set = json.loads(json.dumps(evaluation_set or {}))
-        self.strategy = tf.distribute.get_strategy()
-        self.chief = devices.is_chief(self.strategy)
-        self.evaluates = batches.num_evaluation_shapes > 0
-        # Invalid options are reported before anything is written.
-        replicas = self.strategy.num_replicas_in_sync
-        check_batch_sizes(options, replicas, train=optimizer is not None,
-                          evaluate=self.evaluates)
-        self._log_devices()
-        files.make_directory(options.output_dir, "output_dir")
-        # XLA needs static shapes, therefore it cannot leave padding out.
-        compiled = options.step.jit_compile or isinstance(
-            self.strategy, tf.distribute.TPUStrategy)
-        self.computation = Computation(
-            options.step.dtype, options.step.recompute, skip_padding=not compiled)
         # The options for options.json.
         self._all_options = {
-            **self.options.kept(), "num_replicas": replicas, **(task_options or {})}
+            **options.kept(), "num_replicas": self.strategy.num_replicas_in_sync,
+            **(task_options or {})}
         # Checkpoints hold the model, the step and, in training, the optimizer.
-        self.step = optimizer.iterations if optimizer is not None else tf.Variable(
-            0, dtype=tf.int64, trainable=False, name="global_step")
         self.checkpoint = tf.train.Checkpoint(model=task.model, step=self.step)
         self.scaling = None
         if optimizer is not None:
@@ -105,37 +81,14 @@ class Run:
             if options.step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
         self.signals = StopSignals()
-        # Step and metrics of the evaluation that computed `evaluator.predictions`.
-        self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
         # Only the chief has them, while it trains.
         self._log: Optional[MetricsLog] = None
         self._callbacks: Optional[Callbacks] = None
-
-    def _log_devices(self) -> None:
-        options, step = self.options, self.options.step
-        replicas, parts = (self.strategy.num_replicas_in_sync,
-                           step.gradient_accumulation_steps)
-        batch = (f", and each replica computes {options.train_batch_size // replicas} "
-                 f"of {options.train_batch_size} sequences in a step, in {parts} "
-                 f"part{'s' * (parts > 1)}") if self.optimizer is not None else ""
-        logging.info(
-            "Running on %s in %s: %s with %d replica%s%s.",
-            devices.hardware(), step.dtype, type(self.strategy).__name__,
-            replicas, "s" * (replicas > 1), batch)
-
-    @property
-    def current_step(self) -> int:
-        """The number of steps done."""
-        return int(self.step.numpy())
 
     @property
     def finished(self) -> bool:
         """True if all training steps are done."""
         return self.current_step >= self.options.num_train_steps
-
-    def path(self, name: str) -> str:
-        """Returns the path of a file in output_dir."""
-        return os.path.join(self.options.output_dir, name)
 
     # ---- train -------------------------------------------------------------
 
@@ -174,7 +127,7 @@ class Run:
             logging.info("Step %d of %d is reached: nothing to train.", first,
                          options.num_train_steps)
             return None
-        if self.evaluates and (changes := self._changes_of_set(rows)):
+        if self.evaluates and (changes := self.changes_of_set(rows)):
             logging.warning(
                 "The evaluations of this run were on a different set (%s changed). "
                 "Their scores do not count any more: the next evaluation replaces %s, "
@@ -187,12 +140,6 @@ class Run:
             self._prepare(output_dir if self.chief else scratch)
             with self.explained(), self.signals:
                 return self._go(due)
-
-    def _changes_of_set(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Returns in what the set of the latest of `rows` differs from the own one."""
-        before = rows[-1].get("set") if rows else None
-        return [] if before is None else run_folder.different(
-            before, self.evaluation_set)
 
     def _prepare(self, folder: str) -> None:
         """Creates what exists only while the run trains; it saves in `folder`."""
@@ -402,67 +349,6 @@ class Run:
         if self._log and self._log.rows:
             draw_curves(self._log.path, self.path(CURVES_FILE))
 
-    # ---- evaluate and predict ----------------------------------------------
-
-    def load(self, best: bool = True) -> None:
-        """Loads weights to evaluate or predict with; see run_folder.load_to_use."""
-        run_folder.load_to_use(self, best)
-
-    @functools.cached_property
-    def evaluator(self) -> Evaluator:
-        """The evaluator of the evaluation set; without such a set it only predicts."""
-        return Evaluator(self.task, self.batches.evaluation(), self.computation)
-
-    def evaluate(self, best: bool = False) -> dict[str, float]:
-        """Evaluates the latest or best checkpoint in output_dir, or init_checkpoint.
-
-        Returns the metrics and writes them to `eval_results.json`.
-        """
-        self.load(best)
-        # The process that trained may have evaluated this checkpoint already.
-        step, metrics = self.last_evaluation
-        if step != self.current_step:
-            with self.explained():
-                metrics = self.evaluator.evaluate()
-        changes = self._changes_of_set(evaluations(self.options.output_dir))
-        if changes and files.exists(self.path(run_folder.RESULTS_FILE)):
-            logging.warning(
-                "%s now holds results of a different set than that of training (%s "
-                "changed).", self.path(run_folder.RESULTS_FILE), ", ".join(changes))
-        self.write_results(metrics)
-        return metrics
-
-    def predict(self, batches: Batches) -> Predictions:
-        """Returns the predictions of the current weights; labels have no effect."""
-        with self.explained():
-            return self.evaluator.predict(batches.evaluation())
-
-    def write_results(self, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of an evaluation and writes them to output_dir."""
-        logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
-            f"{name} {value:.6g}" for name, value in metrics.items()))
-        if self.chief:
-            text_files.write_json(self.path(run_folder.RESULTS_FILE),
-                                  {"step": self.current_step, **metrics})
-
-    @contextlib.contextmanager
-    def explained(self):
-        """Replaces an error of TensorFlow, such as of reading a record, by an
-        InputError that names the cause."""
-        try:
-            yield
-        except tf.errors.ResourceExhaustedError as error:
-            raise InputError(
-                f"out of memory at step {self.current_step}: use a larger "
-                "--gradient_accumulation_steps, a smaller batch or a shorter "
-                f"--max_seq_length ({str(error).splitlines()[0][:200]}).") from error
-        except (tf.errors.OpError, UnicodeDecodeError) as error:
-            # UnicodeDecodeError is raised if TensorFlow's message quotes a record.
-            explained = (devices.explain_error(error, self.options.output_dir)
-                         or self.batches.explain_error(error))
-            if explained is None:
-                raise
-            raise explained from error
 
 
 def _next_multiple(step: int, interval: int) -> int:
