@@ -55,8 +55,8 @@ def main(argv):
     script.check_packages("tensorflow", "tf_keras")
     checks.check_needs("work_dir", FLAGS.output_file, "--output_file")
     options = given(Options, FLAGS)
-    typed = FLAGS.input_file == inputs.STANDARD_INPUT
-    paths = [FLAGS.input_file] if typed else files.expand_patterns(
+    is_stream = files.is_stream(FLAGS.input_file)
+    paths = [FLAGS.input_file] if is_stream else files.expand_patterns(
         FLAGS.input_file, "--input_file")
     vocabulary = model_flags.vocabulary()
     settings = formats.read(FLAGS.model, vocabulary=vocabulary).facts.get("task") or {}
@@ -66,7 +66,7 @@ def main(argv):
                         work_dir=FLAGS.work_dir, vocabulary=vocabulary, read=read)
         return
     # A user who types texts should see each answer immediately.
-    held = 1 if sys.stdin.isatty() and typed else 1024
+    held = 1 if is_stream and sys.stdin.isatty() else 1024
     for row in extract.stream(FLAGS.model, paths, options, held, vocabulary, read):
         print(extract.line(row), flush=True)
 

@@ -10,7 +10,8 @@ r"""Runs a trained model on text: labels, answers, filled masks, order or vector
 
 The model is anything that `albert_tf.load` accepts. An input file holds one text per
 line, or two separated by a tab. A .jsonl file holds inputs by name: text, text_pair;
-question, passage; passage, question, options; an `id` is copied into the answer. Of a
+question, passage; passage, question, options; an `id` is copied into the answer. The
+first line of a pipe says which of these it is, and whether it is a table. Of a
 .csv, .tsv, Parquet or Arrow file the columns are read that the model was trained with,
 or those that --text_column, --text_b_column and --id_column name; if there are none,
 the columns of Parquet have the names of .jsonl.
@@ -118,7 +119,7 @@ def main(argv):
             "give texts on the command line or --input_file (- for the standard "
             "input)" + (", not both." if words else "."))
     path = FLAGS.output_file
-    in_parts = path and FLAGS.input_file not in (None, inputs.STANDARD_INPUT)
+    in_parts = path and FLAGS.input_file and not files.is_stream(FLAGS.input_file)
     checks.check_needs("work_dir", in_parts, "--output_file, and a file as --input_file")
     if path and FLAGS.format == "table":
         raise InputError("--format=table is for the standard output, but --output_file "
@@ -130,7 +131,7 @@ def main(argv):
             "--model": formats.folders_of_models(FLAGS.model) if of_model else [],
             **{f"--{name}": [FLAGS[name].value] for name in (
                 "input_file", "vocab_file", "spm_model_file") if FLAGS[name].value}})
-    if FLAGS.input_file and FLAGS.input_file != "-":
+    if FLAGS.input_file and not files.is_stream(FLAGS.input_file):
         files.open_binary(FLAGS.input_file).close()
     if in_parts and (FLAGS.work_dir or not files.is_remote(path)):
         _answer_file(path)
@@ -144,7 +145,7 @@ def _load():
     from albert_tf.serving import engines
 
     unless = ""
-    if FLAGS.input_file not in (None, inputs.STANDARD_INPUT):
+    if FLAGS.input_file and not files.is_stream(FLAGS.input_file):
         unless = "it is faster for the batches of a file."
     engines.use(model, FLAGS.engine, FLAGS.model, FLAGS.task, unless,
                 # An export takes longer than the answer to one input.
@@ -212,8 +213,8 @@ def _answer_stream(words: list[str], path: Optional[str]) -> None:
 
     lines = map(line_of, model.stream(
         stream_inputs(), given(Ask, FLAGS),
-        # Standard input may be typed or follow a log: each text is answered at once.
-        held=1 if FLAGS.input_file == inputs.STANDARD_INPUT else 1024,
+        # A stream may be typed or follow a log: each text is answered at once.
+        held=1 if FLAGS.input_file and files.is_stream(FLAGS.input_file) else 1024,
         keep_errors=FLAGS.input_file is not None))
     if path:
         answer_file.write_stream(lines, path)

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Iterable, Iterator, Mapping, Optional
 from albert_tf.errors import InputError, Interruption, is_of_library, reading, reason_of
 
 INCOMPLETE = ".incomplete"
+STANDARD_INPUT = "-"
 _STEP = 4 << 20  # bytes to read at a time
 _SHARD = re.compile(r"(.*-)(\d{5})(-of-(\d{5}).*)")
 # Schemes of stores with folders that must be made. In other stores a folder is the
@@ -86,6 +87,25 @@ def _info(path: str) -> dict[str, Any]:
 # ---- reading ---------------------------------------------------------------
 
 
+def is_stream(path: str) -> bool:
+    """Returns whether a path is the standard input, a pipe or a device, which can be
+    read only once."""
+    return path == STANDARD_INPUT or not is_remote(path) and os.path.exists(path) and not (
+        os.path.isfile(path) or os.path.isdir(path))
+
+
+def open_stream(path: str) -> io.BufferedReader:
+    """Opens what `is_stream`."""
+    with reading(shown(path)):
+        return (open(0, "rb", closefd=False) if path == STANDARD_INPUT
+                else open(path, "rb"))
+
+
+def shown(path: str) -> str:
+    """Returns a path for messages."""
+    return "the standard input" if path == STANDARD_INPUT else os.fspath(path)
+
+
 def open_binary(path: str, mode: str = "rb") -> BinaryIO:
     """Opens a local or remote file, which the caller must close. Raises InputError for
     what cannot be opened, and for pipes and devices, which cannot be read again."""
@@ -103,7 +123,7 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
 
 def _check_regular(path: str) -> None:
     """Raises InputError for a local pipe, device or socket."""
-    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+    if is_stream(path) and path != STANDARD_INPUT:
         raise InputError(f"{path} is a pipe or a device, which cannot be read twice or "
                          "replaced; give a file.")
 

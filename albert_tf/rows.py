@@ -8,9 +8,9 @@
 import csv
 import os
 import re
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 
-from albert_tf import row_files, text_files
+from albert_tf import files, row_files, text_files
 from albert_tf.errors import InputError
 
 _KINDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -45,9 +45,10 @@ def number_of(where: str) -> int:
 
 
 def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] = (), *,
-         kind: str = "", delimiter: str | None = None, header: bool = True,
-         ragged: bool = False, keep_wrong: bool = False, blank: list[int] | None = None,
-         advice: str = "") -> Iterator[tuple[str, Row]]:
+         kind: str = "", lines: Iterable[tuple[int, str]] | None = None,
+         delimiter: str | None = None, header: bool = True, ragged: bool = False,
+         keep_wrong: bool = False, blank: list[int] | None = None, advice: str = ""
+         ) -> Iterator[tuple[str, Row]]:
     """Yields ("file, line 2", column → value) for each row of a file.
 
     Cells of CSV and TSV are texts; in TSV, quotation marks are plain text, as in GLUE's
@@ -61,6 +62,7 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
         None: all. A column that is missing raises InputError.
       optional: columns that are read, too, if the file has them.
       kind: overrides the kind that the name tells.
+      lines: the numbered lines of the file, if it is open already (text_lines).
       delimiter: replaces the comma of CSV or the tab of TSV.
       header: whether the first line of CSV and TSV names the columns; else the names
         are numbers.
@@ -75,8 +77,10 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
         for number, row in row_files.read_rows(path, names, optional, advice=advice):
             yield f"{path}, row {number}", row
         return
-    for where, row in _objects(path, names, blank, advice) if kind == "jsonl" else _table(
-            path, kind, names, optional, delimiter, header, ragged, blank, advice):
+    lines = text_lines(path) if lines is None else lines
+    for where, row in _objects(
+            path, lines, names, blank, advice) if kind == "jsonl" else _table(
+            path, lines, kind, names, optional, delimiter, header, ragged, blank, advice):
         if isinstance(row, InputError) and not keep_wrong:
             raise row
         yield where, row
@@ -130,13 +134,13 @@ def text(row: Row, where: str, column: str) -> str:
 # ---- text files ------------------------------------------------------------
 
 
-def text_lines(path: str) -> Iterator[tuple[int, str]]:
+def text_lines(path: str, once: bool = False) -> Iterator[tuple[int, str]]:
     """Yields (line number, line). If the first line contains carriage returns, these
-    alone separate lines, as on old Macs."""
+    alone separate lines, as on old Macs. `once` as in text_files.read_lines."""
     ends = None
-    for number, line in text_files.read_lines(path):
+    for number, line in text_files.read_lines(path, once=once):
         if "\0" in line:
-            raise text_files.binary(path, number, "it holds NUL characters")
+            raise text_files.binary(files.shown(path), number, "it holds NUL characters")
         if ends is None:
             ends, before = "\r" in line, 0
         if not ends:
@@ -160,9 +164,9 @@ def parsed(line: str, path: str, number: int) -> Row | InputError:
         f"{path}, line {number}: not a JSON object; give one object per line.")
 
 
-def _objects(path: str, names: Sequence[str] | None, blank: list[int], advice: str
-             ) -> Iterator[tuple[str, Any]]:
-    for number, line in text_lines(path):
+def _objects(path: str, lines: Iterable[tuple[int, str]], names: Sequence[str] | None,
+             blank: list[int], advice: str) -> Iterator[tuple[str, Any]]:
+    for number, line in lines:
         where = f"{path}, line {number}"
         if not line.strip():
             blank.append(number)
@@ -175,15 +179,16 @@ def _objects(path: str, names: Sequence[str] | None, blank: list[int], advice: s
         yield where, row
 
 
-def _table(path: str, kind: str, names: Sequence[str] | None, optional: Sequence[str],
-           delimiter: str | None, header: bool, ragged: bool, blank: list[int],
-           advice: str) -> Iterator[tuple[str, Any]]:
+def _table(path: str, lines: Iterable[tuple[int, str]], kind: str,
+           names: Sequence[str] | None, optional: Sequence[str], delimiter: str | None,
+           header: bool, ragged: bool, blank: list[int], advice: str
+           ) -> Iterator[tuple[str, Any]]:
     if delimiter is not None and len(delimiter) != 1:
         raise InputError(f"--delimiter={delimiter!r} is not a single character.")
     places = None
-    for number, cells in (_csv(path, delimiter or ",") if kind == "csv" else (
+    for number, cells in (_csv(path, lines, delimiter or ",") if kind == "csv" else (
             (number, line.split(delimiter or "\t") if line.strip(" ") else [])
-            for number, line in text_lines(path))):
+            for number, line in lines)):
         where = f"{path}, line {number}"
         if not cells:
             blank.append(number)
@@ -208,17 +213,20 @@ def _table(path: str, kind: str, names: Sequence[str] | None, optional: Sequence
         yield where, {**row, None: cells[width:]} if len(cells) > width else row
 
 
-def _csv(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
+         ) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of a row's first line, and its cells; none if it is blank."""
     csv.field_size_limit(_LONGEST_CELL)
     last = ""
 
-    def lines() -> Iterator[str]:
+    def ended() -> Iterator[str]:
         nonlocal last
-        for _, last in text_lines(path):
+        for _, last in lines:
             yield last + "\n"
 
-    reader, number = csv.reader(lines(), delimiter=delimiter, strict=True), 1
+    # Blanks before a cell, and so before its quote, are no part of it.
+    reader, number = csv.reader(ended(), delimiter=delimiter, strict=True,
+                                skipinitialspace=delimiter != " "), 1
     try:
         for cells in reader:
             is_blank = len(cells) < 2 and not "".join(cells).strip(" ")

@@ -10,7 +10,7 @@ import json
 import lzma
 import os
 import re
-from typing import Any, BinaryIO, Callable, Iterable, Iterator
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 
 from albert_tf import files, row_files
 from albert_tf.errors import InputError, reading
@@ -19,6 +19,8 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # Compressed bytes to decompress at a time. zstd turns 4 bytes into at most 128 KiB, so
 # a malicious file gives at most 32 MiB at once.
 _ZSTD_STEP = 1024
+# How the content of compressed files begins; a pipe has no name that tells it.
+_BEGINS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"(\xb5/\xfd": ".zst"}
 # NUL and half a surrogate pair, which are in no text, in JSON that json.dumps wrote.
 _NO_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 
@@ -74,19 +76,26 @@ def _zstd(stream: BinaryIO) -> Iterator[bytes]:
         raise EOFError("the last Zstandard frame has no end")
 
 
-def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
-               keep_ends: bool = False) -> Iterator[tuple[int, str]]:
+def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
+               keep_ends: bool = False, once: bool = False) -> Iterator[tuple[int, str]]:
     """Yields the lines of a UTF-8 text file with their numbers from 1.
 
         for number, line in read_lines("wiki.txt.gz"):
 
     The file is decompressed if its name ends in COMPRESSED. A byte-order mark at the
     start is dropped. `on_bytes` is called with the number of bytes on disk that were
-    read since the last call. `keep_ends` keeps the "\\n" or "\\r\\n" of lines.
+    read since the last call. `keep_ends` keeps the "\\n" or "\\r\\n" of lines. `once`
+    also takes the standard input, pipes and devices (files.is_stream), of which the
+    content tells whether it is compressed.
     """
-    reported = 0
-    with files.open_binary(path) as stream, reading(path):
-        for number, raw in enumerate(decompressed(path, stream), 1):
+    reported, name = 0, path
+    once = once and files.is_stream(path)
+    with (files.open_stream if once else files.open_binary)(path) as stream, reading(
+            path := files.shown(path)):
+        if once:
+            name = next((end for begin, end in _BEGINS.items()
+                         if stream.peek(1).startswith(begin)), "")
+        for number, raw in enumerate(decompressed(name, stream), 1):
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -96,10 +105,11 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
             if is_binary(line):
                 raise binary(path, number)
             yield number, line if keep_ends else line.rstrip("\r\n")
-            if number % 256 == 0:
+            if on_bytes and number % 256 == 0:
                 before, reported = reported, stream.tell()
                 on_bytes(reported - before)
-        on_bytes(stream.tell() - reported)
+        if on_bytes:
+            on_bytes(stream.tell() - reported)
 
 
 def check_sentences(paths: Iterable[str]) -> None:

@@ -115,7 +115,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
 
     Args:
       model: a model that `load` accepts.
-      input_files: files for `read`; with STANDARD_INPUT, no run is resumed.
+      input_files: files for `read`; with a stream among them, no run is resumed.
       output_file: a new file, whose name ends in .jsonl, .npz or .parquet.
       work_dir: folder for unfinished JSON lines; default: <output_file>.unfinished.
       vocabulary: vocabulary for a model whose folder has none.
@@ -123,7 +123,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
       read: yields the inputs in a file.
     """
     # 1. Check the files.
-    sources = [path for path in input_files if path != text_inputs.STANDARD_INPUT]
+    sources = [path for path in input_files if not files.is_stream(path)]
     is_typed, is_lines = len(sources) < len(input_files), output_file.endswith(".jsonl")
     write = _WRITERS.get(output_file[output_file.rfind("."):])
     if not write:

@@ -319,7 +319,7 @@ class Service:
             async with asyncio.timeout(limit):
                 content = await request.read()
             return _decompressed(content, request.headers.get("Content-Encoding", ""),
-                                 self.limits.body_bytes).decode()
+                                 self.limits.body_bytes).decode("utf-8-sig")
         except TimeoutError:
             raise Refused(408, f"the body was not complete after {limit:g} s; send it "
                           "faster, or fewer texts per request.") from None

@@ -1,20 +1,21 @@
-"""Reads texts for prediction from files or the standard input.
+"""Reads texts for prediction from files, pipes or the standard input.
 
 Each line is a text, or several with a tab between them, or a JSON object with the
 inputs by name and optionally an `id`. The columns of Parquet and Arrow files have these
-names. Of CSV, TSV and Parquet the columns of the texts can be named.
+names. Of CSV, TSV and Parquet the columns of the texts can be named. Where no name says
+what a file holds, as in a pipe, its first line does.
 """
 
+import itertools
 import json
-import sys
+import re
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from absl import logging
 
-from albert_tf import row_files, rows, text_files
+from albert_tf import files, row_files, rows
 from albert_tf.errors import InputError
 
-STANDARD_INPUT = "-"
 # The inputs of all tasks.
 _NAMES = ("text", "text_pair", "question", "passage", "options")
 
@@ -60,14 +61,19 @@ class Input(NamedTuple):
 def read(path: str, text_column: str | None = None, text_b_column: str | None = None,
          id_column: str | None = None, header: bool | None = None,
          delimiter: str | None = None) -> Iterator[Input]:
-    """Yields the inputs in a file, or in STANDARD_INPUT.
+    """Yields the inputs in a file, or in what files.is_stream.
 
         for item in read("reviews.csv", text_column="review"):
 
     The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON
     may have them as fields. Blank lines of a table are left out and counted.
     """
-    kind, names, blank = rows.kind_of(path, "text"), None, list[int]()
+    kind, names, blank, lines = rows.kind_of(path, "text"), None, list[int](), None
+    if kind != "parquet":
+        lines = rows.text_lines(path, once=True)
+        path = files.shown(path)
+    if lines and kind == "text":
+        kind, lines = _told(lines, text_column, delimiter)
     is_table = kind in ("csv", "tsv")
     if is_table and text_column is None:
         raise InputError(
@@ -83,9 +89,9 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
         if not {*names} - {"id"}:
             raise row_files.missing(path, "text", columns, (
                 "name the columns of the texts with --text_column and --text_b_column"))
-    for where, row in _lines(path) if kind == "text" else rows.rows(
-            path, names, header=header is not False, blank=blank, delimiter=delimiter,
-            keep_wrong=True):
+    for where, row in _texts(path, lines) if lines and kind == "text" else rows.rows(
+            path, names, kind=kind, lines=lines, header=header is not False, blank=blank,
+            delimiter=delimiter, keep_wrong=True):
         given, guid = row, None
         try:
             if isinstance(row, InputError):
@@ -112,26 +118,34 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
                         ", ".join(map(str, blank[:10])) + ", ..." * (len(blank) > 10))
 
 
-def _lines(path: str) -> Iterator[tuple[str, Any]]:
-    """Yields places, and the texts in the lines of a text file or of the standard
-    input, of which one that begins with { is JSON."""
-    typed = path == STANDARD_INPUT
-    name = "the standard input" if typed else path
-    for number, line in _typed() if typed else text_files.read_lines(path):
+def _is_object(line: str) -> bool:
+    return bool(re.match(r'\s*\{\s*("|\}\s*$)', line))
+
+
+def _told(lines: Iterator[tuple[int, str]], column: str | None, delimiter: str | None
+          ) -> tuple[str, Iterator[tuple[int, str]]]:
+    """Returns the kind that the first line with text tells: a JSON object, or titles of
+    which one is the column; and all lines."""
+    begin = []
+    for number, line in lines:
+        begin.append((number, line))
+        if line.strip():
+            break
+    first = begin[-1][1] if begin else ""
+    delimiter = delimiter or ("\t" if "\t" in first else ",")
+    titles = [title.strip(' "') for title in first.split(delimiter)]
+    kind = "jsonl" if _is_object(first) else "text" if column not in titles else (
+        "tsv" if delimiter == "\t" else "csv")
+    return kind, itertools.chain(begin, lines)
+
+
+def _texts(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    """Yields places, and texts, or objects."""
+    for number, line in lines:
         texts = line.split("\t")
-        yield f"{name}, line {number}", (
-            rows.parsed(line, name, number) if typed and line.startswith("{") else
+        yield f"{path}, line {number}", (
+            rows.parsed(line, path, number) if _is_object(line) else
             tuple(texts) if texts[1:] else line)
-
-
-def _typed() -> Iterator[tuple[int, str]]:
-    """Yields the numbered lines of the standard input."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield number, line.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise text_files.not_utf8("The standard input", number, error.start + 1,
-                                      error.reason) from error
 
 
 def named(given: Any, fields: Sequence[Field]) -> Mapping[str, Any]:

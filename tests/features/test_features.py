@@ -7,7 +7,6 @@ Parquet needs pyarrow; its tests are skipped without.
 
 import dataclasses
 import functools
-import io
 import json
 import os
 import pathlib
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 import albert_tf
+from albert_tf import files
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.errors import InputError
@@ -332,7 +332,10 @@ def test_what_the_user_has_stays(model, tmp_path):
 def test_the_standard_input(model, tmp_path, monkeypatch):
     given = "It is.\n" + '{"id": 1, "text": "x"}\n'
     for run in range(2):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        read, write = os.pipe()
+        os.write(write, given.encode())
+        os.close(write)
+        monkeypatch.setattr(files, "open_stream", lambda path: os.fdopen(read, "rb"))
         if run:
             job.extract(model, ["-"], str(tmp_path / "out.jsonl"))
             found = rows_of(tmp_path / "out.jsonl")

@@ -1,6 +1,8 @@
-"""Texts for prediction from tables, JSON lines and Parquet."""
+"""Texts for prediction from tables, JSON lines, Parquet and pipes."""
 
-import io
+import bz2
+import gzip
+import os
 
 import pytest
 
@@ -30,13 +32,61 @@ def test_inputs_are_read_as_in_training(tmp_path, name, content, columns, given)
     assert [each.given for each in inputs.read(path, **columns)] == given
 
 
-def test_objects_and_texts_of_the_standard_input(monkeypatch):
-    lines = '{"review": "a", "id": 7}\n{"review": null, "text_pair": "b"}\n{"text"\nc\td\n\n'
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    found = list(inputs.read("-", "review"))
-    assert found[0] == ("a", {"id": 7}, "the standard input, line 1", 1)
-    assert [each.given for each in (found[1], *found[3:])] == [(None, "b"), ("c", "d"), ""]
-    assert str(found[2].given).startswith("not JSON (")
+@pytest.fixture
+def piped():
+    """Puts bytes into the standard input, or into a pipe; returns its path."""
+    kept = os.dup(0)
+
+    def put(content, path):
+        read, write = os.pipe()
+        os.write(write, content)
+        os.close(write)
+        if path == "-":
+            os.dup2(read, 0)
+            os.close(read)
+        return "-" if path == "-" else f"/dev/fd/{read}"
+
+    yield put
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
+JSON = '{"review": "a", "id": 7}\n\n{"review": null, "text_pair": "b"}\n{"text"\nc\td\n'
+
+
+@pytest.mark.parametrize("path", ["-", "pipe"])
+@pytest.mark.parametrize("name, content, count", [
+    ("x.jsonl", JSON.encode(), 4), ("x.jsonl", f"\ufeff{JSON}".encode(), 4),
+    ("x.jsonl", b'\r\n  { "review": "a"}', 1),
+    ("x.jsonl", JSON.replace("\n", "\r").encode(), 4),
+    ("x.jsonl.gz", gzip.compress(JSON.encode()), 4), ("x.jsonl", b"{}", 1),
+    ("x.txt.bz2", bz2.compress(b"a\nb\tc\n\n{d"), 4),
+    ("x.txt", b'a story\rb\tc\r{"review": "a"}\r', 3), ("x.txt", b"\n", 1),
+    ("x.txt", b"", 0), ("x.csv", b'id,"review"\n7,"a, b\nc"\n', 1),
+    ("x.tsv", b'id\treview\n7\t"a\n', 1),
+    ("x.txt", "a fine story\n".encode("utf-16"), None),
+    ("x.txt", "good\n".encode("utf-16-le"), None),
+    ("x.jsonl", '{"a": 1}\n'.encode("utf-16-le"), None),
+    ("x.txt", "gr\u00fcn".encode("latin-1"), None)])
+def test_a_pipe_is_read_as_a_file_is(tmp_path, piped, name, content, count, path):
+    def found(path, shown):
+        try:
+            return [each._replace(given=str(each.given), where=each.where.removeprefix(
+                f"{shown}, ")) for each in inputs.read(path, "review")]
+        except InputError as error:
+            return str(error).removeprefix(f"{shown}, ")
+
+    (tmp_path / name).write_bytes(content)
+    expected = found(str(tmp_path / name), str(tmp_path / name))
+    assert count is None if isinstance(expected, str) else len(expected) == count
+    pipe = piped(content, path)
+    assert found(pipe, "the standard input" if pipe == "-" else pipe) == expected
+
+
+def test_the_objects_of_the_standard_input(piped):
+    first, second, *_ = inputs.read(piped(JSON.encode(), "-"), "review")
+    assert first == ("a", {"id": 7}, "the standard input, line 1", 1)
+    assert second == ((None, "b"), {}, "the standard input, line 3", 3)
 
 
 def test_ids_and_lines_of_inputs_and_wrong_rows(tmp_path):
