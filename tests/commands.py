@@ -247,7 +247,7 @@ def _run(module, arguments):
         with flagsaver.flagsaver(), contextlib.redirect_stderr(stderr):
             argv = flags.FLAGS([f"{module.__name__}.py", *arguments])
             # absl parses the flags only once in a process.
-            app.run = lambda main: main(argv)
+            app.run = lambda main, **options: main(argv)
             script.run(module.main, takes_words=module.__name__ == "predict")
     except flags.Error as error:
         status, _ = 1, stderr.write(f"FATAL Flags parsing error: {error}\n")

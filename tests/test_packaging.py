@@ -78,7 +78,7 @@ def test_wheel_has_the_command_and_the_scripts(tmp_path):
     assert run(python, "-m", "albert_tf", "--help", cwd=tmp_path) == albert("--help")
     assert albert("--version").strip() == albert_tf.__version__
     assert "11,683,584" in albert("count_parameters", "--model=base")
-    assert "--init_checkpoint:" in albert("classify", "--help", status=1)
+    assert "--init_checkpoint:" in albert("classify", "--help")
     assert "Did you mean serve?" in albert("srve", status=1)
     log = albert("create_pretraining_data", "--input_file=text.txt",
                  "--output_file=data.tfrecord", "--vocab_file=vocab.txt",

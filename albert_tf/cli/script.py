@@ -10,6 +10,7 @@ library is imported here.
 import atexit
 import contextlib
 import errno
+import io
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from typing import Any, Callable, Mapping, Sequence
 from albert_tf.errors import (
     ONE_CTRL_C, InputError, Stopped, WorkerEnded, is_of_library, reason_of)
 
+typed_as: dict[str, str] = {}  # script → how it is started, for --help
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _watching = False  # whether the thread of _watch runs
 _working = False  # whether main runs, so that there may be something to clean up
@@ -133,6 +135,11 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
 
     take_signals()
     _watch()
+    # Scripts draw files alone; Jupyter names a backend here that only notebooks have.
+    os.environ["MPLBACKEND"] = "agg"
+    for stream in (sys.stdout, sys.stderr):  # UTF-8, whatever the locale.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
     def guarded(argv):
         global _working, _keeps, _received, _worker_ended
@@ -145,7 +152,9 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
             from albert_tf.cli import checks
 
             checks.check_values()
-            main(argv)
+            # In an ASCII locale, each byte of a UTF-8 text arrives as a surrogate.
+            main([argv[0], *(word.encode("utf-8", "surrogateescape").decode(
+                "utf-8", "replace") for word in argv[1:])])
             # A library may have swallowed the exception, so that main went on.
             if _received is not None:
                 raise Stopped(_received)
@@ -175,13 +184,13 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().addFilter(_is_ours)
     logging.get_absl_handler().setFormatter(_log_format())
-    asked = {"--help", "-help", "-?", "--helpfull"}.intersection(sys.argv[1:])
+    asked = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}.intersection(sys.argv[1:])
     try:
         try:
-            if first_flags and asked:
+            if asked:
                 print(_help(first_flags.split(), "--helpfull" in asked))
-                sys.exit(1)  # as absl
-            app.run(guarded)
+                sys.exit()
+            app.run(guarded, flags_parser=_parsed)
         except SystemExit:
             if sys.stdout:
                 sys.stdout.flush()
@@ -194,7 +203,6 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     except OSError as error:  # of --help, which is printed before main
         if not _output_failed(sys.argv[0], error):
             raise
-        sys.exit(1)  # as absl
 
 
 def _output_failed(name: str, error: OSError) -> bool:
@@ -322,9 +330,23 @@ def use_recipe(name: str, values: Mapping[str, Any], source: str, into: Any = No
 # ---- --help ----------------------------------------------------------------
 
 
+def _parsed(argv: Sequence[str]) -> Sequence[str]:
+    """Parses the flags; ends the program with a sentence if they are wrong."""
+    from absl import flags
+
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        missing = [f"--{name} is missing. {flags.FLAGS[name].help}" for name in re.findall(
+            r"flag --(\w+)=None: Flag --\1 must have a value", str(error))]
+        print(f"{argv[0]}: {' '.join(missing) or error} --help lists the flags.",
+              file=sys.stderr)
+        sys.exit(1)
+
+
 def _help(first: Sequence[str], full: bool) -> str:
-    """Returns the text of --help: describes the flags `first`, in this order, and names
-    the script's others, which --helpfull describes, too."""
+    """Returns the text of --help: describes the flags `first`, by default all, in this
+    order, and names the script's others, which --helpfull describes, too."""
     from absl import flags
 
     def describe(name):
@@ -340,11 +362,18 @@ def _help(first: Sequence[str], full: bool) -> str:
             f"{flag.help}{f' ({notes})' * bool(notes)}",
             indent="      ", firstline_indent="  ")
 
-    key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
-    left = sorted({flag.name for flag in key_flags} - {*first})
-    others = ["Further flags:", *map(describe, left), "", "Flags of absl: --verbosity, "
-              "--logtostderr, --flagfile and so on; see its documentation."] if full else [
-        f"{len(left)} further flags, which --helpfull describes:",
-        flags.text_wrap(", ".join(f"--{name}" for name in left), indent="  ")]
-    return "\n".join([sys.modules["__main__"].__doc__, "Flags:", *map(describe, first),
-                      "", *others])
+    about = re.sub(r"python (\w+)\.py", lambda script: typed_as.get(
+        script[1], script[0]), sys.modules["__main__"].__doc__ or "")
+    names = sorted({
+        flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])})
+    first = first or names
+    left = [name for name in names if name not in first]
+    parts = [about, "Flags:", *map(describe, first)]
+    if left:
+        parts += ["", "Further flags:", *map(describe, left)] if full else [
+            "", f"{len(left)} further flags, which --helpfull describes:",
+            flags.text_wrap(", ".join(f"--{name}" for name in left), indent="  ")]
+    if full:
+        parts += ["", "Flags of absl: --verbosity, --logtostderr, --flagfile and so on; "
+                  "see its documentation."]
+    return "\n".join(parts)

@@ -42,10 +42,11 @@ def test_other_words_get_a_sentence(word, named):
 def test_a_command_does_what_its_script_does():
     command = run_python("-m", "albert_tf", "count-parameters", "--help")
     script = run_python("count_parameters.py", "--help")
-    assert command.returncode == script.returncode
-    assert (command.stdout, command.stderr) == tuple(re.sub(
-        r"(?m)(^|USAGE: )count_parameters\.py", r"\1albert count_parameters", stream)
-        for stream in (script.stdout, script.stderr))
+    assert (command.returncode, command.stderr) == (script.returncode, script.stderr)
+    assert (command.returncode, command.stderr) == (0, "")
+    assert command.stdout == script.stdout.replace(
+        "python count_parameters.py", "albert count_parameters")
+    assert "  --model:\n" in command.stdout
 
 
 def test_albert_itself_answers(capsys):

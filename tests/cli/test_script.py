@@ -70,7 +70,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("command, status", [
     ("try.py | head -c 5", 0), ("try.py >&-", 0),
-    (f"{ROOT}/serve.py --help | true", 1)])  # absl's status of --help
+    (f"{ROOT}/serve.py --help | true", 0)])
 def test_an_output_that_nobody_reads_is_no_error(command, status, tmp_path):
     (tmp_path / "try.py").write_text(OUTPUT.format(full=False, count=1000))
     done = subprocess.run(
@@ -88,7 +88,38 @@ def test_an_output_without_room_is_one_sentence(tmp_path):
     assert "try.py: the output cannot be written: No space left on device" in done.stderr
 
 
+SURROUNDINGS = """
+from albert_tf.cli import script
+import os
+
+def main(argv):
+    import matplotlib
+    print(argv[1], matplotlib.get_backend())
+
+assert os.environ["MPLBACKEND"] == "module://only_in_notebooks"
+script.run(main, takes_words=True)
+"""
+
+
+def test_output_is_utf8_and_pictures_are_files_whatever_the_surroundings(tmp_path):
+    path = tmp_path / "try.py"
+    path.write_text(SURROUNDINGS)
+    done = run_python(path, "schön 中", encoding="utf-8", env={
+        "PYTHONPATH": str(ROOT), "LC_ALL": "C", "PYTHONIOENCODING": "ascii",
+        "PYTHONUTF8": "0", "MPLBACKEND": "module://only_in_notebooks"})
+    assert (done.returncode, done.stdout.lower()) == (0, "schön 中 agg\n"), done.stderr
+
+
 # ---- --help ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words, missing", [
+    (("predict.py", "a text"), "predict.py: --model is missing. Folder of the model"),
+    (("-m", "albert_tf", "export", "x"), "albert export: --model is missing.* --export_dir"),
+    (("count_parameters.py", "--modle=base"), "count_parameters.py: Unknown .*'modle'")])
+def test_a_flag_that_is_missing_or_unknown_is_named(words, missing):
+    done = run_python(*words)
+    assert done.returncode == 1 and re.match(missing, done.stderr), done.stderr
 
 
 WITH_FIRST_FLAGS = [path for path in sorted(ROOT.glob("*.py"))
