@@ -35,6 +35,12 @@ _WITH_FOLDERS = ("hdfs", "webhdfs", "file", "sftp", "ssh", "ftp", "smb", "ram")
 # ---- stores ----------------------------------------------------------------
 
 
+def expanded(path: str) -> str:
+    """Returns a path in which ~/ at the beginning is the user's folder."""
+    path = os.fspath(path)
+    return os.path.expanduser(path) if path.startswith("~/") else path
+
+
 def is_remote(path: str) -> bool:
     """Returns whether `path` has a scheme, as in gs://bucket/file."""
     return "://" in os.fspath(path)
@@ -116,6 +122,7 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
             if system.info(path)["type"] == "directory":
                 raise IsADirectoryError(errno.EISDIR, "Is a directory")
             return io.BufferedReader(system.open(path), _STEP)
+    path = expanded(path)
     _check_regular(path)
     with reading(path if mode == "rb" else os.fspath(path).replace(INCOMPLETE, "")):
         return open(path, mode)
@@ -129,12 +136,12 @@ def _check_regular(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    return bool(_info(path)) if is_remote(path) else os.path.exists(path)
+    return bool(_info(path)) if is_remote(path) else os.path.exists(expanded(path))
 
 
 def is_folder(path: str) -> bool:
     return (_info(path).get("type") == "directory" if is_remote(path)
-            else os.path.isdir(path))
+            else os.path.isdir(expanded(path)))
 
 
 def names_in(folder: str) -> list[str]:
@@ -143,7 +150,7 @@ def names_in(folder: str) -> list[str]:
         return []
     if not is_remote(folder):
         with reading(folder):
-            return sorted(os.listdir(folder))
+            return sorted(os.listdir(expanded(folder)))
     with _store(folder) as system:
         whole = system._strip_protocol(folder).rstrip("/")
         paths = [path.rstrip("/") for path in system.ls(folder, detail=False)]
@@ -155,7 +162,7 @@ def size(path: str) -> int:
     """Returns the size of a file in bytes."""
     if not is_remote(path):
         with reading(path):
-            return os.path.getsize(path)
+            return os.path.getsize(expanded(path))
     with _store(path) as system:
         return system.info(path)["size"]
 
@@ -225,6 +232,7 @@ def _matches(pattern: str, flag: str) -> list[str]:
             before = pattern[:-len(own)] if pattern.endswith(own) else None
             return [system.unstrip_protocol(path) if before is None else before + path
                     for path, info in found.items() if info["type"] != "directory"]
+    pattern = expanded(pattern)
     if os.path.isfile(pattern):
         return [pattern]
     paths = glob.glob(pattern, recursive=True)
@@ -266,7 +274,7 @@ def shards(path: str, flag: str) -> list[str]:
 def target_of(path: str) -> str:
     """Returns the path at which an output is written: that which a link leads to.
     Raises InputError for pipes and devices, which cannot be replaced by a file."""
-    path = os.fspath(path).rstrip("/")
+    path = expanded(path).rstrip("/")
     _check_regular(path)
     return os.path.realpath(path) if os.path.islink(path) else path
 
@@ -290,7 +298,7 @@ def remove(path: str) -> None:
     """Removes a file if it exists."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if not is_remote(path):
-            return os.remove(path)
+            return os.remove(expanded(path))
         with _store(path, Interruption) as system, contextlib.suppress(FileNotFoundError):
             system.rm(path)
 
@@ -397,14 +405,14 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
 
 def _whole(path: str) -> str:
     """Returns the one name of a file that `path` may also be a link to."""
-    path = os.fspath(path).removeprefix("file://")
+    path = expanded(path).removeprefix("file://")
     return path if is_remote(path) else os.path.realpath(path)
 
 
 def new_folder(path: str, flag: str) -> None:
     """Checks, before the work, the name of a folder that `staged` will write. Raises
     InputError if it exists or cannot be made."""
-    path = os.fspath(path).rstrip("/") or "/"
+    path = expanded(path).rstrip("/") or "/"
     check_in_tensorflow(path, flag)
     if exists(path):
         raise InputError(f"{flag}={path} exists already; choose a new folder.")
@@ -421,6 +429,7 @@ def make_directory(path: str, what: str) -> None:
             with _store(path, Interruption) as system:
                 system.makedirs(path, exist_ok=True)
         return
+    path = expanded(path)
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -439,7 +448,7 @@ def check_folder(path: str, what: str) -> None:
             system.pipe_file(probe, b"")
             system.rm(probe)
         return
-    place = os.path.abspath(path)
+    place = os.path.abspath(expanded(path))
     while not os.path.lexists(place):
         place = os.path.dirname(place)
     if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):

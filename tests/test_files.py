@@ -10,6 +10,7 @@ import pathlib
 import pytest
 
 from albert_tf import files, text_files
+from albert_tf.checkpoints import formats
 from albert_tf.errors import InputError, Interruption, reason_of
 
 
@@ -33,6 +34,17 @@ def test_total_size(tmp_path):
         (tmp_path / name).write_bytes(b"123")
     assert files.total_size([str(tmp_path / name) for name in "ab"]) == 6
     assert files.total_size(["gs://bucket/a", str(tmp_path / "a")]) is None
+
+
+def test_the_folder_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    files.write("~/new/a.txt", b"a\n")
+    assert [*text_files.read_lines(pathlib.Path("~/new/a.txt"))] == [(1, "a")]
+    assert files.expand_patterns("~/n*/a*", "--x") == [f"{tmp_path}/new/a.txt"]
+    with pytest.raises(InputError, match=f"{tmp_path}/no: there is no such"):
+        formats.read("~/no")
+    with pytest.raises(InputError, match="--x=.*/new exists already"):
+        files.new_folder("~/new", "--x")
 
 
 @pytest.mark.parametrize("content, message", [

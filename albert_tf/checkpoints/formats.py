@@ -58,10 +58,10 @@ def read(path: str, config: Config = None, head: str = "",
 
     if head:
         refuse({"head": head}, os.fspath(path), "give one of these", head=ROOT_HEADS)
-    path = located(path)
+    given, path = os.fspath(path), located(path)
     name, where = _recognised(path)
     if not name:
-        raise unknown(path)
+        raise unknown(path, given)
     checkpoint = _module(name).read(where, config_of(config),
                                     **({"head": head} if name == "release" else {}))
     if vocabulary:
@@ -124,8 +124,8 @@ def is_foreign(path: str) -> bool:
         return False
 
 
-def unknown(path: str) -> InputError:
-    """Returns the error for a path whose format is not known."""
+def unknown(path: str, given: str) -> InputError:
+    """Returns the error for a path whose format is not known, `given` by the user."""
     if not files.exists(path):
         return InputError(f"{path}: there is no such file or folder; "
                           f"{folders.path_advice(path)}.")
@@ -134,6 +134,6 @@ def unknown(path: str) -> InputError:
             f"{path} is an export for ONNX or TFLite. It can be used with "
             "albert_tf.load, predict.py and serve.py, but has no weights to train or "
             "convert; give the model that was exported.")
-    return InputError(f"{path}: holds no model in a supported format (found: "
+    return InputError(f"{given}: holds no model in a supported format (found: "
                       f"{some(files.names_in(path), 8) or 'nothing'}); give a folder "
                       f"{_KNOWN}.")

@@ -10,6 +10,7 @@ Both packages are optional; they are imported only when such a name is given.
 import os
 import re
 
+from albert_tf import files
 from albert_tf.checkpoints.onnx_folder import NAMES
 from albert_tf.errors import InputError, reason_of
 
@@ -26,7 +27,7 @@ def is_hub(path: str) -> bool:
 
 def local(path: str) -> str:
     """Returns a path, or the folder that is fetched if it is a hub's name."""
-    path = os.fspath(path)
+    path = files.expanded(path)
     if re.match("https?://", path) and not is_hub(path):
         raise InputError(
             f"{path}: fetching from this address is not supported (TensorFlow Hub's "

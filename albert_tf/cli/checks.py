@@ -23,13 +23,18 @@ _HALF_SCHEME = re.compile(r"(gs|s3|hdfs|https?|file|hf|kaggle|grpc):(?!//)/?[\w.
 
 def check_values() -> None:
     """Raises InputError for flags that are given without a value, as by the shell if a
-    variable is empty, unless their default is empty, and for misspelled addresses."""
+    variable is empty, unless their default is empty, and for misspelled addresses.
+    Expands paths that begin with ~/, which shells leave as they are after "="."""
     for name in FLAGS:
         flag = FLAGS[name]
         if not flag.present:
             continue
         if flag.default is None and flag.value in ("", []):
             raise InputError(f"--{name} is empty; give a value, or leave the flag out.")
+        if isinstance(flag.value, list):
+            flag.value = list(map(_expanded, flag.value))
+        elif isinstance(flag.value, str):
+            flag.value = _expanded(flag.value)
         for value in flag.value if isinstance(flag.value, list) else [flag.value]:
             scheme = isinstance(value, str) and _HALF_SCHEME.match(value)
             if scheme and not os.path.exists(value):
@@ -38,6 +43,12 @@ def check_values() -> None:
                     f"--{name}={value}: an address begins with two slashes after its "
                     f"scheme; give {scheme[1]}://{rest}, or ./{value} for a local file "
                     "of that name.")
+
+
+def _expanded(value: str) -> str:
+    """Returns paths, separated by commas, of which each may begin with ~/."""
+    return re.sub('(^|,)( *"?)~(?=/)', lambda begin: (
+        f"{begin[1]}{begin[2]}{os.path.expanduser('~')}"), value)
 
 
 # ---- combinations ------------------------------------------------------------

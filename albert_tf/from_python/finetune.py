@@ -96,7 +96,7 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
         raise InputError(f"--task={task} is none of {', '.join(_TASKS)}; give one of "
                          "these.")
     command, folder, names = _TASKS[task]
-    output_dir, model = os.fspath(output_dir), formats.located(os.fspath(model))
+    output_dir, model = files.expanded(output_dir), formats.located(model)
     # 1. The options, as a script has them.
     values = flags.FlagValues()
     command_line.define_options(command, values, **_DEFAULTS)

@@ -46,7 +46,7 @@ class Rows:
     def __init__(self, split: str, data: Any, columns: Columns, output_dir: str):
         self._split, self._data, self._columns = split, data, columns
         self._is_file = isinstance(data, (str, os.PathLike))
-        self.path = os.fspath(data) if self._is_file else os.path.join(
+        self.path = files.expanded(data) if self._is_file else os.path.join(
             output_dir, PYTHON_DATA, f"{split}.jsonl")
         features = getattr(data, "features", None)
         feature = next((features[name] for name in columns.labels if name in features),

@@ -51,7 +51,7 @@ class WorkFolder:
             named = f"={work_dir}" if work_dir else f" is missing, but {output}"
             raise InputError(f"--work_dir{named} is not on this machine; give a local "
                              "folder for unfinished work.")
-        return cls(work_dir or f"{output}.unfinished")
+        return cls(files.expanded(work_dir or f"{output}.unfinished"))
 
     def file(self, name: str) -> str:
         """Returns the path of a file in the folder."""

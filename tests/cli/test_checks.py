@@ -1,5 +1,7 @@
 """Flags that contradict others or have no effect beside them."""
 
+import os
+
 import pytest
 
 from albert_tf.config import AlbertConfig
@@ -9,6 +11,7 @@ from tests.commands import run_commands
 CONFIG = AlbertConfig(
     vocab_size=30, embedding_size=4, hidden_size=8, num_hidden_layers=2,
     num_attention_heads=2, intermediate_size=8, max_position_embeddings=64)
+HOME = os.path.expanduser("~")
 CUSTOM = ("--task_name=custom --output_dir={data}/new --train_file={data}/train.csv "
           "--label_column=label --text_column=text ")
 RECORDS = ("--input_file={data}/text.txt --output_file={data}/out --vocab_file="
@@ -65,6 +68,7 @@ REFUSED = {
         ("--input_file={data}/text.txt --output_file=s3:/bucket/x",
          "--output_file=s3:/bucket/x: .* give s3://bucket/x"),
         (RECORDS + "--vocab_file={data}", "{data}: Is a directory"),
+        ("--input_file={data}/text.txt,~/none,* --output_file=x", f"'{HOME}/none'"),
         (RECORDS + "--max_seq_length=0", "--max_seq_length=0"),
         (RECORDS + "--max_seq_length=16 --max_predictions_per_seq=14",
          "--max_predictions_per_seq=14 .* --max_seq_length=16")],
@@ -79,7 +83,8 @@ REFUSED = {
          "--work_dir .* --output_file"),
         ("--model={data}/model --input_file={data}/text.txt --output_file={data}/out "
          "--format=table", "--format=table"),
-        ("--model= --input_file={data}/text.txt", "--model is empty")]}
+        ("--model= --input_file={data}/text.txt", "--model is empty"),
+        ("--model={data}/model --input_file=~/none", f"{HOME}/none: No such file")]}
 
 # script → (its flags, the warning), of combinations in which a flag has no effect
 SAID = {
