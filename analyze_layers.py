@@ -19,7 +19,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 from absl import flags
 
-from albert_tf import files, text_files
+from albert_tf import files, rows, text_files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import model_flags
 from albert_tf.cli.define import define
@@ -49,7 +49,7 @@ def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yields the texts of files, in order, without blank ones."""
     read = functools.partial(inputs.read, **model_flags.columns({}))
     for each in extract.texts(paths, read):
-        if any(map(str.strip, filter(None, each.given.values()))):
+        if not all(map(rows.is_empty, filter(None, each.given.values()))):
             yield each.given
 
 

@@ -8,6 +8,7 @@
 import csv
 import os
 import re
+import unicodedata
 from typing import Any, Iterable, Iterator, Sequence
 
 from albert_tf import files, row_files, text_files
@@ -18,6 +19,7 @@ _KINDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 # A longer cell must be an unclosed quote. Python's limit, 128 KiB, is too small.
 _LONGEST_CELL = 1 << 26
+_NO_TEXT = ("Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me")  # categories of characters
 
 Row = dict[str, Any]
 
@@ -125,10 +127,16 @@ def _in_words(kind: Any) -> str:
 def text(row: Row, where: str, column: str) -> str:
     """Returns the text in a column, which must not be empty."""
     value = typed(row, where, **{column: str})[column]
-    if not value.strip():
+    if is_empty(value):
         raise InputError(f"{where}: the text of column '{column}' is empty; fill it in, "
                          f"or remove the {where.rpartition(', ')[2].split()[0]}.")
     return value
+
+
+def is_empty(value: str) -> bool:
+    """Returns whether cleaning leaves nothing of a text: it has only blanks, control and
+    format characters, such as U+200B, and marks."""
+    return all(unicodedata.category(char) in _NO_TEXT for char in value)
 
 
 # ---- text files ------------------------------------------------------------

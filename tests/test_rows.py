@@ -26,6 +26,8 @@ def write(tmp_path, name, content):
     ("x.tsv", "text\tlabel\tother\nfine\tyes\t1\nnot so\tno\t2\n", {}, PAIR),
     ("x.TSV", "\ufefftext\tlabel\tother\r\nfine\tyes\t1\r\nnot so\tno\t2", {}, PAIR),
     ("x.csv", "label,text\nyes,fine\nno,not so\n", {}, PAIR),
+    ("x.csv", 'label, text\nyes,  "a, ""b"""\nno,c\n', {}, [('a, "b"', "yes"), ("c", "no")]),
+    ("x.csv", 'label other text\nyes  "a b"\n', dict(delimiter=" "), [("a b", "yes")]),
     ("x.csv", 'label, text \r\n"yes","fine"\r\nno,not so', {}, PAIR),
     ("x.jsonl", JSON, {}, PAIR), ("x.json", JSON.replace("\n", "\n\n"), {}, PAIR),
     ("x.tsv.gz", "text\tlabel\nfine\tyes\nnot so\tno\n", {}, PAIR),
@@ -148,8 +150,8 @@ def test_types_of_values(kinds, wrong):
 
 def test_a_text_is_not_empty():
     assert text(ROW, "x, line 1", "a") == "x"
-    for column in ("e", "n", "null"):
+    for column in ("e", "n", "null", "format"):
         with pytest.raises(InputError, match=f"x, row 1: .*'{column}'"):
-            text(ROW, "x, row 1", column)
+            text({**ROW, "format": "\ufeff\u2060 \ufe0f"}, "x, row 1", column)
     with pytest.raises(InputError, match="x: 'a' is missing"):
         typed(["a"], "x", a=str)

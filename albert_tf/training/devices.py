@@ -3,6 +3,7 @@ workers that TF_CONFIG names, which process writes, and at which step they start
 
 import hashlib
 import json
+import os
 import re
 import socket
 from typing import TYPE_CHECKING, Any, Mapping, Optional
@@ -37,6 +38,9 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
         replicas without accelerators.
     """
     check(name, num_gpus, num_virtual_cpus)
+    if name in ("one_device", "mirrored") and os.environ.get("TF_CONFIG", "{}") != "{}":
+        logging.warning("TF_CONFIG is set, but this process trains alone; "
+                        "--distribution_strategy=multi_worker_mirrored uses it.")
     import tensorflow as tf
     from official.common import distribute_utils
 

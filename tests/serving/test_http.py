@@ -152,7 +152,7 @@ def test_any_number_of_labels(tmp_path):
 WRONG = [
     (b"{", 400, "not JSON"), (b"\xff{}", 400, "byte 1 of the body is not UTF-8"),
     (b"[" * 8000, 400, "not JSON"), (b"[]", 400, "must be a JSON object"),
-    ({}, 400, "must hold instances or inputs"),
+    (b"\xef\xbb\xbf{}", 400, "must hold instances or inputs"),
     ({"instances": ["a"], "inputs": ["a"]}, 400, "not both"),
     ({"instances": []}, 400, "one or more texts"),
     ({"instances": "a"}, 400, "one or more texts"),

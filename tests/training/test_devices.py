@@ -56,6 +56,12 @@ def test_machines_that_are_not_there(name, tpu, message, monkeypatch):
         devices.make_strategy(name, tpu)
 
 
+def test_a_cluster_without_its_strategy_is_a_warning(monkeypatch, caplog):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
+    devices.make_strategy("one_device")
+    assert "TF_CONFIG is set, but this process trains alone" in caplog.text
+
+
 @pytest.mark.parametrize("name, options, message", [
     ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus"),
     ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "--num_virtual_cpus"),

@@ -13,6 +13,7 @@ from albert_tf.checkpoints.checkpoint import (
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, by_label, chosen
 from albert_tf.modeling.head import Head
+from albert_tf.rows import is_empty
 from albert_tf.text.inputs import Field
 
 
@@ -100,7 +101,7 @@ class Classes(Answering):
 
     def request(self, given, top_k, windows=False):
         for field in self.fields:
-            if not field.optional and not given[field.name].strip():
+            if not field.optional and is_empty(given[field.name]):
                 raise InputError(f"'{field.name}' is empty; give a text.")
         return super().request(given, top_k, windows)
 
