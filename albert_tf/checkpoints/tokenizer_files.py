@@ -53,6 +53,7 @@ def find(folder: str) -> Optional[Vocabulary]:
     if not files.is_folder(folder):
         return None
     task = vocabulary.task_settings(folder)
+    task = task if task and "vocabulary" in task else None  # Else it is a conversion.
     where = os.path.join(
         folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)
     stored = task["vocabulary"] if task else vocabulary.settings_in(where) or {}

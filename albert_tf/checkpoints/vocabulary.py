@@ -15,7 +15,8 @@ from albert_tf.errors import InputError, reading
 
 # In a pretrained model's folder: file, sha256 and size of its vocabulary.
 VOCABULARY_FILE = "vocabulary.json"
-# In a fine-tuned model's folder: its settings, with `vocabulary` (file and sha256).
+# In a fine-tuned model's folder: its settings, with `vocabulary` (file and sha256). In
+# what was made from it, by a conversion or an export: the same, with or without it.
 TASK_FILE = "task.json"
 # Flags in TASK_FILE that answers depend on, numbers of tokens or answers.
 _COUNTS = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
@@ -52,20 +53,20 @@ def file_of(vocabulary: Mapping[str, Any], places: Sequence[str]) -> Optional[st
 def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
     """Returns the vocabulary recorded beside a checkpoint or in a folder, or None."""
     folder = folder_of(checkpoint)
-    task = task_settings(folder)
-    return task["vocabulary"] if task else settings_in(
-        os.path.join(folder, VOCABULARY_FILE))
+    task = task_settings(folder) or {}
+    return task.get("vocabulary") or settings_in(os.path.join(folder, VOCABULARY_FILE))
 
 
 def task_settings(folder: str) -> Optional[dict[str, Any]]:
-    """Returns the settings of a fine-tuned model, or None if the folder has none."""
+    """Returns the settings of a fine-tuned model, from its folder or that of what was
+    made from it, or None if the folder has none."""
     path = os.path.join(folder, TASK_FILE)
     task = settings_in(path)
     if task is None or "class_name" in task:
         return None  # The latter is keras-hub's file of the same name.
     with reading(path, binary=True):
         flag = task.get("vocabulary_flag", "vocab_file")
-        if not isinstance(task["vocabulary"]["file"], str) or (
+        if not isinstance(task.get("vocabulary", {"file": ""})["file"], str) or (
                 flag not in ("vocab_file", "spm_model_file")):
             raise ValueError("it does not say which vocabulary the model was made with")
     check_settings(task, path)

@@ -230,7 +230,7 @@ def _use_kept_task(command: Command) -> None:
     except InputError as error:
         raise InputError(
             f"{os.path.join(folder, vocabulary.TASK_FILE)}: {error}") from error
-    if not (values.vocab_file or values.spm_model_file):
+    if "vocabulary" in task and not (values.vocab_file or values.spm_model_file):
         copy = os.path.join(folder, task["vocabulary"]["file"])
         values[task.get("vocabulary_flag", "spm_model_file")].value = copy
 

@@ -69,7 +69,7 @@ def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
             raise InputError(
                 f"{folder} has a model for a different task ({key}: {before[key]!r} "
                 f"there, {now[key]!r} in this run); choose a different --output_dir.")
-    if "vocabulary" in now:
+    if "vocabulary" in now and "vocabulary" in before:
         vocabulary.check(before["vocabulary"], now["vocabulary"], folder)
 
 

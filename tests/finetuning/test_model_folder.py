@@ -91,13 +91,19 @@ def kept_as(**changes):
     (kept_as(labels={"a": 1}), "labels"),
     *((text, "") for text in (
         kept_as(flags=[], vocabulary_flag="vocab_file"),
-        "{}", '{"flags": {}, "vocabulary_flag": "vocab_file"}',
         '{"vocabulary": {"sha256": "a"}}', kept_as(vocabulary_flag="x"),
         kept_as(vocabulary="a", vocabulary_flag="vocab_file")))])
 def test_damaged_task(content, message, tmp_path):
     (tmp_path / "task.json").write_text(content)
     with pytest.raises(InputError, match=f"task.json.*{message}"):
         model_folder.read(str(tmp_path))
+
+
+def test_settings_of_what_was_made_from_a_model(tmp_path):
+    (tmp_path / "task.json").write_text('{"task": "rte", "flags": {"doc_stride": 9}}')
+    assert model_folder.read(str(tmp_path)) == {
+        "task": "rte", "flags": {"doc_stride": 9}}
+    assert model_vocabulary.kept_beside(str(tmp_path)) is None
 
 
 # ---- the vocabulary of a pretrained model ----------------------------------
