@@ -89,6 +89,7 @@ def main(argv):
         portable.check(FLAGS.format, *FLAGS.precision)
     else:
         checks.check_needs("precision", False, f"--format={' or '.join(_PORTABLE)}")
+        files.check_in_tensorflow(FLAGS.export_dir, "--export_dir")
         cli_flags.check_tensorflow_text(FLAGS.export_text)
     loaded = model_flags.load()
     if loaded.model is None:

@@ -69,6 +69,7 @@ def main(argv):
     if holds_checkpoint(folder):
         raise InputError(f"--output_dir={folder} already holds a model; give a new "
                          "folder.")
+    files.check_in_tensorflow(folder, "--output_dir")
     files.new_folder(folder, "--output_dir")
     _extend(folder)
 

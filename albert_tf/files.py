@@ -413,7 +413,6 @@ def new_folder(path: str, flag: str) -> None:
     """Checks, before the work, the name of a folder that `staged` will write. Raises
     InputError if it exists or cannot be made."""
     path = expanded(path).rstrip("/") or "/"
-    check_in_tensorflow(path, flag)
     if exists(path):
         raise InputError(f"{flag}={path} exists already; choose a new folder.")
     check_folder(os.path.dirname(path) or ".", flag)
@@ -458,7 +457,11 @@ def check_folder(path: str, what: str) -> None:
 
 
 def check_in_tensorflow(path: str, flag: str = "") -> None:
-    """Raises InputError for a path that TensorFlow cannot read or write."""
+    """Raises InputError for a path that TensorFlow cannot read or, with the `flag` of an
+    output folder, restore from and delete in: it takes names there for globs."""
+    if flag and (found := re.search(r"[*?\[\\]", os.fspath(path))):
+        raise InputError(f"{flag}={path}: TensorFlow takes names with {found[0]} for "
+                         "patterns; choose a folder without *, ?, [ and \\ in its name.")
     if is_remote(path) and not _in_tensorflow(path):
         raise InputError(f"{flag}{'=' * bool(flag)}{path}: TensorFlow does not reach this "
                          "store; give a local path or one on gs://.")

@@ -143,12 +143,16 @@ def test_missing_packages_are_named(path, message, monkeypatch):
 def test_what_tensorflow_must_read_or_write_is_refused():
     pytest.importorskip("tensorflow")
     files.check_in_tensorflow("gs://b/a", "--output_dir")
-    files.check_in_tensorflow("runs/a", "--output_dir")
+    files.check_in_tensorflow("runs/ä b{1,2}]", "--output_dir")
+    files.check_in_tensorflow("records[1]/train*.tf_record")
     files.check_local("runs/a", "--output")
     for call, message in (
             (lambda: files.check_in_tensorflow("s3://b/a", "--output_dir"),
              "^--output_dir=s3://b/a: TensorFlow does not reach"),
-            (lambda: files.new_folder("s3://b/a", "--output"), "^--output="),
+            *((lambda name=name: files.check_in_tensorflow(f"runs/{name}", "--resume"),
+               f"^--resume=runs/.*TensorFlow takes names with {shown} for patterns")
+              for name, shown in (("run[1]", r"\["), ("a*", r"\*"), ("b?", r"\?"),
+                                  ("c\\d", r"\\"))),
             (lambda: files.check_local("gs://b/a", "--output"),
              "^--output=gs://b/a: files of this format are read and written on this")):
         with pytest.raises(InputError, match=message):

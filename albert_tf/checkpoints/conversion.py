@@ -50,8 +50,8 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
         if is_set and format != only:
             raise InputError(f"--{name} is only for --format={only}; leave it out.")
     target = FORMATS[format]
-    if target not in (release, tf_models):
-        files.check_local(output, "--output")
+    (files.check_in_tensorflow if target in (release, tf_models)
+     else files.check_local)(output, "--output")
     files.new_folder(output, "--output")
     checkpoint = formats.read(input, config, head)
     if head and head not in checkpoint.heads:

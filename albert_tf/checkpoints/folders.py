@@ -120,6 +120,7 @@ def earlier_hint(prefix: str) -> str:
 
 def chosen_checkpoint(folder: str, resume_from: str) -> str:
     """Returns the prefix of a run's checkpoint, given its step or its path."""
+    files.check_in_tensorflow(resume_from, "--resume_from")
     return find_checkpoint(os.path.join(folder, f"{CHECKPOINT_NAME}-{resume_from}")
                            if resume_from.isdecimal() else resume_from)
 

@@ -307,6 +307,7 @@ def _settings(command: Command, task: Any, schedule: _Schedule,
             "start each run with its own --random_seed and --output_dir.")
     if values.export_dir:
         cli_flags.check_tensorflow_text(values.export_text)
+        files.check_in_tensorflow(values.export_dir, "--export_dir")
         files.new_folder(values.export_dir, "--export_dir")
     feature_files = {split: (name, values[name].value or "")
                      for split, name in command.feature_options.items()}
