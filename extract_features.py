@@ -59,7 +59,7 @@ def main(argv):
     paths = [FLAGS.input_file] if is_stream else files.expand_patterns(
         FLAGS.input_file, "--input_file")
     vocabulary = model_flags.vocabulary()
-    settings = formats.read(FLAGS.model, vocabulary=vocabulary).facts.get("task") or {}
+    settings = formats.read(FLAGS.model, vocabulary=vocabulary).settings
     read = functools.partial(inputs.read, **model_flags.columns(settings))
     if FLAGS.output_file:
         extract.extract(FLAGS.model, paths, FLAGS.output_file, options,

@@ -122,7 +122,9 @@ class Checkpoint:
         outputs; () for regression of one number.
       problem_type: what the outputs of the classification head are, one of PROBLEMS;
         "" if the source does not tell.
-      facts: further facts about the model, for the model card.
+      settings: what a fine-tuned model was trained for, as vocabulary.task_settings;
+        {} for others.
+      sentence: for sentence-transformers, how token vectors are pooled.
       slots: the optimizer's moments, `<name>/adam_m` and `<name>/adam_v`.
       step: training step at which the checkpoint was saved.
     """
@@ -135,7 +137,8 @@ class Checkpoint:
     labels: tuple[str, ...] = ()
     problem_type: str = ""
     vocabulary: Optional[Vocabulary] = None
-    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sentence: Any = None
     slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
     step: int = 0
 
@@ -147,6 +150,27 @@ class Checkpoint:
     def kept_problem(self) -> dict[str, str]:
         """The entry of a config or task.json with the problem type, if it is known."""
         return {"problem_type": self.problem_type} if self.problem_type else {}
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """The options that the model was trained with."""
+        return self.settings.get("flags", {})
+
+    @property
+    def max_seq_length(self) -> int:
+        """The maximum length of a sequence in training, else the number of positions."""
+        longest = self.config.max_position_embeddings
+        return min(self.flags.get("max_seq_length", longest), longest)
+
+    @property
+    def kept_settings(self) -> dict[str, Any]:
+        """What a conversion keeps of the settings: not the vocabulary, nor what
+        config.json has; without a head, only the length of texts."""
+        if self.heads:
+            return {name: value for name, value in self.settings.items() if name not in (
+                "vocabulary", "vocabulary_flag", "labels", "problem_type")}
+        return {"flags": {"max_seq_length": self.max_seq_length}} if (
+            "max_seq_length" in self.flags) else {}
 
     def files(self) -> list[str]:
         """Returns the files of the weights and the vocabulary."""
@@ -230,6 +254,18 @@ def check_problem(problem_type: Any, where: str) -> str:
         raise InputError(f"{where}: problem_type is {shown(problem_type)}; it must be "
                          f"{', '.join(PROBLEMS)}, or missing.")
     return problem_type or ""
+
+
+def check_labels(labels: Any, heads: Mapping[str, int], where: str) -> tuple[str, ...]:
+    """Returns a file's labels, one for each output of the head, () if it names none."""
+    count = next((width for name, width in heads.items()
+                  if head_of(name).has_labels), 0)
+    if not isinstance(labels, (list, tuple)) or count and labels and (
+            len(labels) != count) or not all(
+                isinstance(label, (str, int, float)) for label in labels):
+        raise InputError(f"{where}: the labels are {shown(labels)}, but the head has "
+                         f"{count} outputs; give a text for each output, or none.")
+    return tuple(map(str, labels)) if count else ()
 
 
 # ---- numbers ---------------------------------------------------------------

@@ -4,13 +4,15 @@ import dataclasses
 import os
 from typing import Any
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import (
     formats, huggingface, keras_hub, model_card, release, sentence_transformers,
     tf_models)
 from albert_tf.checkpoints.checkpoint import (
-    TYPES, Report, finite, without_heads)
+    TYPES, Report, finite, head_of, without_heads)
+from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.table import refuse
+from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.errors import InputError
 
 FORMATS = {module.NAME: module for module in (
@@ -67,9 +69,9 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     try:
         if target is sentence_transformers:
             checkpoint = target.with_modules(checkpoint, pooling, max_seq_length)
-        elif "sentence" in checkpoint.facts:
+        elif checkpoint.sentence:
             notes.append("the pooling of token vectors into a sentence embedding "
-                         f"({checkpoint.facts['sentence']}) is not written")
+                         f"({checkpoint.sentence}) is not written")
         if not checkpoint.vocabulary:
             notes.append(
                 "no tokenizer is written, because the model's folder holds no "
@@ -82,6 +84,14 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
         options: dict[str, dict[str, Any]] = {
             "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
         target.write(checkpoint, staged, **options.get(format, {}))
+        if checkpoint.kept_settings and target not in (keras_hub, sentence_transformers):
+            text_files.write_json(os.path.join(staged, TASK_FILE),
+                                  checkpoint.kept_settings, ensure_ascii=False)
+        threshold = os.path.join(
+            os.path.dirname(checkpoint.source), NULL_THRESHOLD_FILE)
+        if files.exists(threshold) and any(
+                head_of(head).task == "answer" for head in checkpoint.heads):
+            files.copy(threshold, os.path.join(staged, NULL_THRESHOLD_FILE))
         files.write(os.path.join(staged, model_card.FILE), model_card.text(
             checkpoint, format, os.path.basename(os.path.normpath(output)),
             os.fspath(input)).encode())

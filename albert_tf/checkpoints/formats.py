@@ -14,6 +14,7 @@ from albert_tf import files
 from albert_tf.checkpoints import folders, hub, onnx_folder
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary, some
 from albert_tf.checkpoints.table import refuse
+from albert_tf.checkpoints.vocabulary import task_settings
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
@@ -71,7 +72,9 @@ def read(path: str, config: Config = None, head: str = "",
             path if files.is_folder(path) else os.path.dirname(path))
     if vocabulary:
         tokenizer_files.check(vocabulary, checkpoint.config.vocab_size)
-    return dataclasses.replace(checkpoint, vocabulary=vocabulary)
+    return dataclasses.replace(
+        checkpoint, vocabulary=vocabulary, settings=checkpoint.settings
+        or task_settings(folder_of_model(path)) or {})
 
 
 def _recognised(path: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, check_problem, shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, check_labels, check_problem, shapes_of, with_needed_pooler)
 from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.config import AlbertConfig, shown
@@ -157,7 +157,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     check_groups(config, _group, path)
     checkpoint = matched(
         NAME, source, config, heads, _rows(shapes_of(config, heads), prefix), stored,
-        _DROPPED, r"(albert|embeddings|encoder|pooler)\.", facts=values,
+        _DROPPED, r"(albert|embeddings|encoder|pooler)\.",
         labels=labels_of(values, heads, path),
         problem_type=check_problem(values.get("problem_type"), path) if (
             "classification" in heads) else "")
@@ -205,7 +205,7 @@ def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
         raise InputError(
             f"{path}: id2label is {shown(named)}; it must have a label for each of the "
             f"head's {count} outputs, like {{\"0\": \"no\", \"1\": \"yes\"}}.")
-    return tuple(str(named[key]) for key in keys)
+    return check_labels([named[key] for key in keys], heads, path)
 
 
 def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],
@@ -318,7 +318,7 @@ def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     text_files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
     if checkpoint.vocabulary:
         tokenizer_files.write_huggingface(checkpoint.vocabulary, folder,
-                                          checkpoint.config.max_position_embeddings)
+                                          checkpoint.max_seq_length)
     tensor_files.write_safetensors(
         os.path.join(folder, "model.safetensors"),
         in_theirs(checkpoint, _rows(shapes, prefix)), dtype)

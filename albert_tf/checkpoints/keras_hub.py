@@ -19,10 +19,11 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    SEVERAL_LABELS, Checkpoint, head_of, without_heads)
+    SEVERAL_LABELS, Checkpoint, check_labels, check_problem, head_of, without_heads)
 from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.checkpoints.tf_models import with_heads
+from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import (
@@ -30,6 +31,8 @@ from albert_tf.modeling.parameter_count import (
 
 NAME = "keras_hub"
 CONFIG, TASK = "config.json", "task.json"
+# The key in CONFIG of what the format has no place for: labels, and how texts are read.
+SETTINGS = "albert_tf"
 WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 _METADATA = "metadata.json"
 MASKED_LM_EPSILON = 1e-5
@@ -111,16 +114,17 @@ def _group(layer: int, layers: int, groups: int) -> Optional[int]:
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     """Reads the model in a preset's folder."""
     path, task = os.path.join(folder, CONFIG), os.path.join(folder, TASK)
-    _, values = _description(path, ("AlbertBackbone",))
+    _, values, settings = _description(path, ("AlbertBackbone",))
+    check_settings(settings, path)
     try:
         config = config or _config(values)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     source = os.path.join(folder, WEIGHTS)
     stored = tensor_files.read_h5(source)
-    heads, problem, notes = {}, "", []
+    heads, notes = {}, []
     if files.exists(task):
-        kind, values = _description(task, _HEADS)
+        kind, values, _ = _description(task, _HEADS)
         of_task = tensor_files.read_h5(os.path.join(folder, TASK_WEIGHTS))
         bias = of_task.get("layers/dense/vars/1")
         heads = {_HEADS[kind]: math.prod(bias.shape[:1]) if bias else 1}
@@ -129,7 +133,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             config = config.replace(masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
         activation = values.get("activation") or "linear"
         if "classification" in heads and activation == "sigmoid":
-            problem = SEVERAL_LABELS
+            settings = {**settings, "problem_type": SEVERAL_LABELS}
         elif activation != "linear":
             notes.append(
                 f"the task's activation {activation} is not applied to the outputs")
@@ -143,17 +147,21 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         rows += [dataclasses.replace(row, theirs=f"{TASK_WEIGHTS}:{row.theirs}")
                  for row in _rows(head_of(head, outputs).shapes(config), config)]
     checkpoint = matched(NAME, source, config, heads, rows, stored, _DROPPED,
-                         f"(?!{TASK_WEIGHTS})", problem_type=problem)
+                         f"(?!{TASK_WEIGHTS})", settings=settings,
+                         labels=check_labels(settings.get("labels") or (), heads, path),
+                         problem_type=check_problem(settings.get("problem_type"), path))
     checkpoint.report.notes += notes
     return checkpoint
 
 
-def _description(path: str, kinds: Iterable[str]) -> tuple[str, Mapping[str, Any]]:
-    """Returns the class of a file's Keras object, one of `kinds`, and its settings."""
+def _description(path: str, kinds: Iterable[str]
+                 ) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
+    """Returns the class of a file's Keras object, one of `kinds`, its settings, and
+    those at the key SETTINGS."""
     value = text_files.read_object(path)
     refuse({"class_name": value.get("class_name")}, path, class_name=kinds)
     with reading(path, binary=True):
-        return value["class_name"], dict(value["config"])
+        return value["class_name"], dict(value["config"]), dict(value.get(SETTINGS, {}))
 
 
 def _config(values: Mapping[str, Any]) -> AlbertConfig:
@@ -174,9 +182,6 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         notes.append("keras-hub has only one dropout rate, taken from "
                      "hidden_dropout_prob")
-    if checkpoint.labels:
-        notes.append("keras-hub does not store labels; in the order of the outputs they "
-                     f"are {', '.join(checkpoint.labels)}")
     checkpoint = without_heads(checkpoint, {
         "sentence_order": "keras-hub has no sentence-order head"})
     if len(checkpoint.heads) > 1:
@@ -227,7 +232,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
         described["preprocessor.json"] = _described(f"{kind}Preprocessor", {
             "tokenizer": described["tokenizer.json"],
             "config_file": "preprocessor.json",
-            "sequence_length": config.max_position_embeddings,
+            "sequence_length": checkpoint.max_seq_length,
             "truncate": "round_robin", **settings}, "float32")
     _write_h5(os.path.join(folder, WEIGHTS), checkpoint, encoder_shapes(config))
     for head, outputs in heads.items():
@@ -241,6 +246,10 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
                   head_of(head, outputs).shapes(config), {
                       "optimizer/vars/0": np.int64(0),
                       "optimizer/vars/1": np.float32(rate)})
+    settings = {**checkpoint.kept_settings, **checkpoint.kept_problem, **(
+        {"labels": list(checkpoint.labels)} if checkpoint.labels else {})}
+    if settings:
+        described[CONFIG] = {**backbone, SETTINGS: settings}
     for name, value in described.items():
         text_files.write_json(os.path.join(folder, name), value)
 

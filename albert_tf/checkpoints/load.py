@@ -72,16 +72,17 @@ def load(path: str, config: formats.Config = None, head: str = "",
         checkpoint.vocabulary)
     return Loaded(checkpoint.format, checkpoint.config, model, tokenizer,
                   checkpoint.labels, checkpoint.report, checkpoint.heads,
-                  checkpoint.facts.get("task") or {}, checkpoint.facts.get("sentence"),
-                  checkpoint.problem_type)
+                  checkpoint.settings, checkpoint.sentence, checkpoint.problem_type)
 
 
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
     """Builds the model of a checkpoint, with its weights. Raises InputError if they
     hold NaN or infinity, unless `allow_nan`."""
     # A model from elsewhere may have been trained with answers in padding.
-    options = {"mask_padding": False, "problem_type": checkpoint.problem_type,
-               **checkpoint.facts.get("model", {})}
+    options = {"mask_padding": bool(checkpoint.settings),
+               "problem_type": checkpoint.problem_type,
+               **{name: value for name, value in checkpoint.flags.items()
+                  if name in ("start_n_top", "end_n_top")}}
     heads = [head_of(name, width, **options)
              for name, width in checkpoint.heads.items()]
     model = (AlbertWithHeads(checkpoint.config, heads) if heads

@@ -39,7 +39,7 @@ def _carried(checkpoint: Checkpoint) -> str:
 def _scores(checkpoint: Checkpoint, name: str, pipeline: str) -> list[str]:
     """Returns YAML with the scores in eval_results.json beside a run's checkpoint; none
     if they are of another step or their head is not in the folder."""
-    task = (checkpoint.facts.get("task") or {}).get("task")
+    task = checkpoint.settings.get("task")
     path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
     if not task or pipeline not in _PIPELINES.values() or not files.exists(path):
         return []

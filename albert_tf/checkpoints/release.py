@@ -16,11 +16,11 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, check_problem, head_of, heads_in, shapes_of,
+    ROOT_HEADS, Checkpoint, check_labels, check_problem, head_of, heads_in, shapes_of,
     with_needed_pooler)
 from albert_tf.checkpoints.table import as_format, matched, rows_of
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
-from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
+from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import BLOCK, POOLER, QUERY_VECTOR, WORDS
 
@@ -103,10 +103,10 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     checkpoint = matched(
         kind, prefix, config, heads,
         rows_of(shapes_of(config, heads), lambda name: name), stored, _DROPPED, "bert/",
-        labels=_labels(folder, settings, heads),
+        labels=check_labels(settings.get("labels") or (), heads, folder),
         problem_type=check_problem(settings.get("problem_type"), folder) if (
             "classification" in heads) else "",
-        facts={"task": task, "model": _options(task, heads, kind)},
+        settings=task,
         slots={name: tensor for name, tensor in stored.items()
                if name.endswith(("/adam_m", "/adam_v"))},
         step=int(steps[0].read()) if steps else 0)
@@ -145,29 +145,6 @@ def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
         + ("number of layers" if "num_attention_heads" in sizes else
            "numbers of layers and attention heads")
         + "; give the config (--albert_config_file, --model, or config=).")
-
-
-def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
-            ) -> tuple[str, ...]:
-    count = next((width for name, width in heads.items()
-                  if head_of(name).has_labels), 0)
-    labels = task.get("labels") or ()
-    if not isinstance(labels, (list, tuple)) or count and labels and (
-            len(labels) != count):
-        raise InputError(f"{folder}: the labels are {shown(labels)}, but the head has "
-                         f"{count} outputs; give one label for each output, or none.")
-    return tuple(map(str, labels)) if count else ()
-
-
-def _options(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
-             ) -> dict[str, Any]:
-    """Returns options of the heads that the folder tells."""
-    if "conditional_spans" in heads:
-        flags = task.get("flags", {})
-        return {name: flags[name] for name in ("start_n_top", "end_n_top")
-                if name in flags}
-    # Models trained here mask padding.
-    return {"mask_padding": True} if "spans" in heads and kind == "run" else {}
 
 
 def _from_zh(prefix: str, stored: Mapping[str, Tensor], config: AlbertConfig

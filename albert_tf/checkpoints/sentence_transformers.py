@@ -75,7 +75,7 @@ class Sentence:
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """Reads the model; `facts["sentence"]` is a Sentence."""
+    """Reads the model, with a Sentence as `sentence`."""
     where = os.path.join(folder, _modules(folder)[0][1])
     path = os.path.join(folder, _PROMPTS)
     values = settings_in(path) or {}
@@ -97,9 +97,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             "texts with these symbols beside a space or in a word")
         logging.warning("%s.", checkpoint.report.notes[-1])
     return dataclasses.replace(
-        checkpoint, format=NAME, vocabulary=vocabulary, facts={
-            **checkpoint.facts, "sentence": sentence,
-            **({"task": {"flags": flags}} if flags else {})})
+        checkpoint, format=NAME, vocabulary=vocabulary, sentence=sentence,
+        settings={"flags": flags} if flags else {})
 
 
 def described(folder: str, config: AlbertConfig
@@ -200,7 +199,7 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
         checkpoint's own, else the mean.
       max_seq_length: in tokens; default: as in training, else all positions.
     """
-    sentence = checkpoint.facts.get("sentence") or Sentence()
+    sentence = checkpoint.sentence or Sentence()
     if pooling == POOLED and checkpoint.config.use_pooler:
         kernel, bias = (checkpoint.tensors[f"{POOLER}/{name}"]
                         for name in ("kernel", "bias"))
@@ -211,15 +210,13 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
             refuse({"pooling": mode}, f"the format {NAME}", f"{POOLED} needs a pooler",
                    pooling=POOLING)
         sentence = Sentence(modes)
-    task = checkpoint.facts.get("task") or {}
     longest = checkpoint.config.max_position_embeddings
-    length = max_seq_length or task.get("flags", {}).get("max_seq_length") or longest
+    length = max_seq_length or checkpoint.max_seq_length
     if not 3 < length <= longest:
         raise InputError(f"--max_seq_length={length}: give 4 to {longest}, the number "
                          "of positions of the model.")
-    return dataclasses.replace(checkpoint, facts={
-        **checkpoint.facts, "sentence": sentence,
-        "task": {**task, "flags": {**task.get("flags", {}), "max_seq_length": length}}})
+    return dataclasses.replace(checkpoint, sentence=sentence, settings={
+        **checkpoint.settings, "flags": {**checkpoint.flags, "max_seq_length": length}})
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
@@ -233,8 +230,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
 def write(checkpoint: Checkpoint, folder: str) -> None:
     """Writes Hugging Face's files and those of the modules, for all versions."""
     huggingface.write(checkpoint, folder)
-    write_modules(checkpoint.facts["sentence"], checkpoint.config.hidden_size,
-                  checkpoint.facts["task"]["flags"]["max_seq_length"], folder)
+    write_modules(checkpoint.sentence, checkpoint.config.hidden_size,
+                  checkpoint.max_seq_length, folder)
 
 
 def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: str

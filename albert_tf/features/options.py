@@ -43,7 +43,7 @@ class Options:
     def of(self, checkpoint: Checkpoint) -> "Options":
         """Returns the options for a model, with defaults filled in. Raises InputError
         if the model does not support them."""
-        config, sentence = checkpoint.config, checkpoint.facts.get("sentence")
+        config, sentence = checkpoint.config, checkpoint.sentence
         if checkpoint.vocabulary is None:
             raise InputError(f"--model={checkpoint.source}: its folder holds no "
                              "vocabulary; give --spm_model_file or --vocab_file.")
@@ -67,9 +67,9 @@ class Options:
             raise InputError(
                 f"--layers={','.join(map(str, self.layers))}: the model has {most} "
                 f"layers; give some of 1 to {most}, or -1, the last, to -{most}.")
-        flags = (checkpoint.facts.get("task") or {}).get("flags", {})
         longest = config.max_position_embeddings
-        length = self.max_seq_length or min(flags.get("max_seq_length", 512), longest)
+        length = self.max_seq_length or min(
+            checkpoint.flags.get("max_seq_length", 512), longest)
         if not NUM_SPECIAL_PAIR < length <= longest:
             raise InputError(f"--max_seq_length={length}: give {NUM_SPECIAL_PAIR + 1} "
                              f"to {longest}, the model's number of positions.")

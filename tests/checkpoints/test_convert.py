@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
+import albert_tf
 from albert_tf.checkpoints import (
     bundle, formats, model_card, tensor_files, checkpoint as neutral)
 from albert_tf.checkpoints.bundle import Tensor
@@ -23,6 +24,7 @@ from albert_tf.checkpoints.release import write as write_release
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import parameter_count
+from albert_tf.tokenization.tokenizer import vocabulary_of
 from tests.golden.interop import FIXTURE_FOLDERS, assert_gives, case, config
 from tests.helpers import FIXTURES, ROOT
 
@@ -144,7 +146,63 @@ def test_what_outputs_are_goes_along(width, labels, problem, tmp_path):
     several = problem == "multi_label_classification"
     task = json.loads((tmp_path / "kh" / "task.json").read_text())
     assert task["config"]["activation"] == ("sigmoid" if several else "linear")
-    assert formats.read(str(tmp_path / "kh")).problem_type == problem * several
+    assert formats.read(str(tmp_path / "kh")).problem_type == problem
+
+
+LONG = "It was founded in 1999 and lost its first game by a goal . " * 6
+PERSON = ("O", "B-PER", "I-PER")
+KEPT = {  # Task → heads, labels, its settings, inputs.
+    "labels": ({"classification": 3}, ("a", "b", "c"), {
+        "task": "custom", "problem_type": "multi_label_classification", "flags": {
+            "label_threshold": 0.2, "text_b_column": None}}, ["a b", LONG]),
+    "pairs": ({"classification": 2}, ("no", "yes"), {
+        "task": "rte", "flags": {}}, [("a b", LONG), (LONG, "b a")]),
+    "numbers": ({"classification": 1}, (), {
+        "task": "sts-b", "problem_type": "regression", "flags": {}}, [("a", LONG)]),
+    "tags": ({"token_classification": 3}, PERSON, {
+        "task": "custom", "head": "token_classification", "flags": {
+            "doc_stride": 4, "scheme": "none", "split_words": "characters"}}, [LONG]),
+    "answers": ({"spans": 2}, (), {"task": "squad", "flags": {
+        "doc_stride": 5, "max_query_length": 6, "n_best_size": 3,
+        "max_answer_length": 4}}, [("When was the first game of it ?", LONG)]),
+    "choices": ({"multiple_choice": 1}, (), {"task": "race", "flags": {
+        "max_qa_length": 7}}, [{"passage": LONG, "question": "When was the first game ?",
+                                "options": ["in 1999", LONG, "b", "c"]}]),
+    "vectors": ({}, (), {"task": "custom", "flags": {}}, ["a b", LONG])}
+
+
+@pytest.mark.parametrize("task", KEPT)
+def test_answers_are_those_of_the_run_s_folder(task, tmp_path):
+    heads, labels, settings, inputs = KEPT[task]
+    config = TINY.replace(vocab_size=4000, max_position_embeddings=64, use_pooler=(
+        task in ("labels", "pairs", "numbers", "choices", "vectors")))
+    path, _ = stored(tmp_path / "run", config, heads, labels=labels,
+                     problem_type=settings.get("problem_type", ""))
+    (tmp_path / "run" / SPM.name).write_bytes(SPM.read_bytes())
+    (tmp_path / "run" / "task.json").write_text(json.dumps({
+        "vocabulary_flag": "spm_model_file", **settings, "labels": list(labels),
+        "vocabulary": vocabulary_of(str(SPM)),
+        "flags": {"max_seq_length": 24, "do_lower_case": True, **settings["flags"]}}))
+    if task == "answers":
+        (tmp_path / "run" / "null_threshold.json").write_text(
+            '{"null_score_diff_threshold": -2.5}')
+    run = albert_tf.load(path)
+    expected = run.predict(inputs)
+    for format in ("tf1", "hf", "keras_hub")[:3 if task in (
+            "labels", "pairs", "numbers", "vectors") else 2]:
+        made = str(tmp_path / format)
+        convert(path, made, format)
+        found = albert_tf.load(made)
+        assert found.predict(inputs) == expected, format
+        assert found.labels == labels and found.threshold == run.threshold
+        # What is made of it again has them, too.
+        convert(made, made + "2", "hf")
+        assert albert_tf.load(made + "2").predict(inputs) == expected, format
+    values = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
+    assert values["model_max_length"] == 24
+    if task in ("labels", "vectors"):
+        values = json.loads((tmp_path / "keras_hub" / "preprocessor.json").read_text())
+        assert values["config"]["sequence_length"] == 24
 
 
 def test_keys_of_a_config_that_nobody_knows_are_kept(tmp_path):
