@@ -25,6 +25,7 @@ from albert_tf.serving.options import Ask
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
+model_flags.define_labels()
 flags.adopt_module_key_flags(model_flags)
 define(Ask, without="task top_k batch_size windows truncated probability_list")
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],

@@ -45,6 +45,7 @@ from albert_tf.text import inputs
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
+model_flags.define_labels()
 model_flags.define_engine()
 model_flags.define_columns()
 flags.adopt_module_key_flags(model_flags)
@@ -174,7 +175,7 @@ def _answer_file(path: str) -> None:
     begin, ask = time.monotonic(), given(Ask, FLAGS)
     folder = work_folder.WorkFolder.beside(path, FLAGS.work_dir)
     settings = {**{name: FLAGS[name].value for name in (
-        "model", "input_file", "do_lower_case", "copy_texts")},
+        "model", "input_file", "do_lower_case", "copy_texts", "labels")},
         **dataclasses.asdict(ask), **model_flags.columns({})}
     if FLAGS.engine in ("openvino", "onnxruntime"):
         settings["engine"] = FLAGS.engine

@@ -24,6 +24,7 @@ from albert_tf.serving.options import Ask, Limits
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
+model_flags.define_labels()
 model_flags.define_engine()
 flags.adopt_module_key_flags(model_flags)
 define(Ask, without="top_k windows truncated probability_list")

@@ -8,13 +8,13 @@ import dataclasses
 import functools
 import re
 import unicodedata
-from typing import Iterable, Mapping, Optional, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence, TypeVar
 
 import numpy as np
 from absl import logging
 
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import HEADS, head_of, some
+from albert_tf.checkpoints.checkpoint import HEADS, REGRESSION, head_of, some
 from albert_tf.errors import InputError
 from albert_tf.modeling.head import output_shapes
 
@@ -22,6 +22,7 @@ from albert_tf.modeling.head import output_shapes
 # it cannot hold.
 LABELS_FILE = "labels.txt"
 RENAME = "rename it in the config.json or task.json of the model"
+Model = TypeVar("Model", bound=Any)
 # The names that Hugging Face gives to unnamed classes.
 _UNNAMED = re.compile(r"LABEL_\d+")
 # Soft hyphens, byte-order marks, zero-width blanks and marks of direction. Joiners are
@@ -70,6 +71,29 @@ def check_lines(labels: Sequence[str], where: str, advice: str) -> None:
 def named(labels: Sequence[str]) -> list[str]:
     """Returns the labels without Hugging Face's names of unnamed classes."""
     return [label for label in labels if not _UNNAMED.fullmatch(label)]
+
+
+def relabelled(model: Model, labels: Sequence[str]) -> Model:
+    """Returns a model, a Checkpoint or a load.Loaded, whose outputs have these labels in
+    their order; `labels` are () for its own. Raises InputError if there is not one for
+    each output, or if the model names its own."""
+    labels = tuple(map(cleaned, labels))
+    if not labels or labels == model.labels:
+        return model
+    width = next((width for name, width in model.heads.items()
+                  if head_of(name).has_labels), 0)
+    if width == 1 and model.problem_type in ("", REGRESSION):
+        width = 0
+    given, source = f"--labels={','.join(labels)}: ", model.report.source
+    if named(model.labels):
+        raise InputError(f"{given}the labels of {source} are "
+                         f"{some(model.labels, _SHOWN)}; leave the flag out.")
+    if not width == len(labels) == len({*labels} - {""}):
+        raise InputError(f"{given}{source} has {width or 'no'} outputs that have labels; "
+                         + ("give each of them a label, and each label once." if width
+                            else "leave the flag out."))
+    check_lines(labels, "--labels", "remove it")
+    return dataclasses.replace(model, labels=labels)
 
 
 def ordered(labels: Sequence[str], theirs: Sequence[str],

@@ -9,6 +9,7 @@ from albert_tf import files
 from albert_tf.checkpoints import formats, onnx_folder
 from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.checkpoints.labels import relabelled
 from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.cli import script
 from albert_tf.cli.flags import lower_as_stated
@@ -28,6 +29,11 @@ def define_flags() -> None:
     flags.DEFINE_bool("do_lower_case", True,
                       "Convert text to lower case, as the vocabulary given by "
                       "--vocab_file or --spm_model_file expects.")
+
+
+def define_labels() -> None:
+    flags.DEFINE_list("labels", [], "Labels in the order of the model's outputs, for a "
+                      "model that does not name them or calls them LABEL_0, LABEL_1.")
 
 
 def define_engine() -> None:
@@ -101,7 +107,8 @@ def load():
     vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
     import albert_tf
 
-    model = albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)
+    model = relabelled(
+        albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags), FLAGS.labels)
     if model.model is not None:  # Exports run on what they were made for.
         log_hardware()
     return model

@@ -5,6 +5,9 @@ import re
 import pytest
 
 from albert_tf.checkpoints import labels
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
 
 
 @pytest.mark.parametrize("theirs, ours, expected", [
@@ -46,3 +49,27 @@ def test_doubtful_labels_are_warned_of(theirs, ours, expected, named, caplog):
      "🏴\U000e0067\U000e0062\U000e0065\U000e007f")])
 def test_invisible_characters_are_removed(text, expected):
     assert labels.cleaned(text) == expected
+
+
+def model(head="classification", width=2, theirs=(), problem_type=""):
+    return Checkpoint("hf", AlbertConfig(), {}, {head: width}, Report("folder"), theirs,
+                      problem_type)
+
+
+def test_outputs_without_names_get_those_of_the_flag():
+    for kind in (model(), model(theirs=("LABEL_0", "LABEL_1")),
+                 model("token_classification"), model(theirs=("no", "yes"))):
+        assert labels.relabelled(kind, ["no", "\u200byes"]).labels == ("no", "yes")
+        assert labels.relabelled(kind, []) is kind
+    one = model(width=1, problem_type="multi_label_classification")
+    assert labels.relabelled(one, ["dear"]).labels == ("dear",)
+
+
+@pytest.mark.parametrize("kind, given, named", [
+    (model(theirs=("no", "yes")), "yes,no", "labels of folder are no, yes"),
+    (model(), "a,b,c", "2 outputs"), (model(), "a,a", "2 outputs"),
+    (model(), "a,", "2 outputs"), (model(width=1), "a", "no outputs"),
+    (model("spans"), "a,b", "no outputs")])
+def test_names_that_do_not_fit_are_refused(kind, given, named):
+    with pytest.raises(InputError, match=f"--labels={given}: .*{named}"):
+        labels.relabelled(kind, given.split(","))

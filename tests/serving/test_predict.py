@@ -387,6 +387,10 @@ def _results(folders, tmp_path_factory):
         data / "reviews", "classes", text_column="review", text_b_column=None,
         header=True, delimiter=None)
     model = f"--model={folders['classes']}"
+    unnamed = tiny_models.write(data / "unnamed", "several")
+    task = json.loads((data / "unnamed" / "task.json").read_text())
+    (data / "unnamed" / "task.json").write_text(json.dumps(
+        {**task, "labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}))
     bare = tiny_models.write(data / "bare", "pretrained")
     (data / "bare" / tiny_models.SPM.name).unlink()
     commands = {
@@ -399,6 +403,8 @@ def _results(folders, tmp_path_factory):
                 f"--output_file={data}/cut_out.jsonl"],
         "table": [f"--model={reviews}", f"--input_file={data}/reviews.csv",
                   "--id_column=key", f"--output_file={data}/table_out.jsonl"],
+        "labels": [f"--model={unnamed}", "--labels=late,dear,好", "It is.",
+                   "--label_threshold=0", f"--output_file={data}/labels.jsonl"],
         "nothing": [model],
         "vocabulary": [f"--model={bare}", f"--spm_model_file={tiny_models.SPM}",
                        f"--input_file={data}/in.txt",
@@ -411,6 +417,15 @@ def _results(folders, tmp_path_factory):
     with run_commands("predict", commands,
                       light={"nothing", "itself", "model"}) as results:
         yield results, data
+
+
+def test_labels_of_a_model_that_does_not_name_them(results, model):
+    results, data = results
+    results.ok("labels")
+    [answer] = map(json.loads, (data / "labels.jsonl").read_text().splitlines())
+    expected = model("several").predict("It is.", label_threshold=0.0)
+    assert answer["labels"] == expected["labels"] == ["late", "dear", "好"]
+    assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
 
 
 @pytest.mark.long
