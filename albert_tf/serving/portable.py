@@ -114,7 +114,7 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
         if not answering.head and loaded.sentence:
             sentence_transformers.write_modules(
                 loaded.sentence, loaded.config.hidden_size, answering.max_length, staged)
-        if loaded.labels:
+        if loaded.labels and form == "tflite":  # Else config.json has them.
             files.write(os.path.join(staged, LABELS_FILE), "".join(
                 f"{label}\n" for label in loaded.labels).encode())
         text_files.write_json(os.path.join(staged, onnx_folder.SETTINGS), {
@@ -298,16 +298,25 @@ def _own(folder: str, graph: str) -> dict[str, Any]:
     needed(form, FORMS[form].readers)
     config = AlbertConfig.from_json_file(os.path.join(
         folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG))
-    labels = os.path.join(folder, LABELS_FILE)
     return {
         "format": form, "config": config, "heads": heads, "settings": of_task,
         "sentence": sentence_transformers.described(folder, config)[0] if files.exists(
             os.path.join(folder, sentence_transformers.MODULES)) else None,
-        "labels": tuple(line for _, line in text_files.read_lines(labels)) if (
-            files.exists(labels)) else (),
+        "labels": _labels(folder, {name: width for name, width in heads.items()
+                                   if head_of(name, width).task == task}),
         "threshold": threshold,
         "problem_type": check_problem(settings.get("problem_type"), where),
         "engine": make(graph, task, precision)}
+
+
+def _labels(folder: str, heads: Mapping[str, int]) -> tuple[str, ...]:
+    """Returns the labels in a folder that `export` wrote, for the head of its graph."""
+    path, config = (os.path.join(folder, name) for name in (
+        LABELS_FILE, huggingface.CONFIG))
+    if files.exists(path):
+        return tuple(line for _, line in text_files.read_lines(path))
+    values = text_files.read_object(config) if files.exists(config) else {}
+    return huggingface.labels_of(values, heads, config) if "id2label" in values else ()
 
 
 def _foreign(folder: str, graph: str) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def test_the_layout_and_the_names_of_the_hub(model, tmp_path):
     folder = tmp_path / "out"
     portable.export(model("classes"), "classify", str(folder), "onnx", "int8", "float32")
     assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json", "labels.txt", "onnx", "portable.json", "spiece.model",
+        "config.json", "onnx", "portable.json", "spiece.model",
         "tokenizer.json", "tokenizer_config.json", "vocabulary.json"]
     assert sorted(path.name for path in (folder / "onnx").iterdir()) == [
         "model.onnx", "model_quantized.onnx"]
@@ -167,6 +167,10 @@ def test_the_layout_and_the_names_of_the_hub(model, tmp_path):
     small, same, whole = (np.abs(np.subtract(
         probabilities(albert_tf.load(path)), exact)).max() for path in files)
     assert whole < 1e-6 < small == same < 0.06
+    # Labels stand once, where transformers and its users look for them.
+    config["id2label"]["2"] = "best"
+    (folder / "config.json").write_text(json.dumps(config))
+    assert albert_tf.load(folder).labels == ("bad", "good", "best")
 
 
 @needs_onnx
@@ -179,7 +183,7 @@ def test_the_same_file_without_our_settings_is_read(
         kind, task, head, model, exported, tmp_path):
     folder = tmp_path / "theirs"
     shutil.copytree(exported(kind, task, "onnx"), folder)
-    for name in ("portable.json", "vocabulary.json", "labels.txt"):
+    for name in ("portable.json", "vocabulary.json"):
         (folder / name).unlink(missing_ok=True)
     asked = albert_tf.load(folder)
     assert list(asked.heads) == [head] * bool(head)
@@ -251,7 +255,7 @@ def test_graphs_that_others_made_otherwise(exported, model, tmp_path):
                                numbers(expected)[0], atol=1e-5)
     (folder / "answers.txt").write_text("on which answers do not depend")
     assert {*map(os.path.basename, onnx_folder.files_of(str(folder), ""))} == {
-        "config.json", "labels.txt", "spiece.model", "tokenizer.json",
+        "config.json", "spiece.model", "tokenizer.json",
         "tokenizer_config.json", "vocabulary.json", "model.onnx", "model.onnx_data"}
     (folder / "onnx" / "model.onnx_data").unlink()
     with pytest.raises(InputError, match="onnx_data"):
