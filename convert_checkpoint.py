@@ -22,6 +22,7 @@ from albert_tf.checkpoints import checkpoint
 from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.checkpoints.sentence_transformers import POOLING
 from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import model_flags
 from albert_tf.cli.define import define
 
 FLAGS = flags.FLAGS
@@ -51,6 +52,8 @@ flags.DEFINE_integer(
     "max_seq_length", None, "For sentence_transformers: maximum number of tokens of a "
     "text; default: as in training, else the number of positions of the model.",
     lower_bound=1, upper_bound=cli_flags.MOST)
+model_flags.define_labels()
+flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
 
 
@@ -62,7 +65,8 @@ def main(argv):
         cli_flags.model_config(FLAGS) if has_config else None, head=FLAGS.head,
         encoder_only=FLAGS.encoder_only, dtype=FLAGS.dtype,
         optimizer_state=FLAGS.optimizer_state, allow_nan=FLAGS.allow_nan,
-        pooling=FLAGS.pooling, max_seq_length=FLAGS.max_seq_length or 0)
+        pooling=FLAGS.pooling, max_seq_length=FLAGS.max_seq_length or 0,
+        labels=FLAGS.labels)
     for line in report.summary(most=12).splitlines():
         logging.info("%s", line)
     logging.info("Wrote %s.", FLAGS.output)

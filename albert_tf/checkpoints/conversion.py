@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, Sequence
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
@@ -11,6 +11,7 @@ from albert_tf.checkpoints import (
 from albert_tf.checkpoints.checkpoint import (
     TYPES, Report, finite, head_of, without_heads)
 from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
+from albert_tf.checkpoints.labels import relabelled
 from albert_tf.checkpoints.table import refuse
 from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.errors import InputError
@@ -22,7 +23,7 @@ FORMATS = {module.NAME: module for module in (
 def convert(input: str, output: str, format: str, config: formats.Config = None,
             head: str = "", encoder_only: bool = False, dtype: str = "float32",
             optimizer_state: bool = False, allow_nan: bool = False, pooling: str = "",
-            max_seq_length: int = 0) -> Report:
+            max_seq_length: int = 0, labels: Sequence[str] = ()) -> Report:
     """Converts the model at `input` to a new folder in the given format.
 
         report = convert("runs/sst-2", "sst-2-hf", "hf")
@@ -39,6 +40,7 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
       dtype: for "hf", the type of the numbers in the file: float32, bfloat16, float16.
       optimizer_state: for "tf1", also write the optimizer's moments and the step.
       pooling, max_seq_length: for "sentence_transformers", as for its `with_modules`.
+      labels: of a model that does not name them, in the order of its outputs.
 
     Returns the report: which tensors were matched, dropped or missing.
     """
@@ -55,7 +57,7 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     (files.check_in_tensorflow if target in (release, tf_models)
      else files.check_local)(output, "--output")
     files.new_folder(output, "--output")
-    checkpoint = formats.read(input, config, head)
+    checkpoint = relabelled(formats.read(input, config, head), labels)
     if head and head not in checkpoint.heads:
         raise InputError(
             f"--head={head}: {input} has no such head (its heads: "

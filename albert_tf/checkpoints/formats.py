@@ -12,9 +12,10 @@ from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
 from albert_tf.checkpoints import folders, hub, onnx_folder
+from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary, some
 from albert_tf.checkpoints.table import refuse
-from albert_tf.checkpoints.vocabulary import task_settings
+from albert_tf.checkpoints.vocabulary import ROWS, task_settings
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
@@ -71,10 +72,30 @@ def read(path: str, config: Config = None, head: str = "",
         vocabulary = checkpoint.vocabulary or tokenizer_files.find(
             path if files.is_folder(path) else os.path.dirname(path))
     if vocabulary:
-        tokenizer_files.check(vocabulary, checkpoint.config.vocab_size)
+        checkpoint = _without_padding(checkpoint, tokenizer_files.check(
+            vocabulary, checkpoint.config.vocab_size).vocab_size)
     return dataclasses.replace(
         checkpoint, vocabulary=vocabulary, settings=checkpoint.settings
         or task_settings(folder_of_model(path)) or {})
+
+
+def _without_padding(checkpoint: Checkpoint, tokens: int) -> Checkpoint:
+    """Returns the checkpoint with word embeddings for these tokens alone."""
+    size = checkpoint.config.vocab_size
+    if tokens == size:
+        return checkpoint
+
+    def cut(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {**tensors, **{
+            name: Tensor((tokens, *tensor.shape[1:]), lambda read=tensor.read: read(
+                )[:tokens], tensor.dtype)
+            for name, tensor in tensors.items() if name.startswith(ROWS)}}
+
+    checkpoint.report.notes.append(
+        f"{size - tokens} of the {size} word embeddings are padding, and left out")
+    return dataclasses.replace(
+        checkpoint, config=checkpoint.config.replace(vocab_size=tokens),
+        tensors=cut(checkpoint.tensors), slots=cut(checkpoint.slots))
 
 
 def _recognised(path: str) -> tuple[str, str]:

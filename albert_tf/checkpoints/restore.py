@@ -131,6 +131,9 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
             report.matched[name] = sources[name]
         elif may_be_new(name):
             report.new.append(name)
+            if tensor is not None:
+                report.dropped[sources[name]] = (
+                    f"{list(tensor.shape)} does not fit {list(shape)}: another task's")
         elif tensor is None:
             report.missing.append(name)
         else:

@@ -152,9 +152,17 @@ def check_given(given: Vocabulary, path: str) -> None:
 
 
 def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
-    """Returns the tokenizer, which must have as many tokens as word embeddings."""
+    """Returns the tokenizer, which must have as many tokens as word embeddings, but for
+    rows that pad these to a multiple of 8, 16, 32, 64 or 128."""
     tokenizer = tokenizer_of(found)
-    if tokenizer.vocab_size != vocab_size:
+    padding = vocab_size - tokenizer.vocab_size
+    if padding and any(not vocab_size % multiple and 0 < padding < multiple
+                       for multiple in (8, 16, 32, 64, 128)):
+        logging.warning(
+            "%s has %d tokens. The other %d of the %d word embeddings are taken for "
+            "padding, and left out.", found.path, tokenizer.vocab_size, padding,
+            vocab_size)
+    elif padding:
         raise InputError(
             f"{found.path} has {tokenizer.vocab_size} tokens, but there are "
             f"{vocab_size} word embeddings (vocab_size): the model was made with a "

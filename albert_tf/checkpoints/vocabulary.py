@@ -115,7 +115,7 @@ def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
 
 
 # The variables with a row for each token.
-_ROWS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+ROWS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 
 
 def with_new_pieces(tensors: Mapping[str, np.ndarray], vocab_size: int,
@@ -135,8 +135,8 @@ def with_new_pieces(tensors: Mapping[str, np.ndarray], vocab_size: int,
         means = [rows[list(ids)].mean(axis=0, keepdims=True) for ids in parts]
         return np.concatenate([rows, *means]).astype(rows.dtype)
 
-    if _ROWS[0] not in tensors:
-        raise InputError(f"the checkpoint holds no {_ROWS[0]}; give one of an ALBERT.")
-    return {name: extended(name, tensor) if name in _ROWS else tensor
+    if ROWS[0] not in tensors:
+        raise InputError(f"the checkpoint holds no {ROWS[0]}; give one of an ALBERT.")
+    return {name: extended(name, tensor) if name in ROWS else tensor
             for name, tensor in tensors.items()
             if not name.endswith(("/adam_m", "/adam_v")) and name != "global_step"}

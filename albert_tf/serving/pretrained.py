@@ -40,7 +40,8 @@ class Masks(Answering):
 
     def of_exchanged(self, exchanged, batch):
         return self.head.predictions({"mlm_logits": np.take_along_axis(
-            exchanged["logits"], batch[self.head.positions][..., np.newaxis], axis=1)})
+            # Graphs of others may score rows that pad the embeddings, too.
+            exchanged["logits"][..., :self.tokenizer.vocab_size], batch[self.head.positions][..., np.newaxis], axis=1)})
 
     def compute(self, batch):
         if not (self._engine and self._engine.exchanges):

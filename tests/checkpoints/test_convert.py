@@ -7,6 +7,7 @@ counterpart is refused by name.
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -517,6 +518,50 @@ def test_the_tokenizer_goes_along(target, with_tokenizer, tmp_path):
     assert card.startswith("---\nlibrary_name: ") and "\n---\n\n# " in card
     assert ("must be cleaned" in card or "Clean text first" in card) == (
         target == "keras_hub")
+
+
+def test_padded_embeddings_lose_their_padding(tmp_path, caplog):
+    heads = {"masked_lm": 1}
+    padded, tensors = stored(tmp_path / "tf1", TINY.replace(vocab_size=4032), heads)
+    (tmp_path / "tf1" / SPM.name).write_bytes(SPM.read_bytes())  # 4,000 tokens
+    convert(padded, str(tmp_path / "hf"), "hf")
+    loaded = albert_tf.load(str(tmp_path / "hf"))
+    assert loaded.config.vocab_size == 4000 and "32 of the 4032 word embed" in caplog.text
+    names = neutral.shapes_of(loaded.config, heads)
+    assert_same(str(tmp_path / "hf"), {
+        name: tensors[name][:4000] if tensors[name].shape[:1] == (4032,) else
+        tensors[name] for name in names})
+    [masked] = loaded.predict("a [MASK] b", top_k=9999)["masks"]
+    assert len(masked) == 4000
+    # 31 rows are no multiple, and 128 are a block.
+    for number, size in enumerate((4031, 4128)):
+        path, _ = stored(tmp_path / str(number), TINY.replace(vocab_size=size), {})
+        (tmp_path / str(number) / SPM.name).write_bytes(SPM.read_bytes())
+        with pytest.raises(InputError, match="4000 tokens, but there are"):
+            formats.read(path)
+
+
+@pytest.mark.parametrize("before", ["module.", "_orig_mod.", "module._orig_mod.model."])
+@pytest.mark.parametrize("heads", [PRETRAINING, {}])
+def test_what_a_wrapper_puts_before_all_names_is_removed(before, heads, tmp_path):
+    path, tensors = stored(tmp_path / "tf1", heads=heads)
+    convert(path, str(tmp_path / "hf"), "hf")
+    file = str(tmp_path / "hf" / "model.safetensors")
+    tensor_files.write_safetensors(file, {
+        before + name: Tensor.of(tensor.read())
+        for name, tensor in tensor_files.read_safetensors(file).items()}, "float32")
+    assert_same(str(tmp_path / "hf"), tensors)
+
+
+def test_outputs_without_names_get_labels(tmp_path):
+    path, _ = stored(tmp_path / "tf1", heads={"classification": 2})
+    convert(path, str(tmp_path / "hf"), "hf")
+    for source in (path, str(tmp_path / "hf")):
+        convert(source, str(tmp_path / "named"), "hf", labels=["no", "yes"])
+        assert formats.read(str(tmp_path / "named")).labels == ("no", "yes")
+        shutil.rmtree(tmp_path / "named")
+    with pytest.raises(InputError, match="--labels=a,b,c: .* 2 outputs"):
+        convert(path, str(tmp_path / "no"), "hf", labels=["a", "b", "c"])
 
 
 def test_word_pieces_go_along(tmp_path):

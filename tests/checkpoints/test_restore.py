@@ -156,6 +156,7 @@ def test_head_of_another_shape_is_new(tmp_path):
     report = tf1.restore_tf1(other, path, may_be_new=head_may_be_new)
     head = ["output_bias", "output_weights"]
     assert report.new == head and report.complete
+    assert report.dropped["output_bias"] == "[3] does not fit [2]: another task's"
     assert_holds(other, {**tensors, **{name: before[name] for name in head}})
     check_refused(classifier(2), path, "a different shape: 2",
                   "output_bias is [3] in the checkpoint, [2] in the model")
