@@ -26,6 +26,7 @@ from albert_tf.errors import InputError, Interruption, is_of_library, reading, r
 INCOMPLETE = ".incomplete"
 STANDARD_INPUT = "-"
 _STEP = 4 << 20  # bytes to read at a time
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _SHARD = re.compile(r"(.*-)(\d{5})(-of-(\d{5}).*)")
 # Schemes of stores with folders that must be made. In other stores a folder is the
 # beginning of a name, and making one could make a bucket.
@@ -125,7 +126,12 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
     path = expanded(path)
     _check_regular(path)
     with reading(path if mode == "rb" else os.fspath(path).replace(INCOMPLETE, "")):
-        return open(path, mode)
+        stream: Any = open(path, mode)
+        if mode == "rb" and stream.peek(1).startswith(_POINTER):
+            stream.close()
+            raise InputError(f"{path} is a pointer of Git LFS, not the file itself; run "
+                             "`git lfs pull` in its folder.")
+        return stream
 
 
 def _check_regular(path: str) -> None:
@@ -468,7 +474,10 @@ def check_in_tensorflow(path: str, flag: str = "") -> None:
 
 
 def check_local(path: str, flag: str = "") -> None:
-    """Raises InputError for a remote path, where a package needs a local file."""
+    """Raises InputError for a path that a package, which needs a local file, cannot
+    read or write."""
     if is_remote(path):
         raise InputError(f"{flag}{'=' * bool(flag)}{path}: files of this format are read "
                          "and written on this machine only; give a local path.")
+    if os.path.isfile(path):
+        open_binary(path).close()

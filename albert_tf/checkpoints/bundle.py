@@ -162,8 +162,9 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
     kind, offset, size = values.get(1, 0), values.get(4, 0), values.get(5, 0)
     path = _DATA_FILE.format(prefix, values.get(3, 0), shards)
     if offset + size > size_of(path):
-        raise InputError(f"{path}: the file ends before the tensor {name} does; copy or "
-                         "download it again.")
+        with files.open_binary(path):  # What is no data at all is named first.
+            raise InputError(f"{path}: the file ends before the tensor {name} does; copy "
+                             "or download it again.")
     crc = int.from_bytes(values.get(6, b""), "little")
 
     def read_array() -> np.ndarray:

@@ -182,10 +182,19 @@ def find_checkpoint(path: str) -> str:
         f"'{STATE_FILE}' names; {path_advice(path)}.")
 
 
+def inner_advice(path: str) -> str:
+    """Returns advice to give the last folder that transformers' Trainer wrote into a
+    folder, "" if there is none."""
+    steps = [int(name.removeprefix("checkpoint-")) for name in files.names_in(path)
+             if re.fullmatch(r"checkpoint-\d+", name)]
+    return "give one of its checkpoints, such as " + os.path.join(
+        path, f"checkpoint-{max(steps)}") if steps else ""
+
+
 def path_advice(path: str) -> str:
-    """Returns what to do about a path that does not exist."""
+    """Returns what to do about a path without a checkpoint."""
     name = path if "/" in path else f"albert/{path}"
-    return "check the path" + (
+    return inner_advice(path) or "check the path" + (
         f", or give hf://{name} for a model of the Hugging Face hub"
         if re.fullmatch(r"\w[\w.-]*/[\w.-]+|albert[\w.-]*", path) else "")
 

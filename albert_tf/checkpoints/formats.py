@@ -158,6 +158,6 @@ def unknown(path: str, given: str) -> InputError:
             f"{path} is an export for ONNX or TFLite. It can be used with "
             "albert_tf.load, predict.py and serve.py, but has no weights to train or "
             "convert; give the model that was exported.")
+    advice = folders.inner_advice(path) or f"give a folder {_KNOWN}"
     return InputError(f"{given}: holds no model in a supported format (found: "
-                      f"{some(files.names_in(path), 8) or 'nothing'}); give a folder "
-                      f"{_KNOWN}.")
+                      f"{some(files.names_in(path), 8) or 'nothing'}); {advice}.")

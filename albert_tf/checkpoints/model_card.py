@@ -11,6 +11,7 @@ import re
 from albert_tf import files, text_files
 from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.checkpoint import Checkpoint
+from albert_tf.checkpoints.folders import NULL_THRESHOLD
 
 FILE = "README.md"
 # Entries of the source's card that are also true of the converted model.
@@ -50,7 +51,8 @@ def _scores(checkpoint: Checkpoint, name: str, pipeline: str) -> list[str]:
     scores = [{"type": metric, "value": round(value, 4)}
               for metric, value in sorted(results.items())
               if isinstance(value, (int, float)) and not isinstance(value, bool)
-              and math.isfinite(value) and metric not in ("step", "loss")]
+              and math.isfinite(value) and metric not in (
+                  "step", "loss", NULL_THRESHOLD)]
     return [f"metrics: {json.dumps([score['type'] for score in scores])}",
             "model-index: " + json.dumps([{"name": name, "results": [{
                 "task": {"type": pipeline}, "dataset": {"name": task, "type": task},

@@ -20,6 +20,7 @@ from albert_tf.checkpoints import (
     bundle, formats, model_card, tensor_files, checkpoint as neutral)
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.conversion import FORMATS, convert
+from albert_tf.checkpoints.folders import find_checkpoint
 from albert_tf.checkpoints.load import load
 from albert_tf.checkpoints.release import write as write_release
 from albert_tf.config import AlbertConfig
@@ -481,6 +482,26 @@ def test_an_unknown_layout_lists_what_is_there(tmp_path):
             load(str(path))
 
 
+def test_the_folder_of_a_trainer_names_its_last_checkpoint(tmp_path):
+    for step in (500, 1000):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    for read in (formats.read, find_checkpoint):
+        with pytest.raises(InputError, match="such as .*/checkpoint-1000"):
+            read(str(tmp_path))
+
+
+@pytest.mark.parametrize("format, name", [
+    ("hf", "model.safetensors"), ("hf", "config.json"), ("hf", "spiece.model"),
+    ("hf", "tokenizer.json"), ("keras_hub", "model.weights.h5"),
+    ("tf1", "model.ckpt-best.index"), ("tf1", "model.ckpt-best.data-00000-of-00001")])
+def test_pointers_of_git_lfs_are_named(format, name, with_tokenizer, tmp_path):
+    convert(with_tokenizer, str(tmp_path / "a"), format)
+    (tmp_path / "a" / name).write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(InputError, match=f"{name} is a pointer of Git LFS.*git lfs pull"):
+        formats.read(str(tmp_path / "a"))
+
+
 # ---- tokenizers and cards --------------------------------------------------
 
 SPM = FIXTURES / "spm" / "en4k.model"
@@ -590,12 +611,14 @@ def test_the_card_has_what_the_run_knows(tmp_path):
             ("keras_hub", 9, ('_tag: "text-classification"',)),
             ("sentence_transformers", 0, ('_tag: "sentence-similarity"',))):
         (folder / "eval_results.json").write_text(json.dumps(
-            {"step": step, "accuracy": 0.87654, "loss": 0.4, "f1": 1e-05}))
+            {"step": step, "accuracy": 0.87654, "loss": 0.4, "f1": 1e-05,
+             "null_score_diff_threshold": -3.1}))
         convert(path, str(tmp_path / format), format)
         card = (tmp_path / format / "README.md").read_text()
         assert all(word in card for word in words)
         # The scores are those of a head at a step, and go where these go.
         assert (score in card) == (score in words) and "e-05" not in card
+        assert "threshold" not in card
 
 
 def test_the_card_carries_over_what_the_source_s_says(with_tokenizer, tmp_path):
