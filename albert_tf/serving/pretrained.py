@@ -39,9 +39,10 @@ class Masks(Answering):
                 positions, tf.shape(features["input_ids"]))})["mlm_logits"]}
 
     def of_exchanged(self, exchanged, batch):
+        # Graphs of others may score rows that pad the embeddings, too.
+        logits = exchanged["logits"][..., :self.tokenizer.vocab_size]
         return self.head.predictions({"mlm_logits": np.take_along_axis(
-            # Graphs of others may score rows that pad the embeddings, too.
-            exchanged["logits"][..., :self.tokenizer.vocab_size], batch[self.head.positions][..., np.newaxis], axis=1)})
+            logits, batch[self.head.positions][..., np.newaxis], axis=1)})
 
     def compute(self, batch):
         if not (self._engine and self._engine.exchanges):

@@ -433,6 +433,10 @@ def test_nan_is_named_and_refused_unless_allowed(tmp_path):
      "task.json"),
     ("tf1", "albert_config.json", {"labels": ["a"]}, "labels are .*3 outputs"),
     ("tf1", "albert_config.json", {"labels": "abc"}, "labels are .*3 outputs"),
+    ("tf1", "albert_config.json", {"labels": ["a", None, "c"]}, "labels are .*3 outp"),
+    ("keras_hub", "config.json", {"albert_tf": {"labels": ["a"]}}, "labels are .*3 out"),
+    ("keras_hub", "config.json", {"albert_tf": {"flags": {"max_seq_length": "a"}}},
+     "max_seq_length"), ("keras_hub", "config.json", {"albert_tf": 3}, "config.json"),
     ("tf1", "albert_config.json", {"labels": 3}, "labels are .*3 outputs")])
 def test_what_is_wrong_in_other_formats_is_named(format, name, content, named, tmp_path):
     path, _ = stored(tmp_path / "tf1", heads={"classification": 3})
@@ -583,6 +587,9 @@ def test_outputs_without_names_get_labels(tmp_path):
         shutil.rmtree(tmp_path / "named")
     with pytest.raises(InputError, match="--labels=a,b,c: .* 2 outputs"):
         convert(path, str(tmp_path / "no"), "hf", labels=["a", "b", "c"])
+    configured(id2label={"0": "a", "1": None})(tmp_path / "hf")
+    with pytest.raises(InputError, match="config.json: the labels are"):
+        formats.read(str(tmp_path / "hf"))
 
 
 def test_word_pieces_go_along(tmp_path):
