@@ -57,8 +57,15 @@ class Embeddings(NamedLayer):
         # TensorFlow would copy it for the masked-LM head and for the optimizer.
         output = tf.gather(tf.convert_to_tensor(self.word_embeddings), input_ids)
         # Add which segment each token is in, and its position.
-        output += tf.gather(self.token_type_embeddings, segment_ids)
+        output += self.segments(segment_ids)
         return output + self.position_embeddings[tf.newaxis, :length]
+
+    def segments(self, segment_ids) -> tf.Tensor:
+        """Looks up the vectors of segments: int32 [B, S] → float [B, S, E]. A model with
+        one segment has the same for both texts of a pair."""
+        table = self.token_type_embeddings
+        return tf.gather(table, tf.minimum(segment_ids, 0) if table.shape[0] == 1
+                         else segment_ids)
 
     def finish(self, sums: tf.Tensor, seeds: DropoutSeeds) -> tf.Tensor:
         """Applies LayerNorm and dropout: [B, S, E] → [B, S, E]."""

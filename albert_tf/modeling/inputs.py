@@ -54,7 +54,8 @@ def checked(features: Any, config: AlbertConfig, beside: frozenset[str] = BESIDE
         raise InputError("the model's inputs have no input_ids; tokenizer(texts) "
                          "returns them.")
     limits = {"input_ids": (config.vocab_size, "vocab_size"), "input_mask": (2, ""),
-              "segment_ids": (config.type_vocab_size, "type_vocab_size"),
+              # One segment is that of both texts (Embeddings.segments).
+              "segment_ids": (max(config.type_vocab_size, 2), "type_vocab_size"),
               **{name: (each.limit, "") for name, each in of_heads.items()}}
     for name, limit in limits.items():
         if name in inputs:
@@ -96,9 +97,8 @@ def _numbers(name: str, value: Any, limit: int, limited_by: str) -> Any:
         worst = array.max() if array.max() >= limit else array.min()
         raise InputError(
             f"{name} holds {worst}, which is not in 0..{limit - 1}"
-            + (f", the range of the config's {limited_by} {limit}; check that the "
-               "batch was created with the model's "
-               "vocabulary." if limited_by else "."))
+            + (f", the range of the config's {limited_by}; check that the batch was "
+               "created with the model's vocabulary." if limited_by else "."))
     return value
 
 

@@ -143,7 +143,7 @@ def _misfit(feature: Feature, number: int) -> str:
 def excess(feature: Feature, values: np.ndarray) -> str:
     """Returns what is wrong if not all values are below the feature's limit."""
     worst = values.max() if values.max() >= feature.limit else values.min()
-    advice = (f", as {feature.limited_by} {feature.limit} says; create the data again, "
+    advice = (f", as {feature.limited_by} says; create the data again, "
               "or change the config" if feature.limited_by else "")
     return (f"{feature.name} holds {worst}, which is not in "
             f"0..{feature.limit - 1}{advice}")
@@ -160,7 +160,9 @@ def model_inputs(shape: tuple, vocab_size: int, type_vocab_size: int, set_by: st
     return (Feature("input_ids", "int64", shape, set_by, limit=vocab_size,
                     limited_by="vocab_size"),
             Feature("input_mask", "int64", shape, set_by, limit=2),
-            Feature("segment_ids", "int64", shape, set_by, limit=type_vocab_size,
+            # A model with one segment reads both texts of a pair in it.
+            Feature("segment_ids", "int64", shape, set_by,
+                    limit=type_vocab_size and max(type_vocab_size, 2),
                     limited_by="type_vocab_size"))
 
 

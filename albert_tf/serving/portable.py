@@ -327,6 +327,7 @@ def _foreign(folder: str, graph: str) -> dict[str, Any]:
     config = AlbertConfig.from_json_file(where)
     needed("onnx", FORMS["onnx"].readers)
     engine = _Onnx(graph or onnx_folder.graph_of(folder), "embed", "")
+    engine.most_segment = config.type_vocab_size - 1
     heads = huggingface.heads_of_outputs(values, engine.outputs, engine.path)
     more: dict[str, Any] = {}
     for name, width in heads.items():
@@ -351,9 +352,10 @@ class Engine:
         Answering.exchanged does, instead of Answering.outputs.
       outputs: the names of the graph's outputs → their shapes, with text for an axis of
         any size; for ONNX Runtime only, else ().
+      most_segment: the highest segment id that the graph takes.
     """
 
-    exchanges = True
+    exchanges, most_segment = True, 1
     outputs: Mapping[str, Sequence[Any]] = {}
 
     def __init__(self, path: str, task: str, precision: str):
@@ -394,6 +396,8 @@ class Engine:
 
     def _given(self, batch: _Arrays) -> dict[str, np.ndarray]:
         """Returns the inputs of an ONNX graph for a batch."""
+        batch = {**batch, "segment_ids": np.minimum(
+            batch["segment_ids"], self.most_segment)}
         if "token_type_ids" not in self._ranks and batch["segment_ids"].any():
             raise InputError(f"{self.path} has no input token_type_ids, and cannot "
                              "compute pairs of texts; export the model with it.")

@@ -159,8 +159,7 @@ class AlbertForPermutation(AlbertForPreTraining):
         is_used = places > 0  # [B, P]
         # 1. Look up the tokens' vectors, and what a query knows: segment and position.
         tables = self.bert.embeddings
-        queries = self.query.vector + tf.gather(
-            tables.token_type_embeddings,
+        queries = self.query.vector + tables.segments(
             tf.gather(segment_ids, positions, batch_dims=1)) + tf.gather(
                 tables.position_embeddings, positions)
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)

@@ -111,6 +111,13 @@ def test_wrong_values(error, change, message):
         features.FeatureTable.from_values(SPEC, examples(4) + [example(1, 3) | change])
 
 
+def test_a_model_with_one_segment_reads_pairs():
+    pair = example(1, 3) | {"segment_ids": [0, 0, 1]}
+    table = features.FeatureTable.from_values(
+        classification_spec(3, vocab_size=100, type_vocab_size=1), [pair])
+    assert table.columns["segment_ids"].values.tolist() == [0, 0, 1]
+
+
 # --- files
 
 @pytest.mark.parametrize("spec, values", [

@@ -136,6 +136,31 @@ def test_equal_to_the_python_path(kind, task, form, model, exported):
                 np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind,task,form", [
+    ("pretrained", "order", ""), ("pretrained", "embed", ""), ("choices", "choose", ""),
+    ("spans2", "answer", ""), *(
+        pytest.param("classes", "classify", form.values[0], marks=form.marks)
+        for form in FORMS)])
+def test_one_segment_is_that_of_both_texts(kind, task, form, tmp_path):
+    """The answers are those of a model with two segments that are the same."""
+    folder = tiny_models.write(
+        tmp_path / "one", kind, config=tiny_models.TINY.replace(type_vocab_size=1))
+    one = albert_tf.load(folder)
+    two = albert_tf.load(tiny_models.write(tmp_path / "two", kind))
+    weights = {weight.name: weight for weight in one.model.weights}
+    for weight in two.model.weights:
+        weight.assign(np.broadcast_to(weights[weight.name], weight.shape))
+    if form:
+        portable.export(one, task, str(tmp_path / form), form, "float32")
+        one = albert_tf.load(tmp_path / form)
+    pairs = [each if isinstance(each, tuple) else (each, "It is")
+             for each in ASKED[kind, task]]
+    found, expected = (model.predict(pairs, task=task) for model in (one, two))
+    for one, other in zip(map(numbers, found), map(numbers, expected)):
+        np.testing.assert_allclose(one[0], other[0], atol=1e-5)
+        assert one[1] == other[1]
+
+
 @needs_onnx
 def test_the_layout_and_the_names_of_the_hub(model, tmp_path):
     folder = tmp_path / "out"
@@ -245,7 +270,7 @@ def test_graphs_that_others_made_otherwise(exported, model, tmp_path):
         [each] = [each for each in graph.graph.input if each.name == name]
         graph.graph.input.remove(each)
         graph.graph.initializer.append(
-            numpy_helper.from_array(np.zeros([1, 4], np.int64), name))
+            numpy_helper.from_array(np.zeros([1, 1], np.int64), name))
         onnx.save(graph, file)
 
     # Weights in a file of their own, as those of graphs above 2 GB.
@@ -267,6 +292,10 @@ def test_graphs_that_others_made_otherwise(exported, model, tmp_path):
     asked = albert_tf.load(folder)
     with pytest.raises(InputError, match="model.onnx .*token_type_ids"):
         asked.predict([("It", "is")])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "type_vocab_size": 1}))
+    [pair] = albert_tf.load(folder).predict([("It", "is")])
+    assert pair["label"] in ("bad", "good", "好")
     graph = onnx.load_from_string(content)
     for each in graph.graph.input:
         each.type.tensor_type.shape.dim[1].dim_value = 4

@@ -131,8 +131,9 @@ def model_with_weights(make=AlbertForPermutation, **changes):
     return model
 
 
-def test_without_predictions_it_is_the_model_of_masked_tokens():
-    model = model_with_weights(num_hidden_layers=3)
+@pytest.mark.parametrize("segments", [1, 2])
+def test_without_predictions_it_is_the_model_of_masked_tokens(segments):
+    model = model_with_weights(num_hidden_layers=3, type_vocab_size=segments)
     plain = AlbertForPreTraining(model.config)
     load_tf1_tensors(plain, {name: value for name, value in tf1_tensors(model).items()
                              if name != QUERY_VECTOR})
