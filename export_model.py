@@ -50,8 +50,8 @@ flags.DEFINE_bool("pairs", None, "For classify and embed: take two texts; defaul
 # Flag → its help, and the tasks on which it has an effect, if not on all.
 _SIZES: dict[str, tuple[str, tuple[str, ...]]] = {
     "max_seq_length": (
-        "Maximum number of tokens of a sequence; default: as in training, else the "
-        "number of positions of the model.", ()),
+        "Maximum number of tokens of a sequence; default: as in training, else 512 (for "
+        "answer 384), if the model has as many positions.", ()),
     "doc_stride": (
         "For answer and tag: number of tokens from one window's start to the next; "
         "default: as in training.", ("answer", "tag")),
@@ -119,15 +119,15 @@ def main(argv):
     if (FLAGS.max_seq_length or 0) > longest:
         raise InputError(f"--max_seq_length={FLAGS.max_seq_length} is more than the "
                          f"{longest} positions of the model; give a smaller number.")
+    loaded = dataclasses.replace(
+        loaded, settings={**loaded.settings, "flags": settings})
     if is_portable:
-        loaded = dataclasses.replace(
-            loaded, settings={**loaded.settings, "flags": settings})
         portable.export(loaded, task, FLAGS.export_dir, FLAGS.format, *FLAGS.precision)
     else:
-        _export_saved_model(loaded, task, settings)
+        _export_saved_model(loaded, task)
 
 
-def _export_saved_model(loaded, task, settings):
+def _export_saved_model(loaded, task):
     from albert_tf.serving.export import export, text_of
 
     head = loaded.tasks()[task]
@@ -136,12 +136,17 @@ def _export_saved_model(loaded, task, settings):
     if pairs is None:
         pairs = glue.takes_pairs(loaded.settings)
     threshold = loaded.threshold if head and head.has_threshold else None
-    length = settings.pop("max_seq_length", 0) or loaded.config.max_position_embeddings
-    text = text_of(head, loaded.tokenizer if FLAGS.export_text else None, length, **{
-        **settings, "labels": labels or None, "pairs": pairs, "threshold": threshold,
-        "split": settings.get("split_words")})
+    text = None
+    if FLAGS.export_text and loaded.tokenizer is not None:
+        # Lengths and windows are those of predict.py.
+        answering, flags_of_task = loaded.head(task), loaded.settings["flags"]
+        text = text_of(head, loaded.tokenizer, **{
+            **flags_of_task, **getattr(getattr(answering, "task", None), "__dict__", {}),
+            "max_seq_length": answering.max_length, "labels": labels or None,
+            "pairs": pairs, "threshold": threshold,
+            "split": flags_of_task.get("split_words")})
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
-           text, threshold, loaded.sentence)
+           text, threshold, loaded.sentence, loaded.settings)
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ FOREIGN = {
     "keras_hub": "config.json model.weights.h5 task.weights.h5 task.json tokenizer.json",
     "sentence_transformers": "config.json model.safetensors modules.json 1_Pooling/config.json"}
 EXPORTED = {
-    "onnx": "onnx/model.onnx portable.json config.json spiece.model",
-    "tflite": "model.tflite portable.json albert_config.json spm.model labels.txt"}
+    "onnx": "onnx/model.onnx portable.json task.json config.json spiece.model",
+    "tflite": "model.tflite portable.json task.json albert_config.json spm.model labels.txt"}
 COMMANDS = [  # script, flags, files that are damaged
     ("prepare_corpus", "--input_file=wiki.txt.gz --output_file=out/a.txt", "wiki.txt.gz"),
     ("prepare_corpus", "--input_file=text.jsonl --output_file=out/a.txt", "text.jsonl"),

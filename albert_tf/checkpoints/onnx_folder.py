@@ -5,7 +5,8 @@ the Hugging Face hub.
     onnx/model_fp16.onnx         the same, with weights of 16 bits
     onnx/model_quantized.onnx    the same, with weights of 8 bits
     config.json, tokenizer.json  as for transformers
-    portable.json                only in folders of export_model.py: task and settings
+    portable.json, task.json     only in folders of export_model.py: what the graph does,
+                                 and the settings of the training
 """
 
 import os

@@ -73,6 +73,13 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
     return task
 
 
+def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings as what is made of the model has them, whose vocabulary and
+    labels are recorded by themselves."""
+    return {name: value for name, value in task.items() if name not in (
+        "vocabulary", "vocabulary_flag", "labels", "problem_type")}
+
+
 def check_settings(task: Mapping[str, Any], path: str) -> None:
     """Raises InputError if settings in the file `path` cannot be used."""
     with reading(path, binary=True):

@@ -352,7 +352,8 @@ def _export(command: Command, task: Any, settings: Settings, model: Any,
     text = command.text(task, settings, step)
     export(model, model.head, values.export_dir, text.get("labels", ()), values.dtype,
            text_of(model.head, values.export_text and settings.tokenizer,
-                   values.max_seq_length, **text), text.get("threshold"))
+                   values.max_seq_length, **text), text.get("threshold"),
+           settings=settings.kept)
 
 
 # ---- recipes -----------------------------------------------------------------

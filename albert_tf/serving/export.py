@@ -20,6 +20,7 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
@@ -40,7 +41,8 @@ Outputs = Mapping[str, tf.Tensor]
 def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
            labels: Sequence[str] = (), dtype: str = "float32",
            text: Optional[TextTask] = None, threshold: Optional[float] = None,
-           sentence: Optional[Sentence] = None) -> None:
+           sentence: Optional[Sentence] = None, settings: Mapping[str, Any] = {}
+           ) -> None:
     """Writes a SavedModel that computes the outputs of one of a model's heads.
 
     The inputs of the signature that takes ids are the head's, int32 [B, S] for any B
@@ -61,6 +63,7 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
       threshold: null odds above which a question is left unanswered; it is written to
         the asset `null_score_diff_threshold.txt`.
       sentence: how token vectors are pooled, for sentence-transformers.
+      settings: the contents of the model's task.json, for an asset of that name.
 
     Raises:
       InputError: the folder exists or cannot be written.
@@ -104,7 +107,10 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
                       if id(variable) in read]
     lines = {LABELS_FILE: labels,
              THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}
-    contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode(), **{
+    values = {CONFIG_FILE: model.config.to_dict(), **(
+        {vocabulary.TASK_FILE: vocabulary.elsewhere(settings)} if settings else {})}
+    contents = {**{name: json.dumps(value, indent=1).encode()
+                   for name, value in values.items()}, **{
         name: "".join(f"{line}\n" for line in of_file).encode()
         for name, of_file in lines.items() if of_file},
         **(text.ops.assets if text else {})}

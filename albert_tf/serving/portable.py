@@ -28,11 +28,10 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
-    huggingface, onnx_folder, sentence_transformers, tokenizer_files)
+    huggingface, onnx_folder, sentence_transformers, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.checkpoint import (
     Checkpoint, Report, Vocabulary, check_problem, head_of)
 from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
-from albert_tf.checkpoints.vocabulary import VOCABULARY_FILE, check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError, reason_of
 from albert_tf.finetuning.answer import Answering
@@ -117,10 +116,12 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
         if loaded.labels and form == "tflite":  # Else config.json has them.
             files.write(os.path.join(staged, LABELS_FILE), "".join(
                 f"{label}\n" for label in loaded.labels).encode())
+        text_files.write_json(os.path.join(staged, vocabulary.TASK_FILE),
+                              vocabulary.elsewhere(loaded.settings), ensure_ascii=False)
         text_files.write_json(os.path.join(staged, onnx_folder.SETTINGS), {
             "format": form, "precision": precisions[0], "task": task,
-            "heads": dict(loaded.heads), "settings": dict(loaded.settings),
-            "threshold": loaded.threshold, "problem_type": loaded.problem_type})
+            "heads": dict(loaded.heads), "threshold": loaded.threshold,
+            "problem_type": loaded.problem_type})
     logging.info("Exported the task %s to %s in %s (%s, %s).", task, export_dir,
                  duration(time.monotonic() - begin), form,
                  amount(sum(map(len, contents.values()))))
@@ -129,12 +130,12 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
 def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> None:
     """Writes the config and the vocabulary, as Hugging Face's except for TFLite."""
     tokenizer = loaded.tokenizer
-    vocabulary = Vocabulary(
+    found = Vocabulary(
         tokenizer.vocabulary_path, tokenizer.do_lower_case,
         not tokenizer.uses_sentencepiece, tokenizer.strip_accents, tokenizer.rules)
     if form == "tflite":
         text_files.write_json(os.path.join(folder, CONFIG_FILE), loaded.config.to_dict())
-        tokenizer_files.write_plain(vocabulary, folder)
+        tokenizer_files.write_plain(found, folder)
         tokenizer_files.write_settings(tokenizer, folder)
         return
     head, heads, labels, problem = answering.head, {}, (), ""
@@ -147,16 +148,16 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
         problem = getattr(head, "problem", "")
     text_files.write_json(
         os.path.join(folder, huggingface.CONFIG), huggingface.config_of(Checkpoint(
-            form, loaded.config, {}, heads, loaded.report, labels, problem, vocabulary)),
+            form, loaded.config, {}, heads, loaded.report, labels, problem, found)),
         ensure_ascii=False)
     tokenizer_files.write_huggingface(
-        vocabulary, folder, answering.max_length, always_json=True)
-    if tokenizer_json.is_file(vocabulary.path):
+        found, folder, answering.max_length, always_json=True)
+    if tokenizer_json.is_file(found.path):
         return
     # A tokenizer.json does not tell everything that our tokenizer does.
-    text_files.write_json(os.path.join(folder, VOCABULARY_FILE), {
-        "kind": "WordPiece" if vocabulary.word_piece else "SentencePiece",
-        "file": "vocab.txt" if vocabulary.word_piece else "spiece.model",
+    text_files.write_json(os.path.join(folder, vocabulary.VOCABULARY_FILE), {
+        "kind": "WordPiece" if found.word_piece else "SentencePiece",
+        "file": "vocab.txt" if found.word_piece else "spiece.model",
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.strip_accents, "rules": tokenizer.rules.changed})
 
@@ -268,17 +269,18 @@ def recognise(path: str) -> bool:
     return onnx_folder.find(path) is not None
 
 
-def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
+def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     """Returns the values of a serving.predict.Model that uses the engine. Raises
     InputError if the export is damaged, or a package is missing."""
     folder, graph = onnx_folder.find(path) or (path, "")
     values = (_own if files.exists(os.path.join(folder, onnx_folder.SETTINGS))
               else _foreign)(folder, graph)
     found = values.pop("vocabulary", None)
-    vocabulary = vocabulary or found or tokenizer_files.find(folder)
+    given = given or found or tokenizer_files.find(folder)
+    values["settings"] = vocabulary.task_settings(folder) or values.get("settings", {})
     return {"model": None, "report": Report(folder), **values,
-            "tokenizer": vocabulary and tokenizer_files.check(
-                vocabulary, values["config"].vocab_size)}
+            "tokenizer": given and tokenizer_files.check(
+                given, values["config"].vocab_size)}
 
 
 def _own(folder: str, graph: str) -> dict[str, Any]:
@@ -290,16 +292,15 @@ def _own(folder: str, graph: str) -> dict[str, Any]:
             settings[name] for name in ("format", "precision", "task"))
         make, threshold = ENGINES[form], float(settings["threshold"])
         graph = graph or os.path.join(folder, graph_name(form, precision))
-        heads, of_task = settings["heads"], settings["settings"]
+        heads = settings["heads"]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{where} is not as export_model.py writes it; export the "
                          "model again.") from error
-    check_settings(of_task, where)
     needed(form, FORMS[form].readers)
     config = AlbertConfig.from_json_file(os.path.join(
         folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG))
     return {
-        "format": form, "config": config, "heads": heads, "settings": of_task,
+        "format": form, "config": config, "heads": heads,
         "sentence": sentence_transformers.described(folder, config)[0] if files.exists(
             os.path.join(folder, sentence_transformers.MODULES)) else None,
         "labels": _labels(folder, {name: width for name, width in heads.items()
@@ -333,9 +334,9 @@ def _foreign(folder: str, graph: str) -> dict[str, Any]:
     for name, width in heads.items():
         engine.task = head_of(name, width).task
     if not heads and files.exists(os.path.join(folder, sentence_transformers.MODULES)):
-        sentence, flags, vocabulary = sentence_transformers.described(folder, config)
+        sentence, flags, found = sentence_transformers.described(folder, config)
         more = {"sentence": sentence, "settings": {"flags": flags},
-                "vocabulary": vocabulary}
+                "vocabulary": found}
     return {"format": "onnx", "config": config, "heads": heads,
             "labels": huggingface.labels_of(values, heads, where),
             "problem_type": check_problem(values.get("problem_type"), where)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.util
+import json
 import sys
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
+from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.restore import restore_tf1
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
@@ -20,6 +22,7 @@ from tests import models, tiny_run
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, load_export
 from tests.serving import tiny_models
+from tests.serving.test_real_texts import as_answers, as_outputs, close
 
 
 def make(num_labels):
@@ -114,35 +117,81 @@ def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
         cli_flags.check_tensorflow_text(True)
 
 
-@pytest.mark.long
-@pytest.mark.skipif(not HAS_TENSORFLOW_TEXT, reason="needs tensorflow_text")
-def test_the_command_exports_what_a_model_can_do(tmp_path):
-    folders = {kind: tiny_models.write(tmp_path / kind, kind)
-               for kind in ("pretrained", "choices")}
-    bare = tiny_models.write(tmp_path / "bare", "pretrained")
-    (tmp_path / "bare" / tiny_models.SPM.name).unlink()
-    commands = {
-        "order": [f"--model={folders['pretrained']}", "--task=order",
-                  f"--export_dir={tmp_path}/order"],
-        "choices": [f"--model={folders['choices']}", f"--export_dir={tmp_path}/chosen"],
-        "no vocabulary": [f"--model={bare}", "--export_text",
-                          f"--export_dir={tmp_path}/none"],
-        "no head": [f"--model={bare}", "--task=tag", f"--export_dir={tmp_path}/none"]}
-    given = {"order": [{"text": "It is.", "text_pair": "The text of them."}],
-             "choices": [{"passage": "The text of them. " * 9, "question": "Which _?",
-                          "options": ["it", "the first", "a"]}]}
+LONG = "The text of them was first, and one is it. " * 9
+# Kind of model → task, flags in its task.json, and inputs longer than it reads.
+TRAINED = {
+    "pretrained": ("order", {}, [("It is.", LONG)]),
+    "classes": ("classify", {"text_b_column": "b", "max_seq_length": 12}, [
+        ("It is.", LONG), (LONG, "It")]),
+    "several": ("classify", {"text_b_column": None, "max_seq_length": 9,
+                             "label_threshold": 0.9}, ["It is.", LONG]),
+    "number": ("classify", {"max_seq_length": 9}, [LONG]),
+    "spans": ("answer", {"max_seq_length": 24, "doc_stride": 3, "max_query_length": 2,
+                         "max_answer_length": 2}, [("Which one?", LONG)]),
+    "spans2": ("answer", {"max_seq_length": 24, "doc_stride": 7}, [("Which one?", LONG)]),
+    "choices": ("choose", {"max_seq_length": 24, "max_qa_length": 3}, [
+        {"passage": LONG, "question": "Which _?", "options": ["it", "the first", "a"]}]),
+    "tags": ("tag", {"max_seq_length": 10, "doc_stride": 2, "split_words": "whitespace"},
+             [LONG]),
+}
+
+
+@pytest.fixture(scope="module", name="exports")
+def _exports(tmp_path_factory):
+    root = tmp_path_factory.mktemp("exports")
+    commands = {}
+    for kind, (task, flags, _) in TRAINED.items():
+        folder = tiny_models.write(root / kind, kind, **flags)
+        commands |= {f"{kind} {form}": [
+            f"--model={folder}", f"--task={task}", f"--format={form}",
+            f"--export_dir={root}/{kind}_{form}"] for form in ("saved_model", "tflite")}
+    bare = tiny_models.write(root / "bare", "pretrained")
+    (root / "bare" / tiny_models.SPM.name).unlink()
+    commands |= {
+        "no vocabulary": [f"--model={bare}", "--export_text", f"--export_dir={root}/none"],
+        "no head": [f"--model={bare}", "--task=tag", f"--export_dir={root}/none"]}
     with run_commands("export_model", commands) as results:
-        for name, folder in (("order", "order"), ("choices", "chosen")):
-            results.ok(name)
-            kind = "pretrained" if name == "order" else name
-            [wanted] = albert_tf.load(folders[kind]).predict(given[name])
-            found = load_export(tmp_path / folder).signatures["serving_default"](**{
-                key: tf.constant([value]) for key, value in given[name][0].items()})
-            assert found["label"].numpy()[0].decode() == wanted["label"]
-            np.testing.assert_allclose(
-                found["probabilities"][0], [*wanted["probabilities"].values()],
-                atol=1e-5)
-        results.refused("no vocabulary", "--export_text: .*bare holds no vocabulary",
-                        loaded=True)
-        results.refused("no head", "--task=tag: .* are order, embed", loaded=True)
-    assert not (tmp_path / "none").exists()
+        yield root, results
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", TRAINED)
+def test_exports_answer_as_the_model_was_trained(kind, exports):
+    """Lengths, windows, thresholds and pairs, too, and their settings are as its own."""
+    root, results = exports
+    task, _, inputs = TRAINED[kind]
+    model = albert_tf.load(root / kind)
+    wanted = as_outputs(model.predict(inputs, task=task))
+    results.ok(f"{kind} tflite")
+    other = albert_tf.load(root / f"{kind}_tflite")
+    assert all(map(close, as_outputs(other.predict(inputs)), wanted))
+    assert other.settings == {"flags": {}} | vocabulary.elsewhere(model.settings)
+    if kind == "classes":
+        with pytest.raises(InputError, match="'text_pair' is missing"):
+            other.predict(LONG)
+    if not HAS_TENSORFLOW_TEXT:
+        return
+    results.ok(f"{kind} saved_model")
+    exported = root / f"{kind}_saved_model"
+    serve = load_export(exported).signatures["serving_default"]
+    for each, answer in zip(inputs, wanted):
+        names = model.head(task).names
+        given = each if isinstance(each, dict) else dict(zip(
+            names, [each] if isinstance(each, str) else each))
+        outputs = serve(**{name: tf.constant([value]) for name, value in given.items()})
+        [found] = as_answers({name: json.loads(json.dumps(
+            value.numpy().tolist(), default=bytes.decode))
+            for name, value in outputs.items()})
+        if "labels" in found:
+            found["labels"] = [label for label in found["labels"] if label]
+        assert close(found, answer), (found, answer)
+    assert vocabulary.task_settings(str(exported / "assets")) == other.settings
+
+
+@pytest.mark.long
+def test_an_export_that_is_not_possible(exports):
+    root, results = exports
+    results.refused("no vocabulary", "--export_text: .*bare holds no vocabulary",
+                    loaded=True)
+    results.refused("no head", "--task=tag: .* are order, embed", loaded=True)
+    assert not (root / "none").exists()

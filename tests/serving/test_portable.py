@@ -167,7 +167,7 @@ def test_the_layout_and_the_names_of_the_hub(model, tmp_path):
     portable.export(model("classes"), "classify", str(folder), "onnx", "int8", "float32")
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.json", "onnx", "portable.json", "spiece.model",
-        "tokenizer.json", "tokenizer_config.json", "vocabulary.json"]
+        "task.json", "tokenizer.json", "tokenizer_config.json", "vocabulary.json"]
     assert sorted(path.name for path in (folder / "onnx").iterdir()) == [
         "model.onnx", "model_quantized.onnx"]
     config = json.loads((folder / "config.json").read_text())
@@ -280,7 +280,7 @@ def test_graphs_that_others_made_otherwise(exported, model, tmp_path):
                                numbers(expected)[0], atol=1e-5)
     (folder / "answers.txt").write_text("on which answers do not depend")
     assert {*map(os.path.basename, onnx_folder.files_of(str(folder), ""))} == {
-        "config.json", "spiece.model", "tokenizer.json",
+        "config.json", "spiece.model", "task.json", "tokenizer.json",
         "tokenizer_config.json", "vocabulary.json", "model.onnx", "model.onnx_data"}
     (folder / "onnx" / "model.onnx_data").unlink()
     with pytest.raises(InputError, match="onnx_data"):
