@@ -112,6 +112,7 @@ class Model(loading.Loaded):
              ) -> tuple[list[Answer], collections.Counter[str]]:
         """Answers inputs, which follow `before` others, as `stream` does; returns the
         answers, and the number of inputs that are cut by task."""
+        self.check(ask, inputs)
         requests: list[Request] = []
         errors: dict[int, Answer] = {}
         for number, item in enumerate(inputs):
@@ -151,8 +152,9 @@ class Model(loading.Loaded):
 
         return dataclasses.replace(request, answer=answer)
 
-    def check(self, ask: Ask) -> None:
-        """Raises InputError if the model cannot do what is asked for."""
+    def check(self, ask: Ask, inputs: Sequence[Any] = ()) -> None:
+        """Raises InputError if the model cannot do what is asked for, or if its inputs
+        together are not what it takes."""
         task = ask.task or (
             self._task_of("") if ask.windows else next(iter(self.tasks())))
         head = self.head(task)
@@ -167,6 +169,7 @@ class Model(loading.Loaded):
                 self.problem_type != SEVERAL_LABELS or task != "classify"):
             raise InputError("label_threshold is for models that classify texts with any "
                              "number of labels; leave it out.")
+        head.check(inputs)
 
     def _task_of(self, given: Any) -> str:
         """Returns the default task for an input."""

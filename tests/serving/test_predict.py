@@ -63,6 +63,12 @@ def test_labels_are_those_of_training(model):
         json.dumps(answer, allow_nan=False)
 
 
+def test_lines_of_words_and_tags_are_no_texts(model):
+    with pytest.raises(InputError, match="most texts end in a tag .*, such as B-X"):
+        model("tags").predict(["It B-X", "is O", "", "the NN O"])
+    assert model("tags").predict(["It is O", "It is."])[0]["words"] == ["It", "is", "O"]
+
+
 def test_probabilities_as_a_list(model):
     """In the order of the labels; other tasks have none."""
     for kind, text in (("classes", "It is."), ("several", "It is."), ("choices", {

@@ -5,6 +5,7 @@ Shapes: B batch, S sequence, H hidden, K labels.
 
 import dataclasses
 
+from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, Request
 from albert_tf.finetuning.tagging import scoring, task as tagging
 from albert_tf.finetuning.tagging.readers import Reading
@@ -111,6 +112,16 @@ class Tags(Answering):
             Reading(split=self.setting("split_words", Reading.split)),
             max_seq_length=self.max_length,
             doc_stride=self.setting("doc_stride", tagging.TaggingTask.doc_stride))
+
+    def check(self, inputs):
+        texts = [each.get("text") if isinstance(each, dict) else each for each in inputs]
+        tag = tagging.tag_at_ends(
+            [text for text in texts if isinstance(text, str)], self.task.labels)
+        if tag:
+            raise InputError(
+                f"most texts end in a tag of the model, such as {tag}: they are lines of "
+                "words and tags. Give their file to run_tagger.py --do_predict as "
+                "--test_file, which reads the words.")
 
     def request(self, given, top_k):
         example = self.task.sentence(given["text"])

@@ -10,6 +10,7 @@
 import collections
 import dataclasses
 import json
+import re
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -104,6 +105,17 @@ class TaggingTask(FineTuningTask):
         in_entities = self.scheme != "none"
         if in_entities:
             sentences = self._respelled(sentences, self.reading.of_objects(where))
+        bare = [sentence for sentence in sentences if sentence.tags is None]
+        tag = tag_at_ends([next(
+            (f"{sentence.text} {value}" for value in sentence.fields.values()
+             if value in self.labels), sentence.text) for sentence in bare] if (
+                 self.reading.of_objects(where)) else
+            [word for sentence in bare for word in sentence.words], self.labels)
+        if tag:
+            raise InputError(
+                f"{where}: most words have a tag of the model, such as {tag}, but not in "
+                "a column or field of its own. Columns are separated by tabs or blanks; "
+                "an object has 'words' and 'tags' (docs/TAGGING.md#files).")
         known, unknown, misplaced = {*self.labels}, [], []
         for sentence in sentences:
             for place, tag in enumerate(sentence.tags or ()):
@@ -124,9 +136,8 @@ class TaggingTask(FineTuningTask):
         notes += tables.line_note(
             where, misplaced, f"have tags that {self.scheme} does not allow there; "
             "they are read as conlleval reads them")
-        bare = sum(sentence.tags is None for sentence in sentences)
-        if 0 < bare < len(sentences):
-            notes.append(f"{where}: {bare} of {len(sentences)} sentences have no tags; "
+        if 0 < len(bare) < len(sentences):
+            notes.append(f"{where}: {len(bare)} of {len(sentences)} sentences have no tags; "
                          "the file is therefore not scored.")
         logging.info("%s: %d sentences with %d words; the scheme of tags is %s.", split,
                      len(sentences), _words(sentences), self.scheme)
@@ -394,6 +405,20 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
         scoring.check_spellings(named or sorted(tags),
                                 "--labels" if named else train_file)
     return TaggingTask(tuple(labels), scheme, reading, **options)
+
+
+def tag_at_ends(texts: Sequence[str], labels: Sequence[str]) -> str:
+    """Returns a tag that stands behind a separator at the end of a text, if most texts
+    end so: they are lines of a table. Else returns "", also if all end in an "O"."""
+    names = {label.upper() for label in labels if re.search(r"\w", label)}
+    texts = [*filter(str.strip, texts)]
+    ends = [match[1] for text in texts
+            if (match := re.search(r"""[\s,;|]["']?([^\s,;|"']+)["']?\s*$""", text))
+            and match[1].upper() in names]
+    if 2 * len(ends) <= len(texts) or len({*ends}) == 1 and (
+            ends[0].upper() == OUTSIDE or not scoring.is_marked(ends[0])):
+        return ""
+    return max(ends, key=len)
 
 
 def _words(examples: Sequence[Sentence]) -> int:

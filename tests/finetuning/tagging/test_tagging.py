@@ -334,6 +334,21 @@ def test_a_file_to_predict_needs_no_tags(write):
         task.read(write("a NN\n", "test.conll"), "test")
 
 
+@pytest.mark.parametrize("name, text, tag", [
+    ("a.csv", "word,tag\nAda,B-X\nran,O\nfar,O\n", "B-X"),
+    ("a.tsv", "Ada;b-x\nran;O\n", "b-x"), ("a.txt", '"Ada","B-X"\n"ran","O"\n', "B-X"),
+    ("a.jsonl", [{"text": "Ada", "tag": "B-X"}, {"text": "ran", "tag": "O"}], "B-X"),
+    ("b.jsonl", [{"text": "Ada B-X"}, {"text": "ran O"}], "B-X"),
+    ("c.jsonl", [{"text": "Blood of type O"}], ""), ("b.txt", "type-O\nO\n", "")])
+def test_words_of_a_table_are_not_tagged_with_their_tags(name, text, tag, write):
+    task = build_task(write("a B-X\nb O\n"))
+    if tag:
+        with pytest.raises(InputError, match=f"most words have a tag .*such as {tag}"):
+            task.read(write(text, name), "test")
+    else:
+        assert task.read(write(text, name), "test").examples[0].tags is None
+
+
 # ---- windows ---------------------------------------------------------------
 
 
