@@ -81,7 +81,7 @@ class TaggingCommand(Command):
                 values.data_format, values.tag_column, values.word_column,
                 values.split_words, values.strip_numbers),
             max_seq_length=values.max_seq_length, doc_stride=values.doc_stride,
-            test_tags=values.test_tags)
+            label_all_tokens=values.label_all_tokens, test_tags=values.test_tags)
 
     def kept(self, task):
         return {**super().kept(task), "head": self.head}

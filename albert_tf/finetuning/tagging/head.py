@@ -51,7 +51,7 @@ class TokenClassification(Head):
 
     def objective(self):
         """Returns the mean of the cross-entropy over words. It needs the feature
-        `label_ids`, int [B, S]: label + 1 at the first token of each word, else 0."""
+        `label_ids`, int [B, S]: label + 1 at the tokens that are trained, else 0."""
         import tensorflow as tf
 
         from albert_tf.training import losses as parts

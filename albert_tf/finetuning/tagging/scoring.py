@@ -32,6 +32,11 @@ class Entity(NamedTuple):
     type: str
 
 
+def continued(tag: str) -> str:
+    """Returns the tag of the further tokens of a word: I-PER for B-PER, else the same."""
+    return tag if parse(tag)[0] != "B" else ("i" if tag[0] == "b" else "I") + tag[1:]
+
+
 # ---- entities as conlleval reads them --------------------------------------
 
 # Pairs of adjacent prefixes between which an entity begins or ends, in addition to the

@@ -2,13 +2,15 @@
 
     words      Angela   Merkel       speaks
     tokens    ▁angela  ▁mer  kel    ▁speaks        each word is tokenized by itself
-    label_ids    1       2    0        3           0: no label
+    label_ids    1       2    0        3           0: no label, except in training with
+                                                   label_all_tokens: 1 2 2 3
 
 `readers` reads files, `files` writes predictions, and `scoring` finds entities.
 """
 
 import collections
 import dataclasses
+import functools
 import json
 import re
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
@@ -67,6 +69,9 @@ class TaggingTask(FineTuningTask):
     doc_stride: int = option(
         64, "Distance between the starts of consecutive windows of a long sentence, in "
         "tokens.", least=1, kept=True)
+    label_all_tokens: bool = option(
+        False, "Train all tokens of a word, not only the first (after B-PER: I-PER). For "
+        "models that go to Hugging Face's clients, which tag token by token.", kept=True)
     test_tags: Optional[bool] = None
     main_metric: str = ""
 
@@ -84,6 +89,10 @@ class TaggingTask(FineTuningTask):
                 "least two. Check --labels or the training file.")
         for label in self.labels:
             scoring.check_tag(label, self.scheme, "--labels", self.labels)
+            if self.label_all_tokens and self._continued(label) not in self.labels:
+                raise InputError(
+                    f"--label_all_tokens: the tags lack {self._continued(label)}, that of "
+                    f"the further tokens of a word with {label}; add it to --labels.")
         if not self.main_metric:
             object.__setattr__(self, "main_metric", self.metric_names[0])
 
@@ -168,24 +177,35 @@ class TaggingTask(FineTuningTask):
     def _has_tags(self, split: str) -> Optional[bool]:
         return self.test_tags if split == "test" else True
 
+    def _continued(self, label: str) -> str:
+        return scoring.continued(label) if self.scheme != "none" else label
+
     def spec(self, config):
         return tagging_spec(len(self.labels), config.vocab_size, config.type_vocab_size)
 
-    def featurize(self, example: Sentence, *, tokenizer: FullTokenizer
-                  ) -> list[dict[str, list[int]]]:
-        """Computes the windows of a sentence.
+    def featurizer(self, split, settings):
+        return functools.partial(
+            self.featurize, tokenizer=settings.tokenizer,
+            all_tokens=self.label_all_tokens and split == "train")
+
+    def featurize(self, example: Sentence, *, tokenizer: FullTokenizer,
+                  all_tokens: bool = False) -> list[dict[str, list[int]]]:
+        """Computes the windows of a sentence, with labels of first or of `all_tokens`.
 
         Each word is tokenized by itself; words that become empty after cleaning are
         replaced by [UNK]. A word's label, and its entry in word_index and word_place,
         are only in the window with the most context for its first token. Windows
         without such words are left out.
         """
-        pieces, first = [], []
-        for ids_of_word in tokenizer.encode_batch(example.words):
-            first.append(len(pieces))
-            pieces += ids_of_word or [tokenizer.unk_id]
+        pieces, of_pieces, word_of = [], [], {}  # of_pieces: each token's label
         ids = {label: i for i, label in enumerate(self.labels, 1)}
-        word_of = dict(zip(first, range(len(first))))
+        for word, ids_of_word in enumerate(tokenizer.encode_batch(example.words)):
+            ids_of_word = ids_of_word or [tokenizer.unk_id]
+            word_of[len(pieces)] = word
+            tag = example.tags[word] if example.tags else ""
+            more = self._continued(tag) if all_tokens else ""
+            pieces += ids_of_word
+            of_pieces += [ids.get(tag, 0)] + [ids.get(more, 0)] * (len(ids_of_word) - 1)
         spans = window_spans(len(pieces), self.max_seq_length - NUM_SPECIAL_SINGLE,
                              self.doc_stride)
         windows = []
@@ -196,9 +216,8 @@ class TaggingTask(FineTuningTask):
                 continue
             input_ids, segment_ids = assemble(
                 pieces[begin:end], None, tokenizer.cls_id, tokenizer.sep_id)
-            labels = [0] * len(input_ids)
-            for word, place in words.items():
-                labels[place] = ids.get(example.tags[word], 0) if example.tags else 0
+            labels = [0, *(is_best[piece - begin] and of_pieces[piece]
+                           for piece in range(begin, end)), 0]
             windows.append({
                 "input_ids": input_ids, "input_mask": [1] * len(input_ids),
                 "segment_ids": segment_ids, "label_ids": labels,
@@ -222,7 +241,9 @@ class TaggingTask(FineTuningTask):
                 "strip_numbers": self.reading.strip_numbers,
                 "tag_column": self.reading.tag_column,
                 "word_column": self.reading.word_column,
-                "data_format": self.reading.format}
+                "data_format": self.reading.format,
+                **({"label_all_tokens": True}
+                   if self.label_all_tokens and split == "train" else {})}
 
     def check_features(self, sets, tables, settings):
         """Logs how many words begin with [UNK]."""
@@ -388,6 +409,8 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
         for sentence in sentences:
             for place, tag in enumerate(sentence.tags):
                 scoring.check_tag(tag, scheme, sentence.where(place), tags)
+        if options.get("label_all_tokens") and scheme != "none":
+            tags |= {*map(scoring.continued, tags)}
     if labels is None:
         if not train_file and not known_labels:
             raise InputError("the tags are unknown without a training file or a model "
@@ -433,8 +456,8 @@ def tagging_spec(num_labels: int, vocab_size: int, type_vocab_size: int = 2
                  ) -> FeatureSpec:
     """Returns the specification of a sentence with tags of words, or of a window of it.
 
-    `label_ids` are, at the first token of each word, its label + 1; they are 0 at other
-    tokens and for unknown labels. The features that are not parsed say which words of
+    `label_ids` are, at the tokens that are trained, the label + 1; they are 0 at others
+    and for unknown labels. The features that are not parsed say which words of
     which example have their tag in this window, and at which positions.
     """
     def places(name):

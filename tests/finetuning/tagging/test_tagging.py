@@ -420,6 +420,35 @@ def test_words_that_cleaning_removes_are_unknown_pieces(tmp_path, write):
     assert window["label_ids"] == [0, 2, 0, 1, 1, 1, 0]
 
 
+@pytest.mark.parametrize("tags, scheme, labels, trained", [
+    ("B-X O B-X", "auto", "O B-X I-X", [0, 2, 3, 1, 2, 3, 0]),
+    ("b_X O i_X", "iob1", "O b_X i_X", [0, 2, 3, 1, 3, 3, 0]),
+    ("S-X O S-Y", "iobes", "O S-X S-Y", [0, 2, 2, 1, 3, 3, 0]),
+    ("NN DT NN", "auto", "DT NN", [0, 2, 2, 1, 2, 2, 0])])
+def test_all_tokens_of_a_word_may_be_trained(
+        tags, scheme, labels, trained, tmp_path, write):
+    (tmp_path / "vocab.txt").write_text("\n".join(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]) + "\n")
+    path = write("".join(f"{word} {tag}\n" for word, tag in zip("ab a ab".split(),
+                                                                tags.split())))
+    task = build_task(path, scheme=scheme, label_all_tokens=True)
+    assert task.labels == tuple(labels.split())
+    settings = types.SimpleNamespace(
+        tokenizer=FullTokenizer(vocab_file=str(tmp_path / "vocab.txt")))
+    [example] = task.read(path, "train").examples
+    [window], [scored] = (task.featurizer(split, settings)(example)
+                          for split in ("train", "dev"))
+    assert window["label_ids"] == trained
+    firsts = {0, 1, 3, 4}  # Scores are those of words: of their first tokens.
+    assert scored == {**window, "label_ids": [
+        label * (place in firsts) for place, label in enumerate(trained)]}
+    assert (task.feature_settings("train").keys() - task.feature_settings("dev").keys()
+            == {"label_all_tokens"})
+    if labels == "O B-X I-X":
+        with pytest.raises(InputError, match="the tags lack I-X, .* with B-X; add"):
+            build_task(path, labels=["O", "B-X"], label_all_tokens=True)
+
+
 # ---- scores ----------------------------------------------------------------
 
 
