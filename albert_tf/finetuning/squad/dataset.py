@@ -107,7 +107,7 @@ class SquadDataset:
         implementation).
 
         Training sets have one answer per question, evaluation sets several. Training
-        uses the first of several (count_several_answers counts these questions); the
+        uses the first of several (training_notes counts these questions); the
         original refuses such a file.
 
         Args:
@@ -127,19 +127,16 @@ class SquadDataset:
                                          question.paragraph, *answer, impossible))
         return examples
 
-    def _training_answers(self) -> list[list[dict]]:
-        return [q.content["answers"] for q in self.questions
-                if q.content.get("answers") and not q.content.get("is_impossible")]
-
-    def count_blank_ends(self) -> int:
-        """Counts the questions whose answer for training has a blank at an end, which
-        examples do not have."""
-        return sum(answers[0]["text"] != answers[0]["text"].strip()
-                   for answers in self._training_answers())
-
-    def count_several_answers(self) -> int:
-        """Counts the questions with several answers; training uses the first."""
-        return sum(len(answers) > 1 for answers in self._training_answers())
+    def training_notes(self) -> list[str]:
+        """Counts the questions whose answers are not all trained as they are."""
+        answers = [q.content["answers"] for q in self.questions if q.content.get("answers")]
+        counts = {
+            "several answers; training takes the first":
+            sum(len(each) > 1 for each in answers),
+            "an answer with blanks at its ends; training leaves the blanks out":
+            sum(each[0]["text"] != each[0]["text"].strip() for each in answers)}
+        return [f"{count} of {len(self.questions)} questions have {what}."
+                for what, count in counts.items() if count]
 
     def has_answers(self) -> bool:
         """Returns whether any question has an answer."""

@@ -5,12 +5,19 @@ split answers into words. Answers in Chinese, Japanese and Korean are compared a
 `languages` says instead.
 """
 
+import functools
 import math
-from typing import Iterator, Mapping, NamedTuple, Sequence
+import operator
+import os
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
+from absl import logging
+
+from albert_tf import files, text_files
+from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import as_json
+from albert_tf.finetuning.common import as_json, write_files
 from albert_tf.finetuning.squad import languages
 from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
 from albert_tf.finetuning.squad.languages import Outcome
@@ -58,11 +65,12 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
         return Answers(predictions, {},
                        predictions.texts_at(threshold, answer_at_threshold))
     if predictions.null_odds is None:
-        scores = _evaluate(dataset, predictions.texts, False, language)
-        return Answers(predictions, {
-            "exact_match": 100.0 * scores["exact_match"],
-            "f1": 100.0 * scores["final_f1"]}, predictions.texts, language)
-    best = _evaluate(dataset, predictions.texts, True, language, predictions.null_odds)
+        outcomes = question_outcomes(dataset, predictions.texts, False, language)
+        exact, f1 = (100.0 * (functools.reduce(operator.add, scores) / len(outcomes))
+                     for scores in zip(*outcomes.values()))
+        return Answers(predictions, {"exact_match": exact, "f1": f1},
+                       predictions.texts, language)
+    best = _evaluate(dataset, predictions.texts, language, predictions.null_odds)
     for name in "f1", "exact":
         if best[f"final_{name}"] == 100.0 * best.get("NoAns_total", 0) / best["total"]:
             lowest = min(predictions.null_odds.values())
@@ -71,13 +79,7 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
     if threshold is None:
         threshold = best["final_f1_thresh"]
     texts = predictions.texts_at(threshold, answer_at_threshold)
-    # These answers are final, so that no odds are passed. The official code expects
-    # probabilities, and would drop answers whose odds are above 1.
-    scores = _evaluate(dataset, texts, True, language)
-    applied = {name: value for name, value in scores.items()
-               if name in ("exact", "f1", "total")
-               or name.startswith(("HasAns_", "NoAns_"))}
-    return Answers(predictions, applied | {
+    return Answers(predictions, _evaluate(dataset, texts, language) | {
         "best_exact": best["final_exact"],
         "best_exact_thresh": best["final_exact_thresh"],
         "best_f1": best["final_f1"],
@@ -97,49 +99,26 @@ def question_outcomes(dataset: SquadDataset, texts: Mapping[str, str],
             [text for answer in question.content["answers"]
              if (text := answer["text"]).strip()],
             texts[question.content["id"]], language) for question in dataset.questions}
-    evaluate, names, whole = (
-        (squad_evaluate_v2_0.evaluate, ("exact", "f1"), 100) if version_2
-        else (squad_evaluate_v1_1.evaluate, ("exact_match", "final_f1"), 1))
+    if version_2:
+        exact, f1 = squad_evaluate_v2_0._get_raw_scores(dataset.articles, texts)
+        return {qas_id: Outcome(float(exact[qas_id]), float(f1[qas_id]))
+                for qas_id in exact}
     outcomes = {}
-    for question in dataset.questions:
-        qas_id = question.content["id"]
-        scores = evaluate([{"paragraphs": [{"qas": [question.content]}]}],
-                          {qas_id: texts[qas_id]})
-        outcomes[qas_id] = Outcome(*(float(scores[name]) / whole for name in names))
+    for question, article in zip(dataset.questions, dataset.articles):
+        scores = squad_evaluate_v1_1.evaluate([article], texts)
+        outcomes[question.content["id"]] = Outcome(*map(float, scores.values()))
     return outcomes
 
 
-def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool,
-              language: str, null_odds: Mapping[str, float] | None = None
-              ) -> dict[str, float]:
-    from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
-
-    if language != languages.ENGLISH:
-        return _combined(
-            question_outcomes(dataset, texts, version_2, language),
-            dataset, texts, version_2, null_odds)
-    _check(dataset, texts, version_2)
-    if not version_2:
-        return squad_evaluate_v1_1.evaluate(dataset.articles, texts)
-    # The official code fails if it gets a question that is not in the dataset.
-    ids = [question.content["id"] for question in dataset.questions]
-    return squad_evaluate_v2_0.evaluate(
-        dataset.articles, {qas_id: texts[qas_id] for qas_id in ids},
-        None if null_odds is None else {qas_id: null_odds[qas_id] for qas_id in ids})
-
-
-def _combined(outcomes: Mapping[str, Outcome], dataset: SquadDataset,
-              texts: Mapping[str, str], version_2: bool,
-              null_odds: Mapping[str, float] | None) -> dict[str, float]:
-    """Returns what the official scripts would for these outcomes, by their functions.
-    """
+def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], language: str,
+              null_odds: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Returns what the official script of version 2.0 does, by its functions. It would
+    take odds for probabilities, and drop answers whose odds are above 1."""
     from official.nlp.tools import squad_evaluate_v2_0 as official
 
+    outcomes = question_outcomes(dataset, texts, True, language)
     exact, f1 = ({qas_id: outcome[i] for qas_id, outcome in outcomes.items()}
                  for i in range(2))
-    if not version_2:
-        return {"exact_match": sum(exact.values()) / len(exact),
-                "final_f1": sum(f1.values()) / len(f1)}
     has_answers = {question.content["id"]: bool(question.content["answers"])
                    for question in dataset.questions}
     scores = official._make_eval_dict(exact, f1)
@@ -151,7 +130,7 @@ def _combined(outcomes: Mapping[str, Outcome], dataset: SquadDataset,
         official._find_all_best_thresh(
             scores, texts, exact, f1,
             {qas_id: null_odds[qas_id] for qas_id in has_answers}, has_answers)
-    return scores
+    return dict(scores)
 
 
 def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> None:
@@ -164,6 +143,48 @@ def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> 
         raise InputError(
             f"Question '{missing[0]}' has no prediction ({len(missing)} of "
             f"{len(dataset.questions)} have none); predict and score the same file.")
+
+
+# ---- files -----------------------------------------------------------------
+
+
+def keep_threshold(folder: str, step: int, paths: Sequence[str], threshold: float,
+                   trained: bool) -> None:
+    """Writes the threshold of the model in a folder, with the files of the questions
+    that it is from. Others replace it only if the model was trained, too."""
+    kept = _kept_threshold(folder)
+    digests = [files.sha256(path) for path in paths]
+    if not trained and kept.get("step") == step and kept.get("sha256") != digests:
+        if kept.get(NULL_THRESHOLD) != threshold:
+            logging.warning(
+                "The model keeps the threshold of null odds %s, which was found on %s; "
+                "%s has %g. To let the model use that one, remove %s in %s and evaluate "
+                "again.", kept.get(NULL_THRESHOLD),
+                ", ".join(map(str, kept.get("files", ["other questions"]))),
+                ", ".join(paths), threshold, NULL_THRESHOLD_FILE, folder)
+        return
+    write_files(folder, {NULL_THRESHOLD_FILE: as_json({
+        "step": step, NULL_THRESHOLD: threshold, "files": list(paths),
+        "sha256": digests})})
+
+
+def known_threshold(folder: str, step: int, threshold: float | None) -> float:
+    """Returns the threshold of null odds of the model in a run's folder: that of the
+    flag, else the one found when this step was evaluated, else 0."""
+    kept, source = _kept_threshold(folder), "the flag"
+    if threshold is None and kept.get("step") == step:
+        threshold, source = kept.get(NULL_THRESHOLD), NULL_THRESHOLD_FILE
+    if threshold is None:
+        threshold, source = 0.0, f"the default: step {step} was not evaluated"
+    logging.info("Questions with null odds of %g or more are left unanswered (%s).",
+                 threshold, source)
+    return float(threshold)
+
+
+def _kept_threshold(folder: str) -> dict[str, Any]:
+    path = os.path.join(folder, NULL_THRESHOLD_FILE)
+    return text_files.read_object(path, "remove it, and evaluate again"
+                                  ) if files.exists(path) else {}
 
 
 def write_prediction_files(

@@ -9,14 +9,14 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
 
-from albert_tf import files, options, text_files
+from albert_tf import files, options
 from albert_tf.checkpoints.checkpoint import head_of
-from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
+from albert_tf.checkpoints.folders import NULL_THRESHOLD
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import (
     PREDICT_RESULTS, Outputs, as_json, cut_note, log_shards, write_files)
@@ -152,13 +152,7 @@ class SquadTask(FineTuningTask):
                 "questions are marked as impossible, but have answers, which are left "
                 "out; remove is_impossible to use them.",)
         if is_training:
-            found = {"several answers; training takes the first":
-                     data.count_several_answers(),
-                     "an answer with blanks at its ends; training leaves the blanks "
-                     "out": data.count_blank_ends()}
-            questions.notes += tuple(
-                f"{where}: {count} of {len(questions.examples)} questions have {what}."
-                for what, count in found.items() if count)
+            questions.notes += tuple(f"{where}: {note}" for note in data.training_notes())
         elif not (self.must_score or data.has_any_answer()):
             questions.answered = False
         else:
@@ -339,7 +333,7 @@ class SquadTask(FineTuningTask):
         folder, task = settings.run.output_dir, self
         # An evaluation of --resume_from's checkpoint does not concern the model.
         if settings.do_eval and self.version_2 and not settings.run.resume_from:
-            self._keep_threshold(folder, step, data, self.answers(
+            scoring.keep_threshold(folder, step, data.paths, self.answers(
                 data, outputs, table.columns).metrics[NULL_THRESHOLD],
                 settings.do_train)
         if not settings.do_predict:
@@ -359,46 +353,10 @@ class SquadTask(FineTuningTask):
             folder, data.examples, answers, data.dataset if data.answered else None,
             settings.prediction_file)))
 
-    def _keep_threshold(self, folder: str, step: int, data: QuestionSet,
-                        threshold: float, trained: bool) -> None:
-        """Writes the threshold of the model in a folder, with the questions that it is
-        from. Other questions replace it only if the model was trained, too."""
-        kept = _kept_threshold(folder)
-        digests = [files.sha256(path) for path in data.paths]
-        if not trained and kept.get("step") == step and kept.get("sha256") != digests:
-            if kept.get(NULL_THRESHOLD) != threshold:
-                logging.warning(
-                    "The model keeps the threshold of null odds %s, which was found on "
-                    "%s; %s has %g. To let the model use that one, remove %s in %s and "
-                    "evaluate again.", kept.get(NULL_THRESHOLD),
-                    ", ".join(map(str, kept.get("files", ["other questions"]))),
-                    ", ".join(data.paths), threshold, NULL_THRESHOLD_FILE, folder)
-            return
-        write_files(folder, {NULL_THRESHOLD_FILE: as_json({
-            "step": step, NULL_THRESHOLD: threshold, "files": list(data.paths),
-            "sha256": digests})})
-
     def known_threshold(self, folder: str, step: int) -> Optional[float]:
-        """Returns the threshold of null odds of the model in a run's folder: the
-        flag's, else the one found when this step was evaluated, else 0. None for
-        version 1.1."""
-        if not self.version_2:
-            return None
-        kept, threshold, source = _kept_threshold(folder), self.threshold, "the flag"
-        if threshold is None and kept.get("step") == step:
-            threshold, source = kept.get(NULL_THRESHOLD), NULL_THRESHOLD_FILE
-        if threshold is None:
-            threshold, source = 0.0, f"the default: step {step} was not evaluated"
-        logging.info("Questions with null odds of %g or more are left unanswered (%s).",
-                     threshold, source)
-        return float(threshold)
-
-
-def _kept_threshold(folder: str) -> dict[str, Any]:
-    """Returns the content of NULL_THRESHOLD_FILE; empty without it."""
-    path = os.path.join(folder, NULL_THRESHOLD_FILE)
-    return text_files.read_object(path, "remove it, and evaluate again"
-                                  ) if files.exists(path) else {}
+        """Returns scoring.known_threshold; None for version 1.1."""
+        return scoring.known_threshold(
+            folder, step, self.threshold) if self.version_2 else None
 
 
 # --- Windows ----------------------------------------------------------------------

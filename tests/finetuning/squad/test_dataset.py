@@ -195,8 +195,8 @@ def test_rows_are_the_same_as_articles(tmp_path, name):
     place = "line 3" if ".json" in name else "row 2"
     assert rows.questions[1].where.endswith(f"{name}, {place}, question 'q2'")
     for texts in ({"q1": "clock", "q2": "new"}, {"q1": "the clock", "q2": "old"}):
-        assert scoring._evaluate(rows, texts, False, "en") == scoring._evaluate(
-            data, texts, False, "en")
+        assert scoring.question_outcomes(rows, texts, False) == (
+            scoring.question_outcomes(data, texts, False))
 
 
 def test_a_row_without_an_answer_has_none_in_its_passage(tmp_path):
