@@ -349,11 +349,12 @@ def _export(command: Command, task: Any, settings: Settings, model: Any,
         logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
                      task.main_metric, value, least)
         return
-    text = command.text(task, settings, step)
-    export(model, model.head, values.export_dir, text.get("labels", ()), values.dtype,
-           text_of(model.head, values.export_text and settings.tokenizer,
-                   values.max_seq_length, **text), text.get("threshold"),
-           settings=settings.kept)
+    labels = getattr(task, "labels", ())
+    text = {**vars(task), "labels": labels, "max_seq_length": values.max_seq_length,
+            **command.text(task, settings, step)}
+    export(model, model.head, values.export_dir, labels, values.dtype,
+           text_of(model.head, values.export_text and settings.tokenizer, **text),
+           text.get("threshold"), settings=settings.kept)
 
 
 # ---- recipes -----------------------------------------------------------------

@@ -80,7 +80,8 @@ class Command(abc.ABC):
         return {}
 
     def text(self, task: Any, settings: Settings, step: int) -> dict[str, Any]:
-        """Returns the arguments of serving.export.text_of for the trained model."""
+        """Returns the arguments of serving.export.text_of for the trained model that
+        are not fields of its task."""
         return {}
 
     # ---- for labels ----------------------------------------------------------

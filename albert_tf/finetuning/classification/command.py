@@ -214,7 +214,3 @@ class ClassificationCommand(Command):
         soft = ("probability_column", "temperature") if task.soft else ()
         return {**{name: self.values[name].value for name in soft},
                 **({"class_weights": task.class_weights} if task.class_weights else {})}
-
-    def text(self, task, settings, step):
-        return dict(labels=task.labels, pairs=task.pairs,
-                    label_threshold=task.label_threshold)

@@ -68,6 +68,3 @@ class RaceCommand(Command):
     def recipe(self, has_dropout):
         # The released models of version 2 have no dropout in their config.
         return "race" if has_dropout() else "race-v2"
-
-    def text(self, task, settings, step):
-        return dict(labels=task.labels, max_qa_length=task.max_qa_length)

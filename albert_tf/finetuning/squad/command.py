@@ -52,7 +52,4 @@ class SquadCommand(Command):
         return ("squad-2.0" if self.values.version_2_with_negative else "squad-1.1")
 
     def text(self, task, settings, step):
-        return dict(
-            threshold=task.known_threshold(settings.run.output_dir, step),
-            doc_stride=task.doc_stride, max_query_length=task.max_query_length,
-            n_best_size=task.n_best_size, max_answer_length=task.max_answer_length)
+        return dict(threshold=task.known_threshold(settings.run.output_dir, step))

@@ -91,5 +91,4 @@ class TaggingCommand(Command):
                 "split_words": task.reading.split}
 
     def text(self, task, settings, step):
-        return dict(labels=task.labels, scheme=task.scheme, split=task.reading.split,
-                    doc_stride=task.doc_stride)
+        return dict(split=task.reading.split)
