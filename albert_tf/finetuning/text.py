@@ -11,10 +11,9 @@ from typing import Any, Mapping, NamedTuple, Optional, Sequence
 import tensorflow as tf
 
 from albert_tf.checkpoints.checkpoint import LABEL_THRESHOLD, SEVERAL_LABELS
-from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, check_length
 
 Tensors = Mapping[str, tf.Tensor]
 ORDER_LABELS = ("in order", "swapped")
@@ -34,11 +33,7 @@ class TextTask:
     max_seq_length: int
 
     def __post_init__(self):
-        if self.max_seq_length <= NUM_SPECIAL_PAIR:
-            raise InputError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for text: "
-                f"[CLS] and two [SEP] take {NUM_SPECIAL_PAIR} tokens; give a larger "
-                "number.")
+        check_length(self.max_seq_length)
 
     @property
     def inputs(self) -> Mapping[str, int]:

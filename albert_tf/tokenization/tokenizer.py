@@ -183,7 +183,7 @@ class FullTokenizer(abc.ABC):
         """
         import numpy as np
 
-        _check_length(max_length, "max_length=")
+        check_length(max_length, "max_length=")
         texts = _texts(texts, "texts")
         pairs = [None] * len(texts) if text_pairs is None else _texts(
             text_pairs, "text_pairs")
@@ -213,7 +213,7 @@ class FullTokenizer(abc.ABC):
                ) -> tuple[list[dict[str, list[int]]], int]:
         """Returns the `features` of each sequence of a text or pair (sequences.fitted),
         and the number of tokens that are in none of them."""
-        _check_length(max_length, option)
+        check_length(max_length, option)
         first, second = self.encode(text), self.encode(text_pair) if text_pair else []
         parts, cut = sequences.fitted(first, second, max_length, windows)
         rows = []
@@ -287,7 +287,8 @@ def check_encodable(texts: Iterable[str]) -> None:
                          f"({error}); fix the source of the text.") from error
 
 
-def _check_length(max_length: Any, option: str) -> None:
+def check_length(max_length: Any, option: str = "--max_seq_length=") -> None:
+    """Raises InputError for a maximum length that leaves no token for text."""
     if isinstance(max_length, bool) or not isinstance(max_length, numbers.Integral) or (
             max_length <= sequences.NUM_SPECIAL_PAIR):
         raise InputError(

@@ -24,7 +24,7 @@ from albert_tf.options import option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, check_length
 
 # A gap in a question, which the options fill.
 _GAP = "_"
@@ -54,11 +54,7 @@ class RaceTask(LabelledTask):
     labels, counted, column_names = LETTERS, "questions", {"label": "answer"}
 
     def __post_init__(self):
-        if self.max_seq_length <= NUM_SPECIAL_PAIR:
-            raise InputError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for text: "
-                f"[CLS] and two [SEP] take {NUM_SPECIAL_PAIR} tokens; give a larger "
-                "number.")
+        check_length(self.max_seq_length)
         options.check(self)
         if self.high_only and self.middle_only:
             raise InputError(
