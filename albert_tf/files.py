@@ -453,13 +453,19 @@ def check_folder(path: str, what: str) -> None:
             system.pipe_file(probe, b"")
             system.rm(probe)
         return
-    place = os.path.abspath(expanded(path))
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+    if not is_writable(path):
         raise InputError(
             f"{what}: the folder {path} cannot be written; choose a different folder or "
             "change its permissions.".replace(INCOMPLETE, ""))
+
+
+def is_writable(folder: str) -> bool:
+    """Returns whether files can be written in a local folder or, if it does not exist,
+    in the folder in which it would be made."""
+    place = os.path.abspath(expanded(folder))
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    return os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)
 
 
 def check_in_tensorflow(path: str, flag: str = "") -> None:

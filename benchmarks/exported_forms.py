@@ -103,16 +103,16 @@ def _bytes_of(folder: str, start: str = "") -> int:
 
 def _export(model, folder):
     """Exports all forms: name → (engine, folder, bytes that the engine loads)."""
-    from albert_tf.serving import portable
+    from albert_tf.serving import portable, runtimes
 
     found = {"model": ("", FLAGS.model, _bytes_of(FLAGS.model, "model.ckpt-best"))}
     for dtype in ("float32", "bfloat16"):
         to = os.path.join(folder, f"saved_model_{dtype}")
         runs.run_script("export_model.py", model=FLAGS.model, export_dir=to, dtype=dtype)
         found[f"SavedModel, {dtype}"] = "saved_model", to, _bytes_of(to)
-    for form, precision in itertools.product(portable.FORMS, onnx_folder.NAMES):
+    for form, precision in itertools.product(runtimes.FORMS, onnx_folder.NAMES):
         to = os.path.join(folder, f"{form}_{precision}")
-        if precision not in portable.FORMS[form].precisions:
+        if precision not in runtimes.FORMS[form].precisions:
             continue
         try:
             portable.export(model, next(iter(model.tasks())), to, form, precision)
@@ -120,7 +120,7 @@ def _export(model, folder):
             print(f"Leaving out {form}: {error}")
             continue
         found[f"{form}, {precision}"] = form, to, files.size(
-            os.path.join(to, portable.graph_name(form, precision)))
+            os.path.join(to, runtimes.graph_name(form, precision)))
     return found
 
 

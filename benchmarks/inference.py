@@ -151,12 +151,12 @@ def ours(config, kind, dtype, folder):
 def our_export(form, config, kind, dtype, folder):
     """Returns an export of export_model.py --format in its engine."""
     import albert_tf
-    from albert_tf.serving import portable
+    from albert_tf.serving import portable, runtimes
 
-    if dtype not in portable.FORMS[form].precisions:
+    if dtype not in runtimes.FORMS[form].precisions:
         raise peers.NotInstalled(f"{form} has no {dtype}")
     try:
-        portable.needed(form, portable.FORMS[form].readers)
+        runtimes.needed(form, runtimes.FORMS[form].readers)
     except InputError as error:
         raise peers.NotInstalled(str(error)) from error
     path = os.path.join(folder, f"ours-{kind}-{form}-{dtype}")

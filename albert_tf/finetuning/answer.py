@@ -147,7 +147,7 @@ class Answering:
                                for name in self.inputs}])
 
     def use(self, engine: Any, suits: Optional[Callable[..., bool]] = None) -> None:
-        """Computes batches with a serving.portable.Engine instead of TensorFlow: those
+        """Computes batches with a serving.runtimes.Engine instead of TensorFlow: those
         for which `suits` is true, or all."""
         self._engine, self._suits = engine, suits
 

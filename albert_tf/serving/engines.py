@@ -4,8 +4,9 @@
     small batches   ─► OpenVINO or ONNX Runtime
     large batches, other tasks ─► TensorFlow
 
-An export is kept in the folder `engines` beside the model. Its name holds the digest of
-the model: it is used only for the model that it was made from.
+An export is kept in the folder `engines` beside the model, or in the user's cache if that
+folder cannot be written. Its name holds the digest of the model: it is used only for the
+model that it was made from.
 """
 
 import gc
@@ -25,10 +26,10 @@ from albert_tf.checkpoints.sentence_transformers import Dense
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import duration
-from albert_tf.serving import portable
+from albert_tf.serving import portable, runtimes
 
 AUTO, TENSORFLOW = "auto", "tensorflow"
-# Engine → its title, and its format in portable.FORMS; the fastest one first.
+# Engine → its title, and its format in runtimes.FORMS; the fastest one first.
 _ENGINES = {"openvino": ("OpenVINO", "openvino"),
             "onnxruntime": ("ONNX Runtime", "onnx")}
 # An engine computes these batches faster than TensorFlow, which needs longer for a token,
@@ -70,7 +71,7 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
     names, failures = [name], []
     if name == AUTO:
         names = [each for each, (_, form) in _ENGINES.items()
-                 if portable.is_installed(form)]
+                 if runtimes.is_installed(form)]
         if parallel.has_accelerator():
             unless = unless or "this machine has an accelerator."
         if not names:
@@ -112,14 +113,14 @@ class _NotKept(InputError):
 
 
 def _loaded(model: Any, names: list[str], path: str, task: str, export: bool
-            ) -> tuple[str, portable.Engine, str, list[str]]:
+            ) -> tuple[str, runtimes.Engine, str, list[str]]:
     """Returns the title of the first of several engines that can compute a task, the
     engine with the task's export, a note on both, and why others failed."""
     answering, failures, kept = model.head(task), [], ("", "")
     for name in names:
         title, form = _ENGINES[name]
         try:
-            portable.needed(form, portable.FORMS[form].readers)
+            runtimes.needed(form, runtimes.FORMS[form].readers)
         except InputError as error:
             failures.append(str(error))
             continue
@@ -127,7 +128,7 @@ def _loaded(model: Any, names: list[str], path: str, task: str, export: bool
         kept = kept if kept[0] else _exported(model, path, task, name, export)
         file, note = kept
         try:
-            engine = portable.ENGINES[form](file, task, _PRECISION)
+            engine = runtimes.ENGINES[form](file, task, _PRECISION)
             # Some graphs can be loaded, but not run.
             engine(answering.shortest())
         except InputError as error:
@@ -145,22 +146,28 @@ def _exported(model: Any, path: str, task: str, name: str, export: bool
     begin = time.monotonic()
     of_file = "" if files.is_folder(path) else f"{os.path.basename(path)}-"
     prefix = f"{of_file}{task}-"
-    folder = os.path.join(formats.folder_of_model(path), "engines")
-    file = os.path.join(folder, f"{prefix}{digest_of(model, task)}.onnx")
-    if files.exists(file):
-        return file, f"its export is kept in {file}"
+    beside = os.path.join(formats.folder_of_model(path), "engines")
+    cache = os.path.join(os.path.expanduser(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache"), "albert_tf", "engines")
+    title = f"{prefix}{digest_of(model, task)}.onnx"
+    for file in (os.path.join(beside, title), os.path.join(cache, title)):
+        if files.exists(file):
+            return file, f"its export is kept in {file}"
     if not export:
         raise _NotKept("no export for a faster engine is kept, and making one takes "
                        f"longer than this answer; --engine={name} makes it.")
-    files.check_local(file)
-    files.check_folder(folder, "the export for a faster engine")
+    folder = beside
+    if files.is_remote(beside) or not files.is_writable(beside):
+        folder = cache
+        files.check_folder(cache, "the export for a faster engine")
+    file = os.path.join(folder, title)
     form = _ENGINES[name][1]
     portable.check(form, _PRECISION)
     [content] = portable.graphs(model, task, form, _PRECISION).values()
     gc.collect()  # The converter leaves more memory than the model takes.
     files.write(file, content)
     # The model has changed since these were made.
-    for other in files.names_in(folder):
+    for other in files.names_in(folder) if folder == beside else ():
         if other != os.path.basename(file) and re.fullmatch(
                 rf"{re.escape(prefix)}[0-9a-f]{{{_DIGITS}}}\.onnx", other):
             files.remove(os.path.join(folder, other))

@@ -23,7 +23,7 @@ from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
 from albert_tf.modeling.head import Head
-from albert_tf.serving import engines, portable
+from albert_tf.serving import engines, runtimes
 from albert_tf.serving.options import Ask
 from albert_tf.serving.pretrained import MASK, Masks, Order
 from albert_tf.text import inputs as text_inputs
@@ -46,7 +46,7 @@ class Model(loading.Loaded):
 
     threshold: float = 0.0  # null odds above which a question is left unanswered
     # Computes instead of `model`, for an export for other engines.
-    engine: Optional[portable.Engine] = None
+    engine: Optional[runtimes.Engine] = None
 
     def tasks(self) -> dict[str, Optional[Head]]:
         """Returns the tasks that the model can do, its default first → the head that
@@ -235,8 +235,8 @@ def load(path: str, config: formats.Config = None, head: str = "",
         engine cannot be used.
     """
     given, path = os.fspath(path), hub.local(os.fspath(path))
-    if portable.recognise(path):
-        model = Model(**portable.read(path, vocabulary))
+    if runtimes.recognise(path):
+        model = Model(**runtimes.read(path, vocabulary))
     else:
         loaded = loading.load(path, config, head, allow_nan, vocabulary)
         model = Model(**{field.name: getattr(loaded, field.name)

@@ -14,7 +14,7 @@ import albert_tf
 from albert_tf import files
 from albert_tf.errors import InputError, Interruption
 from albert_tf.jobs import parallel
-from albert_tf.serving import engines, portable
+from albert_tf.serving import engines, portable, runtimes
 from tests.commands import run_commands
 from tests.serving import tiny_models
 from tests.serving.test_portable import ASKED, PASSAGE, needs, numbers
@@ -23,7 +23,8 @@ pytestmark = [needs("openvino"), needs("onnx")]
 
 
 @pytest.fixture(autouse=True)
-def _no_accelerator(monkeypatch):
+def _no_accelerator(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(parallel, "has_accelerator", lambda: False)
 
 
@@ -144,9 +145,15 @@ def test_a_folder_that_cannot_be_written(folder, monkeypatch):
         said = engines.use(model, "auto", str(folder))
         assert re.search(f"^Engine: TensorFlow, because {engines_folder}.*No space", said)
     engines_folder.write_text("a user's file")
+    cache = folder.parent / "cache" / "albert_tf" / "engines"
+    assert re.search(f"exported in .* to {cache}/classify-", engines.use(
+        model, "auto", str(folder)))
+    assert f"kept in {cache}" in engines.use(model, "openvino", str(folder))
+    shutil.rmtree(cache.parent)
+    cache.parent.write_text("another file")
     said = engines.use(model, "auto", str(folder))
     assert said.startswith("Engine: TensorFlow, because the export for a faster engine")
-    with pytest.raises(InputError, match=str(engines_folder)):
+    with pytest.raises(InputError, match=str(cache)):
         engines.use(model, "openvino", str(folder))
     assert engines_folder.read_text() == "a user's file"
 
@@ -163,7 +170,7 @@ def test_what_stays_with_tensorflow(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(parallel, "available_memory", lambda: 1 << 20)
     said = engines.use(model, "auto", str(folder))
     assert said.startswith("Engine: TensorFlow, because the export needs up to ")
-    monkeypatch.setattr(portable, "is_installed", lambda form: False)
+    monkeypatch.setattr(runtimes, "is_installed", lambda form: False)
     assert engines.use(model, "auto", str(folder)) == (
         "Engine: TensorFlow, because neither OpenVINO nor ONNX Runtime is installed.")
     with pytest.raises(InputError, match="engine 'fast' is not known; give one of auto"):
@@ -184,12 +191,12 @@ def failing(message):
     ("_load", r"/classify-\S*\.onnx cannot be loaded \(no plugin\)"),
     ("_run", r"/classify-\S*\.onnx does not accept these inputs.*\(no plugin\)")])
 def test_an_engine_that_fails_is_said(method, says, folder, monkeypatch, caplog):
-    monkeypatch.setattr(portable.ENGINES["openvino"], method, failing("no plugin\nat all"))
+    monkeypatch.setattr(runtimes.ENGINES["openvino"], method, failing("no plugin\nat all"))
     model = albert_tf.load(folder)
     said = engines.use(model, "auto", str(folder))
     assert re.search(f"^Engine: ONNX Runtime for .*; OpenVINO: {folder}.*{says}", said)
-    assert isinstance(model.head("classify")._engine, portable.ENGINES["onnx"])
-    monkeypatch.setattr(portable.ENGINES["onnx"], method, failing("nor memory"))
+    assert isinstance(model.head("classify")._engine, runtimes.ENGINES["onnx"])
+    monkeypatch.setattr(runtimes.ENGINES["onnx"], method, failing("nor memory"))
     model = albert_tf.load(folder)
     said = engines.use(model, "auto", str(folder))
     assert re.search(f"^Engine: TensorFlow, because OpenVINO: .*{says}.* ONNX Runtime: .*"
@@ -202,14 +209,14 @@ def test_an_engine_that_fails_is_said(method, says, folder, monkeypatch, caplog)
 
 
 def test_a_broken_package_is_not_said_to_be_missing(folder, monkeypatch):
-    load = portable.importlib.import_module
+    load = runtimes.importlib.import_module
 
     def broken(name):
         if name == "openvino":
             raise ImportError("libopenvino.so: no such file")
         return load(name)
 
-    monkeypatch.setattr(portable.importlib, "import_module", broken)
+    monkeypatch.setattr(runtimes.importlib, "import_module", broken)
     model = albert_tf.load(folder)
     says = r"the package openvino, .*, cannot be imported \(libopenvino.so: no such file\)"
     assert re.search(f"^Engine: ONNX Runtime.*; {says}", engines.use(

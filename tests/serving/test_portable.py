@@ -21,22 +21,22 @@ from albert_tf.checkpoints import onnx_folder
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.serving import portable, pretrained
+from albert_tf.serving import portable, pretrained, runtimes
 from tests.commands import run_commands
 from tests.helpers import FIXTURES
 from tests.serving import tiny_models
 
 def needs(form):
-    packages = (*portable.FORMS[form].writers, *portable.FORMS[form].readers)
+    packages = (*runtimes.FORMS[form].writers, *runtimes.FORMS[form].readers)
     return pytest.mark.skipif(not all(map(importlib.util.find_spec, packages)),
                               reason=f"needs the extra {form}")
 
 
 needs_onnx = needs("onnx")
-FORMS = [pytest.param(form, marks=needs(form)) for form in portable.FORMS]
+FORMS = [pytest.param(form, marks=needs(form)) for form in runtimes.FORMS]
 # Both formats of graphs; OpenVINO reads that of ONNX.
 FEW_FORMS = [pytest.param(form, marks=[needs(form), *[pytest.mark.long] * (
-    form == "openvino")]) for form in portable.FORMS]
+    form == "openvino")]) for form in runtimes.FORMS]
 PASSAGE = "The first text of them was made in 1999,  and it is long. "
 ASKED = {
     ("classes", "classify"): ["It is.", PASSAGE * 9, ("Größe", "one")],
@@ -218,8 +218,8 @@ def test_the_same_file_without_our_settings_is_read(
     assert numbers(one)[1] == numbers(other)[1]
     # Weights go first, unless the graph is named.
     (folder / "model.safetensors").write_bytes(b"")
-    assert not portable.recognise(str(folder))
-    assert portable.recognise(str(folder / "onnx" / "model.onnx"))
+    assert not runtimes.recognise(str(folder))
+    assert runtimes.recognise(str(folder / "onnx" / "model.onnx"))
 
 
 @needs_onnx
@@ -340,8 +340,8 @@ def test_vectors_of_sentence_transformers(tmp_path):
             np.testing.assert_allclose(numbers(asked.predict(texts, **options))[0],
                                        numbers(answers)[0], atol=1e-5)
     file = str(folder / "onnx" / "model.onnx")
-    if portable.is_installed("openvino"):
-        model.head("embed").use(portable.ENGINES["openvino"](file, "embed", "float32"))
+    if runtimes.is_installed("openvino"):
+        model.head("embed").use(runtimes.ENGINES["openvino"](file, "embed", "float32"))
         np.testing.assert_allclose(numbers(model.predict(texts, windows=True))[0],
                                    numbers(expected[1])[0], atol=1e-5)
     (folder / "modules.json").unlink()
@@ -415,7 +415,7 @@ def test_lengths_that_bfloat16_has_no_number_for(kind, task, tmp_path):
 @pytest.mark.parametrize("form,precision,bound", [
     pytest.param(form, precision, bound, marks=needs(form))
     for precision, bound in (("float16", 2e-3), ("bfloat16", 0.02), ("int8", 0.06))
-    for form in portable.FORMS if precision in portable.FORMS[form].precisions])
+    for form in runtimes.FORMS if precision in runtimes.FORMS[form].precisions])
 def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported):
     small, large = (exported("classes", "classify", form, kind)
                     for kind in (precision, "float32"))
@@ -424,7 +424,7 @@ def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported
             ASKED["classes", "classify"], probability_list=True)]
         for loaded in (model("classes"), albert_tf.load(small)))
     assert 0 < np.abs(np.subtract(found, expected)).max() < bound
-    sizes = [os.path.getsize(os.path.join(folder, portable.graph_name(form, kind)))
+    sizes = [os.path.getsize(os.path.join(folder, runtimes.graph_name(form, kind)))
              for folder, kind in ((small, precision), (large, "float32"))]
     # The matrices are 36,000 numbers, of two or one byte in place of four; scales, and
     # nodes that use them, take some of it back.
@@ -433,7 +433,7 @@ def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported
     if (form, precision) == ("onnx", "int8"):  # LayerNorm is one node, not twelve.
         import onnx
 
-        graph = onnx.load(os.path.join(small, portable.graph_name(form, precision))).graph
+        graph = onnx.load(os.path.join(small, runtimes.graph_name(form, precision))).graph
         assert [node.op_type for node in graph.node].count("LayerNormalization") == 5
 
 
@@ -462,7 +462,7 @@ def test_shared_weights_are_stored_once(form, tmp_path):
         made = tiny_models.write(tmp_path / str(layers), "classes", config=config)
         portable.export(albert_tf.load(made), "classify", f"{made}_out", form, "float32")
         sizes.append(os.path.getsize(os.path.join(
-            f"{made}_out", portable.graph_name(form, "float32"))))
+            f"{made}_out", runtimes.graph_name(form, "float32"))))
     layer = 4 * (128 * 128 * 4 + 128 * 256 * 2)  # bytes of its weights
     assert sizes[1] - sizes[0] < layer / 4
 
@@ -476,7 +476,7 @@ def test_the_table_of_pieces_is_stored_once(exported):
         import onnx
 
         stored = [each for each in onnx.load(os.path.join(
-            folder, portable.graph_name("onnx", precision))).graph.initializer if 4000 in each.dims
+            folder, runtimes.graph_name("onnx", precision))).graph.initializer if 4000 in each.dims
             and min(each.dims) == 8]
         assert [len(each.raw_data) for each in stored] == [4000 * 8 * width]
 
@@ -497,7 +497,7 @@ def test_no_number_is_stored_twice(exported, model):
 def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     folder = tmp_path / "moved"
     shutil.copytree(exported("classes", "classify", form), folder)
-    asked = albert_tf.load(folder / portable.graph_name(form, "float32"))
+    asked = albert_tf.load(folder / runtimes.graph_name(form, "float32"))
     assert asked.labels == ("bad", "good", "好")
     assert repr(asked).startswith(f"An export from {form}: 2 layers of width 16, 2 heads, "
                                   "4,000 tokens\nHeads: classification (3); labels bad")
@@ -507,10 +507,10 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
         albert_tf.checkpoints.formats.read(str(folder))
     with pytest.raises(InputError, match="is already an export"):
         portable.export(asked, "classify", str(tmp_path / "again"), form, "float32")
-    (folder / portable.graph_name(form, "float32")).write_bytes(b"nothing")
+    (folder / runtimes.graph_name(form, "float32")).write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot be loaded"):
         albert_tf.load(folder)
-    (folder / portable.graph_name(form, "float32")).unlink()
+    (folder / runtimes.graph_name(form, "float32")).unlink()
     with pytest.raises(InputError, match="does not exist; export"):
         albert_tf.load(folder)
     (folder / "portable.json").write_text(json.dumps({"format": "other"}))
@@ -522,11 +522,11 @@ def test_a_missing_package_is_named(monkeypatch):
     def missing(name):
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr(portable.importlib, "import_module", missing)
+    monkeypatch.setattr(runtimes.importlib, "import_module", missing)
     with pytest.raises(InputError, match=r"tf2onnx.* is not installed.*albert_tf\[onnx\]"):
         portable.check("onnx", "float32")
     with pytest.raises(InputError, match=r"openvino.* is not.*albert_tf\[openvino\]"):
-        portable.needed("openvino", portable.FORMS["openvino"].readers)
+        runtimes.needed("openvino", runtimes.FORMS["openvino"].readers)
 
 
 @pytest.fixture(scope="module", name="commands")
@@ -582,5 +582,5 @@ def test_a_package_does_not_change_who_writes_the_log(fails, tmp_path, monkeypat
     monkeypatch.setattr(logging.root, "handlers", [handler])
     with pytest.raises(InputError, match=f"{name}, which onnx needs, cannot be imported"
                        ) if fails else contextlib.nullcontext():
-        portable.needed("onnx", [name])
+        runtimes.needed("onnx", [name])
     assert logging.root.handlers == [handler]
