@@ -88,8 +88,10 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     sentence, flags, vocabulary = described(folder, checkpoint.config)
     path = os.path.join(where, "tokenizer.json")
     tokens = (settings_in(path) or {}).get("added_tokens") or ()
-    if symbols := [str(token.get("content")) for token in tokens
-                   if token.get("special") is False]:
+    found = {token.content for token in tokenizer_files.tokenizer_of(vocabulary).added
+             } if vocabulary else {}
+    if symbols := [token["content"] for token in tokens
+                   if token.get("special") is False and token["content"] not in found]:
         # As transformers 5 does by default.
         checkpoint.report.notes.append(
             f"{path} cuts {' '.join(symbols[:8])} out of the text first. Neither the "

@@ -1,9 +1,10 @@
 """Finds and writes the tokenizer beside a checkpoint, in each format's files."""
 
+import dataclasses
 import json
 import os
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from absl import logging
 
@@ -11,10 +12,10 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.table import refuse
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 from albert_tf.tokenization import (
     hf_tokenizer, sentencepiece_tokenizer, tokenizer_json)
-from albert_tf.tokenization.cleaning import Rules
+from albert_tf.tokenization.cleaning import AddedToken, Rules
 from albert_tf.tokenization.hf_tokenizer import HfTokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -81,19 +82,44 @@ def _in_files(folder: str) -> Optional[Vocabulary]:
     kind = str(config.get("tokenizer_class") or "TokenizersBackend").removesuffix("Fast")
     refuse({**config, "tokenizer_class": kind}, where, tokenizer_class=_CLASSES,
            **_ONLY)
-    named = _CLASSES[kind]
+    named, added = _CLASSES[kind], _added(folder, names, config)
     # keras-hub has a file of the same name, which describes a Keras object.
     if _JSON in names and "class_name" not in text_files.read_object(path):
-        return _in_json(path, "spiece.model" in names)
+        return _in_json(path, "spiece.model" in names, added)
     for inner, pattern, word_piece in _PLACES:
         place = os.path.join(folder, inner) if inner else folder
         matches = [*filter(re.compile(pattern).fullmatch, files.names_in(place))]
         if len(matches) == 1 and named in (None, word_piece):
-            return _plain(os.path.join(place, matches[0]), word_piece, config)
+            return _plain(os.path.join(place, matches[0]), word_piece, config, added)
     return None
 
 
-def _plain(path: str, word_piece: bool, config: Mapping[str, Any]) -> Vocabulary:
+def _added(folder: str, names: Sequence[str], config: Mapping[str, Any]
+           ) -> list[AddedToken]:
+    """Returns the tokens that files beside a vocabulary add to it, which may be in it;
+    of a token that several name, the first has the flags."""
+    found = []
+    for name in (_CONFIG, "special_tokens_map.json", "added_tokens.json"):
+        path = os.path.join(folder, name)
+        with reading(path, binary=True):
+            content = config if name == _CONFIG else text_files.read_object(path) if (
+                name in names) else {}
+            if name == "added_tokens.json":
+                found += [AddedToken.of({"content": content, "special": False,
+                                         "normalized": False}, token_id)
+                          for content, token_id in content.items()]
+            found += [AddedToken.of({**token}, int(token_id)) for token_id, token in (
+                content.get("added_tokens_decoder") or {}).items()]
+            for key in ("additional_special_tokens", "extra_special_tokens"):
+                given = content.get(key) or ()
+                found += map(AddedToken.of, given.values() if isinstance(
+                    given, Mapping) else given)
+    return [token for token in found if token.content not in _SENTENCE_PIECE.values()
+            and token.content not in _WORD_PIECE.values()]
+
+
+def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
+           added: Sequence[AddedToken] = ()) -> Vocabulary:
     """Returns a vocabulary file with the settings of a tokenizer_config.json, which may
     be this project's or Hugging Face's, or of a vocabulary.json."""
     lower = config.get("do_lower_case", True) is not False
@@ -108,15 +134,40 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any]) -> Vocabulary
         else:
             strips = config.get("keep_accents") is not True
             rules = Rules(quotes=True, all_marks=strips)
-    return Vocabulary(path, lower, word_piece, strips, rules)
+            added = [*added, *(AddedToken(symbol, normalized=False, special=False)
+                               for symbol in _symbols(path))]
+    found = Vocabulary(path, lower, word_piece, strips, rules)
+    if "rules" in config or not added:
+        return found
+    added = added if word_piece else _beyond(found, added)
+    return dataclasses.replace(found, rules=rules._replace(added=tuple(added)))
 
 
-def _in_json(path: str, has_plain: bool) -> Vocabulary:
+def _symbols(path: str) -> set[str]:
+    """Returns a SentencePiece model's user-defined symbols."""
+    with files.open_binary(path) as stream:
+        pieces = tokenizer_json.model_proto().FromString(stream.read()).pieces
+    return {piece.piece for piece in pieces if piece.type == piece.USER_DEFINED}
+
+
+def _beyond(found: Vocabulary, added: Iterable[AddedToken]) -> list[AddedToken]:
+    """Returns the added tokens that the SentencePiece model does not find by itself, as
+    symbols that cleaning does not change."""
+    symbols, tokenizer = _symbols(found.path), tokenizer_of(found)
+    return [token for token in added if token.special or token.content not in symbols
+            or tokenizer.prepare(token.content) != token.content]
+
+
+def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> Vocabulary:
     """Returns the vocabulary of a tokenizer.json, whose steps decide how text is
     cleaned. `has_plain` says whether a spiece.model is beside it."""
-    tokenizer = hf_tokenizer.from_json(path)
+    own = {token["content"] for token in text_files.read_object(path).get(
+        "added_tokens") or ()}
+    added = [token for token in added if token.content not in own]
+    tokenizer = hf_tokenizer.from_json(path, added)
     lower, strips = tokenizer.do_lower_case, tokenizer.strip_accents
-    found = Vocabulary(path, lower, not tokenizer.uses_sentencepiece, strips)
+    found = Vocabulary(path, lower, not tokenizer.uses_sentencepiece, strips,
+                       tokenizer.rules)
     if found.word_piece:
         return found
     other = os.path.join(os.path.dirname(path), "spiece.model")
@@ -129,6 +180,8 @@ def _in_json(path: str, has_plain: bool) -> Vocabulary:
     plain = Vocabulary(other, lower, False, strips, Rules(
         quotes=tokenizer.normalized("``") == '"',
         all_marks=tokenizer.normalized(_VOWEL_SIGN) == _VOWEL_SIGN[0]))
+    if _beyond(plain, tokenizer.added):
+        return found
     beside = tokenizer_of(plain)
     # The SentencePiece model itself does more: it can be exported.
     same = list(tokenizer.vocab) == list(beside.vocab) and (
@@ -155,6 +208,14 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
     """Returns the tokenizer, which must have as many tokens as word embeddings, but for
     rows that pad these to a multiple of 8, 16, 32, 64 or 128."""
     tokenizer = tokenizer_of(found)
+    if any(token.id >= vocab_size for token in tokenizer.added):
+        raise InputError(
+            f"{found.path}: the tokenizer adds " + ", ".join(
+                f"{token.content!r:.40} with the id {token.id}"
+                for token in tokenizer.added if token.id >= vocab_size) + ", but there "
+            f"are {vocab_size} word embeddings (vocab_size): the model was not extended "
+            "for these tokens; remove them from the files of the tokenizer, or give the "
+            "model that was trained with them.")
     padding = vocab_size - tokenizer.vocab_size
     if padding and any(not vocab_size % multiple and 0 < padding < multiple
                        for multiple in (8, 16, 32, 64, 128)):
@@ -174,7 +235,12 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
 
 
 def sentencepiece_model(found: Vocabulary) -> bytes:
-    """Returns the content of a vocabulary's SentencePiece model."""
+    """Returns the content of a vocabulary's SentencePiece model, which is all there is
+    of it."""
+    if added := tokenizer_of(found).added:
+        raise InputError(
+            f"{found.path}: this format cannot hold added tokens such as "
+            f"{added[0].content!r:.40}; give another one, such as hf.")
     sentencepiece_tokenizer.load(found.path)  # Raises InputError if it is none.
     with files.open_binary(found.path) as stream:
         return stream.read()
@@ -192,7 +258,7 @@ def write_plain(found: Vocabulary, folder: str) -> None:
         return
     if not found.word_piece:
         name = name if name.endswith(".model") else "spiece.model"
-        files.write(os.path.join(folder, name), sentencepiece_model(found))
+        files.copy(found.path, os.path.join(folder, name))
     if tokenizer.keeps or not tokenizer.do_lower_case:
         write_settings(tokenizer, folder)
 
@@ -205,7 +271,7 @@ def write_settings(tokenizer: FullTokenizer, folder: str) -> None:
 
 
 def write_word_pieces(found: Vocabulary, path: str) -> None:
-    pieces = tokenizer_of(found).vocab
+    pieces = tokenizer_of(found).to_json()["model"]["vocab"]
     files.write(path, "".join(f"{piece}\n" for piece in pieces).encode())
 
 
@@ -236,8 +302,9 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
         config |= {"tokenizer_class": "PreTrainedTokenizerFast" if is_json else
                    "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents,
                    **_SENTENCE_PIECE}
+        if not is_json:
+            files.copy(found.path, os.path.join(folder, "spiece.model"))
         if not content:
-            files.write(os.path.join(folder, "spiece.model"), sentencepiece_model(found))
             content = tokenizer_json.from_sentencepiece(
                 found.path, lower, tokenizer.strip_accents, rules)
     if content:

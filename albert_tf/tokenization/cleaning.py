@@ -10,7 +10,7 @@ import functools
 import re
 import sys
 import unicodedata
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -22,6 +22,36 @@ from albert_tf.errors import reading
 CHINESE_RANGES = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
     (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F))
+
+
+class AddedToken(NamedTuple):
+    """A token that is found in the text before that is cleaned, as the tokenizers library
+    does it: https://huggingface.co/docs/tokenizers/api/added-tokens.
+
+    Attributes:
+      id: None for that of the vocabulary or, if it has none, the first behind it.
+    """
+
+    content: str
+    id: Optional[int] = None
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+    special: bool = True
+
+    @classmethod
+    def of(cls, given: Any, token_id: Optional[int] = None) -> "AddedToken":
+        """Returns the token that a JSON file of Hugging Face's describes."""
+        given = {"content": given} if isinstance(given, str) else given
+        special = given.get("special", True)
+        given = {"id": token_id, "normalized": not special, **given}
+        token = cls(*(given.get(name, default) for name, default in (
+            {"content": None, **cls._field_defaults}.items())))
+        if not (isinstance(token.content, str) and token.content
+                and type(token.id) in (int, type(None))):
+            raise ValueError(f"an added token is {given!r:.80}")
+        return token
 
 
 class Rules(NamedTuple):
@@ -37,6 +67,8 @@ class Rules(NamedTuple):
         rest are for WordPiece.
       strips_cased: whether accents are stripped from text that is not lower-cased, too.
       max_word_chars: the length up to which a word is not unknown.
+      added: the tokens that are found before cleaning, besides those of a
+        tokenizer.json.
     """
 
     quotes: bool = False
@@ -44,18 +76,22 @@ class Rules(NamedTuple):
     split_chinese: bool = True
     strips_cased: bool = False
     max_word_chars: int = 200
+    added: tuple[AddedToken, ...] = ()
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The rules that differ from the original implementation's."""
-        return {name: value for name, value in self._asdict().items()
-                if value != self._field_defaults[name]}
+        """The rules that differ from the original implementation's, for JSON."""
+        values = {name: value for name, value in self._asdict().items()
+                  if value != self._field_defaults[name]}
+        return values | ({"added": [token._asdict() for token in self.added]}
+                         if self.added else {})
 
     @classmethod
     def of(cls, changed: Any, path: str) -> "Rules":
         """Returns the rules that `changed` describes; `path` is the file it is from."""
         with reading(path, binary=True):
-            return cls(**changed)
+            return cls(**{**changed, "added": tuple(
+                map(AddedToken.of, changed.get("added", ())))})
 
     def is_combining(self, char: str) -> bool:
         """Returns whether SentencePiece's cleaning strips a character as an accent."""

@@ -14,6 +14,7 @@ from typing import Any, Iterable, Optional
 from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization.cleaning import AddedToken, Rules
 from albert_tf.tokenization.tokenizer import (
     FullTokenizer, PieceSpan, check_encodable)
 
@@ -71,8 +72,23 @@ class HfTokenizer(FullTokenizer):
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
               ) -> tuple[str, str]:
         self.is_json = tokenizer_json.is_file(path)
-        if self.is_json:
-            return self._load_json(path, lower, strips)
+        load = (self._load_json if self.is_json else self._load_sentencepiece
+                if self.uses_sentencepiece else self._load_word_pieces)
+        names, listed = load(path, lower, strips)
+        listed = tokenizer_json.place_added([*listed, *self.rules.added], self.vocab, path)
+        # "[CLS]" in a text is ordinary text, and so are the others of ALBERT's own.
+        self.added = tuple(token for token in listed if token.content not in (
+            "[CLS]", "[SEP]", "[MASK]", *names))
+        self._listed = [{"id": token.id, **token._asdict()} for token in listed]
+        self._engine.add_tokens([
+            tokenizers().AddedToken(content, special=False, **dict(zip(
+                ("single_word", "lstrip", "rstrip", "normalized"), flags)))
+            for content, _, *flags, _ in self.added])
+        self._contents = {token.id: token.content for token in self.added}
+        return names
+
+    def _load_word_pieces(self, path: str, lower: Optional[bool], strips: Optional[bool]
+                          ) -> tuple[tuple[str, str], list[AddedToken]]:
         library, rules = tokenizers(), self.rules
         self.vocab = load_vocab(path)
         self.do_lower_case, self.strip_accents = lower is not False, strips is not False
@@ -83,24 +99,39 @@ class HfTokenizer(FullTokenizer):
             self.do_lower_case, self.strip_accents and (
                 self.do_lower_case or rules.strips_cased), rules.split_chinese)
         self._engine.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-        return "[PAD]", "[UNK]"
+        return ("[PAD]", "[UNK]"), [AddedToken(piece) for piece in _SPECIAL
+                                    if piece in self.vocab]
+
+    def _load_sentencepiece(self, path: str, lower: Optional[bool],
+                            strips: Optional[bool]
+                            ) -> tuple[tuple[str, str], list[AddedToken]]:
+        """Loads a SentencePiece model, by its form as a tokenizer.json."""
+        plain = FullTokenizer(None, lower, path, strips, self.rules._replace(added=()))
+        self.do_lower_case, self.strip_accents = plain.do_lower_case, plain.strip_accents
+        self.vocab = plain.vocab
+        value = tokenizer_json.from_sentencepiece(
+            path, plain.do_lower_case, plain.strip_accents, plain.rules)
+        self._engine = tokenizers().Tokenizer.from_str(json.dumps(
+            {**value, "added_tokens": []}))
+        pad, unk = plain.convert_ids_to_tokens([plain.pad_id, plain.unk_id])
+        return (pad, unk), [AddedToken.of(token) for token in value["added_tokens"]]
 
     def _load_json(self, path: str, lower: Optional[bool], strips: Optional[bool]
-                   ) -> tuple[str, str]:
+                   ) -> tuple[tuple[str, str], list[AddedToken]]:
         value, pieces = tokenizer_json.read(path)
         kind = value["model"]["type"]
         if self.uses_sentencepiece != (kind == "Unigram"):
             raise InputError(f"{path}: holds a {kind} model; give it as " + (
                 "--vocab_file." if self.uses_sentencepiece else "--spm_model_file."))
         try:
-            self._engine = tokenizers().Tokenizer.from_str(json.dumps(value))
+            self._engine = tokenizers().Tokenizer.from_str(json.dumps(
+                {**value, "added_tokens": []}))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # Errors in Rust are no subclass of Exception.
             raise InputError(f"{path}: {error}; copy or download it again.") from error
         self._engine.no_truncation()
         self._engine.no_padding()
-        self._engine.encode_special_tokens = True  # "[CLS]" in a text is ordinary text.
         self.vocab = {piece: i for i, piece in enumerate(pieces)}
         self.strip_accents = self.normalized("é") in "eE"
         if strips not in (None, self.strip_accents):
@@ -115,7 +146,7 @@ class HfTokenizer(FullTokenizer):
         elif lower is False and self.do_lower_case:
             raise InputError(f"{path}: it lower-cases text; leave out --do_lower_case.")
         return (("[PAD]", "[UNK]") if kind == "WordPiece" else
-                ("<pad>", pieces[value["model"]["unk_id"]]))
+                ("<pad>", pieces[value["model"]["unk_id"]])), value["added_tokens"]
 
     def normalized(self, text: str) -> str:
         """Returns a text after cleaning, before it is split into words."""
@@ -130,17 +161,24 @@ class HfTokenizer(FullTokenizer):
     def to_json(self) -> dict[str, Any]:
         """Returns the content of a tokenizer.json that tokenizes in the same way."""
         value = json.loads(self._engine.to_str())
-        return value if self.is_json else tokenizer_json.with_special_tokens(
-            self.vocab, _SPECIAL, value["normalizer"], value["pre_tokenizer"],
-            {"type": "WordPiece", "prefix": "##", "cleanup": True}, value["model"])
+        if not (self.is_json or self.uses_sentencepiece):
+            value = tokenizer_json.with_special_tokens(
+                self.vocab, _SPECIAL, value["normalizer"], value["pre_tokenizer"],
+                {"type": "WordPiece", "prefix": "##", "cleanup": True}, value["model"])
+        return {**value, "added_tokens": self._listed}
 
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
-        return [row.tokens for row in self._encoded(texts)]
+        return [self._tokens(row) for row in self._encoded(texts)]
 
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
         return [row.ids for row in self._encoded(texts, ids_only=True)]
+
+    def _tokens(self, row) -> list[str]:
+        """Returns a result's tokens; for an added one it has the characters found."""
+        return [self._contents.get(i, piece) for i, piece in zip(row.ids, row.tokens)
+                ] if self._contents else row.tokens
 
     def _encoded(self, texts: Iterable[str], ids_only: bool = False) -> list[Any]:
         """Returns the library's result for each text; with `ids_only` it is faster."""
@@ -154,14 +192,15 @@ class HfTokenizer(FullTokenizer):
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         encoded, = self._encoded([text])
+        pieces = self._tokens(encoded)
         marks = set() if text.isascii() else {
             char for char in filter(_is_mark, set(text)) if not self.normalized(char)}
-        if not (marks or self.uses_sentencepiece):
+        if not (marks or self.uses_sentencepiece or self.added):
             starts, ends = zip(*encoded.offsets) if encoded.ids else ((), ())
-            return list(map(PieceSpan, encoded.tokens, encoded.ids, starts, ends))
+            return list(map(PieceSpan, pieces, encoded.ids, starts, ends))
         spans = []
         behind = 0  # the end of the token before
-        for piece, i, (start, end) in zip(encoded.tokens, encoded.ids, encoded.offsets):
+        for piece, i, (start, end) in zip(pieces, encoded.ids, encoded.offsets):
             if piece == tokenizer_json.UNDERLINE:
                 found = re.compile(r"\S").search(text, behind)
                 start = end = found.start() if found else behind
@@ -173,6 +212,9 @@ class HfTokenizer(FullTokenizer):
                 while start > behind and not text[start - 1].isspace() and (
                         self.normalized(text[start - 1])):
                     start -= 1
+            if i in self._contents:  # Some take the blanks beside them.
+                start, end = (at + start for at in re.search(
+                    r"\S(.*\S)?", text[start:end], re.DOTALL).span())
             while text[end:end + 1] in marks:
                 end += 1
             behind = max(behind, end)
@@ -180,8 +222,9 @@ class HfTokenizer(FullTokenizer):
         return spans
 
 
-def from_json(path: str) -> HfTokenizer:
-    """Returns the tokenizer in a tokenizer.json, whichever model it has."""
+def from_json(path: str, added: Iterable[AddedToken] = ()) -> HfTokenizer:
+    """Returns the tokenizer in a tokenizer.json, whichever model it has, with further
+    added tokens."""
     kind = tokenizer_json.read(path)[0]["model"]["type"]
-    return (HfTokenizer(vocab_file=path) if kind == "WordPiece"
-            else HfTokenizer(spm_model_file=path))
+    flag = "vocab_file" if kind == "WordPiece" else "spm_model_file"
+    return HfTokenizer(**{flag: path}, rules=Rules(added=tuple(added)))

@@ -299,6 +299,11 @@ def traced(function: Callable) -> Callable:
 
 def operations(tokenizer: FullTokenizer) -> TokenizerOps:
     """Returns a tokenizer as TensorFlow operations."""
+    if tokenizer.added:
+        raise InputError(
+            f"{tokenizer.vocabulary_path}: a model that takes text cannot find added "
+            f"tokens such as {tokenizer.added[0].content!r:.40} in it; export a model "
+            "that takes ids (--noexport_text).")
     if isinstance(tokenizer, HfTokenizer):
         ops: TokenizerOps = WordPieceOps(tokenizer)
     else:

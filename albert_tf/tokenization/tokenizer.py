@@ -10,7 +10,8 @@ from typing import Any, Iterable, NamedTuple, Optional, Sequence
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import sequences, tokenizer_json
-from albert_tf.tokenization.cleaning import ORIGINAL, Rules, preprocess_text
+from albert_tf.tokenization.cleaning import (
+    ORIGINAL, AddedToken, Rules, preprocess_text)
 
 
 class PieceSpan(NamedTuple):
@@ -33,26 +34,31 @@ class FullTokenizer(abc.ABC):
         tokenizer(["One text.", "Another one."], max_length=128)["input_ids"].shape
         # (2, 6)
 
-    The result is a `SentencePieceTokenizer` or, for a WordPiece vocabulary or Hugging
-    Face's tokenizer.json, an `HfTokenizer`. It can be sent to other processes.
+    The result is a `SentencePieceTokenizer` or, for a WordPiece vocabulary, Hugging
+    Face's tokenizer.json and added tokens, an `HfTokenizer`. It can be sent to other
+    processes.
 
     Attributes:
       vocab: token → id; do not change it.
       vocabulary_path: the file that was loaded.
       uses_sentencepiece: whether tokens mark the start of a word with "▁".
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
+      added: the tokens that are found in a text before it is cleaned.
     """
 
     vocab: dict[str, int]
     do_lower_case: bool
     strip_accents: bool
+    added: tuple[AddedToken, ...] = ()
 
     def __new__(cls, vocab_file: Optional[str] = None,
                 do_lower_case: Optional[bool] = None,
-                spm_model_file: Optional[str] = None, *args, **options):
+                spm_model_file: Optional[str] = None,
+                strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         if cls is FullTokenizer:
             module, name = ("sentencepiece_tokenizer", "SentencePieceTokenizer") if (
-                spm_model_file and not tokenizer_json.is_file(spm_model_file)
+                spm_model_file and not (rules and rules.added)
+                and not tokenizer_json.is_file(spm_model_file)
             ) else ("hf_tokenizer", "HfTokenizer")
             cls = getattr(importlib.import_module(
                 f"albert_tf.tokenization.{module}"), name)
@@ -74,8 +80,8 @@ class FullTokenizer(abc.ABC):
             original ("schön" becomes "schon"); with WordPiece only if do_lower_case.
             None: as in the vocabulary, which is True except for SentencePiece models
             that were trained with accents, and for a tokenizer.json that keeps them.
-          rules: rules of cleaning that differ from the original implementation's; not
-            for a tokenizer.json, which has its own.
+          rules: rules of cleaning that differ from the original implementation's; a
+            tokenizer.json has its own, but for further added tokens.
         """
         given = spm_model_file or vocab_file
         if not given:

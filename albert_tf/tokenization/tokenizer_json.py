@@ -12,12 +12,13 @@ into words.
 import base64
 import functools
 import itertools
+import math
 import sys
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, reading
-from albert_tf.tokenization.cleaning import ORIGINAL, Rules
+from albert_tf.tokenization.cleaning import ORIGINAL, AddedToken, Rules
 
 UNDERLINE = "\u2581"  # It represents a blank; SentencePiece puts it before each word.
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
@@ -63,8 +64,8 @@ def ends_in_digit_comma(piece: str) -> bool:
 
 def read(path: str) -> tuple[dict[str, Any], list[str]]:
     """Returns the content of a tokenizer.json, whose model is Unigram or WordPiece, and
-    its tokens in the order of their ids. Refuses what would give other sequences than
-    [CLS] A [SEP] B [SEP] of the vocabulary's tokens."""
+    its tokens in the order of their ids, without the AddedTokens behind them. Refuses
+    what would give other sequences than [CLS] A [SEP] B [SEP]."""
     value = text_files.read_object(path)
     with reading(path, binary=True):
         model = value["model"]
@@ -80,11 +81,8 @@ def read(path: str) -> tuple[dict[str, Any], list[str]]:
         wrong += [f"{name}={model[name]!r:.40}" for name, wanted in (
             ("unk_token", "[UNK]"), ("continuing_subword_prefix", "##"))
             if words and model.get(name, wanted) != wanted]
-        # The library finds those of WordPiece that are not special in ordinary text.
-        wrong += [f"the added token {token['content']!r:.40}"
-                  for token in value.get("added_tokens") or ()
-                  if ids.get(token["content"]) != token.get("id", 0)
-                  or words and not token.get("special", True)]
+        value["added_tokens"] = [AddedToken.of({**token})
+                                 for token in value.get("added_tokens") or ()]
         step = value.get("post_processor") or {"type": "BertProcessing"}
         if step["type"] != "BertProcessing" and (
                 step.get("single"), step.get("pair")) != (_SINGLE, _PAIR):
@@ -95,6 +93,27 @@ def read(path: str) -> tuple[dict[str, Any], list[str]]:
             f"{path}: {wrong[0]} is not supported; give the tokenizer in another form "
             "(spiece.model or vocab.txt) or a different model.")
     return value, list(ids)
+
+
+def place_added(tokens: Iterable[AddedToken], ids: dict[str, int], path: str
+                ) -> list[AddedToken]:
+    """Returns added tokens with their ids, sorted by them; `ids` gets those that are
+    behind the vocabulary."""
+    placed, known = [], {}
+    for token in tokens:
+        first = known.setdefault(token.content, token)
+        if first.id is None:
+            known[token.content] = first._replace(id=token.id)
+    for token in sorted(known.values(), key=lambda token: (
+            ids.get(token.content, math.inf if token.id is None else token.id))):
+        there = ids.setdefault(token.content, len(ids))
+        if token.id not in (None, there):
+            raise InputError(
+                f"{path}: the added token {token.content!r:.40} has the id {token.id}, "
+                f"but its place in the vocabulary, or behind it, is {there}; correct the "
+                "files of the tokenizer, or give a different model.")
+        placed.append(token._replace(id=there))
+    return placed
 
 
 # ---- writing ---------------------------------------------------------------

@@ -163,8 +163,7 @@ def test_bytes_of_unknown_characters(tmp_path):
     (UNIGRAM, {"added_tokens": [{"id": 99, "content": "<x>"}]}, "'<x>'"),
     ({**WORD_PIECE, "unk_token": "<unk>"}, {}, "unk_token='<unk>'"),
     ({**WORD_PIECE, "continuing_subword_prefix": "@@"}, {}, "prefix='@@'"),
-    (WORD_PIECE, {"added_tokens": [{"id": 5, "content": CHARS[0], "special": False}]},
-     repr(CHARS[0])),
+    (WORD_PIECE, {"added_tokens": [{"id": 6, "content": CHARS[0]}]}, repr(CHARS[0])),
     (WORD_PIECE, {"normalizer": bert(lowercase="no")}, "")])
 def test_others_are_refused_by_name(model, parts, words, tmp_path):
     path = written(tmp_path, model, **parts)
