@@ -16,6 +16,7 @@ with WordPiece, which the original does not support for SQuAD.
     ends        2       5     7          last character of each piece
 """
 
+import collections
 import functools
 from typing import NamedTuple, Optional, Sequence
 
@@ -30,6 +31,9 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 MIN_MATCHED_SHARE = 0.8
 # The width of the band on either side is the difference of the lengths plus this.
 BAND_MARGIN = 5
+
+# A table of more cells, as for 40,000 characters of which 800 are dropped, is not computed.
+_MOST_CELLS = 2**27
 
 # The steps of tracing back through the LCS table.
 _UP, _LEFT, _MATCH = 0, 1, 2
@@ -167,7 +171,7 @@ def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
 
     Each of `chars` is a string, which matches a character of `text` if they are equal.
     Returns int [len(chars)], the ascending positions in `text`, -1 without a match; or
-    None if too few characters match.
+    None if too few characters match, or the table would be too large.
     """
     if not chars:
         return None
@@ -176,6 +180,11 @@ def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
     if matches is not None:
         return matches
     enough = MIN_MATCHED_SHARE * len(chars)
+    # The table grows with the square of a text that loses many of its characters, as by
+    # accents that are separate ones.
+    common = collections.Counter(chars) & collections.Counter(text)
+    if common.total() < enough or 4 * band * len(chars) > _MOST_CELLS:
+        return None
     for wider in (band, 2 * band):
         matched, matches = match_by_table(chars, text, wider)
         if matched > enough:

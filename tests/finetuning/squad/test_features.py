@@ -282,6 +282,14 @@ def test_no_language_is_dropped_because_its_characters_change(text, answers):
         assert featurize(example, is_training=False)
 
 
+def test_long_passages_do_not_take_the_square_of_their_length(monkeypatch):
+    """Neither if too few characters can match, nor if a table would be too large."""
+    monkeypatch.setattr(alignment, "match_by_table", None)
+    for text in (NFD * 999, "The\u0301 library  is old. " * 1999):
+        found = alignment.align_paragraph.__wrapped__(text, spm())
+        assert found.ends[-1] == len(text.rstrip()) - 1
+
+
 def test_a_paragraph_whose_offsets_are_not_known_is_dropped_as_before(monkeypatch):
     def locate(self, text):
         raise UnknownOffsets("a model with byte fallback")
