@@ -18,10 +18,13 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import os
 
+from typing import Any, Optional
+
 from absl import flags, logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import formats, vocabulary
+from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.cli import flags as cli_flags
@@ -29,7 +32,7 @@ from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.tokenization import extend_vocabulary
-from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
+from albert_tf.tokenization.tokenizer import vocabulary_of
 
 FLAGS = flags.FLAGS
 
@@ -85,11 +88,9 @@ def _extend(folder: str) -> None:
         find_checkpoint(FLAGS.init_checkpoint)
     config = (AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
               if FLAGS.albert_config_file or not foreign else foreign.config)
-    known, facts = (vocabulary.kept_beside(FLAGS.init_checkpoint),
-                    {**vocabulary_of(FLAGS.spm_model_file), **FullTokenizer(
-                        spm_model_file=FLAGS.spm_model_file).keeps})
-    if known:
-        vocabulary.check(known, facts, FLAGS.init_checkpoint)
+    keeps = _check_vocabulary(foreign.vocabulary if foreign else tokenizer_files.find(
+        folder_of(FLAGS.init_checkpoint)), config)
+    known = vocabulary.kept_beside(FLAGS.init_checkpoint)
     on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     extension = extend_vocabulary.extend(
         FLAGS.spm_model_file,
@@ -111,7 +112,7 @@ def _extend(folder: str) -> None:
                               ("new_pieces.tsv", extension.table)):
             files.write(os.path.join(staged, name), content)
         vocabulary.keep(staged, {
-            **(known or {}), **vocabulary_of(os.path.join(staged, "spm.model")),
+            **(known or keeps), **vocabulary_of(os.path.join(staged, "spm.model")),
             "size": size})
         write_config(staged, config.replace(vocab_size=size))
         write_tensors(tensors, os.path.join(staged, BEST_CHECKPOINT))
@@ -122,6 +123,25 @@ def _extend(folder: str) -> None:
         100 * (1 - extension.pieces_after / extension.pieces_before))
     logging.info("Wrote %s, %s, spm.model, spm.vocab and new_pieces.tsv to %s.",
                  BEST_CHECKPOINT, CONFIG_FILE, folder)
+
+
+def _check_vocabulary(beside: Optional[Vocabulary], config: AlbertConfig
+                      ) -> dict[str, Any]:
+    """Raises InputError if --spm_model_file is not the model's vocabulary, by its record,
+    its own files or its size; returns how the model's tokenizer cleans text."""
+    path, init = FLAGS.spm_model_file, FLAGS.init_checkpoint
+    given = tokenizer_files.check(Vocabulary(path), config.vocab_size)
+    if known := vocabulary.kept_beside(init):
+        vocabulary.check(known, {**vocabulary_of(path), **given.keeps}, init)
+    if not beside or known:
+        return given.keeps
+    own = tokenizer_files.tokenizer_of(beside)
+    if list(own.vocab) != list(given.vocab) or own.added:
+        raise InputError(
+            f"{path} does not have the tokens of {beside.path}, by which the model in "
+            f"{init} was made; give that model's SentencePiece model, if it has one "
+            "without added tokens, or its checkpoint.")
+    return own.keeps
 
 
 if __name__ == "__main__":

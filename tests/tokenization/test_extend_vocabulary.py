@@ -1,13 +1,14 @@
 """extend_vocabulary: old ids stay, new pieces are used, their weights are means."""
 
 import random
+import shutil
 
 import numpy as np
 import pytest
 import sentencepiece
 
 from albert_tf.errors import InputError
-from albert_tf.tokenization import train_sentencepiece
+from albert_tf.tokenization import tokenizer_json, train_sentencepiece
 from albert_tf.tokenization.extend_vocabulary import Options, extend
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.commands import run_commands
@@ -97,6 +98,15 @@ def _results(folder):
         vocab_size=80, embedding_size=4, hidden_size=4, num_hidden_layers=1,
         num_attention_heads=1, intermediate_size=4).to_json())
     (folder / "other.json").write_text(AlbertConfig(vocab_size=81).to_json())
+    # Models beside which is another vocabulary, of the same size.
+    pieces = FullTokenizer(spm_model_file=str(folder / "old.model")).vocab
+    for name in ("words", "pieces"):
+        shutil.copytree(folder / "model", folder / name)
+    (folder / "words/vocab.txt").write_text("[PAD]\n[UNK]\n" + "".join(
+        f"{piece}\n" for piece in list(pieces)[2:]))
+    other = tokenizer_json.model_proto().FromString((folder / "old.model").read_bytes())
+    other.pieces[-1].piece = "q"
+    (folder / "pieces/spiece.model").write_bytes(other.SerializeToString())
     del tf
 
     def arguments(**changes):
@@ -110,7 +120,9 @@ def _results(folder):
             "made": arguments(), "again": arguments(),
             "other config": arguments(albert_config_file=folder / "other.json",
                                       output_dir=folder / "n2"),
-    }, light={"again"}) as results:
+            **{name: arguments(init_checkpoint=folder / name, output_dir=folder / "n3")
+               for name in ("words", "pieces")},
+    }, light={"again", "other config", "words", "pieces"}) as results:
         yield results
 
 
@@ -137,9 +149,11 @@ def test_rows_of_new_pieces_are_means(folder, results):
         str(folder / "new/albert_config.json")).vocab_size == 88
 
 
-@pytest.mark.parametrize("name, sentence, loaded", [
-    ("again", "--output_dir=.*new", False), ("other config", "vocab_size is 81", True)])
-def test_wrong_input_gives_one_sentence(folder, results, name, sentence, loaded):
+@pytest.mark.parametrize("name, sentence", [
+    ("again", "--output_dir=.*new"), ("other config", "80 tokens, .* 81 word embeddings"),
+    ("words", "does not have the tokens of .*vocab.txt"),
+    ("pieces", "does not have the tokens of .*spiece.model")])
+def test_wrong_input_gives_one_sentence(folder, results, name, sentence):
     results.ok("made")
-    results.refused(name, sentence, loaded)
+    results.refused(name, sentence, False)
     assert not list(folder.glob("n[0-9]*"))
