@@ -66,17 +66,7 @@ def lazily(package: str, public: Mapping[str, str], modules: str = ""
         *vars(importlib.import_module(package)), *module_of, *modules.split()})
 
 
-__getattr__, __dir__ = lazily(__name__, {
-    "serving.predict": "load",
-    "from_python.finetune": "finetune",
-    "config": "AlbertConfig",
-    "errors": "InputError",
-    "modeling.albert": "AlbertModel",
-    "modeling.pretraining": "AlbertForPreTraining",
-}, modules="checkpoints config errors features files finetuning masking modeling "
-           "pretraining_data records serving text tokenization training")
-
-if TYPE_CHECKING:  # The same names for type checkers, which run no code.
+if TYPE_CHECKING:  # The names, for type checkers, which run no code.
     from albert_tf import (
         checkpoints as checkpoints, config as config, errors as errors,
         features as features, files as files, finetuning as finetuning,
@@ -89,3 +79,13 @@ if TYPE_CHECKING:  # The same names for type checkers, which run no code.
     from albert_tf.modeling.albert import AlbertModel as AlbertModel
     from albert_tf.modeling.pretraining import AlbertForPreTraining as AlbertForPreTraining
     from albert_tf.serving.predict import load as load
+else:
+    __getattr__, __dir__ = lazily(__name__, {
+        "serving.predict": "load",
+        "from_python.finetune": "finetune",
+        "config": "AlbertConfig",
+        "errors": "InputError",
+        "modeling.albert": "AlbertModel",
+        "modeling.pretraining": "AlbertForPreTraining",
+    }, modules="checkpoints config errors features files finetuning masking modeling "
+               "pretraining_data records serving text tokenization training")

@@ -8,10 +8,12 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import os
 from typing import Any, Mapping
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
+from albert_tf.files import StrPath
 
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
@@ -133,9 +135,9 @@ class AlbertConfig:
         return cls(**{k: v for k, v in entries.items() if k in names}, extra=extra)
 
     @classmethod
-    def from_json_file(cls, path: str) -> "AlbertConfig":
+    def from_json_file(cls, path: StrPath) -> "AlbertConfig":
         """Reads `albert_config.json`."""
-        values = text_files.read_object(path)
+        values = text_files.read_object(os.fspath(path))
         if "vocab_size" not in values:
             raise InputError(
                 f"{path}: no vocab_size; is this an ALBERT config file?")

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Iterable, Iterator, Mapping, Optional
 
 from albert_tf.errors import InputError, Interruption, is_of_library, reading, reason_of
 
+StrPath = str | os.PathLike[str]  # what public functions take as a path
 INCOMPLETE = ".incomplete"
 STANDARD_INPUT = "-"
 _STEP = 4 << 20  # bytes to read at a time

@@ -1,11 +1,13 @@
 """The names that other code relies on, used as the README shows them."""
 
 import ast
+import collections.abc
 import doctest
 import importlib
 import inspect
 import pathlib
 import re
+import typing
 
 import numpy as np
 import pytest
@@ -142,20 +144,96 @@ def test_paths_of_pathlib(config, tmp_path):
             read()
 
 
-@pytest.mark.parametrize("package", ["", "checkpoints", "serving", "tokenization"])
-def test_type_checkers_see_the_names_that_load_lazily(package):
-    """Each name of `lazily` is imported for them, from the same module."""
+LAZY = ("", "checkpoints", "masking", "modeling", "records", "serving", "tokenization",
+        "training")
+
+
+def for_type_checkers(package):
+    """The names that a package imports for type checkers → the modules."""
     module = importlib.import_module(f"albert_tf.{package}".rstrip("."))
     [block] = [node for node in ast.parse(inspect.getsource(module)).body
                if isinstance(node, ast.If)]
-    names = {alias.name: node.module for node in block.body for alias in node.names
-             if alias.name == alias.asname}
+    return {alias.name: node.module for node in block.body for alias in node.names
+            if alias.name == alias.asname}
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_type_checkers_see_the_names_that_load_lazily(package):
+    """Each name of `lazily` is imported for them, from the same module."""
+    module = importlib.import_module(f"albert_tf.{package}".rstrip("."))
+    names = for_type_checkers(package)
     lazy = {*module.__dir__()} - {*vars(module)}
     assert lazy <= {*names} <= {*dir(module)}
     for name, source in names.items():
         assert getattr(module, name) is getattr(importlib.import_module(source), name)
     with pytest.raises(AttributeError, match="no attribute 'Albert'"):
         module.Albert  # noqa: B018
+
+
+def test_type_checkers_see_the_options():
+    """Those of `predict` and, of the three scripts, those of `finetune`."""
+    from absl import flags
+
+    from albert_tf.cli import finetune as command_line
+    from albert_tf.cli.define import options_in
+    from albert_tf.from_python import finetune
+    from albert_tf.from_python.options import Options
+    from albert_tf.serving.options import Ask, AskOptions
+
+    assert AskOptions.__annotations__ == typing.get_type_hints(Ask)
+    kinds = {}
+    for command, _, _ in finetune._TASKS.values():
+        values = flags.FlagValues()
+        command_line.define_options(command, values, **finetune._DEFAULTS)
+        values.mark_as_parsed()
+        kinds |= {option.name: option.kind for option in options_in(values)}
+    own = inspect.signature(finetune.finetune).parameters
+    assert {*Options.__annotations__} == {
+        name for name in kinds if name not in own and not finetune._OWN.fullmatch(name)}
+    for name, hint in Options.__annotations__.items():
+        kinds_there = {typing.get_origin(each) or each for each in typing.get_args(hint)}
+        assert {kinds[name]} & kinds_there or kinds[name] is list and (
+            collections.abc.Sequence in kinds_there), name
+
+
+RIGHT = """
+path = pathlib.Path("a")
+tokenizer: tokenization.FullTokenizer = tokenization.FullTokenizer(spm_model_file=path)
+model = albert_tf.load(path)
+answer: dict[str, Any] = model.predict("a", top_k=3)
+answers: list[dict[str, Any]] = model.predict(["a"], ["b"])
+albert_tf.finetune(path, [("a", "b")], output_dir=path, learning_rate=1e-3, labels=["b"])
+albert_tf.checkpoints.convert(path, path, "hf")
+albert_tf.AlbertConfig.from_json_file(path)
+"""
+WRONG = """
+albert_tf.lod
+tokenization.FullTokeniser
+checkpoints.convertt
+records.RecordWriters
+model.predict("a", topk=3)
+albert_tf.finetune(path, [], output_dir=path, lerning_rate=1e-3)
+albert_tf.finetune(path, [], output_dir=path, learning_rate="high")
+"""
+
+
+@pytest.mark.long
+def test_a_type_checker_takes_all_names_and_refuses_misspelt_ones(tmp_path):
+    pytest.importorskip("mypy")
+    names = [f"albert_tf.{package}{'.' * bool(package)}{name}"
+             for package in LAZY for name in for_type_checkers(package)]
+    head = ("import pathlib\nfrom typing import Any\nimport albert_tf\nfrom albert_tf "
+            f"import {', '.join(LAZY[1:])}\n{RIGHT}")
+    (tmp_path / "right.py").write_text(head + "\n".join(names))
+    (tmp_path / "wrong.py").write_text(head + WRONG)
+    done = run_python("-m", "mypy", "--strict", "--follow-imports=silent",
+                      "--ignore-missing-imports", "--config-file=",
+                      tmp_path / "right.py", tmp_path / "wrong.py")
+    lines = {int(number) for number in re.findall(
+        r"wrong\.py:(\d+): error", done.stdout)}
+    first = head.count("\n") + 2
+    assert lines == {*range(first, first + WRONG.count("\n") - 1)}, done.stdout
+    assert "right.py" not in done.stdout
 
 
 @pytest.mark.long

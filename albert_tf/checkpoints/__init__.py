@@ -5,14 +5,7 @@ from typing import TYPE_CHECKING
 
 from albert_tf import lazily
 
-__getattr__, __dir__ = lazily(__name__, {
-    "conversion": "convert",
-    "folders": "BEST_CHECKPOINT find_checkpoint read_tensors write_tensors write_whole",
-    "restore":
-        "export_tf1 load_tf1_tensors read_config restore_tf1 tf1_tensors write_config",
-})
-
-if TYPE_CHECKING:  # The same names for type checkers.
+if TYPE_CHECKING:  # The names, for type checkers.
     from albert_tf.checkpoints.conversion import convert as convert
     from albert_tf.checkpoints.folders import (
         BEST_CHECKPOINT as BEST_CHECKPOINT, find_checkpoint as find_checkpoint,
@@ -22,3 +15,10 @@ if TYPE_CHECKING:  # The same names for type checkers.
         export_tf1 as export_tf1, load_tf1_tensors as load_tf1_tensors,
         read_config as read_config, restore_tf1 as restore_tf1,
         tf1_tensors as tf1_tensors, write_config as write_config)
+else:
+    __getattr__, __dir__ = lazily(__name__, {
+        "conversion": "convert",
+        "folders": "BEST_CHECKPOINT find_checkpoint read_tensors write_tensors write_whole",
+        "restore":
+            "export_tf1 load_tf1_tensors read_config restore_tf1 tf1_tensors write_config",
+    })

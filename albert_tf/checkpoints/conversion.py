@@ -15,12 +15,13 @@ from albert_tf.checkpoints.labels import relabelled
 from albert_tf.checkpoints.table import refuse
 from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.errors import InputError
+from albert_tf.files import StrPath
 
 FORMATS = {module.NAME: module for module in (
     release, huggingface, keras_hub, tf_models, sentence_transformers)}
 
 
-def convert(input: str, output: str, format: str, config: formats.Config = None,
+def convert(input: StrPath, output: StrPath, format: str, config: formats.Config = None,
             head: str = "", encoder_only: bool = False, dtype: str = "float32",
             optimizer_state: bool = False, allow_nan: bool = False, pooling: str = "",
             max_seq_length: int = 0, labels: Sequence[str] = ()) -> Report:
@@ -53,7 +54,7 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
             ("max_seq_length", max_seq_length, sentence_transformers.NAME)):
         if is_set and format != only:
             raise InputError(f"--{name} is only for --format={only}; leave it out.")
-    target = FORMATS[format]
+    target, input, output = FORMATS[format], os.fspath(input), os.fspath(output)
     (files.check_in_tensorflow if target in (release, tf_models)
      else files.check_local)(output, "--output")
     files.new_folder(output, "--output")
@@ -96,5 +97,5 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
             files.copy(threshold, os.path.join(staged, NULL_THRESHOLD_FILE))
         files.write(os.path.join(staged, model_card.FILE), model_card.text(
             checkpoint, format, os.path.basename(os.path.normpath(output)),
-            os.fspath(input)).encode())
+            input).encode())
     return checkpoint.report

@@ -18,6 +18,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.errors import InputError, Interruption, reason_of
+from albert_tf.files import StrPath
 
 CHECKPOINT_NAME = "model.ckpt"  # "-" and the step follow
 BEST_CHECKPOINT = "model.ckpt-best"
@@ -171,13 +172,14 @@ def find(path: str, names: Optional[Iterable[str]] = None) -> Optional[str]:
     return None
 
 
-def find_checkpoint(path: str) -> str:
+def find_checkpoint(path: StrPath) -> str:
     """Returns the prefix as `find` does. Raises InputError if none can be read."""
+    path = os.fspath(path)
     if prefix := find(path):
         bundle.read(prefix)
         return prefix
     raise InputError(
-        f"{path}: there is no checkpoint: no file {_SUFFIX.sub('', os.fspath(path))}."
+        f"{path}: there is no checkpoint: no file {_SUFFIX.sub('', path)}."
         f"index, and no folder with {BEST_CHECKPOINT} or a checkpoint that its file "
         f"'{STATE_FILE}' names; {path_advice(path)}.")
 
@@ -210,7 +212,7 @@ def _files_of(prefix: str) -> list[str]:
 # ---- reading ---------------------------------------------------------------
 
 
-def read_tensors(path: str) -> dict[str, np.ndarray]:
+def read_tensors(path: StrPath) -> dict[str, np.ndarray]:
     """Returns all tensors of a checkpoint by the names that the original implementation
     gives them; `path` as for find_checkpoint.
 
@@ -248,13 +250,13 @@ def damage_explained(prefix: str, advice: Callable[[], str]):
 # ---- writing ---------------------------------------------------------------
 
 
-def write_tensors(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
+def write_tensors(tensors: Mapping[str, np.ndarray], prefix: StrPath) -> None:
     """Writes a name-based checkpoint of TensorFlow 1."""
     _write_then_rename(prefix, lambda temporary: bundle.write(temporary, {
         name: Tensor.of(np.asarray(value)) for name, value in tensors.items()}))
 
 
-def write_whole(checkpoint: Any, prefix: str) -> None:
+def write_whole(checkpoint: Any, prefix: StrPath) -> None:
     """Writes a tf.train.Checkpoint."""
     _write_then_rename(prefix, checkpoint.write)
 
@@ -268,7 +270,7 @@ def copy_whole(source: str, prefix: str) -> None:
     _write_then_rename(prefix, copy)
 
 
-def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
+def _write_then_rename(prefix: StrPath, write: Callable[[str], object]) -> None:
     """Writes the files of a checkpoint under temporary names, then renames them: first
     the data, last the index. If the process is killed between two renames, the
     checksums in the old index no longer fit, and reading it is an error."""

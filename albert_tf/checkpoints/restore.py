@@ -22,6 +22,7 @@ from albert_tf.checkpoints.folders import (
     find_checkpoint, folder_of, write_tensors)
 from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
 from albert_tf.errors import InputError
+from albert_tf.files import StrPath
 
 # The optimizer's state and the step, which only checkpoints of training hold.
 _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
@@ -55,7 +56,7 @@ def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
     return _restore(model, "the given tensors", stored, allow_partial)
 
 
-def export_tf1(model: tf_keras.Model, path: str) -> None:
+def export_tf1(model: tf_keras.Model, path: StrPath) -> None:
     """Writes the weights as a TF1 checkpoint ("albert/model.ckpt"), which TF1's Saver
     and restore_tf1 can read."""
     write_tensors(tf1_tensors(model), path)
@@ -64,7 +65,7 @@ def export_tf1(model: tf_keras.Model, path: str) -> None:
 # ---- restoring -------------------------------------------------------------
 
 
-def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
+def restore_tf1(model: tf_keras.Model, path: StrPath, allow_partial: bool = False,
                 init_from_group0: bool = False,
                 may_be_new: Callable[[str], bool] = lambda name: False,
                 labels: Sequence[str] = ()) -> Report:
@@ -90,7 +91,7 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
       labels: the labels of the model's outputs. If the checkpoint has an output for
         each, its outputs are put in this order (labels.order).
     """
-    (source, stored, theirs), is_head = _opened(model, path), may_be_new
+    (source, stored, theirs), is_head = _opened(model, os.fspath(path)), may_be_new
     stored = label_names.ordered(labels, theirs, stored, source)
     if not any(name.startswith(_POOLER) for name in stored) and (
             is_head("output_weights")):
@@ -174,7 +175,7 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
 # ---- the config beside a checkpoint ----------------------------------------
 
 
-def write_config(output_dir: str, config: AlbertConfig) -> None:
+def write_config(output_dir: StrPath, config: AlbertConfig) -> None:
     """Writes `albert_config.json` into a folder unless the same config is there."""
     path = os.path.join(output_dir, CONFIG_FILE)
     if not files.exists(path):
@@ -185,7 +186,7 @@ def write_config(output_dir: str, config: AlbertConfig) -> None:
             f"{differing}; choose a new folder or the same config.")
 
 
-def read_config(output_dir: str) -> AlbertConfig:
+def read_config(output_dir: StrPath) -> AlbertConfig:
     """Reads the `albert_config.json` of a folder of checkpoints."""
     return AlbertConfig.from_json_file(os.path.join(output_dir, CONFIG_FILE))
 

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence, Unpack
 
 from absl import flags
 
@@ -22,6 +22,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.command import ClassificationCommand
 from albert_tf.finetuning.squad.command import SquadCommand
 from albert_tf.finetuning.tagging.command import TaggingCommand
+from albert_tf.from_python.options import Options
 from albert_tf.from_python.rows import Columns, Rows, plain
 from albert_tf.options import checked
 from albert_tf.serving.predict import Model, load
@@ -38,11 +39,12 @@ _OWN = re.compile(r".*_(file|dir|checkpoint|column)|do_(train|eval|predict)|reci
 _DEFAULTS = dict(eval_batch_size=32, predict_batch_size=32, num_workers=1)
 
 
-def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
+def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
+             output_dir: files.StrPath,
              task: str = "classify", text: Optional[str] = None,
              text_pair: Optional[str] = None, label: Optional[str] = None,
              probabilities: Optional[str] = None, callbacks: Sequence[Callback] = (),
-             **options: Any) -> Model:
+             **options: Unpack[Options]) -> Model:
     """Fine-tunes a model to classify texts, to predict numbers, to tag words or to answer
     questions, and returns the best checkpoint as `albert_tf.load` does.
 
@@ -104,15 +106,15 @@ def finetune(model: str, train: Any, dev: Any = None, *, output_dir: str,
     if task == "classify":
         _take(values, {name: None if column is None else str(column) for name, column in (
             ("text_b_column", text_pair), ("probability_column", probabilities))})
-    else:
-        options |= {name: value for name, value in (
+    chosen = {**options} if task == "classify" else {**options, **{
+        name: value for name, value in (
             ("text", text), ("text_pair", text_pair), ("probabilities", probabilities))
-            if value is not None}
-    for name in options:
+        if value is not None}}
+    for name in chosen:
         if name not in values or _OWN.fullmatch(name):
             raise InputError(f"--{name} is not an option of task='{task}'; leave it "
                              "out.")
-    _take(values, options)
+    _take(values, chosen)
     if dev is None and (options.get("metric") or options.get("early_stopping")):
         raise InputError("--metric and --early_stopping have an effect only with "
                          "examples to evaluate on; give dev, too, or leave them out.")

@@ -51,7 +51,7 @@ class RecordWriter:
     If the block raises, no new file is left at `path`, and an older one stays.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: files.StrPath):
         self._file = files.atomic_write(path)
 
     def __enter__(self) -> "RecordWriter":
@@ -80,7 +80,7 @@ def _data_length(path: str, number: int, header: bytes) -> int:
     return length
 
 
-def read_records(path: str) -> Iterator[bytes]:
+def read_records(path: files.StrPath) -> Iterator[bytes]:
     """Yields the records in a TFRecord file; verifies both checksums of each."""
     with files.open_binary(path) as stream:
         for number in itertools.count(1):

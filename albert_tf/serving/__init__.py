@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from albert_tf import lazily
 
-__getattr__, __dir__ = lazily(__name__, {
-    "predict": "load",
-})
-
-if TYPE_CHECKING:  # The same names for type checkers.
+if TYPE_CHECKING:  # The names, for type checkers.
     from albert_tf.serving.predict import load as load
+else:
+    __getattr__, __dir__ = lazily(__name__, {
+        "predict": "load",
+    })

@@ -4,7 +4,7 @@ Nothing here loads TensorFlow or aiohttp.
 """
 
 import dataclasses
-from typing import Optional
+from typing import Optional, TypedDict
 
 from albert_tf import options
 from albert_tf.features.options import TRUNCATED, WINDOWS
@@ -35,6 +35,12 @@ class Ask:
 
     def __post_init__(self):
         options.check(self)
+
+
+# The fields of Ask, for type checkers.
+AskOptions = TypedDict("AskOptions", {
+    "task": str, "top_k": int, "batch_size": int, "windows": bool, "truncated": bool,
+    "label_threshold": Optional[float], "probability_list": bool}, total=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,8 @@ import collections
 import dataclasses
 import itertools
 import os
-from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import (
+    Any, Iterable, Iterator, Mapping, Optional, Sequence, Unpack, overload)
 
 from absl import logging
 
@@ -24,7 +25,7 @@ from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
 from albert_tf.modeling.head import Head
 from albert_tf.serving import engines, runtimes
-from albert_tf.serving.options import Ask
+from albert_tf.serving.options import Ask, AskOptions
 from albert_tf.serving.pretrained import MASK, Masks, Order
 from albert_tf.text import inputs as text_inputs
 
@@ -61,7 +62,16 @@ class Model(loading.Loaded):
         return {task: heads[task] for task in (*trained, *_LAST) if task in heads
                 and (self.engine is None or task == self.engine.task)}
 
-    def predict(self, texts: Any, text_pairs: Any = None, **options: Any) -> Any:
+    @overload
+    def predict(self, texts: str | Mapping[str, Any], text_pairs: Any = None,
+                **options: Unpack[AskOptions]) -> Answer: ...
+
+    @overload
+    def predict(self, texts: Iterable[Any], text_pairs: Any = None,
+                **options: Unpack[AskOptions]) -> list[Answer]: ...
+
+    def predict(self, texts: Any, text_pairs: Any = None,
+                **options: Unpack[AskOptions]) -> Answer | list[Answer]:
         """Returns answers in the order of the texts, or one answer for a single text: a
         list of dicts, or a dict.
 
@@ -206,7 +216,7 @@ class Model(loading.Loaded):
         return answering[task]
 
 
-def load(path: str, config: formats.Config = None, head: str = "",
+def load(path: files.StrPath, config: formats.Config = None, head: str = "",
          allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None,
          engine: str = engines.TENSORFLOW) -> Model:
     """Loads the model in a folder, with its heads, tokenizer and labels.

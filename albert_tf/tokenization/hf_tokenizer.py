@@ -202,8 +202,8 @@ class HfTokenizer(FullTokenizer):
         behind = 0  # the end of the token before
         for piece, i, (start, end) in zip(pieces, encoded.ids, encoded.offsets):
             if piece == tokenizer_json.UNDERLINE:
-                found = re.compile(r"\S").search(text, behind)
-                start = end = found.start() if found else behind
+                solid = re.compile(r"\S").search(text, behind)
+                start = end = solid.start() if solid else behind
             elif self.uses_sentencepiece:
                 # The library gives a token the blank before it, and of characters that
                 # were replaced together the last one.
@@ -213,8 +213,8 @@ class HfTokenizer(FullTokenizer):
                         self.normalized(text[start - 1])):
                     start -= 1
             if i in self._contents:  # Some take the blanks beside them.
-                start, end = (at + start for at in re.search(
-                    r"\S(.*\S)?", text[start:end], re.DOTALL).span())
+                found = text[start:end]
+                start, end = (end - len(found.lstrip()), start + len(found.rstrip()))
             while text[end:end + 1] in marks:
                 end += 1
             behind = max(behind, end)
@@ -226,5 +226,5 @@ def from_json(path: str, added: Iterable[AddedToken] = ()) -> HfTokenizer:
     """Returns the tokenizer in a tokenizer.json, whichever model it has, with further
     added tokens."""
     kind = tokenizer_json.read(path)[0]["model"]["type"]
-    flag = "vocab_file" if kind == "WordPiece" else "spm_model_file"
-    return HfTokenizer(**{flag: path}, rules=Rules(added=tuple(added)))
+    words, rules = kind == "WordPiece", Rules(added=tuple(added))
+    return HfTokenizer(path if words else None, None, None if words else path, None, rules)

@@ -1,13 +1,13 @@
 """Splits text into tokens and ids with SentencePiece or WordPiece, as the original
 implementation does."""
 
-import abc
 import importlib
 import numbers
 import os
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 from albert_tf import files
+from albert_tf.files import StrPath
 from albert_tf.errors import InputError
 from albert_tf.tokenization import sequences, tokenizer_json
 from albert_tf.tokenization.cleaning import (
@@ -23,7 +23,7 @@ class PieceSpan(NamedTuple):
     end: int
 
 
-class FullTokenizer(abc.ABC):
+class FullTokenizer:
     """A tokenizer that uses SentencePiece or WordPiece.
 
         tokenizer = FullTokenizer(spm_model_file="30k-clean.model")
@@ -51,22 +51,22 @@ class FullTokenizer(abc.ABC):
     strip_accents: bool
     added: tuple[AddedToken, ...] = ()
 
-    def __new__(cls, vocab_file: Optional[str] = None,
+    def __new__(cls, vocab_file: Optional[StrPath] = None,
                 do_lower_case: Optional[bool] = None,
-                spm_model_file: Optional[str] = None,
+                spm_model_file: Optional[StrPath] = None,
                 strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         if cls is FullTokenizer:
             module, name = ("sentencepiece_tokenizer", "SentencePieceTokenizer") if (
                 spm_model_file and not (rules and rules.added)
-                and not tokenizer_json.is_file(spm_model_file)
+                and not tokenizer_json.is_file(os.fspath(spm_model_file))
             ) else ("hf_tokenizer", "HfTokenizer")
             cls = getattr(importlib.import_module(
                 f"albert_tf.tokenization.{module}"), name)
         return super().__new__(cls)
 
-    def __init__(self, vocab_file: Optional[str] = None,
+    def __init__(self, vocab_file: Optional[StrPath] = None,
                  do_lower_case: Optional[bool] = None,
-                 spm_model_file: Optional[str] = None,
+                 spm_model_file: Optional[StrPath] = None,
                  strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         """Loads a SentencePiece model, a WordPiece vocabulary or a tokenizer.json.
 
@@ -104,11 +104,11 @@ class FullTokenizer(abc.ABC):
         self.cls_id, self.sep_id, self.mask_id, self.pad_id, self.unk_id = (
             self.vocab[name] for name in names)
 
-    @abc.abstractmethod
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
               ) -> tuple[str, str]:
         """Sets vocab, do_lower_case and strip_accents; returns the names of the padding
         and the unknown token."""
+        raise NotImplementedError
 
     @property
     def keeps(self) -> dict[str, Any]:
@@ -145,7 +145,6 @@ class FullTokenizer(abc.ABC):
         """Splits text into tokens; with SentencePiece the text must be prepared."""
         return self.tokenize_batch([text])[0]
 
-    @abc.abstractmethod
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
         """Returns [tokenize(text) for text in texts], but faster.
@@ -153,17 +152,18 @@ class FullTokenizer(abc.ABC):
         Texts must be prepared. SentencePiece uses `num_threads` threads, or one per CPU
         if it is -1.
         """
+        raise NotImplementedError
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of tokenize(prepare(text)); a result of `prepare` is not
         prepared again."""
         return self.encode_batch([text])[0]
 
-    @abc.abstractmethod
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
         """Returns [encode(text) for text in texts], but faster; for num_threads see
         tokenize_batch."""
+        raise NotImplementedError
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
         """Returns the model's own ids for each text, without the digit-comma rule.
@@ -247,7 +247,6 @@ class FullTokenizer(abc.ABC):
             return "".join(pieces).replace(tokenizer_json.UNDERLINE, " ").strip()
         return " ".join(pieces).replace(" ##", "")
 
-    @abc.abstractmethod
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         """Returns tokenize(prepare(text)), each token with its position in `text`.
 
@@ -257,6 +256,7 @@ class FullTokenizer(abc.ABC):
         several tokens, each has its position. White space belongs to no token: "▁"
         alone has start == end, just before the next character that is not white space.
         """
+        raise NotImplementedError
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Returns the ids of tokens.
