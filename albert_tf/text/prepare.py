@@ -12,7 +12,7 @@ from typing import BinaryIO, Iterable, Mapping, NamedTuple, Optional
 
 from albert_tf import sampling
 from albert_tf.errors import InputError
-from albert_tf.text.readers import Document
+from albert_tf.text.readers import Document, without_markup
 from albert_tf.text.sentences import clean_text, cut_long, split_sentences
 
 DEDUPLICATION = ("documents", "sentences", "none")
@@ -148,7 +148,9 @@ def document_sentences(document: Document, options: Options,
     """Returns the sentences of a document, cleaned, filtered and split; counts in
     `dropped` what was removed."""
     sentences = []
-    for paragraph in document.paragraphs:
+    paragraphs = without_markup(document.paragraphs, dropped) if (
+        document.markup) else document.paragraphs
+    for paragraph in paragraphs:
         text, removed = clean_text(paragraph)
         if removed:
             dropped["invisible characters"] += removed

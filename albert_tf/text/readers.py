@@ -31,6 +31,7 @@ class Document(NamedTuple):
     name: str
     paragraphs: list[str]
     source: str = ""  # such as its language, for sampling
+    markup: bool = False  # whether paragraphs are lines for without_markup
 
 
 class Layout(NamedTuple):
@@ -125,15 +126,57 @@ def _document(where: str, row: Any, layout: Layout) -> Document:
 
 # Wiki and HTML tags that wikiextractor leaves in the text, escaped. Those in the second
 # group occur within words (H<sub>2</sub>O).
-_MARKUP = re.compile(
-    r"</?(?:br|hr|p|div|ref|references|poem|center|blockquote|gallery|section|"
-    r"onlyinclude|noinclude|includeonly|templatestyles|table|tr|td|th|li|ul|ol|dl|"
-    r"dd|dt|h[1-6])\b[^<>]*>", re.IGNORECASE)
-_MARKUP_IN_WORDS = re.compile(
-    r"</?(?:sub|sup|span|small|big|b|i|u|s|em|strong|tt|code|var|cite|abbr|nowiki|"
-    r"font|math|chem|kbd|q|del|ins)\b[^<>]*>", re.IGNORECASE)
-# What remains of a "(template)" after the template was removed: "()", "(, )".
-_EMPTY_PARENTHESES = re.compile(r"\s?\([\s,;:]*\)")
+_BLOCKS = (
+    "br|hr|p|div|ref|references|poem|center|blockquote|gallery|section|onlyinclude|"
+    "noinclude|includeonly|templatestyles|table|tr|td|th|li|ul|ol|dl|dd|dt|h[1-6]")
+_IN_WORDS = (
+    "sub|sup|span|small|big|b|i|u|s|em|strong|tt|code|var|cite|abbr|nowiki|font|math|"
+    "chem|kbd|q|del|ins")
+_ALONE = ("br", "hr", "li", "dd", "dt", "tr", "td", "th")  # need no end
+# A name, then attributes or the end: neither "1<p and q>1" nor <p@example.org>.
+_TAG = re.compile(
+    rf"<(?P<close>/?)(?:(?P<block>{_BLOCKS})|(?P<name>{_IN_WORDS}))"
+    r"(?P<more>(?:\s+[a-z][\w:.-]*\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+)"
+    r"|\s+(?:nowrap|noshade|hidden|inline|compact|reversed))*\s*/?)>"
+    r"|(?P<comment><!--.*?-->)", re.IGNORECASE | re.DOTALL)
+# What remains of a "(template)" after the template was removed: "()", "(, )"; not main().
+_EMPTY_PARENTHESES = re.compile(
+    r"(?:[^\S\n]|(?<![!-~]))\((?:[^\S\n]|[,;:])*\)")
+
+
+def without_markup(lines: Iterable[str], counts: collections.Counter) -> list[str]:
+    """Returns lines of wikiextractor without tags, comments and empty parentheses, which
+    `counts` counts.
+
+    A tag of one letter, or right behind a word, may be another thing, as in a<b>c and
+    List<code>; it is removed only if it is closed.
+    """
+    text = html.unescape("\n".join(lines))
+    removed = set()
+    closed: dict[str, int] = collections.Counter()  # ends that wait for their beginning
+    for tag in reversed([*_TAG.finditer(text)]):
+        name = (tag["block"] or tag["name"] or "").lower()
+        before = text[tag.start() - 1:tag.start()]
+        if tag["close"]:
+            closed[name] += 1
+        elif not tag["comment"] and not tag["more"]:
+            if closed[name]:
+                closed[name] -= 1
+            elif before.isalnum() and name not in _ALONE or (
+                    len(name) == 1 and not (name == "p" and before in ("", "\n"))):
+                continue
+        removed.add(tag.start())
+
+    def replace(tag: re.Match) -> str:
+        if tag.start() not in removed:
+            return tag[0]
+        counts["comments" if tag["comment"] else "tags"] += 1
+        return " " if tag["block"] else ""
+
+    text, empty = _EMPTY_PARENTHESES.subn("", _TAG.sub(replace, text))
+    if empty:
+        counts["empty parentheses"] += empty
+    return text.split("\n")
 
 
 def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
@@ -150,20 +193,18 @@ def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
             match = re.search(r'\btitle="(.*?)"\s*>', text)
             title = html.unescape(match[1]).strip() if match else ""
         elif text == "</doc>" and opened:
-            yield Document(f"{path}, line {opened}", paragraphs)
+            yield Document(f"{path}, line {opened}", paragraphs, markup=True)
             opened = 0
         elif text and not opened:
             raise InputError(
                 f"{path}, line {number}: text outside <doc> ... </doc>; if this is not "
                 "wikiextractor's output, give --input_format=text.")
+        elif text and not layout.keep_titles and not paragraphs and (
+                html.unescape(text) == title):
+            counts["title lines"] += 1
+            title = ""
         elif text:
-            text = html.unescape(text)
-            if not layout.keep_titles and not paragraphs and text == title:
-                counts["title lines"] += 1
-                title = ""
-            else:
-                text = _MARKUP_IN_WORDS.sub("", _MARKUP.sub(" ", text))
-                paragraphs.append(_EMPTY_PARENTHESES.sub("", text))
+            paragraphs.append(text)
 
 
 # Scripts written without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer.

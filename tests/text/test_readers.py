@@ -158,11 +158,28 @@ def test_wikiextractor(tmp_path):
     path, counts = tmp_path / "wiki_00", collections.Counter()
     path.write_text(WIKI)
     first, second = read(path, counts)
-    assert first.paragraphs == ["The mill grinds corn   and H2O is wet.", "History."]
+    assert document_sentences(first, Options(), counts) == [
+        "The mill grinds corn and H2O is wet.", "History."]
     assert first.name == f"{path}, line 1"
     assert second.paragraphs == []
-    assert counts == {"title lines": 2}
-    assert read(path, keep_titles=True)[0].paragraphs[0] == "Mill & Co"
+    assert counts == {"title lines": 2, "tags": 3, "empty parentheses": 2}
+    assert read(path, keep_titles=True)[0].paragraphs[0] == "Mill &amp; Co"
+
+
+@pytest.mark.parametrize("text, wanted, removed", [
+    ("1<p and q>1, 0<s≤1 and t>2, a<b but c>d, 若a<b且c>d", None, 0),
+    ("List<int> List<i> vector<code> P<q>r, the mean <s> of spin", None, 0),
+    ("<p@x.org> <s.smith@y.com> a->b <-> <p->, main()", None, 0),
+    ("a<br>b<BR />c</p> <p>d", "a b c  <p>d", 3),
+    ("<p>a\n<p>b", " a\n b", 2),
+    ('<ref name="a>b" />x<ref name=x>y</ref>', " x y ", 3),
+    ("<span\nclass='q'>t</span\n>, <td nowrap>u<ol start=3>", "t,  u ", 4),
+    ("<i>a <i>b</i> c</i>, the mean <s> of <S>x</S>", "a b c, the mean <s> of x", 6),
+    ("x<!-- a\nb -->y 文<b>粗</b>巴黎()", "xy 文粗巴黎", 4)])
+def test_what_is_a_tag(text, wanted, removed):
+    counts = collections.Counter()
+    found = readers.without_markup(text.split("\n"), counts)
+    assert ("\n".join(found), counts.total()) == (wanted or text, removed)
 
 
 @pytest.mark.parametrize("name, compress", [
