@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
+from albert_tf.text.sentences import SPACELESS
 
 FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
 DOCUMENT_SEPARATORS = ("file", "blank_line")
@@ -139,9 +140,8 @@ _TAG = re.compile(
     r"(?P<more>(?:\s+[a-z][\w:.-]*\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+)"
     r"|\s+(?:nowrap|noshade|hidden|inline|compact|reversed))*\s*/?)>"
     r"|(?P<comment><!--.*?-->)", re.IGNORECASE | re.DOTALL)
-# What remains of a "(template)" after the template was removed: "()", "(, )"; not main().
-_EMPTY_PARENTHESES = re.compile(
-    r"(?:[^\S\n]|(?<![!-~]))\((?:[^\S\n]|[,;:])*\)")
+# What remains of a "(template)" after the template was removed: "()", "(, )".
+_EMPTY_PARENTHESES = re.compile(r"[^\S\n]?\((?:[^\S\n]|[,;:])*\)")
 
 
 def without_markup(lines: Iterable[str], counts: collections.Counter) -> list[str]:
@@ -207,12 +207,6 @@ def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
             paragraphs.append(text)
 
 
-# Scripts written without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer.
-_NO_SPACES = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uff9f"
-    "\U00020000-\U0003ffff]")
-
-
 def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
     """Joins lines into paragraphs, which are separated by blank lines.
 
@@ -235,7 +229,7 @@ def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
 def _joined(block: list[str]) -> str:
     text = block[0]
     for line in block[1:]:
-        spaceless = _NO_SPACES.match(text[-1]) and _NO_SPACES.match(line)
+        spaceless = SPACELESS.match(text[-1]) and SPACELESS.match(line)
         # As in "first-\npast-the-post"; a word that was divided keeps its hyphen.
         hyphen = text[-1] == "-" and text[-2:-1].isalpha()
         text += line if spaceless or hyphen else f" {line}"

@@ -6,10 +6,12 @@ The rules for sentence ends are those of the library sentencex (Wikimedia). Its 
 contains them, so nothing is downloaded at run time. If in doubt, it does not split. One
 of its rules is corrected here: after a quotation mark or parenthesis that is never
 closed, it treats all text up to the next one as a quotation, which can join dozens of
-sentences (`_split_swallowed`).
+sentences (`_split_swallowed`). The ends of Khmer, Tibetan and Sinhala are added. Thai and
+Lao mark none, and are divided at their blanks, which end clauses.
 """
 
 import re
+from typing import Iterator
 
 import sentencex
 
@@ -30,6 +32,18 @@ _OPENING_MARKS = "“„«‹「『《〈(（[【‘"
 # A sentence with more UTF-8 bytes than this (about 50 English words or 100 Chinese
 # characters) is split again without the marks that occur in pairs.
 _SUSPICIOUS_BYTES = 300
+# Scripts written without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer,
+# Chinese and Japanese.
+SPACELESS = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff"
+    "\uff00-\uff9f\U00020000-\U0003ffff]")
+# Ends that sentencex does not know. In Khmer ។ល។ is "etc."; Tibetan doubles its marks. A
+# blank ends a clause between two Thai or Lao letters, but not beside a mark such as ๆ.
+_MORE_ENDS = re.compile(
+    """(?:(?:។ល)?[។៕៚]+|[།-༒༔](?:\\s*[།-༒༔])*|෴)[»”’"')\\]]*\\s*"""
+    "|(?<=[\u0e01-\u0e45\u0e47-\u0ec5\u0ec7-\u0eff]) "
+    "(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4])")
+_LEAST_CLAUSE = 20  # characters; what is shorter stays with the next clause
 # Marks after which a long sentence without spaces may be cut.
 _CLAUSE_END = re.compile(r"[，、；：,;:…。！？]")
 
@@ -65,7 +79,18 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
             sentences.extend(_split_swallowed(sentence, language))
         else:
             sentences.append(sentence)
+    if not text.isascii():
+        sentences = [part for sentence in sentences for part in _divided(sentence)]
     return _join_fragments([s for s in map(str.strip, sentences) if s])
+
+
+def _divided(sentence: str) -> Iterator[str]:
+    start = 0
+    for end in _MORE_ENDS.finditer(sentence):
+        if end[0] != " " or end.start() - start >= _LEAST_CLAUSE:
+            yield sentence[start:end.end()]
+            start = end.end()
+    yield sentence[start:]
 
 
 def _split_swallowed(text: str, language: str) -> list[str]:
