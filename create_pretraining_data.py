@@ -29,6 +29,7 @@ from albert_tf.pretraining_data import local, release
 from albert_tf.pretraining_data.job_options import DataOptions, shard_names
 from albert_tf.pretraining_data.options import (
     InstanceOptions, SENTENCE_OBJECTIVES, SINGLE_SEGMENT_CHOICES)
+from albert_tf.text import languages
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 
@@ -137,7 +138,9 @@ flags.DEFINE_enum(
     "Which SentencePiece tokens start a word. sentencepiece: only those with "
     "SentencePiece's space mark; use it for scripts such as Cyrillic, Greek or Hangul, "
     "but not for text without spaces. release: also every token with a character that "
-    "is not a Latin letter, so that words in other scripts are never masked whole.")
+    "is not a Latin letter, so that words in other scripts are never masked whole. "
+    "If it is not given, the corpus' language decides (prepare_corpus.py --language), or "
+    "else that of the vocabulary's text.")
 
 def from_flags(options: type, **values):
     """Returns options with these values; other fields come from flags of their name."""
@@ -207,6 +210,16 @@ def main(argv):
                               FLAGS.strip_accents)
     if FLAGS["strip_accents"].present:
         tokenizer.check_keeps_accents()
+    language = languages.of_corpora(options.input_files)
+    if not FLAGS["word_start"].present:
+        options = dataclasses.replace(options, word_start=(
+            language and language.word_start or tokenizer.word_start or "release"))
+    languages.warn_of_losses(
+        options.input_files,
+        strips=tokenizer.strip_accents and FLAGS.strip_accents is None and not (
+            language and language.strip_accents),
+        by_script=not (language or FLAGS["word_start"].present) and tokenizer.uses_sentencepiece
+        and options.word_start == "release")
     if FLAGS.runner:
         from albert_tf.pretraining_data import beam
 

@@ -12,7 +12,11 @@ The input may be plain text (UTF-8; one document per file, or with
 .arrow). Text may be compressed (.gz, .bz2, .xz, .zst). Instead of files,
 --input_format=python takes the English prose that comes with the running Python. The
 script prints the counts of what was read, written and dropped, and writes them as JSON
-beside the output.
+beside the output. --language divides sentences as the language does, and leaves a file
+beside the corpus from which the next scripts take what the language needs.
+
+If it was stopped, run the same command again to resume it. The same flags and text give
+the same bytes on any number of cores.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -20,6 +24,8 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 import contextlib
 import itertools
 import os
+import sys
+import sysconfig
 import time
 from typing import Iterator
 
@@ -28,13 +34,14 @@ from absl import flags, logging
 from albert_tf import files, sampling, text_files
 from albert_tf.cli import checks
 from albert_tf.errors import InputError
+from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
-from albert_tf.text import prepare, python_prose, readers, sentences
+from albert_tf.jobs.work_folder import WorkFolder, state_of
+from albert_tf.text import languages, prepare, python_prose, readers, sentences
 
 FLAGS = flags.FLAGS
 
-# Languages that are written with no or few accents and other combining marks.
-_WITHOUT_MARKS = ("en", "zh", "id", "ms", "sw", "la")
+_FEW_BYTES = 1 << 22  # less text takes one process: starting more is slower
 
 flags.DEFINE_string(
     "input_file", "", "Input files: paths or globs, separated by commas.")
@@ -60,7 +67,10 @@ flags.DEFINE_bool(
     "keep_titles", False,
     "Keep the title that is the first line of an article (wikiextractor only).")
 flags.DEFINE_string(
-    "language", "en", "ISO 639 code of the text's language: en, de, zh, ja, ...")
+    "language", None, "ISO 639 code of the text's language: en, de, zh, ja, ... "
+    "<output_file>.language.json then says whether the language needs its accents, and "
+    "how words start, which train_sentencepiece.py and create_pretraining_data.py follow. "
+    "Default: sentences end as in English.")
 flags.DEFINE_string(
     "output_file", None, "File to write the corpus to.", required=True)
 flags.DEFINE_string(
@@ -95,6 +105,12 @@ flags.DEFINE_enum(
     "What to drop. documents: exact copies of documents; sentences: also every "
     "sentence seen before, ignoring case (about 100 bytes of memory per sentence); "
     "none: nothing.")
+flags.DEFINE_integer(
+    "num_workers", 0, "Number of worker processes; 0 uses one for each core.")
+flags.DEFINE_string(
+    "work_dir", None,
+    "Folder for unfinished work, which is removed at the end. Default: <output_file>"
+    ".unfinished. If the output is remote, give a folder on this machine.")
 flags.DEFINE_string(
     "summary_file", None,
     "File to write the counts to as JSON. Default: <output_file>.summary.json.")
@@ -128,31 +144,21 @@ def preparation_options() -> prepare.Options:
                           ("deduplicate", " ".join(readers.FORMATS))):
         checks.say_unused(name, FLAGS.input_format in f"auto {formats}".split(),
                           f"with --input_format={FLAGS.input_format}")
-    language = sentences.check_language(FLAGS.language)
-    if language not in _WITHOUT_MARKS:
-        logging.warning(
-            "--language=%s: tokenizers strip accents and other combining marks by "
-            "default, which changes words (German schön becomes schon, Japanese ガ "
-            "becomes カ). To keep them, train the vocabulary with "
-            "train_sentencepiece.py --strip_accents=false.",
-            language)
     return prepare.Options(
-        language, FLAGS.min_sentence_chars,
+        sentences.check_language(FLAGS.language or "en"), FLAGS.min_sentence_chars,
         FLAGS.max_sentence_chars, FLAGS.min_document_sentences,
         "sentences" if python else FLAGS.deduplicate, share, FLAGS.random_seed)
 
 
-def read(sources: dict[str, list[str]], summary: prepare.Summary,
-         doing: str = "reading") -> Iterator[readers.Document]:
+def read(sources: dict[str, list[str]], layout: readers.Layout,
+         summary: prepare.Summary) -> Iterator[readers.Document]:
     """Yields the documents of all sources."""
     if FLAGS.input_format == "python":
-        progress = Progress(doing, "files", None)
+        progress = Progress("reading", "files", None)
         for name, text in python_prose.documents(on_file=progress.add):
             yield readers.Document(name, readers.paragraphs_of([text], "keep"))
         return
-    layout = readers.Layout(
-        *(FLAGS[name].value for name in readers.Layout._fields))
-    on_bytes = Progress.of_bytes(doing, files.total_size(
+    on_bytes = Progress.of_bytes("reading", files.total_size(
         itertools.chain(*sources.values())))
     for source, paths in sources.items():
         for document in readers.read_documents(
@@ -160,38 +166,60 @@ def read(sources: dict[str, list[str]], summary: prepare.Summary,
             yield document._replace(source=source)
 
 
-def times_of(sources: dict[str, list[str]], options: prepare.Options
-             ) -> tuple[dict[str, int], dict[str, float]]:
-    """Returns the number of sentences of each source, and how often to take it."""
-    counted = prepare.Summary()
-    with open(os.devnull, "wb") as nowhere:
-        prepare.prepare(read(sources, counted, "counting"), options, nowhere,
-                        nowhere if FLAGS.heldout_file else None, counted)
-    amounts = {source: counted.sources[source] for source in sources}
-    return amounts, sampling.times_of(amounts, FLAGS.sampling_exponent)
-
-
 def main(argv):
     del argv
     options = preparation_options()
+    layout = readers.Layout(
+        *(FLAGS[name].value for name in readers.Layout._fields))
     sources = {} if FLAGS.input_format == "python" else files.expand_each(
         FLAGS.input_file, "--input_file")
+    inputs = list(itertools.chain(*sources.values()))
     summary_file = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
     sampled = sampling.is_wanted(FLAGS.sampling_exponent, sources)
+    outputs = list(filter(None, (FLAGS.output_file, FLAGS.heldout_file)))
     files.prepare_outputs(
         {f"--{name}": [path] for name, path in (
             ("output_file", FLAGS.output_file), ("heldout_file", FLAGS.heldout_file),
-            ("summary_file", summary_file)) if path or name == "output_file"},
-        {"--input_file": list(itertools.chain(*sources.values()))})
-    summary = prepare.Summary()
+            ("summary_file", summary_file)) if path or name == "output_file"}
+        | {"the language of --output_file": map(languages.file_of, outputs)},
+        {"--input_file": inputs})
+    workers = parallel.num_processes(FLAGS.num_workers)
+    if sources and not any(map(files.is_remote, inputs)) and (
+            sum(map(files.size, inputs)) < _FEW_BYTES):
+        workers = 1
+    folder = WorkFolder.beside(FLAGS.output_file, FLAGS.work_dir)
+    # What the sentences depend on.
+    settings = {**layout._asdict(), "version": 1, **{
+        name: getattr(options, name) for name in (
+            "language", "min_sentence_chars", "max_sentence_chars")}}
+    state = [list(sources.items()), state_of(inputs)] if sources else [
+        sys.version, *(os.stat(sysconfig.get_path(name)).st_mtime_ns
+                       for name in ("stdlib", "purelib"))]
+    splitter, summary = prepare.Splitter(options, folder), prepare.Summary()
     started = time.time()
-    with contextlib.ExitStack() as stack:
-        training = stack.enter_context(files.atomic_write(FLAGS.output_file))
-        heldout = FLAGS.heldout_file and stack.enter_context(
-            files.atomic_write(FLAGS.heldout_file))
-        amounts, times = times_of(sources, options) if sampled else ({}, {})
-        prepare.prepare(
-            read(sources, summary), options, training, heldout, summary, times)
+    with folder.used(settings, state), contextlib.ExitStack() as stack:
+        training, heldout = (path and stack.enter_context(files.atomic_write(path))
+                             for path in (FLAGS.output_file, FLAGS.heldout_file))
+        pool = stack.enter_context(
+            parallel.WorkerPool(splitter, workers))
+        names = pool.in_order(
+            splitter.units(read(sources, layout, summary)), "splitting")
+        amounts, times = {}, {}
+        if sampled:
+            names = list(names)
+            counted = prepare.Summary()
+            with open(os.devnull, "wb") as nowhere:
+                prepare.prepare(splitter.read(names, counted.dropped), options, nowhere,
+                                nowhere if heldout else None, counted)
+            amounts = {source: counted.sources[source] for source in sources}
+            times = sampling.times_of(amounts, FLAGS.sampling_exponent)
+        prepare.prepare(splitter.read(names, summary.dropped), options, training,
+                        heldout, summary, times)
+        for path in outputs:
+            if FLAGS.language:
+                languages.Language.of(options.language).write(path)
+            elif files.exists(languages.file_of(path)):  # that of a former run
+                files.remove(languages.file_of(path))
     report(summary, summary_file, time.time() - started, amounts, times)
 
 
@@ -228,4 +256,4 @@ def report(summary: prepare.Summary, path: str, seconds: float,
 
 
 if __name__ == "__main__":
-    script.run(main, keeps=False)
+    script.run(main)

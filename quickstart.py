@@ -34,7 +34,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "text", "", "Comma-separated paths or globs of plain text, wikiextractor output or "
     "JSON lines. Default: the English documentation in Python and installed packages.")
-flags.DEFINE_string("language", "en", "Language of --text, an ISO 639 code.")
+flags.DEFINE_string("language", None, "Language of --text, an ISO 639 code.")
 flags.DEFINE_string("output_dir", "quickstart_output", "Folder for all output.")
 flags.DEFINE_integer(
     "vocab_size", 4000, "Number of tokens in the vocabulary; reduced if the text is "
@@ -91,7 +91,9 @@ def make_data(folder: str) -> AlbertConfig:
     corpus, heldout = f"{folder}/corpus.txt", f"{folder}/heldout.txt"
     source = {"input_format": "python"}
     if FLAGS.text:
-        source = {"input_file": FLAGS.text, "language": FLAGS.language}
+        source = {"input_file": FLAGS.text}
+        if FLAGS.language:
+            source["language"] = FLAGS.language
         if len(files.expand_patterns(FLAGS.text, "--text")) == 1:
             # A single book must be several documents, because some are held out.
             source["document_separator"] = "blank_line"

@@ -6,7 +6,9 @@
 
 This writes corpus/spm.model, which the other scripts take as --spm_model_file, and
 corpus/spm.vocab, its pieces in plain text. The text is first preprocessed as the
-tokenizer does it. Give the same --do_lower_case to the other scripts.
+tokenizer does it. Give the same --do_lower_case to the other scripts. The model keeps
+what prepare_corpus.py --language says of the text: whether accents are stripped, and how
+words start.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -22,6 +24,7 @@ from albert_tf.cli import checks
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
 from albert_tf.jobs.progress import Progress
+from albert_tf.text import languages
 from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
@@ -47,7 +50,8 @@ flags.DEFINE_bool(
     "strip_accents", _DEFAULTS.strip_accents,
     "Strip accents and other combining marks before training, as the original "
     "implementation does: schön becomes schon, ガ becomes カ. false is recorded in the "
-    "model, and scripts that read the model then keep them.")
+    "model, and scripts that read the model then keep them. If it is not given, the "
+    "corpus' language decides (prepare_corpus.py --language).")
 flags.DEFINE(
     checks.Number(1.0, lower_bound=0.98), "character_coverage", _DEFAULTS.character_coverage,
     "Fraction of the text's characters that the pieces must cover; 0.9995 suits "
@@ -111,8 +115,6 @@ def announced(lines):
 
 def main(argv):
     del argv
-    options = train_sentencepiece.Options(
-        *(FLAGS[name].value for name in train_sentencepiece.Options._fields))
     sources = files.expand_each(FLAGS.input_file, "--input_file")
     paths = list(itertools.chain(*sources.values()))
     text_files.check_sentences(paths)
@@ -127,6 +129,16 @@ def main(argv):
             f".model, as in {os.path.join(prefix, 'spm')}.")
     files.prepare_outputs({"--output_prefix": [f"{prefix}.model", f"{prefix}.vocab"]},
                           {"--input_file": paths})
+    options = train_sentencepiece.Options(**{
+        name: FLAGS[name].value for name in _DEFAULTS._fields if name in FLAGS})
+    language = languages.of_corpora(paths)
+    if not language:
+        languages.warn_of_losses(
+            paths, not FLAGS["strip_accents"].present, by_script=True)
+    elif not FLAGS["strip_accents"].present:
+        options = options._replace(strip_accents=language.strip_accents)
+    if language and language.word_start != "release":
+        options = options._replace(word_start=language.word_start)
     started = time.time()
     # Both files are opened before the training, so that a folder that cannot be
     # written is reported now.

@@ -8,14 +8,17 @@ are never joined.
 import collections
 import dataclasses
 import hashlib
-from typing import BinaryIO, Iterable, Mapping, NamedTuple, Optional
+import json
+from typing import BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Optional
 
-from albert_tf import sampling
+from albert_tf import files, sampling
 from albert_tf.errors import InputError
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.text.readers import Document, without_markup
 from albert_tf.text.sentences import clean_text, cut_long, split_sentences
 
 DEDUPLICATION = ("documents", "sentences", "none")
+_UNIT_CHARS = 1 << 21  # characters of a unit of work, at least
 
 
 class Options(NamedTuple):
@@ -73,10 +76,62 @@ class Summary:
             "dropped": dict(self.dropped)}
 
 
-def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
+# A document as sentences, and its source.
+Sentences = tuple[str, list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Splitter:
+    """A function for worker processes: splitter(unit) splits the documents of a unit
+    (`units`) into sentences, kept in `folder`, and returns the unit's name."""
+
+    options: Options
+    folder: WorkFolder
+
+    def __call__(self, unit: tuple[str, list[Document]]) -> str:
+        name, documents = unit
+        if documents:
+            dropped: collections.Counter[str] = collections.Counter()
+            with self.folder.write(f"{name}.jsonl") as stream:
+                for each in documents:
+                    stream.write(json.dumps(
+                        [each.source, document_sentences(each, self.options, dropped)],
+                        ensure_ascii=False).encode() + b"\n")
+            self.folder.finish(name, {"dropped": dropped}, [f"{name}.jsonl"])
+        return name
+
+    def units(self, documents: Iterable[Document]) -> Iterator[tuple[str, list[Document]]]:
+        """Yields units of work: a name, and documents, or none if it is finished."""
+        held: list[Document] = []
+        number = chars = 0
+        for document in documents:
+            held.append(document)
+            chars += sum(map(len, document.paragraphs))
+            if chars >= _UNIT_CHARS:
+                yield self._unit(number, held)
+                held, number, chars = [], number + 1, 0
+        if held:
+            yield self._unit(number, held)
+
+    def _unit(self, number: int, documents: list[Document]) -> tuple[str, list[Document]]:
+        name = f"sentences-{number:06d}"
+        return name, [] if self.folder.finished(name) else documents
+
+    def read(self, names: Iterable[str], dropped: collections.Counter
+             ) -> Iterator[Sentences]:
+        """Yields the documents of finished units; adds to `dropped` what was removed."""
+        for name in names:
+            dropped.update((self.folder.known(name) or {})["dropped"])
+            with files.open_binary(self.folder.file(f"{name}.jsonl")) as stream:
+                for line in stream:
+                    source, sentences = json.loads(line)
+                    yield source, sentences
+
+
+def prepare(documents: Iterable[Sentences], options: Options, training: BinaryIO,
             heldout: Optional[BinaryIO], summary: Summary,
             times: Optional[Mapping[str, float]] = None) -> None:
-    """Splits documents into sentences and writes them, with counts in `summary`.
+    """Filters documents and writes them, with counts in `summary`.
 
         with open("train.txt", "wb") as training:
             prepare(documents, Options(), training, None, summary := Summary())
@@ -92,9 +147,8 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
     seen: set[bytes] = set()
     seed = options.random_seed.to_bytes(16, "little", signed=True)
     dropped = summary.dropped
-    for document in documents:
+    for source, sentences in documents:
         summary.documents_read += 1
-        sentences = document_sentences(document, options, dropped)
         if not sentences:
             dropped["documents without text"] += 1
             continue
@@ -124,10 +178,10 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
                 _digest(digest, seed)[:8], "big") < held_out_below:
             _write(sentences, heldout, summary.heldout)
             continue
-        count = copies.of(document.source, len(sentences))
+        count = copies.of(source, len(sentences))
         for _ in range(count):
             _write(sentences, training, summary.training)
-        summary.sources[document.source] += count * len(sentences)
+        summary.sources[source] += count * len(sentences)
         if not count:
             dropped["documents left out by --sampling_exponent"] += 1
         elif count > 1:

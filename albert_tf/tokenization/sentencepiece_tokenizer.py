@@ -34,7 +34,8 @@ class SentencePieceTokenizer(FullTokenizer):
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
               ) -> tuple[str, str]:
         self._processor = load(path)
-        keeps = keeps_accents(self._processor.serialized_model_proto())
+        model = self._processor.serialized_model_proto()
+        keeps, self.word_start = keeps_accents(model), _marks(model).get("word_start")
         if strips and keeps:
             raise InputError(
                 f"{path}: the vocabulary was trained on text with accents; give "
@@ -157,20 +158,27 @@ class SentencePieceTokenizer(FullTokenizer):
             raise
 
 
-# The value of the trainer's input_format in a model whose text kept its accents.
-_KEEPS_ACCENTS = "strip_accents=false"
+def _marks(model: bytes) -> dict[str, str]:
+    """Returns the settings with which `marked` marked a model."""
+    if not any(each in model for each in (b"strip_accents=", b"word_start=")):
+        return {}
+    marks = model_proto().FromString(model).trainer_spec.input_format
+    return dict(mark.split("=") for mark in marks.split(",") if mark.count("=") == 1)
 
 
 def keeps_accents(model: bytes) -> bool:
     """Returns whether a model is marked as trained on text with accents."""
-    return _KEEPS_ACCENTS.encode() in model and (
-        model_proto().FromString(model).trainer_spec.input_format == _KEEPS_ACCENTS)
+    return _marks(model).get("strip_accents") == "false"
 
 
-def marked(model: bytes) -> bytes:
-    """Marks a model as trained on text with accents; see keeps_accents."""
+def marked(model: bytes, strip_accents: bool, word_start: Optional[str]) -> bytes:
+    """Marks a model in the trainer's input_format, which has no other use."""
+    marks = [] if strip_accents else ["strip_accents=false"]
+    marks += [f"word_start={word_start}"] if word_start else []
+    if not marks:
+        return model
     proto = model_proto().FromString(model)
-    proto.trainer_spec.input_format = _KEEPS_ACCENTS
+    proto.trainer_spec.input_format = ",".join(marks)
     return proto.SerializeToString()
 
 

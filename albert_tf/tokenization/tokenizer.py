@@ -42,6 +42,8 @@ class FullTokenizer:
       vocab: token → id; do not change it.
       vocabulary_path: the file that was loaded.
       uses_sentencepiece: whether tokens mark the start of a word with "▁".
+      word_start: the --word_start of create_pretraining_data.py that its text needs, if
+        the vocabulary says so.
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
       added: the tokens that are found in a text before it is cleaned.
     """
@@ -50,6 +52,7 @@ class FullTokenizer:
     do_lower_case: bool
     strip_accents: bool
     added: tuple[AddedToken, ...] = ()
+    word_start: Optional[str] = None
 
     def __new__(cls, vocab_file: Optional[StrPath] = None,
                 do_lower_case: Optional[bool] = None,

@@ -13,7 +13,7 @@ import random
 import re
 import subprocess
 import sys
-from typing import Any, Iterable, Iterator, NamedTuple, TypeVar
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, TypeVar
 
 import sentencepiece
 
@@ -49,6 +49,7 @@ class Options(NamedTuple):
     num_threads: int = 16
     verbose: bool = False  # shows the trainer's own log
     strip_accents: bool = True  # if False, the model is marked as keeping them
+    word_start: Optional[str] = None  # kept in the model: see FullTokenizer
 
 
 class Vocabulary(NamedTuple):
@@ -88,8 +89,7 @@ def train(lines: Iterable[str], options: Options = Options(),
         # This is in bytes; by default the trainer leaves out sentences above 4192.
         max_sentence_length=2**30, hard_vocab_limit=exactly,
         minloglevel=0 if options.verbose else 2)
-    if not options.strip_accents:
-        model = marked(model)
+    model = marked(model, options.strip_accents, options.word_start)
     return Vocabulary(model, vocab_lines(model), **counts)
 
 

@@ -3,14 +3,18 @@
 import bz2
 import collections
 import gzip
+import itertools
 import json
 
 import pytest
 
 from albert_tf.errors import InputError
+from albert_tf.jobs import parallel
+from albert_tf.jobs.work_folder import WorkFolder
+from albert_tf.text import prepare as prepare_module
 from albert_tf.text import python_prose, readers
 from albert_tf.text.prepare import (
-    DEDUPLICATION, Options, Summary, document_sentences)
+    DEDUPLICATION, Options, Splitter, Summary, document_sentences)
 from albert_tf.text.prepare import prepare as prepare_documents
 from albert_tf.text.sentences import (
     check_language, clean_text, cut_long, split_sentences)
@@ -31,7 +35,9 @@ def prepare(tmp_path, texts, **options):
     paths = tmp_path / "train.txt", tmp_path / "heldout.txt"
     with open(paths[0], "wb") as train, open(paths[1], "wb") as heldout:
         prepare_documents(
-            [readers.Document(str(i), [text]) for i, text in enumerate(texts)],
+            (("", document_sentences(
+                readers.Document("", [text]), Options(**options), summary.dropped))
+             for text in texts),
             Options(**options), train,
             heldout if "heldout_share" in options else None, summary)
     return [[d.split("\n") for d in p.read_text(encoding="utf-8").split("\n\n") if d]
@@ -54,6 +60,10 @@ ARTICLES = [f"The mill number {i} stands by the river. It grinds corn {i} days l
     ("zh", ["今天很冷。", "他说：“我不去！”", "你去吗？", "好。"]),
     ("ja", ["雨が降っています。", "寒いですか？", "はい。"]),
     ("hi", ["यह एक घर है।", "वह बड़ा है।"]),
+    ("km", ["គាត់ទិញបន្លែ ។ល។", "គាត់ទៅផ្ទះ។", "«ខ្ញុំទៅ។»", "គាត់និយាយ៕"]),
+    ("bo", ["༄༅། ང་བོད་པ་ཡིན།།", "བཀྲ་ཤིས་བདེ་ལེགས། །", "བདེ་པོ་ཡིན།"]),
+    ("th", ["ผมชอบอ่านหนังสือทุก ๆ วัน", "เขาดูหนัง ในปี 2540 อากาศดี", "เราไปเดินเล่น"]),
+    ("lo", ["ຂ້ອຍມັກອ່ານປຶ້ມຢູ່ເຮືອນ", "ລາວມັກເບິ່ງໜັງ"]),
 ])
 def test_sentences_of_several_languages(language, sentences):
     glue = "" if language in ("zh", "ja") else " "
@@ -169,7 +179,7 @@ def test_wikiextractor(tmp_path):
 @pytest.mark.parametrize("text, wanted, removed", [
     ("1<p and q>1, 0<s≤1 and t>2, a<b but c>d, 若a<b且c>d", None, 0),
     ("List<int> List<i> vector<code> P<q>r, the mean <s> of spin", None, 0),
-    ("<p@x.org> <s.smith@y.com> a->b <-> <p->, main()", None, 0),
+    ("<p@x.org> <s.smith@y.com> a->b <-> <p->", None, 0),
     ("a<br>b<BR />c</p> <p>d", "a b c  <p>d", 3),
     ("<p>a\n<p>b", " a\n b", 2),
     ('<ref name="a>b" />x<ref name=x>y</ref>', " x y ", 3),
@@ -346,6 +356,46 @@ def test_script_samples_sources(tmp_path, run):
                           "written": sampled[0].count(b"The %s story" % name)}
     assert sampled[2]["training"]["sentences"] == pytest.approx(
         plain[2]["training"]["sentences"], abs=6)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stopped_run_is_resumed(tmp_path, monkeypatch, workers):
+    """What was split is not split again, and nothing else in the folder is touched."""
+    monkeypatch.setattr(prepare_module, "_UNIT_CHARS", 200)
+    documents = [readers.Document(str(i), [text], "en" * (i % 2))
+                 for i, text in enumerate(ARTICLES[:20])]
+    folder = WorkFolder(str(tmp_path))
+    splitter, handed = Splitter(Options(), folder), []
+
+    def split(number):
+        units = [(name, held) for name, held in splitter.units(documents)]
+        handed.append([len(held) for _, held in units])
+        with parallel.WorkerPool(splitter, workers) as pool:
+            for name in itertools.islice(pool.in_order(units, "splitting"), number):
+                yield from splitter.read([name], collections.Counter())
+
+    (tmp_path / "mine").write_text("kept")
+    with pytest.raises(KeyboardInterrupt), folder.used({}, []):
+        collections.deque(split(3), maxlen=0)
+        raise KeyboardInterrupt
+    with folder.used({}, []):
+        assert list(split(None)) == [
+            (each.source, split_sentences(each.paragraphs[0])) for each in documents]
+    assert handed[0] == [4, 4, 3, 3, 3, 3] and handed[1][:3] == [0] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_language_is_kept_beside_the_corpus(tmp_path, run):
+    (tmp_path / "a.txt").write_text("\n\n".join(ARTICLES))
+    flags = [f"--input_file={tmp_path}/a.txt", "--document_separator=blank_line",
+             f"--output_file={tmp_path}/o/c", f"--heldout_file={tmp_path}/o/h"]
+    run(*flags, "--language=kk-KZ")
+    for name in "ch":
+        assert json.loads((tmp_path / f"o/{name}.language.json").read_text()) == {
+            "language": "kk", "strip_accents": False, "word_start": "sentencepiece"}
+    run(*flags)
+    assert sorted(path.name for path in (tmp_path / "o").iterdir()) == [
+        "c", "c.summary.json", "h"]
 
 
 WRONG = {  # message → flags, besides (or instead of) the input and the output

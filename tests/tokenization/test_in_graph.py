@@ -42,7 +42,8 @@ TOKENIZERS = {
 def keeping_accents(lower):
     """The vocabulary, as if it had been made of text with its accents."""
     path = pathlib.Path(FOLDER.name, "accents.model")
-    path.write_bytes(sentencepiece_tokenizer.marked(pathlib.Path(MODEL).read_bytes()))
+    path.write_bytes(sentencepiece_tokenizer.marked(
+        pathlib.Path(MODEL).read_bytes(), strip_accents=False, word_start=None))
     return FullTokenizer(spm_model_file=path, do_lower_case=lower)
 
 
