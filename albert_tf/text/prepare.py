@@ -8,7 +8,6 @@ are never joined.
 import collections
 import dataclasses
 import hashlib
-import json
 from typing import BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from albert_tf import files, sampling
@@ -76,8 +75,27 @@ class Summary:
             "dropped": dict(self.dropped)}
 
 
-# A document as sentences, and its source.
-Sentences = tuple[str, list[str]]
+class Split(NamedTuple):
+    """A document whose sentences are the lines of `text`, which ends in a blank line.
+
+    Attributes:
+      source: that of the Document.
+      digest: equal for documents with the same sentences, ignoring case.
+      sentences, characters: their numbers; line ends do not count.
+    """
+
+    source: str
+    digest: str
+    sentences: int
+    characters: int
+    text: bytes
+
+    @classmethod
+    def of(cls, source: str, sentences: list[str]) -> "Split":
+        text = "\n".join(sentences)
+        # Case is ignored, because the model usually reads lower-cased text.
+        return cls(source, _digest(text.lower().encode()).hex(), len(sentences),
+                   len(text) - max(0, len(sentences) - 1), f"{text}\n\n".encode())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +110,15 @@ class Splitter:
         name, documents = unit
         if documents:
             dropped: collections.Counter[str] = collections.Counter()
-            with self.folder.write(f"{name}.jsonl") as stream:
+            found = []
+            with self.folder.write(f"{name}.txt") as stream:
                 for each in documents:
-                    stream.write(json.dumps(
-                        [each.source, document_sentences(each, self.options, dropped)],
-                        ensure_ascii=False).encode() + b"\n")
-            self.folder.finish(name, {"dropped": dropped}, [f"{name}.jsonl"])
+                    split = Split.of(each.source, document_sentences(
+                        each, self.options, dropped))
+                    stream.write(split.text)
+                    found.append([*split[:-1], len(split.text)])
+            self.folder.finish(name, {"dropped": dropped, "documents": found},
+                               [f"{name}.txt"])
         return name
 
     def units(self, documents: Iterable[Document]) -> Iterator[tuple[str, list[Document]]]:
@@ -118,17 +139,17 @@ class Splitter:
         return name, [] if self.folder.finished(name) else documents
 
     def read(self, names: Iterable[str], dropped: collections.Counter
-             ) -> Iterator[Sentences]:
+             ) -> Iterator[Split]:
         """Yields the documents of finished units; adds to `dropped` what was removed."""
         for name in names:
-            dropped.update((self.folder.known(name) or {})["dropped"])
-            with files.open_binary(self.folder.file(f"{name}.jsonl")) as stream:
-                for line in stream:
-                    source, sentences = json.loads(line)
-                    yield source, sentences
+            info = self.folder.known(name) or {}
+            dropped.update(info["dropped"])
+            with files.open_binary(self.folder.file(f"{name}.txt")) as stream:
+                for *values, num_bytes in info["documents"]:
+                    yield Split(*values, stream.read(num_bytes))
 
 
-def prepare(documents: Iterable[Sentences], options: Options, training: BinaryIO,
+def prepare(documents: Iterable[Split], options: Options, training: BinaryIO,
             heldout: Optional[BinaryIO], summary: Summary,
             times: Optional[Mapping[str, float]] = None) -> None:
     """Filters documents and writes them, with counts in `summary`.
@@ -147,13 +168,12 @@ def prepare(documents: Iterable[Sentences], options: Options, training: BinaryIO
     seen: set[bytes] = set()
     seed = options.random_seed.to_bytes(16, "little", signed=True)
     dropped = summary.dropped
-    for source, sentences in documents:
+    for document in documents:
         summary.documents_read += 1
-        if not sentences:
+        if not document.sentences:
             dropped["documents without text"] += 1
             continue
-        # Case is ignored, because the model usually reads lower-cased text.
-        digest = _digest("\n".join(sentences).lower().encode())
+        source, digest = document.source, bytes.fromhex(document.digest)
         if options.deduplicate != "none":
             if digest in seen:
                 dropped["duplicate documents"] += 1
@@ -161,27 +181,27 @@ def prepare(documents: Iterable[Sentences], options: Options, training: BinaryIO
             seen.add(digest)
         if options.deduplicate == "sentences":
             unseen: dict[bytes, str] = {}
-            for sentence in sentences:
+            for sentence in document.text.decode().split("\n")[:-2]:
                 # The key keeps them apart from documents of one sentence.
                 unseen.setdefault(
                     _digest(sentence.lower().encode(), b"sentence"), sentence)
             left = [unseen[each] for each in unseen if each not in seen]
             seen.update(unseen)
-            if repeated := len(sentences) - len(left):
+            if repeated := document.sentences - len(left):
                 dropped["duplicate sentences"] += repeated
-            sentences = left
-        if len(sentences) < max(options.min_document_sentences, 1):
+                document = Split.of(source, left)
+        if document.sentences < max(options.min_document_sentences, 1):
             dropped["documents with too few sentences"] += 1
-            dropped["sentences of documents with too few"] += len(sentences)
+            dropped["sentences of documents with too few"] += document.sentences
             continue
         if heldout is not None and int.from_bytes(
                 _digest(digest, seed)[:8], "big") < held_out_below:
-            _write(sentences, heldout, summary.heldout)
+            _write(document, heldout, summary.heldout)
             continue
-        count = copies.of(source, len(sentences))
+        count = copies.of(source, document.sentences)
         for _ in range(count):
-            _write(sentences, training, summary.training)
-        summary.sources[source] += count * len(sentences)
+            _write(document, training, summary.training)
+        summary.sources[source] += count * document.sentences
         if not count:
             dropped["documents left out by --sampling_exponent"] += 1
         elif count > 1:
@@ -223,10 +243,9 @@ def _digest(data: bytes, key: bytes = b"") -> bytes:
     return hashlib.blake2b(data, digest_size=16, key=key).digest()
 
 
-def _write(sentences: list[str], stream: BinaryIO, side: Side) -> None:
-    data = ("\n".join(sentences) + "\n\n").encode("utf-8")
-    stream.write(data)
+def _write(document: Split, stream: BinaryIO, side: Side) -> None:
+    stream.write(document.text)
     side.documents += 1
-    side.sentences += len(sentences)
-    side.characters += sum(map(len, sentences))
-    side.bytes += len(data)
+    side.sentences += document.sentences
+    side.characters += document.characters
+    side.bytes += len(document.text)

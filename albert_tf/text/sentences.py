@@ -43,6 +43,7 @@ _MORE_ENDS = re.compile(
     """(?:(?:។ល)?[។៕៚]+|[།-༒༔](?:\\s*[།-༒༔])*|෴)[»”’"')\\]]*\\s*"""
     "|(?<=[\u0e01-\u0e45\u0e47-\u0ec5\u0ec7-\u0eff]) "
     "(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4])")
+_MORE_SCRIPTS = re.compile("[\u0d80-\u0fff\u1780-\u17ff]")
 _LEAST_CLAUSE = 20  # characters; what is shorter stays with the next clause
 # Marks after which a long sentence without spaces may be cut.
 _CLAUSE_END = re.compile(r"[，、；：,;:…。！？]")
@@ -79,7 +80,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
             sentences.extend(_split_swallowed(sentence, language))
         else:
             sentences.append(sentence)
-    if not text.isascii():
+    if _MORE_SCRIPTS.search(text):
         sentences = [part for sentence in sentences for part in _divided(sentence)]
     return _join_fragments([s for s in map(str.strip, sentences) if s])
 

@@ -14,7 +14,7 @@ from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.text import prepare as prepare_module
 from albert_tf.text import python_prose, readers
 from albert_tf.text.prepare import (
-    DEDUPLICATION, Options, Splitter, Summary, document_sentences)
+    DEDUPLICATION, Options, Split, Splitter, Summary, document_sentences)
 from albert_tf.text.prepare import prepare as prepare_documents
 from albert_tf.text.sentences import (
     check_language, clean_text, cut_long, split_sentences)
@@ -35,7 +35,7 @@ def prepare(tmp_path, texts, **options):
     paths = tmp_path / "train.txt", tmp_path / "heldout.txt"
     with open(paths[0], "wb") as train, open(paths[1], "wb") as heldout:
         prepare_documents(
-            (("", document_sentences(
+            (Split.of("", document_sentences(
                 readers.Document("", [text]), Options(**options), summary.dropped))
              for text in texts),
             Options(**options), train,
@@ -380,7 +380,8 @@ def test_a_stopped_run_is_resumed(tmp_path, monkeypatch, workers):
         raise KeyboardInterrupt
     with folder.used({}, []):
         assert list(split(None)) == [
-            (each.source, split_sentences(each.paragraphs[0])) for each in documents]
+            Split.of(each.source, split_sentences(each.paragraphs[0]))
+            for each in documents]
     assert handed[0] == [4, 4, 3, 3, 3, 3] and handed[1][:3] == [0] * 3
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
