@@ -23,12 +23,13 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.cli import checks
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
+from albert_tf.options import given
 from albert_tf.pretraining_data import local, release
 from albert_tf.pretraining_data.job_options import DataOptions, shard_names
-from albert_tf.pretraining_data.options import (
-    InstanceOptions, SENTENCE_OBJECTIVES, SINGLE_SEGMENT_CHOICES)
+from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.text import languages
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training.recipes import PRETRAINING_RECIPES
@@ -79,73 +80,15 @@ flags.DEFINE_bool(
     "strip_accents", None,
     "Strip accents and other combining marks. Default: taken from the SentencePiece "
     "model; with --vocab_file the value of --do_lower_case.")
-flags.DEFINE_bool(
-    "do_whole_word_mask", True,
-    "Mask whole words. If false, each token counts as a word.")
-flags.DEFINE_bool(
-    "do_permutation", False,
-    "Also permute further n-grams and predict them. This doubles the prediction slots "
-    "of a record: pretrain with twice this --max_predictions_per_seq.")
-flags.DEFINE_bool(
-    "favor_shorter_ngram", True,
-    "Draw n-gram sizes with probability proportional to 1/n, so that short n-grams are "
-    "more frequent. If false, long ones are.")
-flags.DEFINE_bool(
-    "random_next_sentence", False,
-    "If true, the second segment comes from a different document in half of the cases "
-    "(BERT's next-sentence prediction). If false, the segments are swapped in half of "
-    "the cases (ALBERT's sentence-order prediction). true is the same as "
-    "--sentence_objective=next.")
-flags.DEFINE_enum(
-    "sentence_objective", "order", SENTENCE_OBJECTIVES,
-    "What the sentence label means (table 5 of the paper). order: whether the segments "
-    "are swapped (ALBERT, the default); next: whether the second one comes from a "
-    "different document (BERT); none: there are no segments, and sequences are filled "
-    "with whole sentences (RoBERTa).")
 flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
     "A named preset; pretrain with the same --recipe in run_pretraining.py. release: "
     "the defaults; roberta: full sentences without pairs, each text once, to be masked "
     "during training; fast: 40 percent of the tokens masked. Explicit flags override "
     "the recipe.")
-flags.DEFINE_integer(
-    "max_seq_length", 512, "Length of a sequence in tokens, with special tokens.")
-flags.DEFINE_integer(
-    "ngram", 3, "Maximum number of words in an n-gram that is masked together.")
-flags.DEFINE_integer(
-    "max_predictions_per_seq", 20,
-    "Maximum number of masked tokens in a sequence.")
-flags.DEFINE_integer(
-    "random_seed", 12345, "Seed for all random choices, including n-gram sizes.")
-flags.DEFINE_integer(
-    "dupe_factor", 40,
-    "Number of times that each document is used, each time with different masks.")
-flags.DEFINE(
-    checks.Number(**checks.ANY), "masked_lm_prob", 0.15,
-    "Fraction of a sequence's tokens to mask. 0 writes unmasked records with "
-    "token_boundary, which are masked during training.")
-flags.DEFINE(
-    checks.Number(**checks.ANY), "short_seq_prob", 0.1,
-    "Probability of aiming at sequences shorter than --max_seq_length in a pass over a "
-    "document.")
-flags.DEFINE_enum(
-    "single_segment", "random", SINGLE_SEGMENT_CHOICES,
-    "What to do with a chunk of one sentence, which has no second segment. random: "
-    "take one from a different document, with label 1, as the original implementation "
-    "does even for sentence order; skip: leave the chunk out and count it.")
-flags.DEFINE_enum(
-    "word_start", "release", ["release", "sentencepiece"],
-    "Which SentencePiece tokens start a word. sentencepiece: only those with "
-    "SentencePiece's space mark; use it for scripts such as Cyrillic, Greek or Hangul, "
-    "but not for text without spaces. release: also every token with a character that "
-    "is not a Latin letter, so that words in other scripts are never masked whole. "
-    "If it is not given, the corpus' language decides (prepare_corpus.py --language), or "
-    "else that of the vocabulary's text.")
-
-def from_flags(options: type, **values):
-    """Returns options with these values; other fields come from flags of their name."""
-    names = {field.name for field in dataclasses.fields(options)} - values.keys()
-    return options(**values, **{name: FLAGS[name].value for name in names})
+define(MaskingOptions)
+define(InstanceOptions, sentence_objective="order")
+define(DataOptions)
 
 
 def _check_combinations(instances: InstanceOptions) -> None:
@@ -176,8 +119,8 @@ def options_from_flags() -> DataOptions:
         script.use_recipe(FLAGS.recipe, {
             **recipe.records, **recipe.slots_at(FLAGS.max_seq_length)}, recipe.source)
     objective = FLAGS["sentence_objective"]
-    instances = from_flags(
-        InstanceOptions, masking=from_flags(MaskingOptions),
+    instances = given(
+        InstanceOptions, FLAGS, masking=given(MaskingOptions, FLAGS),
         sentence_objective=objective.value if (
             objective.present or objective.value != objective.default) else None)
     _check_combinations(instances)
@@ -188,8 +131,8 @@ def options_from_flags() -> DataOptions:
             f"it derives the names of the shards, but --output_file lists "
             f"{len(outputs)} files. Give one name, or leave --num_shards out.")
     inputs = files.expand_patterns(FLAGS.input_file, "--input_file")
-    return from_flags(
-        DataOptions, instances=instances, input_files=tuple(inputs),
+    return given(
+        DataOptions, FLAGS, instances=instances, input_files=tuple(inputs),
         output_files=tuple(shard for name in outputs
                            for shard in shard_names(name, FLAGS.num_shards)))
 

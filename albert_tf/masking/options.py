@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from albert_tf.errors import InputError
+from albert_tf.options import check, option
 
 CLS, SEP, MASK = "[CLS]", "[SEP]", "[MASK]"
 
@@ -42,32 +43,28 @@ class MaskingOptions:
 
         >>> MaskingOptions(ngram=1).num_to_predict(np.array([64, 128]))
         array([10, 19])
-
-    Attributes:
-      max_predictions_per_seq: maximum number of masked tokens in a sequence.
-      masked_lm_prob: fraction of a sequence's tokens to mask; [CLS] and [SEP] count.
-      ngram: maximum length of an n-gram, in words.
-      favor_shorter_ngram: P(n) proportional to 1/n; False reverses the probabilities.
-      do_whole_word_mask: mask whole words; False treats each token as a word.
-      do_permutation: also shuffle the tokens of further n-grams among themselves, and
-        predict what stood there.
     """
 
-    max_predictions_per_seq: int = 20
-    masked_lm_prob: float = 0.15
-    ngram: int = 3
-    favor_shorter_ngram: bool = True
-    do_whole_word_mask: bool = True
-    do_permutation: bool = False
+    max_predictions_per_seq: int = option(
+        20, "Maximum number of masked tokens in a sequence.", least=1)
+    masked_lm_prob: float = option(
+        0.15, "Fraction of a sequence's tokens to mask; [CLS] and [SEP] count. 0 writes "
+        "unmasked records with token_boundary, which are masked during training.", most=1)
+    ngram: int = option(
+        3, "Maximum number of words in an n-gram that is masked together.", least=1,
+        most=4096)
+    favor_shorter_ngram: bool = option(
+        True, "Draw n-gram sizes with probability proportional to 1/n, so that short "
+        "n-grams are more frequent. If false, long ones are.")
+    do_whole_word_mask: bool = option(
+        True, "Mask whole words. If false, each token counts as a word.")
+    do_permutation: bool = option(
+        False, "Also permute the tokens of further n-grams among themselves, and predict "
+        "what stood there. This doubles the prediction slots of a record: pretrain with "
+        "twice this --max_predictions_per_seq.")
 
     def __post_init__(self):
-        for name, limit in (("max_predictions_per_seq", 2**31 - 1), ("ngram", 4096)):
-            if not 1 <= getattr(self, name) <= limit:
-                raise InputError(f"--{name}={getattr(self, name)}: give a number of 1 "
-                                 f"or more, at most {limit}.")
-        if not 0 <= self.masked_lm_prob <= 1:
-            raise InputError(f"--masked_lm_prob={self.masked_lm_prob}: give a "
-                             "probability between 0 and 1.")
+        check(self)
         if self.do_permutation and not self.masked_lm_prob:
             raise InputError(
                 "--do_permutation permutes as many tokens as are masked, but "

@@ -4,7 +4,8 @@ import dataclasses
 import re
 
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data.options import InstanceOptions, require
+from albert_tf.options import check, option
+from albert_tf.pretraining_data.options import InstanceOptions
 
 # How the names of shards end, see shard_names.
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")
@@ -21,16 +22,23 @@ class DataOptions:
     input_files: tuple[str, ...]  # text, in the order of reading
     output_files: tuple[str, ...]  # TFRecord files, evenly filled
     instances: InstanceOptions = InstanceOptions()
-    dupe_factor: int = 40  # walks over each document, each with different masks
-    # Which tokens start a word (tokenization.sequences). "sentencepiece": those that
-    # begin with "▁". "release", the original's rule: also those that begin with "<",
-    # punctuation marks, and tokens with anything but Latin letters and punctuation.
-    word_start: str = "release"
-    random_seed: int = 12345  # determines everything that is random
+    dupe_factor: int = option(
+        40, "Number of times that each document is used, each time with different masks.",
+        least=1)
+    word_start: str = option(
+        "release", "Which SentencePiece tokens start a word. sentencepiece: only those "
+        "with SentencePiece's space mark; use it for scripts such as Cyrillic, Greek or "
+        "Hangul, but not for text without spaces. release: also every token with a "
+        "character that is not a Latin letter, so that words in other scripts are never "
+        "masked whole. If it is not given, the corpus' language decides "
+        "(prepare_corpus.py --language), or else that of the vocabulary's text.",
+        choices=("release", "sentencepiece"))
+    random_seed: int = option(
+        12345, "Seed for all random choices, including n-gram sizes.", least=-2**63,
+        most=2**63 - 1)
 
     def __post_init__(self):
-        require("dupe_factor", self.dupe_factor, self.dupe_factor >= 1,
-                "a number of 1 or more")
+        check(self)
         if not self.output_files:
             raise InputError("--output_file names no file: give one or more paths.")
         if len(set(self.output_files)) < len(self.output_files):
@@ -52,8 +60,8 @@ class Sizes:
 def shard_names(output_file: str, num_shards: int) -> tuple[str, ...]:
     """Returns the names of the shards, `name-00000-of-00064` and so on; for one shard
     the name itself."""
-    require("num_shards", num_shards, 1 <= num_shards <= 99_999,
-            "a number from 1 to 99999")
+    if not 1 <= num_shards <= 99_999:
+        raise InputError(f"--num_shards={num_shards}: give a number from 1 to 99999.")
     if num_shards == 1:
         return (output_file,)
     return tuple(f"{output_file}-{number:05d}-of-{num_shards:05d}"

@@ -4,9 +4,9 @@ import dataclasses
 
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
+from albert_tf.options import check, option
 from albert_tf.tokenization import sequences
 
-SINGLE_SEGMENT_CHOICES = ("random", "skip")
 SENTENCE_OBJECTIVES = ("order", "next", "none")
 # Much longer than attention can handle; longer sequences would also fill the memory.
 MAX_SEQ_LENGTH = 1 << 15
@@ -21,11 +21,6 @@ ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)
 LABEL_1 = (SWAPPED, RANDOM_DOCUMENT)
 
 
-def require(flag: str, value: object, valid: bool, advice: str) -> None:
-    if not valid:
-        raise InputError(f"--{flag}={value}: give {advice}.")
-
-
 @dataclasses.dataclass(frozen=True)
 class InstanceOptions:
     """How documents are cut into instances; the original's flags and defaults.
@@ -33,39 +28,33 @@ class InstanceOptions:
         InstanceOptions(max_seq_length=128, single_segment="skip")
     """
 
-    max_seq_length: int = 512  # maximum length in tokens; [CLS] and [SEP] count
-    # Probability of a shorter, uniformly drawn target length, because texts in
-    # fine-tuning are often shorter. It is decided once for each walk over a document;
-    # without a sentence objective, once for each sequence.
-    short_seq_prob: float = 0.1
-    random_next_sentence: bool = False  # the original's flag for the objective "next"
-    # What the sentence label means (Table 5 of the paper). "order": 1 if the segments
-    # are swapped. "next": 1 if the second segment is from a different document, as with
-    # random_next_sentence=True; setting one of the two sets the other. "none": there
-    # are no pairs, but sequences of full sentences (RoBERTa, section 4.2), all with
-    # label 0. The default is "order" (see instances._pair_of_chunk).
-    sentence_objective: str | None = None
-    # What to do with a chunk of a single sentence, which gives no second segment:
-    # "random" takes one from a different document, as the original does, "skip" leaves
-    # the chunk out.
-    single_segment: str = "random"
+    max_seq_length: int = option(
+        512, "Length of a sequence in tokens, with special tokens.", least=5,
+        most=MAX_SEQ_LENGTH)
+    # Texts in fine-tuning are often shorter. It is decided once for each walk over a
+    # document; without a sentence objective, once for each sequence.
+    short_seq_prob: float = option(
+        0.1, "Probability of aiming at sequences shorter than --max_seq_length, with a "
+        "uniformly drawn length, in a pass over a document.", most=1)
+    random_next_sentence: bool = option(
+        False, "The same as --sentence_objective=next, which it sets and which sets it.")
+    sentence_objective: str | None = option(
+        None, "What the sentence label means (table 5 of the paper). order: 1 if the "
+        "segments are swapped (ALBERT, the default); next: 1 if the second one comes from "
+        "a different document (BERT); none: there are no segments, and sequences are "
+        "filled with whole sentences (RoBERTa, section 4.2).", choices=SENTENCE_OBJECTIVES)
+    single_segment: str = option(
+        "random", "What to do with a chunk of one sentence, which has no second segment. "
+        "random: take one from a different document, with label 1, as the original "
+        "implementation does even for sentence order; skip: leave the chunk out and "
+        "count it.", choices=("random", "skip"))
     masking: MaskingOptions = MaskingOptions()
 
     def __post_init__(self):
-        length, share = self.max_seq_length, self.short_seq_prob
-        require("max_seq_length", length, length >= 5, "5 or more, for one token in "
-                "each of two segments, [CLS] and two [SEP]")
-        require("max_seq_length", length, length <= MAX_SEQ_LENGTH,
-                f"{MAX_SEQ_LENGTH} or less")
-        require("short_seq_prob", share, 0 <= share <= 1,
-                "a probability between 0 and 1")
+        check(self)
         # Two flags can name the objective; they must not contradict each other.
         objective = self.sentence_objective or (
             "next" if self.random_next_sentence else "order")
-        for name, value, choices in (
-                ("single_segment", self.single_segment, SINGLE_SEGMENT_CHOICES),
-                ("sentence_objective", objective, SENTENCE_OBJECTIVES)):
-            require(name, value, value in choices, f"one of {', '.join(choices)}")
         if self.random_next_sentence and objective != "next":
             raise InputError(
                 "--random_next_sentence is the sentence objective next, but "

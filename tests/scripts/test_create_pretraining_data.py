@@ -168,7 +168,7 @@ WRONG = {  # name → (arguments besides the output, message)
         [PYPROJECT, "--random_next_sentence", "--sentence_objective=order"],
         "--sentence_objective=order; give one of the two"),
     "too long": ([PYPROJECT, "--max_seq_length=1000000"],
-                 "--max_seq_length=1000000: give 32768 or less"),
+                 "1000000 is not an integer in the range [5, 32768]"),
 }
 
 
