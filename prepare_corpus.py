@@ -33,10 +33,12 @@ from absl import flags, logging
 
 from albert_tf import files, sampling, text_files
 from albert_tf.cli import checks
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
 from albert_tf.jobs.work_folder import WorkFolder, state_of
+from albert_tf.options import given
 from albert_tf.text import languages, prepare, python_prose, readers, sentences
 
 FLAGS = flags.FLAGS
@@ -45,27 +47,7 @@ _FEW_BYTES = 1 << 22  # less text takes one process: starting more is slower
 
 flags.DEFINE_string(
     "input_file", "", "Input files: paths or globs, separated by commas.")
-flags.DEFINE_enum(
-    "input_format", "auto", [*readers.FORMATS, "python"],
-    "Format of the input files. auto: text, wikiextractor, jsonl or parquet, detected "
-    "from the name and first line of each file; parquet: also Arrow files, each row is "
-    "a document; python: no --input_file; takes the documentation of the running Python "
-    "and of the packages installed in it, and drops repeated sentences "
-    "(--deduplicate=sentences).")
-flags.DEFINE_string(
-    "json_field", "text", "Name of the field, or column, with the text (JSON lines and "
-    "Parquet only).")
-flags.DEFINE_enum(
-    "document_separator", "file", readers.DOCUMENT_SEPARATORS,
-    "What separates documents (plain text only). file: every file is a document, such "
-    "as a book or an article; blank_line: every block of lines is a document.")
-flags.DEFINE_enum(
-    "line_breaks", "keep", readers.LINE_BREAKS,
-    "What a single line break means (plain text, JSON, Parquet). keep: a new "
-    "paragraph; join: nothing, because the lines are wrapped to the width of a page.")
-flags.DEFINE_bool(
-    "keep_titles", False,
-    "Keep the title that is the first line of an article (wikiextractor only).")
+define(readers.Layout)
 flags.DEFINE_string(
     "language", None, "ISO 639 code of the text's language: en, de, zh, ja, ... "
     "<output_file>.language.json then says whether the language needs its accents, and "
@@ -86,25 +68,7 @@ flags.DEFINE(
     "total stays the same: documents of small sources are repeated, and documents of "
     "large ones left out. Held-out documents are not affected. The input is read twice. "
     "Default: 1, which takes everything once.")
-flags.DEFINE_integer(
-    "random_seed", 12345,
-    "Seed that chooses the documents to hold out, and those that --sampling_exponent "
-    "repeats or leaves out. If you add input later, documents "
-    "held out before stay held out.", lower_bound=-2**63, upper_bound=2**63 - 1)
-flags.DEFINE_integer(
-    "min_sentence_chars", 0, "Drop sentences with fewer characters.", lower_bound=0)
-flags.DEFINE_integer(
-    "max_sentence_chars", 1000,
-    "Split sentences with more characters, at white space if there is any; 0 never "
-    "splits.", lower_bound=0)
-flags.DEFINE_integer(
-    "min_document_sentences", 1, "Drop documents with fewer sentences.",
-    lower_bound=1)
-flags.DEFINE_enum(
-    "deduplicate", "documents", prepare.DEDUPLICATION,
-    "What to drop. documents: exact copies of documents; sentences: also every "
-    "sentence seen before, ignoring case (about 100 bytes of memory per sentence); "
-    "none: nothing.")
+define(prepare.Options)
 flags.DEFINE_integer(
     "num_workers", 0, "Number of worker processes; 0 uses one for each core.")
 flags.DEFINE_string(
@@ -144,10 +108,10 @@ def preparation_options() -> prepare.Options:
                           ("deduplicate", " ".join(readers.FORMATS))):
         checks.say_unused(name, FLAGS.input_format in f"auto {formats}".split(),
                           f"with --input_format={FLAGS.input_format}")
-    return prepare.Options(
-        sentences.check_language(FLAGS.language or "en"), FLAGS.min_sentence_chars,
-        FLAGS.max_sentence_chars, FLAGS.min_document_sentences,
-        "sentences" if python else FLAGS.deduplicate, share, FLAGS.random_seed)
+    return given(
+        prepare.Options, FLAGS, heldout_share=share,
+        language=sentences.check_language(FLAGS.language or "en"),
+        deduplicate="sentences" if python else FLAGS.deduplicate)
 
 
 def read(sources: dict[str, list[str]], layout: readers.Layout,
@@ -169,8 +133,7 @@ def read(sources: dict[str, list[str]], layout: readers.Layout,
 def main(argv):
     del argv
     options = preparation_options()
-    layout = readers.Layout(
-        *(FLAGS[name].value for name in readers.Layout._fields))
+    layout = given(readers.Layout, FLAGS)
     sources = {} if FLAGS.input_format == "python" else files.expand_each(
         FLAGS.input_file, "--input_file")
     inputs = list(itertools.chain(*sources.values()))
@@ -189,7 +152,7 @@ def main(argv):
         workers = 1
     folder = WorkFolder.beside(FLAGS.output_file, FLAGS.work_dir)
     # What the sentences depend on.
-    settings = {**layout._asdict(), "version": 1, **{
+    settings = {**vars(layout), "version": 1, **{
         name: getattr(options, name) for name in (
             "language", "min_sentence_chars", "max_sentence_chars")}}
     state = [list(sources.items()), state_of(inputs)] if sources else [

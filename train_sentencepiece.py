@@ -13,6 +13,7 @@ words start.
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import dataclasses
 import itertools
 import os
 import time
@@ -21,7 +22,9 @@ from absl import flags, logging
 
 from albert_tf import files, sampling, text_files
 from albert_tf.cli import checks
+from albert_tf.cli.define import define
 from albert_tf.errors import InputError
+from albert_tf.options import given
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import languages
@@ -29,8 +32,6 @@ from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
 
-_DEFAULTS = train_sentencepiece.Options()
-_MOST = 2 ** 31 - 1  # The trainer's integers have 32 bits.
 flags.DEFINE_string(
     "input_file", None,
     "Text files with one sentence per line: paths or globs, separated by commas.",
@@ -40,28 +41,7 @@ flags.DEFINE_string(
     "Path of the outputs without their suffix; <output_prefix>.model and "
     "<output_prefix>.vocab are written.",
     required=True)
-flags.DEFINE_integer(
-    "vocab_size", _DEFAULTS.vocab_size, "Number of pieces in the vocabulary.",
-    lower_bound=len(train_sentencepiece.FIRST_PIECES) + 1, upper_bound=_MOST)
-flags.DEFINE_bool(
-    "do_lower_case", _DEFAULTS.do_lower_case,
-    "Lower-case the text before training.")
-flags.DEFINE_bool(
-    "strip_accents", _DEFAULTS.strip_accents,
-    "Strip accents and other combining marks before training, as the original "
-    "implementation does: schön becomes schon, ガ becomes カ. false is recorded in the "
-    "model, and scripts that read the model then keep them. If it is not given, the "
-    "corpus' language decides (prepare_corpus.py --language).")
-flags.DEFINE(
-    checks.Number(1.0, lower_bound=0.98), "character_coverage", _DEFAULTS.character_coverage,
-    "Fraction of the text's characters that the pieces must cover; 0.9995 suits "
-    "Chinese and Japanese.")
-flags.DEFINE_integer(
-    "input_sentence_size", _DEFAULTS.input_sentence_size,
-    "Maximum number of sentences to train on. If there are more, a random sample is "
-    "drawn, which is the same in every run. The sentences are held in memory: give "
-    "fewer if they do not fit.",
-    lower_bound=101, upper_bound=_MOST)
+define(train_sentencepiece.Options)
 flags.DEFINE(
     checks.Number(**checks.ANY), "sampling_exponent", None,
     "Mix several sources, such as languages, in more even shares. Each of the "
@@ -70,12 +50,6 @@ flags.DEFINE(
     "0.7. The total stays the same: sentences of small sources are repeated, and "
     "sentences of large ones left out, before the sample of --input_sentence_size is "
     "drawn. The input is read twice. Default: 1, which takes everything once.")
-flags.DEFINE_integer(
-    "num_threads", _DEFAULTS.num_threads,
-    "Number of trainer threads. The result depends on it, because sums round "
-    "differently; therefore the default is the same on every machine.",
-    lower_bound=1, upper_bound=1024)
-flags.DEFINE_bool("verbose", False, "Show the log of the SentencePiece trainer.")
 
 
 def read(sources, doing="reading"):
@@ -129,16 +103,16 @@ def main(argv):
             f".model, as in {os.path.join(prefix, 'spm')}.")
     files.prepare_outputs({"--output_prefix": [f"{prefix}.model", f"{prefix}.vocab"]},
                           {"--input_file": paths})
-    options = train_sentencepiece.Options(**{
-        name: FLAGS[name].value for name in _DEFAULTS._fields if name in FLAGS})
+    options = given(train_sentencepiece.Options, FLAGS)
     language = languages.of_corpora(paths)
     if not language:
         languages.warn_of_losses(
             paths, not FLAGS["strip_accents"].present, by_script=True)
     elif not FLAGS["strip_accents"].present:
-        options = options._replace(strip_accents=language.strip_accents)
+        options = dataclasses.replace(
+            options, strip_accents=language.strip_accents)
     if language and language.word_start != "release":
-        options = options._replace(word_start=language.word_start)
+        options = dataclasses.replace(options, word_start=language.word_start)
     started = time.time()
     # Both files are opened before the training, so that a folder that cannot be
     # written is reported now.

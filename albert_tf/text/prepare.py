@@ -12,6 +12,7 @@ from typing import BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from albert_tf import files, sampling
 from albert_tf.errors import InputError
+from albert_tf.options import option
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.text.readers import Document, without_markup
 from albert_tf.text.sentences import clean_text, cut_long, split_sentences
@@ -20,21 +21,30 @@ DEDUPLICATION = ("documents", "sentences", "none")
 _UNIT_CHARS = 1 << 21  # characters of a unit of work, at least
 
 
-class Options(NamedTuple):
-    """Settings for splitting, filtering and holding out documents.
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Settings for splitting, filtering and holding out documents: flags of
+    prepare_corpus.py, with the language as sentences.check_language returns it.
 
         Options(language="de", min_document_sentences=2, heldout_share=0.005)
     """
 
-    language: str = "en"  # as sentences.check_language returns it
-    min_sentence_chars: int = 0  # shorter sentences are dropped
-    max_sentence_chars: int = 1000  # longer ones are split, not dropped; 0: no limit
-    min_document_sentences: int = 1  # documents with fewer are dropped
-    # "documents": drop a document that has the same sentences as an earlier one,
-    # ignoring case; "sentences": also drop every sentence that was seen before; "none".
-    deduplicate: str = "documents"
-    heldout_share: float = 0.0  # fraction of the documents to hold out, 0 to 1
-    random_seed: int = 12345  # chooses the held-out documents, and those sampled
+    language: str = "en"
+    heldout_share: float = 0.0
+    min_sentence_chars: int = option(0, "Drop sentences with fewer characters.")
+    max_sentence_chars: int = option(
+        1000, "Split sentences with more characters, at white space if there is any; 0 "
+        "never splits.")
+    min_document_sentences: int = option(
+        1, "Drop documents with fewer sentences.", least=1)
+    deduplicate: str = option(
+        "documents", "What to drop. documents: exact copies of documents, ignoring case; "
+        "sentences: also every sentence seen before (about 100 bytes of memory per "
+        "sentence); none: nothing.", choices=DEDUPLICATION)
+    random_seed: int = option(
+        12345, "Seed that chooses the documents to hold out, and those that "
+        "--sampling_exponent repeats or leaves out. If you add input later, documents "
+        "held out before stay held out.", least=-2**63, most=2**63 - 1)
 
 
 @dataclasses.dataclass

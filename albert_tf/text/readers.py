@@ -8,6 +8,7 @@ document at a time, or a part of a file for Parquet and Arrow.
 """
 
 import collections
+import dataclasses
 import html
 import itertools
 import re
@@ -15,11 +16,10 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
+from albert_tf.options import option
 from albert_tf.text.sentences import SPACELESS
 
 FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
-DOCUMENT_SEPARATORS = ("file", "blank_line")
-LINE_BREAKS = ("keep", "join")
 # A document is held in memory; a longer one is a corpus that is read as one document.
 MAX_DOCUMENT_CHARS = 100_000_000
 
@@ -35,14 +35,29 @@ class Document(NamedTuple):
     markup: bool = False  # whether paragraphs are lines for without_markup
 
 
-class Layout(NamedTuple):
-    """The layout of files."""
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The layout of files; the fields are flags of prepare_corpus.py."""
 
-    input_format: str = "auto"  # one of FORMATS; auto: see _format_of
-    json_field: str = "text"  # the field of a JSON object, or the column, of the text
-    document_separator: str = "file"  # what ends a document in plain text
-    line_breaks: str = "keep"  # the meaning of line ends: see paragraphs_of
-    keep_titles: bool = False  # keeps an article's first line (wikiextractor)
+    input_format: str = option(
+        "auto", "Format of the input files. auto: text, wikiextractor, jsonl or parquet, "
+        "detected from the name and first line of each file; parquet: also Arrow files, "
+        "each row is a document; python: no --input_file; takes the documentation of the "
+        "running Python and of the packages installed in it, and drops repeated sentences "
+        "(--deduplicate=sentences).", choices=(*FORMATS, "python"))
+    json_field: str = option(
+        "text", "Name of the field, or column, with the text (JSON lines and Parquet "
+        "only).")
+    document_separator: str = option(
+        "file", "What separates documents (plain text only). file: every file is a "
+        "document, such as a book or an article; blank_line: every block of lines is a "
+        "document.", choices=("file", "blank_line"))
+    line_breaks: str = option(
+        "keep", "What a single line break means (plain text, JSON, Parquet). keep: a new "
+        "paragraph; join: nothing, because the lines are wrapped to the width of a page.",
+        choices=("keep", "join"))
+    keep_titles: bool = option(
+        False, "Keep the title that is the first line of an article (wikiextractor only).")
 
 
 def read_documents(

@@ -6,6 +6,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any, Iterable, Iterator, NamedTuple, Optional, TypeVar
 import sentencepiece
 
 from albert_tf.errors import InputError
+from albert_tf.options import option
 from albert_tf.tokenization.cleaning import preprocess_text
 from albert_tf.tokenization.sentencepiece_tokenizer import marked
 
@@ -33,22 +35,31 @@ T = TypeVar("T")
 FIRST_PIECES = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_SYMBOLS)
 
 
-class Options(NamedTuple):
-    """Settings for the training, by default those of the original implementation."""
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Settings for the training, by default those of the original implementation. The
+    model itself neither lower-cases nor strips accents, so users of it must."""
 
-    vocab_size: int = 30000  # includes FIRST_PIECES
-    # The model itself does neither this nor strip_accents, so users of it must.
-    do_lower_case: bool = True
-    # Fraction of the text's characters that the pieces cover; others become <unk>.
-    character_coverage: float = 0.99995
-    # Maximum number of sentences, which are held in memory; a random sample of more.
-    # Equal text gives an equal sample.
-    input_sentence_size: int = 10_000_000
-    # The result depends on it, because sums round differently in a different order.
-    # Therefore it is not the number of cores.
-    num_threads: int = 16
-    verbose: bool = False  # shows the trainer's own log
-    strip_accents: bool = True  # if False, the model is marked as keeping them
+    vocab_size: int = option(
+        30000, "Number of pieces in the vocabulary.", least=len(FIRST_PIECES) + 1)
+    do_lower_case: bool = option(True, "Lower-case the text before training.")
+    character_coverage: float = option(
+        0.99995, "Fraction of the text's characters that the pieces must cover; 0.9995 "
+        "suits Chinese and Japanese.", least=0.98, most=1)
+    input_sentence_size: int = option(
+        10_000_000, "Maximum number of sentences to train on. If there are more, a random "
+        "sample is drawn, which is the same in every run. The sentences are held in "
+        "memory: give fewer if they do not fit.", least=101)
+    num_threads: int = option(
+        16, "Number of trainer threads. The result depends on it, because sums round "
+        "differently; therefore the default is the same on every machine.", least=1,
+        most=1024)
+    verbose: bool = option(False, "Show the log of the SentencePiece trainer.")
+    strip_accents: bool = option(
+        True, "Strip accents and other combining marks before training, as the original "
+        "implementation does: schön becomes schon, ガ becomes カ. false is recorded in the "
+        "model, and scripts that read the model then keep them. If it is not given, the "
+        "corpus' language decides (prepare_corpus.py --language).")
     word_start: Optional[str] = None  # kept in the model: see FullTokenizer
 
 

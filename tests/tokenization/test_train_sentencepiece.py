@@ -1,6 +1,7 @@
 """train_sentencepiece: the release's settings, symbols and errors."""
 
 import collections
+import dataclasses
 import os
 import pathlib
 import random
@@ -56,18 +57,18 @@ def test_symbols_and_ids(small):
 def test_preprocessing(small):
     text = "".join(pieces(small.vocab)[13:])
     assert text == text.lower() and "é" not in text
-    cased = train(lines(), SMALL._replace(do_lower_case=False))
+    cased = train(lines(), dataclasses.replace(SMALL, do_lower_case=False))
     assert "K" in "".join(pieces(cased.vocab)[13:])
 
 
 def test_equal_input_gives_an_equal_result(small):
     assert train(lines(), SMALL) == small
-    options = SMALL._replace(vocab_size=90, input_sentence_size=200)
+    options = dataclasses.replace(SMALL, vocab_size=90, input_sentence_size=200)
     drawn = train(lines(), options)
     assert drawn == train(lines(), options)
     assert drawn.sentences == 400
     assert drawn.vocab != train(
-        lines(), options._replace(input_sentence_size=300)).vocab
+        lines(), dataclasses.replace(options, input_sentence_size=300)).vocab
 
 
 def test_words_without_end_are_cut():
@@ -133,7 +134,7 @@ def test_the_largest_possible_size_works():
     with pytest.raises(InputError) as caught:
         train(lines(), Options(num_threads=2))
     largest = int(str(caught.value).split("<= ")[1].rstrip("."))
-    train(lines(), SMALL._replace(vocab_size=largest))
+    train(lines(), dataclasses.replace(SMALL, vocab_size=largest))
 
 
 def test_an_error_in_the_input_comes_through():
