@@ -26,7 +26,7 @@ from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.job_options import DataOptions, Sizes
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, published, report, summary_of)
+    CorpusCounts, InstanceCounts, published)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _COUNTS = -1  # the key of counts among the buckets
@@ -78,13 +78,11 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         checks.check_text(corpus, options)
         counts.merge(result["made"])
         checks.check_number(counts, options)
-        summary = summary_of(options, tokenizer, corpus, counts)
-        with published(options, summary) as outputs:
+        with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
             for number, path in enumerate(outputs):
                 files.rename(job.file(f"shard-{number}"), path)
     finally:
         files.remove_folder(job.folder)
-    report(options, summary, time.monotonic() - started)
     return summary
 
 

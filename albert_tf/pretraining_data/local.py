@@ -32,7 +32,7 @@ from albert_tf.pretraining_data.job_options import DataOptions, Sizes
 from albert_tf.pretraining_data.packs import ROW, Pack
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, published, report, summary_of)
+    CorpusCounts, InstanceCounts, published)
 from albert_tf.jobs.progress import Progress
 from albert_tf.records import tfrecord
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
@@ -148,12 +148,10 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     with folder.used(_settings(options, tokenizer), state_of(options.input_files)):
         with parallel.WorkerPool(worker, workers) as pool:
             corpus, counts, pieces = _make(worker, pool, spans)
-        summary = summary_of(options, tokenizer, corpus, counts)
-        with published(options, summary) as outputs:
+        with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
             for path, parts in zip(outputs, divided(pieces, len(outputs))):
                 with files.open_binary(path, "wb") as output:
                     join(parts, output)
-    report(options, summary, time.monotonic() - started)
     return summary
 
 

@@ -19,7 +19,7 @@ from albert_tf.pretraining_data.job_options import DataOptions
 from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT
 from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, published, report, summary_of)
+    CorpusCounts, InstanceCounts, published)
 from albert_tf.jobs.progress import Progress
 from albert_tf.records import encode
 from albert_tf.records.spec import pretraining_spec
@@ -175,11 +175,9 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
         documents, tokenizer, options,
         random or RandomSource.from_seed(options.random_seed))
     check_number(counts, options)
-    summary = summary_of(options, tokenizer, corpus, counts)
-    with published(options, summary) as outputs:
+    with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
         for number, path in enumerate(outputs):
             with RecordWriter(path) as writer:
                 for record in records[number::len(outputs)]:
                     writer.write(record)
-    report(options, summary, time.monotonic() - started)
     return summary

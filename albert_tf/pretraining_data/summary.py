@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import time
 from typing import Any, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -247,28 +248,27 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
 
 
 @contextlib.contextmanager
-def published(options: DataOptions, summary: dict[str, Any]) -> Iterator[list[str]]:
-    """Yields temporary names for the outputs, which the block writes.
+def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
+              made: InstanceCounts, started: float
+              ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yields the summary, and temporary names for the outputs, which the block writes.
 
-    At its end all outputs and the summary get their names. If the block raises, older
-    files stay as they are.
+    At its end all outputs and the summary get their names, and the log says what was
+    made since `started` (time.monotonic). If the block raises, older files stay.
     """
+    summary = summary_of(options, tokenizer, corpus, made)
     path = summary_path(options.output_files[0])
     with files.staged(*options.output_files, path) as (*outputs, temporary):
-        yield outputs
+        yield summary, outputs
         files.write(temporary, (json.dumps(summary, indent=1) + "\n").encode())
-
-
-def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> None:
-    """Logs what was created, and the paths."""
-    num_instances = summary["instances"]
-    logging.info("Created %d instances in %s (%.0f per second).", num_instances,
-                 duration(seconds), num_instances / max(seconds, 1e-9))
+    seconds = time.monotonic() - started
+    logging.info("Created %d instances in %s (%.0f per second).", summary["instances"],
+                 duration(seconds), summary["instances"] / max(seconds, 1e-9))
     for line in describe(summary):
         logging.info("%s", line)
     _warn_of_lines(summary, options)
     shown = options.output_files
     if len(shown) > 4:
         shown = (*shown[:2], "...", shown[-1])
-    for line in (*shown, summary_path(options.output_files[0])):
+    for line in (*shown, path):
         logging.info("Wrote %s", line)
