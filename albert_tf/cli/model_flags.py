@@ -52,7 +52,8 @@ def define_columns() -> None:
                         ".parquet file: its name, or its number from 0 with --noheader; "
                         f"or a field of JSON lines; {trained}.")
     flags.DEFINE_string("text_b_column", None, f"Column of the second text; {trained}.")
-    flags.DEFINE_string("id_column", None, "Column that is copied as `id`.")
+    flags.DEFINE_string("id_column", None, f"Column that is copied as `id`; {trained}, if "
+                        "the file has it.")
     flags.DEFINE_bool("header", None, "The first line of a .csv or .tsv file names the "
                       f"columns; {trained}, else true.")
     flags.DEFINE_string("delimiter", None, f"Column separator; {trained}, else a tab in "
@@ -67,8 +68,9 @@ def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
         "text_column", "text_b_column", "id_column", "header", "delimiter")}
     trained = settings.get("flags", {}) if settings.get("task") == "custom" else {}
     if values["text_column"] is None and values["text_b_column"] is None:
-        return {name: trained.get(name) if value is None else value
-                for name, value in values.items()}
+        return {"id_needed": values["id_column"] is not None, **{
+            name: trained.get(name) if value is None else value
+            for name, value in values.items()}}
     return values
 
 

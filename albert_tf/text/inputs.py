@@ -60,13 +60,14 @@ class Input(NamedTuple):
 
 def read(path: str, text_column: str | None = None, text_b_column: str | None = None,
          id_column: str | None = None, header: bool | None = None,
-         delimiter: str | None = None) -> Iterator[Input]:
+         delimiter: str | None = None, id_needed: bool = True) -> Iterator[Input]:
     """Yields the inputs in a file, or in what files.is_stream.
 
         for item in read("reviews.csv", text_column="review"):
 
     The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON
-    may have them as fields. Blank lines of a table are left out and counted.
+    may have them as fields. A table may lack an id that is not needed. Blank lines of a
+    table are left out and counted.
     """
     kind, names, blank, lines = rows.kind_of(path, "text"), None, list[int](), None
     if kind != "parquet":
@@ -82,7 +83,8 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
             "--text_b_column for second texts. If each line is a text, call the file "
             ".txt.")
     if is_table or kind == "parquet" and text_column is not None:
-        names = [name for name in (text_column, text_b_column, id_column) if name]
+        names = [name for name in (
+            text_column, text_b_column, id_needed and id_column) if name]
     elif kind == "parquet":
         columns = list(row_files.columns_of(path))
         names = [name for name in (*_NAMES, "id") if name in columns]
@@ -90,8 +92,9 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
             raise row_files.missing(path, "text", columns, (
                 "name the columns of the texts with --text_column and --text_b_column"))
     for where, row in _texts(path, lines) if lines and kind == "text" else rows.rows(
-            path, names, kind=kind, lines=lines, header=header is not False, blank=blank,
-            delimiter=delimiter, keep_wrong=True):
+            path, names, [id_column] if id_column and names else [], kind=kind,
+            lines=lines, header=header is not False, blank=blank, delimiter=delimiter,
+            keep_wrong=True):
         given, guid = row, None
         try:
             if isinstance(row, InputError):

@@ -391,7 +391,8 @@ def _results(folders, tmp_path_factory):
         'key,review,stars\na,"It is.",5\n\nb,,1\nc,"One, or\ntwo",3\nd,Fine\n')
     reviews = tiny_models.write(
         data / "reviews", "classes", text_column="review", text_b_column=None,
-        header=True, delimiter=None)
+        id_column="key", header=True, delimiter=None)
+    (data / "no_key.csv").write_text("review\nFine\n")
     model = f"--model={folders['classes']}"
     unnamed = tiny_models.write(data / "unnamed", "several")
     task = json.loads((data / "unnamed" / "task.json").read_text())
@@ -408,7 +409,11 @@ def _results(folders, tmp_path_factory):
         "cut": [model, f"--input_file={data}/cut.txt",
                 f"--output_file={data}/cut_out.jsonl"],
         "table": [f"--model={reviews}", f"--input_file={data}/reviews.csv",
-                  "--id_column=key", f"--output_file={data}/table_out.jsonl"],
+                  f"--output_file={data}/table_out.jsonl"],
+        "no key": [f"--model={reviews}", f"--input_file={data}/no_key.csv",
+                   f"--output_file={data}/no_key.jsonl"],
+        "no id": [f"--model={reviews}", f"--input_file={data}/no_key.csv",
+                  "--id_column=id"],
         "labels": [f"--model={unnamed}", "--labels=late,dear,好", "It is.",
                    "--label_threshold=0", f"--output_file={data}/labels.jsonl"],
         "nothing": [model],
@@ -482,6 +487,10 @@ def test_a_table_is_read_by_the_columns_of_training(results, model):
         assert answer["probabilities"] == pytest.approx(right["probabilities"], abs=1e-5)
     assert empty["line"] == 4 and narrow["line"] == 7
     assert "1 line(s) blank and left out (line 3)" in results["table"]["log"]
+    # A file without the ids of training is answered, but not if the flag names them.
+    results.ok("no key")
+    assert [each["label"] for each in answers_in(data / "no_key.jsonl")]
+    results.refused("no id", "no column 'id'", loaded=True)
 
 
 def test_wrong_commands_end_in_a_sentence(results):

@@ -68,7 +68,7 @@ class OwnDataOptions:
         None, "Custom task: column of the second text.", kept=True)
     id_column: Optional[str] = option(
         None, "Custom task: column of the examples' ids, which are written to the "
-        "predictions.")
+        "predictions, also later ones if the file has it.", kept=True)
     label_column: Optional[str] = option(
         None, "Custom task: column of the label.", kept=True)
     probability_column: Optional[str] = option(
@@ -175,7 +175,7 @@ class ClassificationCommand(Command):
             path, values.text_column, values.text_b_column,
             None if split == "test" and not values.test_labels else labels,
             values.header, delimiter=values.delimiter, guid=values.id_column,
-            separator=separator, probability=probability if split == "train" else None)
+            guid_needed=values["id_column"].present, separator=separator, probability=probability if split == "train" else None)
             for split in SPLITS if (path := values[f"{split}_file"].value)}
         known = () if values.labels or values.train_file or values.regression else (
             self.initial_labels())

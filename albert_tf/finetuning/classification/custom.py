@@ -37,7 +37,8 @@ class DataFile:
     Attributes:
       text_a, text_b: the columns of the text and of a pair's second text.
       label: the column of the label; a tuple if each label has a column of 1 and 0.
-      guid: the column of the examples' ids, for predictions; None: they are numbered.
+      guid: the column of the examples' ids, for predictions; None: they are numbered,
+        as they are without the column unless it is `guid_needed`.
       separator: what separates the labels in a column of several; None: a column holds
         one label. A field of JSON lines or Parquet may also be a list.
       probability: the column of the labels' probabilities, a JSON object label →
@@ -52,6 +53,7 @@ class DataFile:
     header: bool = True
     delimiter: str | None = None
     guid: str | None = None
+    guid_needed: bool = True
     separator: str | None = None
     probability: str | tuple[str, ...] | None = None
 
@@ -251,9 +253,11 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
                              "--text_b_column, --label_column and --probability_column "
                              "each need a column of their own.")
     needed = file.targets if label_needed and not file.probability else ()
+    guids = _as_tuple(file.guid)
     for where, row in rows.rows(
-            file.path, [*file.texts, *_as_tuple(file.guid), *needed], file.targets,
-            delimiter=file.delimiter, header=file.header, blank=blank,
+            file.path, [*file.texts, *(guids if file.guid_needed else ()), *needed],
+            (*file.targets, *guids), delimiter=file.delimiter, header=file.header,
+            blank=blank,
             advice="if the first line is not a header, add --noheader" if file.header
             else "without a header, columns are numbers from 0"):
         texts = [rows.text(row, where, name) for name in file.texts]
@@ -272,7 +276,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
             raise InputError(
                 f"{where}: there is no {what} in column '{', '.join(file.targets)}'; fill "
                 "it in, or remove the row.")
-        guid = file.guid and _as_text(row[file.guid], where, file.guid)
+        guid = file.guid and _as_text(row.get(file.guid), where, file.guid)
         examples.append(Example(
             f"{split}-{first + len(examples) + 1}" if guid is None else guid,
             *texts, *[None] * (2 - len(texts)), label, where, probabilities))

@@ -52,6 +52,17 @@ def test_pairs_and_columns_by_number(tmp_path):
     assert found.notes == (f"{file.path}: 1 line(s) blank and left out (line 2).",)
 
 
+def test_an_id_that_an_earlier_run_named_may_be_missing(tmp_path):
+    content = "key,text\nk,a\n"
+    for guid, needed, ids in (
+            ("key", True, ["k"]), ("key", False, ["k"]), ("id", False, ["test-1"])):
+        found = read(tmp_path, "x.csv", content, label=None, split="test",
+                     label_needed=False, guid=guid, guid_needed=needed)
+        assert [each.guid for each in found.examples] == ids
+    with pytest.raises(InputError, match="no column 'id'"):
+        read(tmp_path, "x.csv", content, label=None, guid="id")
+
+
 @pytest.mark.parametrize("name, content, labels, expected", [
     ("x.jsonl", "".join(f'{{"text": "t", "label": {value}}}\n'
                         for value in ("1", "true", "0.5")), None, ["1", "true", "0.5"]),
