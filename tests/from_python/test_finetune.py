@@ -103,6 +103,11 @@ def test_wrong_rows_are_named(data, message, tmp_path):
 @pytest.mark.parametrize("train, options, message", [
     ([("good", "yes"), (None, "no")], {}, "^train, row 2: 'text'"),
     ([("good", "yes"), ("bad", None)], {}, "^train, row 2: there is no label"),
+    ({"text": ["good", "bad"], "label": np.eye(2)}, {"multi_label": True},
+     "^train: .* only 0.0 and 1.0.*--labels"),
+    ({"text": ["good"], "label": [(1, 0, 1)]}, {"multi_label": True},
+     "^train, row 1: 'label' .*3 times 0 or 1.*--labels"),
+    ([("good", {"a", "b"})], {}, "^train, row 1: 'label' is .*--multi_label"),
     (TEXTS, {"metric": "accuracy"}, "--metric .* examples to eval"),
     (TEXTS, {"max_seq_length": 17}, "--max_seq_length=17"),
     (TEXTS, {"class_weights": 5}, "--class_weights=5"),
@@ -222,8 +227,8 @@ def test_pairs_numbers_and_several_labels(model, tmp_path):
         output_dir=str(tmp_path / "numbers"), **SMALL)
     assert isinstance(numbers.predict("good")["score"], float)
     several = albert_tf.finetune(
-        model, {"text": ["good bad", "good", "fine"], "label": [["a", "b"], ["a"], []]},
-        multi_label=True, label_threshold=0.0, output_dir=str(tmp_path / "several"),
+        model, {"text": ["good bad", "good", "fine"], "label": np.array([[1, 1], [1, 0], [0, 0]])},
+        multi_label=True, labels=["a", "b"], label_threshold=0.0, output_dir=str(tmp_path / "several"),
         **SMALL | {"train_batch_size": 2})
     assert several.predict("good")["labels"] == ["a", "b"]
 

@@ -92,9 +92,9 @@ class OwnDataOptions:
         False, "Custom task: labels are numbers to predict.", kept=True)
     multi_label: bool = option(
         False, "Custom task: a text has any number of the labels. --label_column names "
-        "one column with labels that --label_separator separates (in JSON lines and "
-        "Parquet, it may be a list), or, separated by commas, a column of 1 and 0 for "
-        "each label.", kept=True)
+        "one column with labels that --label_separator separates, or lists, or, with "
+        "--labels, as many zeros and ones; or, separated by commas, a column of 1 and 0 "
+        "for each label.", kept=True)
     label_separator: str = option(
         ",", "With --multi_label: what separates the labels in a column.", kept=True,
         only_with="multi_label")
@@ -175,7 +175,8 @@ class ClassificationCommand(Command):
             path, values.text_column, values.text_b_column,
             None if split == "test" and not values.test_labels else labels,
             values.header, delimiter=values.delimiter, guid=values.id_column,
-            guid_needed=values["id_column"].present, separator=separator, probability=probability if split == "train" else None)
+            guid_needed=values["id_column"].present, separator=separator,
+            probability=probability if split == "train" else None)
             for split in SPLITS if (path := values[f"{split}_file"].value)}
         known = () if values.labels or values.train_file or values.regression else (
             self.initial_labels())

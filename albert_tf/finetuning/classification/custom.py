@@ -6,6 +6,7 @@ Input that does not fit its description is an InputError with file and line or r
 blank lines are left out, and counted. Parquet stands for Arrow files, too.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -14,12 +15,16 @@ import json
 import math
 import os
 import re
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
+
+from absl import logging
 
 from albert_tf import files, row_files, rows
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
+from albert_tf.finetuning.classification import label_cells
+from albert_tf.finetuning.classification.label_cells import as_text, truth
 from albert_tf.finetuning.classification.task import (
     SPLITS, UNCLEAN, ClassificationTask, Example, parse_label)
 from albert_tf.finetuning.common import ExampleSet, read_shards
@@ -27,7 +32,8 @@ from albert_tf.rows import Row
 
 # The titles of columns of probabilities may begin so, as in files of predictions.
 _PROBABILITY_OF = "probability of "
-_TRUTHS = {"1": True, "true": True, "0": False, "false": False}
+# What may separate labels.
+_SEPARATORS = frozenset(";|/,\t、，；")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +45,8 @@ class DataFile:
       label: the column of the label; a tuple if each label has a column of 1 and 0.
       guid: the column of the examples' ids, for predictions; None: they are numbered,
         as they are without the column unless it is `guid_needed`.
-      separator: what separates the labels in a column of several; None: a column holds
-        one label. A field of JSON lines or Parquet may also be a list.
+      separator: what separates the labels in a column of several (label_cells); None: a
+        column holds one label.
       probability: the column of the labels' probabilities, a JSON object label →
         probability or a list in the order of the labels; a tuple if each label has a
         column. A row needs a label or probabilities.
@@ -99,6 +105,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             raise InputError(
                 f"{file.path}: give the column of the label (--label_column); only "
                 "the test set does not need labels.")
+    ordered = labels is not None
     several = any(file.several_labels for file in data.values())
     soft = any(file.probability for file in data.values())
     for flag, is_wrong in (("--labels", labels), ("--probability_column", soft),
@@ -127,7 +134,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
     return ClassificationTask(
         name="custom", labels=labels, metric_names=names, main_metric=names[0],
         readers={split: functools.partial(
-            _read_split, file=file, labels=labels, split=split)
+            _read_split, file=file, labels=labels, split=split, ordered=ordered)
             for split, file in data.items()},
         positive_label=labels[1] if "f1" in names else None, of_glue=False,
         column_names=_column_names(data.values()), multi_label=several, soft=soft,
@@ -182,11 +189,11 @@ def _column_names(data: Iterable[DataFile]) -> dict[str, str]:
 
 
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
-                split: str) -> ExampleSet:
+                split: str, ordered: bool) -> ExampleSet:
     del data_dir  # `build_task` has joined it to the path.
     data = read_shards(file.path, f"--{split}_file", lambda path, first: read(
         dataclasses.replace(file, path=path), labels=labels,
-        label_needed=split != "test", split=split, first=first))
+        label_needed=split != "test", split=split, first=first, ordered=ordered))
     if file.probability and not any(each.probabilities for each in data.examples):
         raise InputError(
             f"--probability_column={','.join(_as_tuple(file.probability))}: no row of "
@@ -206,16 +213,25 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
     if names := next(filter(None, map(_named_classes, shards)), ()):
         return names
     labels: set[str] = set()
+    counts: collections.Counter[str] = collections.Counter()
     for example in itertools.chain(*(read(shard).examples for shard in shards)):
         labels.update(example.probabilities or ())
         if example.label is not None:
             labels.update(example.label if file.several_labels else [example.label])
-    if file.several_labels and labels and labels <= _TRUTHS.keys():
+        if file.separator and example.label:
+            counts.update({"all", *_SEPARATORS.intersection("".join(example.label))})
+    for other in counts.keys() - {"all", file.separator}:
+        if 2 * counts[other] > counts["all"]:
+            logging.warning(
+                "%s: most labels in column '%s' hold %r, but %r separates labels; give "
+                "--label_separator='%s' if that is what separates them.", file.path,
+                file.label, other, file.separator, other)
+    if file.several_labels and labels and None not in map(truth, labels):
         raise InputError(
             f"{file.path}: column '{file.label}' holds only "
             f"{' and '.join(sorted(labels))}, but with --multi_label the names of labels. "
-            "Leave --multi_label out, or name the columns of all labels, separated by "
-            "commas.")
+            "Leave --multi_label out, name the columns of all labels, separated by "
+            "commas, or give --labels in the order of zeros and ones in one column.")
     for label in labels:
         number = re.sub(r"^(-?\d+)\.0+$", r"\1", label)
         if number != label and number in labels:
@@ -241,9 +257,11 @@ def _named_classes(file: DataFile) -> tuple[str, ...]:
 
 
 def read(file: DataFile, *, labels: Sequence[str] | None = None,
-         label_needed: bool = True, split: str = "train", first: int = 0) -> ExampleSet:
-    """Reads a file. `labels` are those allowed, () for numbers; None allows any text.
-    Ids begin with `split` and count from `first` + 1, as in "train-1"."""
+         label_needed: bool = True, split: str = "train", first: int = 0,
+         ordered: bool = True) -> ExampleSet:
+    """Reads a file. `labels` are those allowed, () for numbers; None allows any text;
+    `ordered` says whether zeros and ones may be in their order. Ids begin with `split`
+    and count from `first` + 1, as in "train-1"."""
     blank: list[int] = []
     unclean: list[int] = []
     examples: list[Example] = []
@@ -267,16 +285,14 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
                 row.get(name) not in (None, "", []) for name in _as_tuple(file.label)):
             if isinstance(file.label, tuple):
                 label = _by_column(row, where, file.label, labels)
-            elif (parts := _parts(row, where, file)) is not None:
-                label = _label(parts, where, file, labels, label_needed)
-                if not all(map(label_names.is_clean, parts)):
-                    unclean.append(rows.number_of(where))
+            else:
+                label = _label(row, where, file, labels, label_needed, ordered, unclean)
         if label is None and label_needed and probabilities is None and file.targets:
             what = "label" if file.probability is None else "label and no probability"
             raise InputError(
                 f"{where}: there is no {what} in column '{', '.join(file.targets)}'; fill "
                 "it in, or remove the row.")
-        guid = file.guid and _as_text(row.get(file.guid), where, file.guid)
+        guid = file.guid and as_text(row.get(file.guid), where, file.guid)
         examples.append(Example(
             f"{split}-{first + len(examples) + 1}" if guid is None else guid,
             *texts, *[None] * (2 - len(texts)), label, where, probabilities))
@@ -288,35 +304,25 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         *tables.line_note(file.path, unclean, UNCLEAN)))
 
 
-def _as_text(value: Any, where: str, column: str) -> str | None:
-    """Returns a label or id as text; None if it is missing."""
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, (int, float)) or value in (math.inf, -math.inf) or (
-            value != value):
-        raise InputError(f"{where}: '{column}' is {value!r:.40}; it must be a text, a "
-                         "number, true or false.")
-    return json.dumps(value)  # 1, 0.5, true
-
-
-def _parts(row: Row, where: str, file: DataFile) -> list[str] | None:
-    """Returns the labels of a row, as they are written; None if it has none. This is
-    the one place that knows how several labels may be written."""
-    value = row.get(file.label) if isinstance(file.label, str) else None
-    if isinstance(value, list) and file.separator is not None:
-        return [_as_text(each, where, str(file.label)) or "" for each in value]
-    given = _as_text(value, where, str(file.label))
-    if given is None:
-        return None
-    return given.split(file.separator) if file.separator else [given]
-
-
-def _label(parts: Sequence[str], where: str, file: DataFile,
-           labels: Sequence[str] | None, needed: bool
+def _label(row: Row, where: str, file: DataFile, labels: Sequence[str] | None,
+           needed: bool, ordered: bool, unclean: list[int]
            ) -> str | tuple[str, ...] | float | None:
     """Returns the label, or the labels, of a row; None if it has none."""
-    parts = [part for part in parts if label_names.cleaned(part)]
+    if not isinstance(file.label, str):
+        return None
+    value, parts = row.get(file.label), None
     try:
+        if file.separator is None:
+            text = label_cells.one(value, where, file.label)
+            parts = None if text is None else [text]
+        else:
+            parts = label_cells.several(
+                value, where, file.label, file.separator, labels, ordered)
+        if parts is None:
+            return None
+        if not all(map(label_names.is_clean, parts)):
+            unclean.append(rows.number_of(where))
+        parts = [part for part in parts if label_names.cleaned(part)]
         parsed = [*map(label_names.cleaned, parts)] if labels is None else [
             parse_label(part, labels, where) for part in parts]
         if labels is None:
@@ -335,16 +341,16 @@ def _by_column(row: Row, where: str, columns: tuple[str, ...],
                labels: Sequence[str] | None) -> tuple[str, ...] | None:
     """Returns the labels whose column holds 1, or None if all are missing, which only a
     file to predict may have."""
-    cells = [_as_text(row.get(column), where, column) for column in columns]
+    cells = [as_text(row.get(column), where, column) for column in columns]
     if all(cell is None for cell in cells):
         return None
     for column, cell in zip(columns, cells):
-        if (cell or "").strip().lower() not in _TRUTHS:
+        if truth(cell) is None:
             raise InputError(
                 f"{where}: column '{column}' holds {cell or ''!r:.40}, which does not "
                 "say whether the text has this label; write 1 or 0.")
     return tuple(name for name, cell in zip(_named(columns, labels), cells)
-                 if _TRUTHS[str(cell).strip().lower()])
+                 if truth(cell))
 
 
 def _probabilities(row: Row, where: str, file: DataFile, labels: Sequence[str] | None

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
-from albert_tf.finetuning.classification import custom
+from albert_tf.finetuning.classification import custom, label_cells
 from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.common import ExampleSet
 
@@ -30,6 +30,7 @@ def labels_of(file, **options):
                 '{"text": "two", "topics": []}\n{"text": "three", "topics": "fine"}\n',
      "topics"),
     ("x.csv", "text,late,dear,fine\none,1,1,0\ntwo,0,0,0\nthree,0,false,true\n", NAMES),
+    ("x.csv", "text,late,dear,fine\none,1.0,1,0.0\ntwo,0,0.0,0\nthree,0,0,True\n", NAMES),
     ("x.jsonl", '{"text": "one", "late": 1, "dear": true, "fine": 0}\n'
                 '{"text": "two", "late": 0, "dear": 0, "fine": false}\n'
                 '{"text": "three", "late": 0, "dear": 0, "fine": "1"}\n', NAMES),
@@ -47,6 +48,68 @@ def test_a_column_of_several_labels_or_a_column_for_each(
     np.testing.assert_array_equal(
         custom.build_task({"train": file}, labels=NAMES).label_ids(
             task.read("", "train").examples), [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
+
+
+LISTS = [
+    "['late', 'dear']", "['late' 'dear']", "['late'\n 'dear']", '["late", "dear"]',
+    "('late', 'dear')", "{'late', 'dear'}", "{late,dear}", "[late, dear]",
+    "array(['late', 'dear'], dtype=object)", "[np.str_('late'), np.str_('dear')]",
+    "[1.0, 1.0, 0.0]", "[1. 1. 0.]", "[true,true,false]", "[True, True, False]",
+    "1 1 0", "1,1,0", "1;1;0", "[np.float64(1.0), np.int64(1), np.False_]"]
+
+
+@pytest.mark.parametrize("cell", LISTS)
+def test_a_list_as_text(cell):
+    vector = "1" in cell or "rue" in cell
+    assert label_cells.several(cell, "x.csv, line 2", "topics", ",", NAMES, True) == [
+        "late", "dear"]
+    if not vector:
+        for known in (NAMES, None):
+            assert label_cells.several(cell, "", "topics", ";", known, False) == [
+                "late", "dear"]
+        return
+    # Zeros and ones need the order of the labels.
+    for known, ordered in ((NAMES, False), (NAMES + ("far",), True), (None, True)):
+        with pytest.raises(InputError, match="x.csv, line 2.*3 times 0 or 1.*--labels"):
+            label_cells.several(cell, "x.csv, line 2", "topics", ",", known, ordered)
+
+
+@pytest.mark.parametrize("value, labels, expected", [
+    ([1.0, 0, False], NAMES, ["late"]), ([0, 0, 0], NAMES, []), ([], NAMES, []),
+    ("[]", NAMES, []), ("set()", NAMES, []), ("", NAMES, [""]),
+    ("['very good']", None, ["very good"]), ("[very good]", None, ["very good"]),
+    ('["it\'s", "a, b"]', None, ["it's", "a, b"]), ("(none)", None, ["(none)"]),
+    # Names of labels, as those of a data set's classes without titles.
+    ([0, 1], ("0", "1", "27"), ["0", "1"]), ([0, 1], None, ["0", "1"]),
+    ("1", ("spam",), ["spam"]), ([0.0], ("spam",), [])])
+def test_lists_and_names_of_labels(value, labels, expected):
+    assert label_cells.several(value, "", "topics", ",", labels, True) == expected
+
+
+@pytest.mark.parametrize("cell, labels, pattern", [
+    ("['late', 'de", NAMES, "not a list"), ("['late' ... 'dear']", NAMES, "not a list"),
+    ('"late", "dear"', NAMES, "not a list"), ("{'late': 1}", NAMES, "not a list"),
+    ("[['late'], ['dear']]", NAMES, "not a list"), ("['late', None]", NAMES, "not a list"),
+    (["late", None], NAMES, "not a list"), ({"late": 1}, NAMES, "must be a text"),
+    ("[1, 0]", ("0", "1"), "2 times 0 or 1")])
+def test_what_is_no_list_is_refused_with_its_line(cell, labels, pattern):
+    with pytest.raises(InputError, match=f"x.csv, line 9: 'topics' .*{pattern}"):
+        label_cells.several(cell, "x.csv, line 9", "topics", ",", labels, True)
+
+
+def test_lists_for_one_label_are_refused_and_other_separators_warned_of(tmp_path, caplog):
+    path = tmp_path / "x.csv"
+    path.write_text("text,topics\na,late|dear\nb,late\nc,dear|late\n")
+    task = custom.build_task({"train": several(path)})
+    assert len(task.labels) == 3
+    assert "'|', but ',' separates labels; give --label_separator='|'" in caplog.text
+    caplog.clear()
+    custom.build_task({"train": several(path, separator="|")})
+    assert not caplog.text
+    for cell in ("\"['late', 'dear']\"", '"[0, 1]"', "['late']"):
+        path.write_text(f"text,topics\na,{cell}\n")
+        with pytest.raises(InputError, match="line 2.*a list; give --multi_label"):
+            custom.read(several(path, separator=None))
 
 
 def test_without_a_header_labels_name_the_columns(tmp_path):

@@ -1,0 +1,129 @@
+r"""Labels as they are written in one cell: one, several, a list, zeros and ones.
+
+    ['warm', 'lovely']   as pandas writes a column of lists; also JSON, tuples and sets
+    ['warm' 'lovely']    NumPy
+    [1, 0, 1]            with as many --labels: 1 for each label that the text has
+    warm,lovely          with --label_separator=,
+"""
+
+import ast
+import json
+import math
+import re
+from typing import Any, Sequence
+
+from albert_tf.checkpoints.labels import cleaned
+from albert_tf.errors import InputError
+
+_QUOTED = r"""[ub]?'(?:[^'\\]|\\.)*'|[ub]?"(?:[^"\\]|\\.)*\""""
+# np.str_('warm'), as NumPy writes an element, and array([...], dtype=object).
+_ELEMENT = re.compile(r"\b(?:np|numpy)\.(?:\w+\(([^()]*)\)|(True|False)_)")
+_CALL = re.compile(r"[\w.]+\(\s*([\[({].*[\])}])?\s*(?:,\s*\w+=[^\])}]*)?\)", re.S)
+_BRACKETS = ("[]", "()", "{}")
+_NUMBERS = re.compile(r"[\s,;|/]+")
+
+
+def as_text(value: Any, where: str, column: str) -> str | None:
+    """Returns a label or id as text; None if it is missing."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"{where}: '{column}' is {value!r:.40}; it must be a text, a "
+                         "number, true or false"
+                         + isinstance(value, list) * ", or with --multi_label a list"
+                         + ".")
+    return json.dumps(value)  # 1, 0.5, true
+
+
+def truth(text: str | None) -> bool | None:
+    """Returns whether a cell says 1 or true; None if it says neither that nor 0."""
+    word = (text or "").strip().lower()
+    if word in ("true", "false"):
+        return word == "true"
+    try:
+        return {1.0: True, 0.0: False}.get(float(word))
+    except ValueError:
+        return None
+
+
+def one(value: Any, where: str, column: str) -> str | None:
+    """Returns the label of a cell that holds one; None if there is none."""
+    text = as_text(value, where, column)
+    bare = (text or "").strip()
+    if bare and bare[0] not in "'\"" and _elements(bare, ",") not in (
+            None, [bare[1:-1].strip()]):
+        raise InputError(f"{where}: '{column}' holds {bare[:40]!r}, a list; give "
+                         "--multi_label if a text has any number of labels.")
+    return text
+
+
+def several(value: Any, where: str, column: str, separator: str,
+            labels: Sequence[str] | None, ordered: bool) -> list[str] | None:
+    """Returns the labels of a cell that holds any number; None if it is missing.
+
+    `labels` are those of the task, if they are known, and `ordered` says whether the
+    user gave their order, which that of zeros and ones is.
+    """
+    if isinstance(value, list):
+        words: list[str | None] | None = [as_text(each, where, column) for each in value]
+    else:
+        if (text := as_text(value, where, column)) is None:
+            return None
+        words = _elements(text, separator)  # type: ignore[assignment]
+        if words is None:
+            numbers = _NUMBERS.split(text.strip())
+            words = (numbers if None not in map(truth, numbers)  # type: ignore
+                     else text.split(separator))
+    if None in words:
+        raise InputError(f"{where}: '{column}' holds {str(value)[:60]!r}, which is not a "
+                         "list of labels that can be read; write them with "
+                         f"{separator!r} between them, or as a JSON list of texts.")
+    names = [str(word) for word in words]
+    given = list(map(truth, names))
+    if not names or None in given:
+        return names
+    count = len(labels or ())
+    are_names = len({*given}) == len(names) and (
+        labels is None or {*map(cleaned, names)} <= {*labels})
+    if are_names and len(names) != count or len(names) == 1 != count:
+        return names
+    if are_names or not ordered or len(names) != count:
+        raise InputError(
+            f"{where}: '{column}' holds {str(value)[:40]!r}, {len(names)} times 0 or 1. "
+            "Give --labels, in its order, with one label for each, "
+            + (f"not {count}, " if ordered and count else "")
+            + "or write the names of the labels.")
+    return [label for label, is_given in zip(labels or (), given) if is_given]
+
+
+def _elements(text: str, separator: str) -> list[str | None] | None:
+    """Returns the elements of a list that is written as text, [None] if they cannot be
+    read; None if the text is no list."""
+    text = _ELEMENT.sub(lambda match: match[1] or match[2] or "", text.strip())
+    if call := _CALL.fullmatch(text):
+        text = call[1] or "[]"
+    inside = text[1:-1].strip()
+    if len(text) > 1 and text[0] in "'\"" and text[0] == text[-1] or (
+            (text[:1] in tuple("[{")) != (text[-1:] in tuple("]}")) and re.search(
+                r"['\"]", text)):
+        return [None]  # "warm", "lovely"; or a list that is cut.
+    outside = re.sub(_QUOTED, "", inside)
+    if text[:1] + text[-1:] not in _BRACKETS or text[0] == "(" and inside and (
+            outside == inside and "," not in inside):
+        return None  # (none) is a label.
+    by = next((each for each in (",", separator) if each in outside), "")
+    found = re.findall(rf"{_QUOTED}|[^\s{re.escape(by)}'\"]" + (
+        rf"[^{re.escape(by)}'\"]*" if by else r"[^\s'\"]*"), inside)
+    quoted = [bool(re.fullmatch(_QUOTED, each)) for each in found]
+    if not by and not any(quoted) and None in map(truth, found):
+        found, quoted = [inside], [False]  # [very good]
+    if (re.search(r"['\"\[\](){}]|\.\.\.", outside) or text[0] == "{" and ":" in outside
+            or by and outside.count(by) not in (len(found) - 1, len(found))
+            or not by and len({*quoted}) > 1):
+        return [None]
+    try:
+        return [str(ast.literal_eval(each)) if is_quoted else
+                None if each.strip().lower() in ("none", "null", "nan") else each.strip()
+                for each, is_quoted in zip(found, quoted)]
+    except (SyntaxError, ValueError):
+        return [None]
