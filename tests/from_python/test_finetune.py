@@ -227,8 +227,10 @@ def test_pairs_numbers_and_several_labels(model, tmp_path):
         output_dir=str(tmp_path / "numbers"), **SMALL)
     assert isinstance(numbers.predict("good")["score"], float)
     several = albert_tf.finetune(
-        model, {"text": ["good bad", "good", "fine"], "label": np.array([[1, 1], [1, 0], [0, 0]])},
-        multi_label=True, labels=["a", "b"], label_threshold=0.0, output_dir=str(tmp_path / "several"),
+        model, {"text": ["good bad", "good", "fine"],
+                "label": np.array([[1, 1], [1, 0], [0, 0]])},
+        multi_label=True, labels=["a", "b"], label_threshold=0.0,
+        output_dir=str(tmp_path / "several"),
         **SMALL | {"train_batch_size": 2})
     assert several.predict("good")["labels"] == ["a", "b"]
 
