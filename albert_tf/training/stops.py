@@ -23,7 +23,8 @@ from albert_tf.errors import ONE_CTRL_C
 class StopSignals:
     """A context that stores SIGTERM and SIGINT in `received` instead of ending the
     program. A second signal, later than one Ctrl-C may send several, goes to the
-    earlier handler. For the main thread only.
+    earlier handler. In other threads than the main one, as of joblib or a web server,
+    Python sets no handlers, and signals stay what they were.
 
         with StopSignals() as signals:
             while signals.received is None: ...
@@ -41,6 +42,9 @@ class StopSignals:
         self.when = "now"
 
     def __enter__(self) -> "StopSignals":
+        self._sender: Optional[socket.socket] = None
+        if threading.current_thread() is not threading.main_thread():
+            return self
         self._old_handlers = {number: signal.signal(number, self._note)
                               for number in (signal.SIGTERM, signal.SIGINT)}
         receiver, self._sender = socket.socketpair()
@@ -77,6 +81,8 @@ class StopSignals:
             self.received, self._since = signal.SIGTERM, time.monotonic()
 
     def __exit__(self, *exception_info):
+        if self._sender is None:
+            return
         signal.set_wakeup_fd(self._old_fd)
         self._sender.close()
         for number, handler in self._old_handlers.items():

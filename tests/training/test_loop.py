@@ -1,5 +1,6 @@
 """The loop: where a run starts, what it leaves behind, when it stops."""
 
+import concurrent.futures
 import importlib.util
 import json
 import os
@@ -761,6 +762,16 @@ def test_signals_are_noted_within_the_block_alone(number):
         signal.raise_signal(number)
         assert signals.received == number
     assert signal.getsignal(number) is before
+
+
+def test_a_run_in_another_thread_leaves_signals_alone(tmp_path, data):
+    """As joblib, Optuna and web servers start it."""
+    before = signal.getsignal(signal.SIGINT)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        run = make_run(tmp_path / "run", (data[0], None))
+        pool.submit(run.train).result()
+    assert checkpoints(tmp_path / "run")[-1] == run.options.num_train_steps
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_signal_between_two_parts_gives_the_step_up(
