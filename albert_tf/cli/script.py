@@ -169,7 +169,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                 _say(number)
                 sys.exit(128 + number)
             if isinstance(error, ImportError):
-                error = _not_installed(error.name or "", error) or error
+                error = _not_installed(error.name or "", error=error) or error
             # TensorFlow's errors are explained where they arise; others are bugs.
             if is_of_library(error) and "tensorflow" not in type(error).__module__:
                 error = InputError(reason_of(error))
@@ -233,7 +233,8 @@ def _reader_has_ended() -> bool:
 # Package or its module → how it is installed. Modules import these when they are used.
 _EXTRA = f"pip install '{'albert_tf' if FOLDER == _INSTALLED else '.'}[%s]'"
 _TRAIN = _EXTRA % "train"
-_TF_MODELS = "pip install --no-deps tf-models-official==2.20.0"
+# Every version of it requires one TensorFlow and some sixty packages that are not used.
+_TF_MODELS = "pip install --no-deps 'tf-models-official==2.%d.*'"
 _PACKAGES = {
     "tensorflow": ("TensorFlow", _TRAIN), "tf_keras": ("tf_keras", _TRAIN),
     "tensorflow_text": ("tensorflow-text", _TRAIN), "tensorboard": ("tensorboard", _TRAIN),
@@ -251,17 +252,28 @@ def check_packages(*names: str) -> None:
     is not installed. Nothing is imported."""
     import importlib.util
 
-    for name in names:
-        if name not in sys.modules and not importlib.util.find_spec(name):
-            raise _not_installed(name)
+    missing = [name for name in names if name not in sys.modules
+               and not importlib.util.find_spec(name)]
+    if missing:
+        raise _not_installed(*missing)
 
 
-def _not_installed(module: str, error: Exception | None = None) -> InputError | None:
-    """Returns the error for a package that cannot be imported; None for modules that
-    are not of a package that users choose to install."""
-    title, command = _PACKAGES.get(module.partition(".")[0], ("", ""))
-    if not title:
+def _not_installed(*modules: str, error: Exception | None = None) -> InputError | None:
+    """Returns the error for packages that cannot be imported; None for modules that are
+    not of a package that users choose to install."""
+    from importlib import metadata
+
+    names = [name for name in (module.partition(".")[0] for module in modules)
+             if name in _PACKAGES]
+    if not names:
         return None
+    try:
+        minor = int(metadata.version("tensorflow").split(".")[1])
+    except metadata.PackageNotFoundError:
+        minor = 20
+    title = _PACKAGES[names[0]][0]
+    command = " && ".join(dict.fromkeys(_PACKAGES[name][1] for name in names))
+    command = command.replace("%d", str(min(minor, 20)))  # TensorFlow 2.21 takes 2.20
     reason = "is not installed" if error is None or isinstance(
         error, ModuleNotFoundError) else f"cannot be imported ({error})"
     return InputError(f"this needs {title}, which {reason}; run {command} "

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
 from tests.checkpoints.test_convert import stored
 from tests.helpers import ROOT, run_python
 
@@ -173,7 +175,7 @@ sys.meta_path.insert(0, Blocked())
 @pytest.mark.parametrize("script, words, blocked, sentence", [
     ("run_pretraining", "--input_file={data}/x --output_dir={data}/new --model=base",
      "official orbit", "this needs tf-models-official, which is not installed; run pip "
-     "install --no-deps tf-models-official==2.20.0"),
+     "install --no-deps 'tf-models-official==2."),
     ("export_model", "--model={data}/model --export_dir={data}/new --noexport_text",
      "tensorflow tf_keras", "this needs TensorFlow, which is not installed; run pip "
      "install '.[train]'")])
@@ -187,3 +189,17 @@ def test_a_package_that_is_not_installed_is_named_with_its_command(
         "PYTHONPATH": str(tmp_path), "BLOCKED": blocked})
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"{script}.py: {sentence}")
+
+
+@pytest.mark.parametrize("version, minor", [("2.21.1", 20), ("2.18.0", 18)])
+def test_one_line_installs_all_that_training_lacks(version, minor, monkeypatch):
+    names = ("tensorflow", "tf_keras", "official", "orbit")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    with pytest.raises(InputError) as error:
+        script.check_packages(*names)
+    assert str(error.value).startswith(
+        "this needs TensorFlow, which is not installed; run pip install '.[train]' && pip "
+        f"install --no-deps 'tf-models-official==2.{minor}.*' (")
