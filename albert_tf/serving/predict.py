@@ -147,7 +147,7 @@ class Model(loading.Loaded):
         head = self.head(ask.task or self._task_of(given))
         request = head.request(
             text_inputs.named(given, head.fields), ask.top_k,
-            **({"windows": True} if ask.windows else {}))
+            **({"windows": True} if ask.windows and head.averages else {}))
 
         def answer(outputs):
             found = request.answer(outputs)
@@ -168,13 +168,11 @@ class Model(loading.Loaded):
         task = ask.task or (
             self._task_of("") if ask.windows else next(iter(self.tasks())))
         head = self.head(task)
-        if ask.windows and not head.averages:
+        if ask.windows and not (head.averages or head.in_windows):
             able = [name for name in self.tasks() if self.head(name).averages]
             raise InputError(
-                f"windows: the task {task} " + (
-                    "reads long texts in windows in any case" if head.in_windows else
-                    "cannot average the answers of windows") + "; leave it out" + (
-                        f", or choose the task {' or '.join(able)}." if able else "."))
+                f"windows: the task {task} cannot average the answers of windows; leave "
+                "it out" + (f", or choose the task {' or '.join(able)}." if able else "."))
         if ask.label_threshold is not None and (
                 self.problem_type != SEVERAL_LABELS or task != "classify"):
             raise InputError("label_threshold is for models that classify texts with any "

@@ -313,13 +313,18 @@ def test_windows_read_all_of_a_text(kind, task, model):
 
 
 @pytest.mark.parametrize("kind, options, error", [
-    ("tags", {}, "windows: the task tag reads long texts in windows in any case; leave "
-     "it out, or choose the task embed."),
-    ("choices", {}, "windows: the task choose cannot average"),
+    ("choices", {}, "windows: the task choose cannot average the answers of windows; "
+     "leave it out, or choose the task embed."),
     ("pretrained", {"task": "order"}, "windows: the task order cannot average")])
 def test_windows_are_refused_where_they_mean_nothing(kind, options, error, model):
     with pytest.raises(InputError, match=error):
         model(kind).predict([("x", "x")], windows=True, **options)
+
+
+@pytest.mark.parametrize("kind, given", [
+    ("tags", PASSAGE), ("spans", ("Who?", PASSAGE)), ("spans2", ("Who?", PASSAGE))])
+def test_windows_are_accepted_where_they_are_read_anyway(kind, given, model):
+    assert model(kind).predict([given], windows=True) == model(kind).predict([given])
 
 
 def test_an_empty_text_has_no_label(tmp_path, model):
