@@ -165,12 +165,13 @@ class _Schedule:
 
 
 def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False,
-        callbacks: Sequence[Any] = ()) -> None:
+        **settings: Any) -> None:
     """Trains, evaluates, predicts and exports.
 
     Args:
       by_data: whether the data alone give what is left open, and no folder's task.json,
         as for `albert_tf.finetune`.
+      settings: further fields of Settings.
     """
     command = kind(values)
     # 1. Check what can be checked without the data.
@@ -210,10 +211,11 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
     for name, value in command.chosen(task).items():
         values[name].value = value
     # 3. Build the settings.
-    settings = _settings(command, task, schedule, tokenizer, NUM_EVALUATIONS * bool(
-        own_data and values.do_train and values.do_eval
-        and not values["save_checkpoints_steps"].present), callbacks)
-    fine_tune(task, settings, functools.partial(_export, command, task, settings))
+    complete = _settings(
+        command, task, schedule, tokenizer, num_evaluations=NUM_EVALUATIONS * bool(
+            own_data and values.do_train and values.do_eval
+            and not values["save_checkpoints_steps"].present), **settings)
+    fine_tune(task, complete, functools.partial(_export, command, task, complete))
 
 
 def _use_kept_task(command: Command) -> None:
@@ -284,8 +286,7 @@ def _check_labels(command: Command, labels: Sequence[str]) -> None:
 
 
 def _settings(command: Command, task: Any, schedule: _Schedule,
-              tokenizer: Optional[FullTokenizer], num_evaluations: int,
-              callbacks: Sequence[Any]) -> Settings:
+              tokenizer: Optional[FullTokenizer], **fields: Any) -> Settings:
     """Returns the settings, checked before any long work."""
     values = command.values
     lengths = schedule.settings(values)
@@ -332,10 +333,9 @@ def _settings(command: Command, task: Any, schedule: _Schedule,
               for split, name in command.data_options.items()},
         options={**kept, **{name: values[name].value for name in names},
                  **command.recorded(task)},
-        feature_files=feature_files, num_evaluations=num_evaluations,
+        feature_files=feature_files, **fields,
         kept={**command.kept(task), "vocabulary_flag": flag,
-              "vocabulary": tokenizer.keeps, "flags": kept},
-        callbacks=callbacks)
+              "vocabulary": tokenizer.keeps, "flags": kept})
 
 
 def _export(command: Command, task: Any, settings: Settings, model: Any,
@@ -446,7 +446,7 @@ def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
     path = values.spm_model_file or values.vocab_file
     if values.strip_accents is None and known and path and (
             path == values.vocab_file or tokenizer_json.is_file(path)):
-        values.strip_accents = known.get("strip_accents", True)
+        values.strip_accents = known.get("strip_accents")
     if not stored and path:
         cli_flags.lower_as_stated(path, values)
     rules = stored.rules if stored else known and Rules.of(

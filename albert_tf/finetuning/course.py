@@ -15,6 +15,7 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints.folders import holds_checkpoint
 from albert_tf.checkpoints.run_files import (
     check_run_folder, claim_run_folder, files_of_run)
 from albert_tf.errors import DivergenceError
@@ -61,6 +62,11 @@ def fine_tune(task: FineTuningTask, settings: Settings,
 
     if devices.is_chief(strategy):
         claim_run_folder(folder, _name_of(task))
+    train_data = task.sources("train", sets["train"]) if settings.do_train else {}
+    evaluation_set = _evaluation_set(task, settings, sets)
+    if not (settings.changes_allowed or settings.several) and holds_checkpoint(folder):
+        seeds.check_same(task, settings, strategy, train_data, evaluation_set,
+                         ", or resume=True to continue with the change")
     with contextlib.ExitStack() as stack:
         if settings.do_train:
             from albert_tf.training import run_folder
@@ -83,8 +89,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
                 return _run(task, settings, sets, tables, export)
 
         if settings.several:
-            seeds.train_all(task, settings, strategy, run, task.sources(
-                "train", sets["train"]), _evaluation_set(task, settings, sets))
+            seeds.train_all(task, settings, strategy, run, train_data, evaluation_set)
             settings = dataclasses.replace(settings, do_train=False)
         run(settings)
 
@@ -103,7 +108,26 @@ def _read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:
     for data in sets.values():
         for note in data.notes:
             logging.warning("%s", note)
+    _warn_of_repeats(task, sets)
     return sets
+
+
+def _warn_of_repeats(task: FineTuningTask, sets: Mapping[str, Any]) -> None:
+    """Warns once of examples whose texts stand in a set before theirs, too."""
+    before: set[int] = set()
+    found = []
+    for split, data in sets.items():
+        # White space may differ. Hashes take less memory than texts.
+        keys = [hash(tuple(" ".join(str(getattr(example, name)).split())
+                           for name in task.texts)) for example in data.examples]
+        if count := sum(key in before for key in keys):
+            found.append(f"{count:,} of {len(keys):,} examples of {split}")
+        before.update(keys)
+    if found and task.texts:
+        logging.warning(
+            "%s have texts that are also in %s: scores say less about new texts. Divide "
+            "the data so that each text is in one set.", " and ".join(found),
+            " or ".join([*sets][:len(sets) - 1]))
 
 
 def _check_memory(task: FineTuningTask, settings: Settings,

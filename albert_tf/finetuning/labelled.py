@@ -77,7 +77,11 @@ class LabelledTask(FineTuningTask):
             return {}, ""
         examples = [data.examples[i] for i in known]
         outputs = {name: [rows[i] for i in known] for name, rows in outputs.items()}
-        return ({self.counted: len(known), **self.scores(examples, outputs)},
+        scores = self.scores(examples, outputs)
+        bounds = {f"{name}_{bound}": value for name in metrics.SHARES if name in scores
+                  for bound, value in zip(("low", "high"), metrics.interval(
+                      scores[name], len(known)))}
+        return ({self.counted: len(known), **scores, **bounds},
                 self.report(examples, outputs))
 
     def predicted(self, folder, data, outputs, table, settings, own):

@@ -64,6 +64,8 @@ METRICS = {
     "spearman": _spearman,
     "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
 }
+# Metrics that are a share of the examples, and have an `interval`.
+SHARES = ("accuracy", "exact_match")
 _OF_NUMBERS = ("pearson", "spearman", "mse")
 LOWER_IS_BETTER = ("mse",)
 # These are 0/0 if all labels are equal.
@@ -101,6 +103,15 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
     if name == "f1":
         predictions, labels = predictions == positive, labels == positive
     return float(METRICS[name](predictions, labels))
+
+
+def interval(share: float, count: int) -> tuple[float, float]:
+    """Returns the 95 % interval of a share of `count` independent examples (Wilson 1927).
+    """
+    z2 = 1.959964 ** 2 / count
+    half = math.sqrt(z2 * (share * (1 - share) + z2 / 4))
+    middle = share + z2 / 2
+    return max(0.0, (middle - half) / (1 + z2)), min(1.0, (middle + half) / (1 + z2))
 
 
 def best_threshold(probabilities: np.ndarray, labels: np.ndarray

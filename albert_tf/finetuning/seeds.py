@@ -72,7 +72,7 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
                     step=dataclasses.replace(settings.run.step, random_seed=seed)))
             if name in known:
                 run = known[name]
-                _check_same(task, of_run, strategy, train_data, evaluation_set)
+                check_same(task, of_run, strategy, train_data, evaluation_set)
                 logging.info("%s is finished already.", name)
             else:
                 logging.info("Training %s: learning rate %g.", name,
@@ -149,10 +149,10 @@ def _read(path: str) -> dict[str, dict[str, Any]]:
             f"{path}: the file does not list the runs; {advice}.") from None
 
 
-def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str, str],
-                evaluation_set: Mapping[str, Any]) -> None:
-    """Raises InputError if a finished run was trained with different options, or was
-    trained or evaluated on different data."""
+def check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str, str],
+               evaluation_set: Mapping[str, Any], advice: str = "") -> None:
+    """Raises InputError if the run in a folder was trained with different options, or
+    was trained or evaluated on different data."""
     from albert_tf.training import run_folder
     from albert_tf.training.log import evaluations
 
@@ -163,9 +163,9 @@ def _check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str
         "learning_rate": settings.learning_rate,
         "num_replicas": strategy.num_replicas_in_sync})
     evaluated_on = next((row.get("set") for row in reversed(evaluations(folder))), None)
-    if evaluated_on and run_folder.different(evaluated_on, evaluation_set):
+    if evaluated_on and settings.do_eval and run_folder.different(evaluated_on, evaluation_set):
         changes["evaluation_set"] = evaluated_on, evaluation_set
     for name, (old, new) in changes.items():
         raise InputError(
             f"{folder} is of a different {name}: it was {old!r}, and is {new!r} now. "
-            "Choose a different --output_dir, or give the same value.")
+            f"Choose a different --output_dir, or give the same value{advice}.")

@@ -117,6 +117,7 @@ class Settings:
         default_factory=dict)
     check_memory: Callable[..., None] = lambda **batches: None
     callbacks: Sequence[Callback] = ()
+    changes_allowed: bool = True
 
     @property
     def several(self) -> bool:
@@ -168,6 +169,7 @@ class FineTuningTask(abc.ABC):
       in_windows: whether texts longer than a sequence are read in windows, not cut.
       vectors_of_piece: the number of vectors, of the encoder's width, that the head
         computes for each token in evaluation.
+      texts: the fields of an example that hold its texts.
     """
 
     main_metric: str
@@ -175,6 +177,7 @@ class FineTuningTask(abc.ABC):
     evaluation_split, prediction_split = "dev", "test"
     in_windows = False
     vectors_of_piece = 0
+    texts: Sequence[str] = ()
 
     def chosen_by(self: Task, metric: str) -> Task:
         """Returns the task, a dataclass, with another metric that chooses the best

@@ -14,7 +14,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.checkpoints import formats, tokenizer_files
-from albert_tf.checkpoints.folders import folder_of
+from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
 from albert_tf.checkpoints.run_files import check_run_folder, claim_run_folder
 from albert_tf.cli import finetune as command_line
 from albert_tf.cli.define import options_in
@@ -36,6 +36,8 @@ _TASKS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 # Options that other arguments stand for.
 _OWN = re.compile(r".*_(file|dir|checkpoint|column)|do_(train|eval|predict)|recipe|"
                   "task_name")
+# Options that need one of these have no effect here.
+_NEVER = {"do_predict", "export_dir"}
 _DEFAULTS = dict(eval_batch_size=32, predict_batch_size=32, num_workers=1)
 
 
@@ -44,7 +46,7 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
              task: str = "classify", text: Optional[str] = None,
              text_pair: Optional[str] = None, label: Optional[str] = None,
              probabilities: Optional[str] = None, callbacks: Sequence[Callback] = (),
-             **options: Unpack[Options]) -> Model:
+              resume: bool = False, **options: Unpack[Options]) -> Model:
     """Fine-tunes a model to classify texts, to predict numbers, to tag words or to answer
     questions, and returns the best checkpoint as `albert_tf.load` does.
 
@@ -59,7 +61,8 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
 
     It is the run of run_classifier.py with --task_name=custom, of run_tagger.py or of
     run_squad.py, with --recipe, and writes the same files. The same call continues a run
-    that was stopped, by Ctrl-C for example, which raises KeyboardInterrupt.
+    that was stopped, by Ctrl-C for example, which raises KeyboardInterrupt; a call with
+    other rows or options is refused, unless `resume` is true.
 
     Args:
       model: the model to start from, as for `albert_tf.load`.
@@ -81,6 +84,7 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
         files.
       probabilities: the name of a column of dicts label → probability, which training
         examples may have and learn in place of the label (docs/DISTILLATION.md).
+      resume: continue the run in output_dir also with other rows or options.
       callbacks: functions that get step, metrics and checkpoint (training.callbacks).
       **options: the flags of the script, such as num_train_epochs, learning_rate,
         train_batch_size, max_seq_length, metric, early_stopping, dtype, random_seed;
@@ -111,7 +115,8 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
             ("text", text), ("text_pair", text_pair), ("probabilities", probabilities))
         if value is not None}}
     for name in chosen:
-        if name not in values or _OWN.fullmatch(name):
+        if name not in values or _OWN.fullmatch(name) or {
+                values[name].option.needs, values[name].option.only_with} & _NEVER:
             raise InputError(f"--{name} is not an option of task='{task}'; leave it "
                              "out.")
     _take(values, chosen)
@@ -139,7 +144,8 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
     check_run_folder(output_dir, folder)
     files.make_directory(output_dir, "--output_dir")
     claim_run_folder(output_dir, folder)
-    sets = {split: Rows(split, data, columns, output_dir) for split, data in (
+    fixed_rows = not resume and holds_checkpoint(output_dir)
+    sets = {split: Rows(split, data, columns, output_dir, fixed_rows) for split, data in (
         ("train", train), ("dev", dev)) if data is not None or split == "train"}
     with contextlib.ExitStack() as errors:
         for split, rows in sets.items():
@@ -150,7 +156,8 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
         if "labels" in values and not values.labels:
             values["labels"].value = list(sets["train"].classes) or None
         # 3. The run.
-        command_line.run(command, values, by_data=True, callbacks=callbacks)
+        command_line.run(command, values, by_data=True, callbacks=callbacks,
+                         changes_allowed=resume)
     return load(output_dir)
 
 

@@ -41,10 +41,14 @@ class Rows:
     Attributes:
       path: the path of the file: the user's, or that of the rows.
       classes: the names of the labels, if the data name them; else ().
+
+    With `fixed`, the rows of an earlier call must be the same.
     """
 
-    def __init__(self, split: str, data: Any, columns: Columns, output_dir: str):
-        self._split, self._data, self._columns = split, data, columns
+    def __init__(self, split: str, data: Any, columns: Columns, output_dir: str,
+                 fixed: bool = False):
+        self._fixed, self._split, self._data, self._columns = (
+            fixed, split, data, columns)
         self._is_file = isinstance(data, (str, os.PathLike))
         self.path = files.expanded(data) if self._is_file else os.path.join(
             output_dir, PYTHON_DATA, f"{split}.jsonl")
@@ -92,6 +96,13 @@ class Rows:
             if not number:
                 raise InputError(f"{self._split} has no examples; give some"
                                  + ", or leave it out" * (self._split == "dev") + ".")
+            if self._fixed and files.exists(self.path):
+                stream.close()
+                if files.sha256(staged) != files.sha256(self.path):
+                    raise InputError(
+                        f"{self._split} has other rows than the run in --output_dir, "
+                        "which would only be continued; choose a different --output_dir, "
+                        "or give resume=True.")
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         data, names = self._data, self._columns.names

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.metrics import METRICS, compute
+from albert_tf.finetuning.metrics import METRICS, compute, interval
 from tests.helpers import FIXTURES
 
 # tp 3, fn 1, fp 2, tn 2
@@ -90,3 +90,9 @@ def test_an_empty_set_is_refused(metric):
 def test_predictions_that_are_no_numbers_are_refused():
     with pytest.raises(InputError, match="prediction 1 is not a number.*diverged"):
         compute("pearson", np.array([1.0, np.nan]), np.array([1.0, 2.0]))
+
+
+def test_intervals_are_wilsons():
+    # As of statsmodels' proportion_confint(8, 10, method="wilson").
+    assert interval(0.8, 10) == pytest.approx((0.490162, 0.943318), abs=1e-6)
+    assert interval(1.0, 20) == pytest.approx((0.838875, 1.0), abs=1e-6)

@@ -1,5 +1,6 @@
 """The course of fine-tuning, with a made-up task: what it does, resumes and refuses."""
 
+import collections
 import json
 import types
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.common import ExampleSet
-from albert_tf.finetuning.course import _padded, fine_tune
+from albert_tf.finetuning.course import _padded, _read, fine_tune
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.training.memory import Sequences
@@ -210,3 +211,22 @@ def test_a_task_that_lacks_a_part_is_refused_when_it_is_made():
 
     with pytest.raises(TypeError, match="abstract methods? .*featurize.*score"):
         Lacking()
+
+
+def test_texts_in_two_sets_are_counted(caplog):
+    example = collections.namedtuple("Example", "text label")
+    data = {"train": ["a", "b  c"], "dev": ["b c", "d"], "test": ["d", "a", "e"]}
+    task = types.SimpleNamespace(
+        texts=("text",), evaluation_split="dev", prediction_split="test",
+        read=lambda texts, split: ExampleSet([example(each, split) for each in texts]))
+    settings = types.SimpleNamespace(
+        data=data, do_train=True, do_eval=True, do_predict=True)
+    _read(task, settings)
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        "1 of 2 examples of dev and 2 of 3 examples of test have texts that are also in "
+        "train or dev: ")
+    caplog.clear()
+    settings.data = {**data, "dev": ["x"], "test": ["y"]}
+    _read(task, settings)
+    assert not caplog.records

@@ -117,6 +117,10 @@ def test_wrong_rows_are_named(data, message, tmp_path):
     (TEXTS, {"labels": "yes,no"}, "--labels='yes,no': give a list"),
     (TEXTS, {"dtype": "float8"}, "--dtype='float8'"),
     (TEXTS, {"task": "tags"}, "--task=tags"),
+    (TEXTS, {"label_threshold": 0.3}, "--label_threshold .* only with --multi_label"),
+    (TEXTS, {"temperature": 2.0}, "--temperature .* only with --probability_column"),
+    (TEXTS, {"num_seeds": 2}, "--num_seeds .* only with"),
+    (TEXTS, {"all_probabilities": True}, "--all_probabilities is not an option"),
     (TEXTS, {"do_eval": False}, "--do_eval is not an option"),
     (TEXTS, {"task": "answer", "labels": ["a"]}, "--labels is not an option of task='ans"),
     ([(["a", "b"], ["O"])], {"task": "tag"}, "^train, row 1: words and tags"),
@@ -128,6 +132,44 @@ def test_wrong_inputs_are_refused_before_the_training(
     with pytest.raises(InputError, match=message):
         albert_tf.finetune(model, train, output_dir=str(tmp_path / "run"), **options)
     assert not list(tmp_path.glob("run/model.ckpt*"))
+
+
+@pytest.fixture(scope="module", name="trained")
+def _trained(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "rows.csv").write_text(
+        "text,label\n" + "".join(f"{text},{label}\n" for text, label in TEXTS))
+    for name, train in (("rows", TEXTS), ("file", folder / "rows.csv")):
+        albert_tf.finetune(model, train, TEXTS[:3], output_dir=folder / name, **SMALL)
+    return folder
+
+
+@pytest.mark.parametrize("name, changes, message", [
+    ("rows", {"train": TEXTS[::-1]}, "^train has other rows than the run"),
+    ("rows", {"dev": TEXTS[3:6]}, "^dev has other rows than the run"),
+    ("rows", {"learning_rate": 0.02}, "different learning_rate.*resume=True"),
+    ("rows", {"num_train_epochs": 3}, "different num_train_steps.*resume=True"),
+    ("file", {"train": "changed"}, "different train_data.*resume=True")])
+def test_a_run_on_other_rows_is_not_continued(name, changes, message, model, trained):
+    folder, path = trained / name, trained / "rows.csv"
+    if changes.get("train") == "changed":
+        path.write_text(path.read_text().replace("poor", "dull"))
+        changes["train"] = path
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    with pytest.raises(InputError, match=message):
+        albert_tf.finetune(**{
+            "model": model, "train": TEXTS, "dev": TEXTS[:3], **SMALL, **changes},
+            output_dir=folder)
+    assert before == {file: file.read_bytes() for file in before}
+    assert len(before) == sum(file.is_file() for file in folder.rglob("*"))
+
+
+def test_the_same_call_and_a_change_that_is_wanted_continue(model, trained):
+    same = albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=trained / "rows", **SMALL)
+    assert same.predict("a") == albert_tf.load(trained / "rows").predict("a")
+    albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=trained / "rows", resume=True,
+                       **SMALL | {"num_train_epochs": 3})
+    assert (trained / "rows" / "model.ckpt-6.index").exists()
 
 
 def test_files_of_others_stay(model, tmp_path):

@@ -113,6 +113,8 @@ class ClassificationTask(LabelledTask):
                 "--class_weights are for labels, but training examples may have "
                 "probabilities (--probability_column); leave one of the two out.")
 
+    texts = ("text_a", "text_b")
+
     @property
     def is_regression(self) -> bool:
         return not self.labels
@@ -305,7 +307,11 @@ class ClassificationTask(LabelledTask):
         scores = self.metrics_of(predictions, labels)
         width = max(map(len, scores))
         lines = [f"{self.name}: {len(labels)} examples", "",
-                 *(f"{name:{width}}  {value:.4f}" for name, value in scores.items())]
+                 *(f"{name:{width}}  {value:.4f}" + (
+                     "  (95 %: {:.4f} to {:.4f})".format(
+                         *metrics.interval(value, len(labels)))
+                     if name in metrics.SHARES else "")
+                   for name, value in scores.items())]
         if self.multi_label:
             best = metrics.best_threshold(self.rows(outputs), labels)
             lines += ["", f"Labels are given from a probability of "

@@ -51,6 +51,7 @@ class RaceTask(LabelledTask):
     name = "race"
     main_metric = "accuracy"
     metric_names = (main_metric,)
+    texts = ("article", "question", "options")
     labels, counted, column_names = LETTERS, "questions", {"label": "answer"}
 
     def __post_init__(self):

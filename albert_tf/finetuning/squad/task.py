@@ -110,6 +110,7 @@ class SquadTask(FineTuningTask):
 
     evaluation_split = prediction_split = "predict"
     in_windows = True
+    texts = ("question_text", "paragraph_text")
 
     def __post_init__(self):
         options.check(self)

@@ -77,6 +77,7 @@ class TaggingTask(FineTuningTask):
 
     name = "tagging"
     in_windows = True
+    texts = ("words",)
 
     def __post_init__(self):
         repeated = [tag for tag, n in collections.Counter(self.labels).items() if n > 1]

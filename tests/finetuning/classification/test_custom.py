@@ -302,8 +302,12 @@ def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
     results = json.loads((tmp_path / "predict_results.json").read_text())
     assert (results["step"], results["examples"]) == (7, 3)
     assert results["accuracy"] == pytest.approx(2 / 3)
+    assert (results["accuracy_low"], results["accuracy_high"]) == pytest.approx(
+        (0.2077, 0.9385), abs=1e-4)
     assert set(task.metric_names) < set(results)
-    assert "custom: 3 examples" in (tmp_path / "predict_report.txt").read_text()
+    report = (tmp_path / "predict_report.txt").read_text()
+    assert "custom: 3 examples" in report
+    assert "accuracy  0.6667  (95 %: 0.2077 to 0.9385)" in report
     assert all(map(run_files.is_of_run, ("predict_results.json", "predict_report.txt")))
     # Those of a different set do not stay.
     bare = data._replace(examples=[each._replace(label=None) for each in data.examples])
