@@ -254,6 +254,8 @@ def test_accuracy_is_that_of_all_and_of_each_level():
         scores, _ = RaceTask().results(
             ExampleSet(examples), {"probabilities": np.eye(4)[chosen]}, None)
         assert scores.pop("questions") == sum(each.label is not None for each in examples)
+        low, high = scores.pop("accuracy_low"), scores.pop("accuracy_high")
+        assert low < scores["accuracy"] <= high
         return scores
 
     assert score(right) == {
