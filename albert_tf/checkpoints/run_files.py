@@ -4,9 +4,12 @@ A run replaces files of these names. It therefore starts only in a folder that h
 none of them, or that an earlier run marked with RUN_FILE.
 """
 
+import functools
+import importlib
 import os
+import pkgutil
 import re
-from typing import Iterable
+from typing import Iterable, Optional
 
 import albert_tf
 from albert_tf import files, text_files
@@ -24,25 +27,22 @@ _RUN = (
 # The folder of rows that were given from Python.
 PYTHON_DATA = "finetune_data"
 _FOLDERS = (r"tensorboard", r"eval_predictions", PYTHON_DATA, r"seed-\d+(-retry-\d+)?")
-# The folder of a task in finetuning → what it writes besides.
-_TASKS = {
-    "classification": (
-        r"(test_results|submit_results|predictions|[A-Z][\w-]*)\.tsv",
-        r"eval_report\.(txt|png)", r"predict_report\.txt", r"predict_results\.json"),
-    "race": (r"predictions\.(tsv|json)", r"predict_results\.json"),
-    "squad": (
-        r"(predictions|nbest_predictions|null_odds|predict_results|null_threshold)"
-        r"\.json", r"predictions\.tsv"),
-    "tagging": (
-        r"predictions\.(conll|conllup|jsonl)", r"(eval|predict)_report\.txt",
-        r"predict_results\.json"),
-}
 
 
-def is_of_run(name: str, tasks: Iterable[str] = tuple(_TASKS)) -> bool:
-    """Returns whether pretraining, or one of the `tasks`, writes such a file."""
+@functools.cache
+def tasks() -> dict[str, tuple[str, ...]]:
+    """Returns the folder of each task in finetuning → what its runs write besides."""
+    package = importlib.import_module("albert_tf.finetuning")
+    return {each.name: importlib.import_module(f"{package.__name__}.{each.name}").FILES
+            for each in pkgutil.iter_modules(package.__path__) if each.ispkg}
+
+
+def is_of_run(name: str, of: Optional[Iterable[str]] = None) -> bool:
+    """Returns whether pretraining, or a task of these names, by default any, writes such
+    a file."""
     return bool(re.fullmatch("|".join((*_MODEL, *_RUN, *(
-        pattern for task in tasks for pattern in _TASKS[task]))), name))
+        pattern for task in (tasks() if of is None else of)
+        for pattern in tasks()[task]))), name))
 
 
 def files_of_run(folder: str) -> list[str]:
@@ -56,11 +56,11 @@ def check_run_folder(folder: str, task: str = "") -> None:
     """Raises InputError if a run would replace a file that no run of ours wrote, or if
     TensorFlow cannot write there.
 
-    `task` is a key of _TASKS, or "" for pretraining.
+    `task` is a key of `tasks`, or "" for pretraining.
     """
     files.check_in_tensorflow(folder, "--output_dir")
     names = files.names_in(folder)
-    owned = "|".join((*_RUN, *_FOLDERS, *_TASKS.get(task, ())))
+    owned = "|".join((*_RUN, *_FOLDERS, *tasks().get(task, ())))
     for name in names if RUN_FILE not in names else ():
         if re.fullmatch(owned, name):
             raise InputError(

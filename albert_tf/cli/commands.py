@@ -42,12 +42,28 @@ _HEADINGS = {"classify": "Fine-tune", "predict": "Use", "prepare_corpus": "Pretr
              "count_parameters": "More"}
 
 
+def commands() -> dict[str, tuple[str, str]]:
+    """Returns COMMANDS, and as one of fine-tuning each further script run_NAME.py, with
+    what its first line says."""
+    known = {file for file, _ in COMMANDS.values()}
+    more = {}
+    for file in sorted(os.listdir(script.FOLDER)):
+        name, end = os.path.splitext(file)
+        if name.startswith("run_") and end == ".py" and name not in known:
+            with open(os.path.join(script.FOLDER, file), encoding="utf-8") as stream:
+                does = stream.readline().strip('r"\n.')
+            more[name.removeprefix("run_")] = (name, does[:44])
+    pairs = list(COMMANDS.items())
+    at = list(COMMANDS).index("predict")
+    return dict([*pairs[:at], *more.items(), *pairs[at:]])
+
+
 def help_text() -> str:
     """Returns the text of `albert --help`."""
     return "\n".join([
         "Usage: albert COMMAND --flag=value ...", "",
         *(f"{_HEADINGS.get(name, ''):<10} {name:<24} {does}"
-          for name, (_, does) in COMMANDS.items()), "",
+          for name, (_, does) in commands().items()), "",
         "albert COMMAND --help lists the flags. Where a page says python NAME.py, albert",
         f"NAME does the same. This is version {__version__}; albert --version prints it."])
 
@@ -55,7 +71,7 @@ def help_text() -> str:
 def find(word: str) -> str | None:
     """Returns the command that a word names, by its name or that of its script."""
     word = word.removesuffix(".py").replace("-", "_")
-    return next((name for name, (file, _) in COMMANDS.items() if word in (name, file)),
+    return next((name for name, (file, _) in commands().items() if word in (name, file)),
                 None)
 
 
@@ -65,7 +81,7 @@ def _unknown(word: str) -> InputError:
     if word.startswith("-"):
         return InputError(f"{word} comes before the command. Write albert COMMAND "
                           "--flag=value; albert --help lists the commands.")
-    names = {*COMMANDS, *(file for file, _ in COMMANDS.values())}
+    names = {*commands(), *(file for file, _ in commands().values())}
     near = difflib.get_close_matches(
         word.removesuffix(".py").replace("-", "_").lower(), sorted(names), 1, 0.5)
     return InputError(f"'{word}' is not a command."
@@ -94,8 +110,8 @@ def main() -> None:
         sys.argv = ["albert"]
         script.run(lambda argv: _answer(word))
     sys.argv = [f"albert {name}", *flags]
-    script.typed_as.update((file, f"albert {each}") for each, (file, _) in COMMANDS.items())
-    path = os.path.join(script.FOLDER, f"{COMMANDS[name][0]}.py")
+    script.typed_as.update((file, f"albert {each}") for each, (file, _) in commands().items())
+    path = os.path.join(script.FOLDER, f"{commands()[name][0]}.py")
     # As runpy.run_path, which would put the path in sys.argv. Processes that the script
     # starts find it by __file__.
     module = types.ModuleType("__main__")

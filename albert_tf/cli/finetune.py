@@ -259,7 +259,7 @@ def _check_prediction_file(command: Command) -> None:
     files.prepare_outputs({"--prediction_file": [path]}, sources)
     folder, name = os.path.split(os.path.realpath(path))
     if name != "predictions.tsv" and is_of_run(
-            name, ("classification", "race", "squad")) and (
+            name, [type(command).__module__.split(".")[-2]]) and (
             folder == os.path.realpath(values.output_dir or "")):
         raise InputError(f"--prediction_file={path}: the run writes a different file "
                          "of that name to --output_dir; choose another name.")

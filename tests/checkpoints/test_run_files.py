@@ -60,5 +60,5 @@ def test_inputs_among_the_files_of_a_run_are_found(tmp_path):
 
 
 def test_each_task_has_its_names():
-    assert sorted(run_files._TASKS) == TASKS
+    assert sorted(run_files.tasks()) == TASKS
     assert course._name_of(ClassificationTask.__new__(ClassificationTask)) in TASKS

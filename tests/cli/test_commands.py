@@ -22,6 +22,14 @@ def test_help_fits_a_screen_and_names_every_command():
     assert re.findall(r"^(?:[A-Z][\w-]+| ) +(\w+)  ", text, re.M) == [*commands.COMMANDS]
 
 
+def test_the_script_of_a_new_task_is_a_command(tmp_path, monkeypatch):
+    (tmp_path / "run_context.py").write_text('r"""Words in context.\n\nMore."""\n')
+    monkeypatch.setattr(commands.script, "FOLDER", str(tmp_path))
+    assert commands.find("context") == commands.find("run_context.py") == "context"
+    assert "race                     fine-tune" in (text := commands.help_text())
+    assert "           context                  Words in context\nUse " in text
+
+
 @pytest.mark.parametrize("words, name", [
     (("count_parameters",), "count_parameters"), (("run_squad",), "squad"),
     (("count-parameters",), "count_parameters"), (("run_squad.py",), "squad")])
