@@ -15,15 +15,17 @@ from absl import flags
 from albert_tf import files
 from albert_tf.checkpoints import formats, tokenizer_files
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
-from albert_tf.checkpoints.run_files import check_run_folder, claim_run_folder
+from albert_tf.checkpoints.run_files import (
+    PYTHON_DATA, check_run_folder, claim_run_folder)
 from albert_tf.cli import finetune as command_line
 from albert_tf.cli.define import options_in
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.command import ClassificationCommand
 from albert_tf.finetuning.squad.command import SquadCommand
 from albert_tf.finetuning.tagging.command import TaggingCommand
+from albert_tf.from_python import rows
 from albert_tf.from_python.options import Options
-from albert_tf.from_python.rows import Columns, Rows, plain
+from albert_tf.from_python.rows import Columns, plain
 from albert_tf.options import checked
 from albert_tf.serving.predict import Model, load
 from albert_tf.training.callbacks import Callback
@@ -145,16 +147,21 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
     files.make_directory(output_dir, "--output_dir")
     claim_run_folder(output_dir, folder)
     fixed_rows = not resume and holds_checkpoint(output_dir)
-    sets = {split: Rows(split, data, columns, output_dir, fixed_rows) for split, data in (
-        ("train", train), ("dev", dev)) if data is not None or split == "train"}
     with contextlib.ExitStack() as errors:
-        for split, rows in sets.items():
-            errors.enter_context(rows.named())
-            rows.write()
-            is_dev = "predict_file" if task == "answer" else "dev_file"
-            values[is_dev if split == "dev" else "train_file"].value = rows.path
+        for split, data in (("train", train), ("dev", dev)):
+            if data is None and split == "dev":
+                continue
+            option = "predict_file" if (task, split) == ("answer", "dev") else (
+                f"{split}_file")
+            if isinstance(data, (str, os.PathLike)):
+                values[option].value = files.expanded(data)
+                continue
+            path = os.path.join(output_dir, PYTHON_DATA, f"{split}.jsonl")
+            errors.enter_context(rows.named(split, path))
+            rows.write(split, data, columns, path, fixed_rows)
+            values[option].value = path
         if "labels" in values and not values.labels:
-            values["labels"].value = list(sets["train"].classes) or None
+            values["labels"].value = list(rows.classes_of(train, columns)) or None
         # 3. The run.
         command_line.run(command, values, by_data=True, callbacks=callbacks,
                          changes_allowed=resume)

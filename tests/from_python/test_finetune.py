@@ -9,7 +9,8 @@ from absl import logging
 
 import albert_tf
 from albert_tf.errors import InputError
-from albert_tf.from_python.rows import Columns, Rows
+from albert_tf.from_python import rows
+from albert_tf.from_python.rows import Columns
 from tests import tiny_run
 from tests.commands import run_commands
 from tests.helpers import ROOT
@@ -55,11 +56,11 @@ COLUMNS = {"text": ["a", "b"], "label": ["yes", "no"], "other": [1, 2]}
 
 
 def written(data, tmp_path, columns=("text", "label")):
-    rows = Rows("train", data, Columns(columns, columns[-1:]), str(tmp_path))
-    with rows.named():
-        rows.write()
-    with open(rows.path, encoding="utf-8") as stream:
-        return [json.loads(line) for line in stream], rows.classes
+    path, columns = str(tmp_path / "train.jsonl"), Columns(columns, columns[-1:])
+    with rows.named("train", path):
+        rows.write("train", data, columns, path)
+    with open(path, encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream], rows.classes_of(data, columns)
 
 
 @pytest.mark.parametrize("data", [
