@@ -14,27 +14,21 @@ from typing import Any, Mapping, Optional, Sequence
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
-from albert_tf.checkpoints.checkpoint import Vocabulary
-from albert_tf.checkpoints.folders import (
-    checkpoint_of, folder_of, holds_checkpoint)
+from albert_tf.checkpoints import formats, vocabulary
+from albert_tf.checkpoints.folders import holds_checkpoint
 from albert_tf.checkpoints.run_files import is_of_run
-from albert_tf.cli import flags as cli_flags, script
+from albert_tf.cli import flags as cli_flags, script, start
 from albert_tf.cli.define import check_needs, define, options_in, take
 from albert_tf.cli.flags import Values
-from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder, tables
 from albert_tf.finetuning.command import Command
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.recipes import (
     NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data, sampled)
-from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.finetuning.task import Settings
 from albert_tf.options import given, option, options_of
-from albert_tf.tokenization import tokenizer_json
-from albert_tf.tokenization.cleaning import Rules
-from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training.memory import Sequences
 
 flags.disclaim_key_flags()
@@ -203,7 +197,7 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
             functools.partial(_has_dropout, values))
         if name:
             _use_recipe(values, name, recipe_for(name, *published_size(
-                model_config(values))), schedule)
+                start.model_config(values))), schedule)
         else:
             tokenizer = _use_recipe_for_data(command, task, schedule)
         if hasattr(task, "max_seq_length"):
@@ -244,9 +238,6 @@ def _check_prediction_file(command: Command) -> None:
     if not path:
         return
     tables.written_format_of(path)
-    if path.endswith(".gz"):
-        raise InputError(f"--prediction_file={path}: compressed predictions are not "
-                         "supported; leave .gz out.")
     inputs = [name for name in ("spm_model_file", "vocab_file", "albert_config_file",
                                 "data_dir", "train_file", "dev_file", "test_file",
                                 "predict_file")
@@ -294,13 +285,13 @@ def _settings(command: Command, task: Any, schedule: _Schedule,
         values, num_train_steps=lengths.pop("num_train_steps"))
     cli_flags.check_init_checkpoint(values)
     if not values.do_train:
-        check_start(values)  # A model is missing, not a config.
-    config = model_config(values)
+        start.check_start(values)  # A model is missing, not a config.
+    config = start.model_config(values)
     # The shortest possible sequence: the real lengths are checked once they are known.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if values.do_train else {}
     cli_flags.check_memory(values, config, options, **shortest)
-    tokenizer = tokenizer or its_tokenizer(values, config)
-    check_start(values)
+    tokenizer = tokenizer or start.its_tokenizer(values, config)
+    start.check_start(values)
     if values.distribution_strategy == "multi_worker_mirrored" and (
             values.num_seeds > 1 or values.restart_on_failure):
         raise InputError(
@@ -367,7 +358,7 @@ _OPTION_OF_RECIPE = dict(
 
 
 def _has_dropout(values: Values) -> bool:
-    config = model_config(values)
+    config = start.model_config(values)
     return bool(config.hidden_dropout_prob or config.attention_probs_dropout_prob)
 
 
@@ -380,8 +371,8 @@ def _use_recipe_for_data(command: Command, task: Any, schedule: _Schedule
     in_windows = not hasattr(task, "length_of")
     if not values["max_seq_length"].present:
         values.max_seq_length = 8  # The recipe sets it; no config has fewer positions.
-    config = model_config(values)
-    tokenizer = its_tokenizer(values, config)
+    config = start.model_config(values)
+    tokenizer = start.its_tokenizer(values, config)
     path = values[command.data_options["train"]].value
     examples = task.read(path, "train").examples
     lengths = [values["max_seq_length"].default] if in_windows else [
@@ -404,94 +395,3 @@ def _use_recipe(values: Values, name: str, recipe: Recipe, schedule: _Schedule) 
     script.use_recipe(name, {
         option: getattr(recipe, field) for field, option in option_of.items()
         if getattr(recipe, field) is not None}, recipe.source, values)
-
-
-# ---- the model ---------------------------------------------------------------
-
-
-def model_config(values: Values) -> AlbertConfig:
-    """Returns the encoder's config: the one given, or that of the model that the run
-    starts from."""
-    path = os.path.join(values.output_dir or "", CONFIG_FILE)
-    config = cli_flags.model_config(values, [path, *cli_flags.kept_configs(values)])
-    rate = values.albert_dropout_prob
-    if not values.do_train and files.exists(path):
-        # Dropout is not used without training. Training may have taken it from a
-        # recipe, so that the options do not show it.
-        trained = AlbertConfig.from_json_file(path)
-        config = config.replace(
-            hidden_dropout_prob=trained.hidden_dropout_prob,
-            attention_probs_dropout_prob=trained.attention_probs_dropout_prob)
-    elif rate is not None:
-        config = config.replace(
-            hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
-    if values.max_seq_length > config.max_position_embeddings:
-        raise InputError(
-            f"--max_seq_length={values.max_seq_length} exceeds the config's "
-            f"max_position_embeddings of {config.max_position_embeddings}; give a "
-            "smaller length.")
-    return config
-
-
-def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
-    """Returns the tokenizer that the options name, checked against the model's."""
-    if values.spm_model_file and values.vocab_file and values["vocab_file"].present:
-        logging.info("--vocab_file is ignored because --spm_model_file is given.")
-    stored, init = None, cli_flags.init_checkpoint(values)
-    if not (values.spm_model_file or values.vocab_file):
-        stored = _use_vocabulary_beside(values, init)
-    # A run that saved no checkpoint does not bind the folder to its vocabulary.
-    start = values.output_dir if holds_checkpoint(values.output_dir) else init
-    known = vocabulary.kept_beside(start) if start else None
-    path = values.spm_model_file or values.vocab_file
-    if values.strip_accents is None and known and path and (
-            path == values.vocab_file or tokenizer_json.is_file(path)):
-        values.strip_accents = known.get("strip_accents")
-    if not stored and path:
-        cli_flags.lower_as_stated(path, values)
-    rules = stored.rules if stored else known and Rules.of(
-        known.get("rules", {}), start)
-    result = FullTokenizer(
-        values.vocab_file, values.do_lower_case, values.spm_model_file,
-        strip_accents=values.strip_accents, rules=rules)
-    if values["strip_accents"].present and not known:
-        result.check_keeps_accents()
-    if result.vocab_size != config.vocab_size:
-        raise InputError(
-            f"{path} has {result.vocab_size} tokens, but the config's vocab_size is "
-            f"{config.vocab_size}; give the vocabulary that the model was trained "
-            "with.")
-    if known:
-        vocabulary.check(known, {**vocabulary_of(path), **result.keeps}, start)
-    return result
-
-
-def _use_vocabulary_beside(values: Values, init: str) -> Optional[Vocabulary]:
-    """Sets the options of the vocabulary to the one stored beside the initial model,
-    and returns it."""
-    stored = tokenizer_files.find(folder_of(init)) if init else None
-    if stored:
-        name = "vocab_file" if stored.word_piece else "spm_model_file"
-        values[name].value = stored.path
-        if not values["do_lower_case"].present:
-            values.do_lower_case = stored.do_lower_case
-        if values.strip_accents is None:
-            values.strip_accents = stored.strip_accents
-        logging.info("Using the vocabulary %s.", stored.path)
-    return stored
-
-
-def check_start(values: Values) -> None:
-    """Raises InputError if there is no model to start from, before any long work."""
-    folder, init = values.output_dir, cli_flags.init_checkpoint(values)
-    if holds_checkpoint(folder):
-        if not values.resume_from and not files.exists(os.path.join(folder, SEEDS_FILE)):
-            checkpoint_of(folder, best=not values.do_train, to_train=values.do_train)
-        return
-    if not init and not (values.do_train and values.from_scratch):
-        raise InputError(
-            f"there is no model to start from: {folder} has no checkpoint, and "
-            "--init_checkpoint is not given; give one"
-            + (", or --from_scratch to train from random weights." if values.do_train
-               else ", or train first (--do_train)."))
-    cli_flags.check_init_checkpoint(values)
