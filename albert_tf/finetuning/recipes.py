@@ -5,7 +5,7 @@ own data; `--recipe` uses them.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -63,31 +63,12 @@ RECIPES = {
 }
 
 
-class HighestRate(NamedTuple):
-    """The highest learning rate at which models of a size are known to train, None if
-    the task's is known to work, and the source."""
-
-    rate: float | None
-    source: str
-
-
-# The paper's table has one row per task for all sizes, and describes version 1.
-_PAPER = HighestRate(None, "the paper's table 14")
-# Except for RACE (race-v2), no learning rates are published for version 2.
-_NO_SOURCE = HighestRate(None, "the paper's table 14, which describes version 1")
-# The report does not say the model's version, so that it is used for both.
-_XLARGE = HighestRate(5e-6, "google-research issue 151: xlarge needed 5e-6")
-
-# By size and version. Several users report that large and larger models end at chance
-# with the usual learning rates (transformers issue 2104, albert issues 29, 120, 132 and
-# 135), but name a working rate for xlarge only. This is why there are --num_seeds and
-# --restart_on_failure.
-HIGHEST_RATES = {
-    ("base", 1): _PAPER, ("base", 2): _NO_SOURCE,
-    ("large", 1): _PAPER, ("large", 2): _NO_SOURCE,
-    ("xlarge", 1): _XLARGE, ("xlarge", 2): _XLARGE,
-    ("xxlarge", 1): _PAPER, ("xxlarge", 2): _NO_SOURCE,
-}
+# Several users report that large and larger models end at chance with the usual learning
+# rates (transformers issue 2104, albert issues 29, 120, 132 and 135), but name a working
+# rate for xlarge only, without its version (google-research issue 151). This is why there
+# are --num_seeds and --restart_on_failure.
+_XLARGE_RATE = 5e-6
+_SIZES = ("base", "large", "xlarge", "xxlarge")
 
 
 def recipe_for(name: str, size: str = "", version: int = 1) -> Recipe:
@@ -97,13 +78,15 @@ def recipe_for(name: str, size: str = "", version: int = 1) -> Recipe:
         recipe_for("mrpc", "xlarge", 2).learning_rate  # 5e-6
     """
     recipe = RECIPES[name]
-    most = HIGHEST_RATES.get((size, version), _PAPER)
-    if most.rate is not None and most.rate < recipe.learning_rate:
+    if size == "xlarge":
         return dataclasses.replace(
-            recipe, learning_rate=most.rate,
-            source=f"{recipe.source}; learning rate: {most.source}")
-    if most is _NO_SOURCE and recipe is not RECIPES["race-v2"]:
-        return dataclasses.replace(recipe, source=most.source)
+            recipe, learning_rate=_XLARGE_RATE, source=f"{recipe.source}; learning rate: "
+            "google-research issue 151: xlarge needed 5e-6")
+    # The paper's table has one row per task for all sizes. Except for RACE (race-v2), no
+    # learning rates are published for version 2.
+    if size in _SIZES and version == 2 and recipe is not RECIPES["race-v2"]:
+        return dataclasses.replace(
+            recipe, source="the paper's table 14, which describes version 1")
     return recipe
 
 
@@ -144,10 +127,10 @@ def recipe_for_data(num_examples: int, lengths: Sequence[int], config: AlbertCon
     batch_size = batch_size or own_size
     steps = max(_FEWEST_STEPS, num_examples * epochs // batch_size)
     rate = next(rate for width, rate in _BY_WIDTH if config.hidden_size >= width)
-    most = HIGHEST_RATES.get(published_size(config), _PAPER).rate
+    most = _XLARGE_RATE if published_size(config)[0] == "xlarge" else rate
     length = int(np.quantile(lengths, _HELD, method="inverted_cdf"))
     return Recipe(
-        None, None, batch_size, min(rate, most or rate), steps,
+        None, None, batch_size, min(rate, most), steps,
         # As in the paper, a quarter of short runs, such as those on MRPC and RTE.
         steps // (4 if steps <= 800 else 10),
         min(-(-length // _MULTIPLE) * _MULTIPLE, config.max_position_embeddings),
@@ -160,7 +143,7 @@ def published_size(config: AlbertConfig) -> tuple[str, int]:
     is 2 if it has no dropout (although xxlarge version 1 has none either)."""
     fields = ("num_hidden_layers", "hidden_size", "num_attention_heads",
               "intermediate_size", "embedding_size", "parameter_sharing")
-    for name in ("base", "large", "xlarge", "xxlarge"):
+    for name in _SIZES:
         named = AlbertConfig.named(name)
         if all(getattr(config, field) == getattr(named, field) for field in fields):
             return name, 1 + (not config.hidden_dropout_prob)
