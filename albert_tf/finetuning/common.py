@@ -68,12 +68,9 @@ def cut_note(full: int, total: int, most: int, what: str = "texts") -> str:
             "what is longer is cut.")
 
 
-def as_table(rows: Iterable[Iterable[str]], clean: bool = True) -> str:
-    """Returns lines of tab-separated cells. With `clean`, white space within a cell is
-    written as one blank, because a tab or line end there would break the table."""
-    return "".join(
-        "\t".join(" ".join(cell.split()) if clean else cell for cell in row) + "\n"
-        for row in rows)
+def as_table(rows: Iterable[Iterable[str]]) -> str:
+    """Returns lines of tab-separated cells."""
+    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def as_json(value: Any, indent: int = 2) -> str:

@@ -53,6 +53,8 @@ class Settings:
         memory; maps the batch-size flag to the batch's contents.
       callbacks: functions that get the metrics and checkpoints of training
         (training.callbacks).
+      changes_allowed: whether a run that began with other data or options continues,
+        with a warning.
     """
 
     run: RunOptions

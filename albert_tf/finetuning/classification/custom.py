@@ -24,9 +24,9 @@ from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification import label_cells
-from albert_tf.finetuning.classification.label_cells import as_text, truth
+from albert_tf.finetuning.classification.label_cells import as_text, parse_label, truth
 from albert_tf.finetuning.classification.task import (
-    SPLITS, UNCLEAN, ClassificationTask, Example, parse_label)
+    SPLITS, UNCLEAN, ClassificationTask, Example)
 from albert_tf.finetuning.common import ExampleSet, read_shards
 from albert_tf.rows import Row
 

@@ -18,8 +18,9 @@ from albert_tf import files, rows
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
+from albert_tf.finetuning.classification.label_cells import parse_label
 from albert_tf.finetuning.classification.task import (
-    UNCLEAN, ClassificationTask, Example, parse_label)
+    UNCLEAN, ClassificationTask, Example)
 from albert_tf.finetuning.common import ExampleSet
 
 

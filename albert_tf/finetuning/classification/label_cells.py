@@ -12,7 +12,7 @@ import math
 import re
 from typing import Any, Sequence
 
-from albert_tf.checkpoints.labels import cleaned
+from albert_tf.checkpoints.labels import cleaned, shown
 from albert_tf.errors import InputError
 
 _QUOTED = r"""[ub]?'(?:[^'\\]|\\.)*'|[ub]?"(?:[^"\\]|\\.)*\""""
@@ -33,6 +33,27 @@ def as_text(value: Any, where: str, column: str) -> str | None:
                          + isinstance(value, list) * ", or with --multi_label a list"
                          + ".")
     return json.dumps(value)  # 1, 0.5, true
+
+
+def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
+    """Parses a label in a file: one of `labels`, or a number if there are none.
+    `where` is "file, line 12"."""
+    # A model may have labels that were not cleaned.
+    text = text.strip() if text.strip() in labels else cleaned(text)
+    if labels:
+        if text not in labels:
+            raise InputError(f"{where}: the label {shown(text)} is not one "
+                             f"of {', '.join(map(shown, labels))}; fix the "
+                             "file, or the task's labels.")
+        return text
+    try:
+        # Python's float would read 1_5 as 15.
+        value = math.nan if "_" in text else float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{where}: the label '{text}' is not a number; fix the file.")
+    return value
 
 
 def truth(text: str | None) -> bool | None:

@@ -1,4 +1,4 @@
-"""The confusions of a classifier, as text and as a picture."""
+"""The scores and confusions of a classifier's classes, as text and as a picture."""
 
 from typing import Sequence
 
@@ -9,6 +9,26 @@ from albert_tf import pictures
 # More labels do not fit in the lines of a report, or their counts in a picture's cells.
 _MOST_IN_TEXT, _MOST_IN_CELLS = 12, 20
 _LONGEST_NAME = 24
+
+
+def by_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> str:
+    """Returns precision, recall and F1 of each class as text, and what is confused, given
+    class ids [N]; without confusions, given 1 or 0 for each label, [N, K]."""
+    from sklearn.metrics import classification_report
+
+    several = labels.ndim == 2
+    # As in macro_f1, a class that occurs nowhere has no F1 to average.
+    listed = (range(len(names)) if several
+              else np.union1d(labels, predictions).tolist())
+    single = several and len(names) == 1
+    if single:  # Given or not: scikit-learn takes this for two classes.
+        labels, predictions = labels[:, 0], predictions[:, 0]
+    text = classification_report(
+        labels, predictions, labels=[1] if single else listed, digits=4,
+        target_names=[names[i] for i in listed], zero_division=0.0).rstrip()
+    if absent := [name for i, name in enumerate(names) if i not in listed]:
+        text += f"\n\nNeither in the data nor predicted: {', '.join(absent)}."
+    return text if several else text + matrix_text(labels, predictions, names)
 
 
 def matrix_text(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import math
 import os
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
@@ -301,8 +300,6 @@ class ClassificationTask(LabelledTask):
         """Returns the metrics and, for classes, the precision, recall and F1 of each,
         and what is confused, as text; if a text has any number of them, also the
         threshold that would have given the highest micro F1."""
-        from sklearn.metrics import classification_report
-
         predictions, labels = self.decisions(outputs), self.label_ids(examples)
         scores = self.metrics_of(predictions, labels)
         width = max(map(len, scores))
@@ -319,22 +316,7 @@ class ClassificationTask(LabelledTask):
                       f"has the highest micro_f1 on this set, {best[1]:.4f} "
                       "(--label_threshold)."]
         if not self.is_regression:
-            # As in macro_f1, a class that occurs nowhere has no F1 to average.
-            listed = (range(len(self.labels)) if self.multi_label
-                      else np.union1d(labels, predictions).tolist())
-            single = self.multi_label and len(self.labels) == 1
-            if single:  # Given or not: scikit-learn takes this for two classes.
-                labels, predictions = labels[:, 0], predictions[:, 0]
-            lines += ["", classification_report(
-                labels, predictions, labels=[1] if single else listed,
-                target_names=[self.labels[i] for i in listed], digits=4,
-                zero_division=0.0).rstrip()]
-            absent = [name for i, name in enumerate(self.labels) if i not in listed]
-            if absent:
-                lines += ["", "Neither in the data nor predicted: "
-                          f"{', '.join(absent)}."]
-            if not self.multi_label:
-                lines[-1] += reporting.matrix_text(labels, predictions, self.labels)
+            lines += ["", reporting.by_class(labels, predictions, self.labels)]
         return "\n".join(lines) + "\n"
 
     # --- files of predictions
@@ -356,17 +338,17 @@ class ClassificationTask(LabelledTask):
         """
         # str of a float32 is the shortest text that is read back as the same number.
         contents = {"test_results.tsv": as_table(
-            [map(str, row) for row in rows.astype(np.float32)], clean=False)}
+            [map(str, row) for row in rows.astype(np.float32)])}
         header, guids = ("index", "prediction"), [example.guid for example in examples]
         if self.of_glue:
             contents["submit_results.tsv"] = as_table(
-                [header, *zip(guids, names)], clean=False)
+                [header, *zip(guids, names)])
         if self.submission_file:
             if self.submission_range:
                 names = [f"{value:.3f}" for value in np.clip(
                     rows[:, 0], *self.submission_range)]
             contents[self.submission_file] = as_table(
-                [header, *zip(guids, names)], clean=False)
+                [header, *zip(guids, names)])
         return contents
 
     def described(self, examples, full):
@@ -388,27 +370,6 @@ class ClassificationTask(LabelledTask):
 
     def shown(self, label):
         return self.separator.join(label) if self.multi_label else str(label)
-
-
-def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
-    """Parses a label in a file: one of `labels`, or a number if there are none.
-    `where` is "file, line 12"."""
-    # A model may have labels that were not cleaned.
-    text = text.strip() if text.strip() in labels else label_names.cleaned(text)
-    if labels:
-        if text not in labels:
-            raise InputError(f"{where}: the label {label_names.shown(text)} is not one "
-                             f"of {', '.join(map(label_names.shown, labels))}; fix the "
-                             "file, or the task's labels.")
-        return text
-    try:
-        # Python's float would read 1_5 as 15.
-        value = math.nan if "_" in text else float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{where}: the label '{text}' is not a number; fix the file.")
-    return value
 
 
 def classification_spec(
