@@ -110,7 +110,8 @@ def main() -> None:
         sys.argv = ["albert"]
         script.run(lambda argv: _answer(word))
     sys.argv = [f"albert {name}", *flags]
-    script.typed_as.update((file, f"albert {each}") for each, (file, _) in commands().items())
+    script.typed_as.update(
+        (file, f"albert {each}") for each, (file, _) in commands().items())
     path = os.path.join(script.FOLDER, f"{commands()[name][0]}.py")
     # As runpy.run_path, which would put the path in sys.argv. Processes that the script
     # starts find it by __file__.

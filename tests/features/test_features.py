@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 from importlib.util import find_spec
 
 import numpy as np
