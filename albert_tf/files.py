@@ -37,7 +37,7 @@ _WITH_FOLDERS = ("hdfs", "webhdfs", "file", "sftp", "ssh", "ftp", "smb", "ram")
 # ---- stores ----------------------------------------------------------------
 
 
-def expanded(path: str) -> str:
+def expanded(path: StrPath) -> str:
     """Returns a path in which ~/ at the beginning is the user's folder."""
     path = os.fspath(path)
     return os.path.expanduser(path) if path.startswith("~/") else path

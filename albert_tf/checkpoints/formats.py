@@ -114,7 +114,7 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"albert_tf.checkpoints.{name}")
 
 
-def located(path: str) -> str:
+def located(path: files.StrPath) -> str:
     """Returns the folder or checkpoint on this machine that a path stands for."""
     return _whole(hub.local(path))
 

@@ -25,7 +25,7 @@ def is_hub(path: str) -> bool:
     return path.startswith(HUGGING_FACE) or bool(_KAGGLE.match(path))
 
 
-def local(path: str) -> str:
+def local(path: files.StrPath) -> str:
     """Returns a path, or the folder that is fetched if it is a hub's name."""
     path = files.expanded(path)
     if re.match("https?://", path) and not is_hub(path):

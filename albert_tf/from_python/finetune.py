@@ -116,9 +116,10 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
         name: value for name, value in (
             ("text", text), ("text_pair", text_pair), ("probabilities", probabilities))
         if value is not None}}
+    without = {option.name for option in options_in(values)
+               if {option.needs, option.only_with} & _NEVER}
     for name in chosen:
-        if name not in values or _OWN.fullmatch(name) or {
-                values[name].option.needs, values[name].option.only_with} & _NEVER:
+        if name not in values or _OWN.fullmatch(name) or name in without:
             raise InputError(f"--{name} is not an option of task='{task}'; leave it "
                              "out.")
     _take(values, chosen)
