@@ -19,7 +19,7 @@ Options = TypedDict("Options", {
     "end_n_top": _Int, "eval_batch_size": _Int, "export_text": _Flag,
     "from_scratch": _Flag, "gradient_accumulation_steps": _Int, "header": _Flag,
     "iterations_per_loop": _Int, "jit_compile": _Flag, "keep_checkpoint_max": _Int,
-    "label_separator": _Text, "label_threshold": _Float,
+    "label_all_tokens": _Flag, "label_separator": _Text, "label_threshold": _Float,
     "labels": None | str | Sequence[Any], "learning_rate": _Float,
     "max_answer_length": _Int, "max_query_length": _Int, "max_seq_length": _Int,
     "metric": _Text, "multi_label": _Flag, "n_best_size": _Int,
