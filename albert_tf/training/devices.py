@@ -6,7 +6,8 @@ import json
 import os
 import re
 import socket
-from typing import TYPE_CHECKING, Any, Mapping, Optional
+import time
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from absl import logging
 
@@ -53,8 +54,10 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
     # Listing devices initializes TensorFlow, which several workers must not do before
     # they create their strategy.
     if name == "multi_worker_mirrored":
-        logging.info("Waiting until all workers of TF_CONFIG have started: %s.",
-                     ", ".join(workers()))
+        own, *others = workers()
+        logging.info("This worker is %s of TF_CONFIG; it waits until %s have started.",
+                     own, ", ".join(others) or "no others")
+        meet(own, others)
     elif name != "tpu":
         available = len(tf.config.list_physical_devices("GPU"))
         if num_gpus is None:
@@ -212,8 +215,8 @@ def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
 
 def workers() -> list[str]:
     """Returns the addresses, "host:port", of the cluster's workers in the environment
-    variable TF_CONFIG; a chief counts as one. TensorFlow would train alone without
-    any."""
+    variable TF_CONFIG, this one first; a chief counts as one. TensorFlow would train
+    alone without any."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -221,8 +224,8 @@ def workers() -> list[str]:
         jobs = resolver.cluster_spec().as_dict()
         found = {(kind, index): address for kind in ("chief", "worker")
                  for index, address in enumerate(jobs.get(kind, ()))}
-        found[resolver.task_type, resolver.task_id]  # This worker must be one of them.
-        for address in found.values():
+        addresses = [found.pop((resolver.task_type, resolver.task_id)), *found.values()]
+        for address in addresses:
             _host_and_port(address)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError
             ) as error:
@@ -231,7 +234,25 @@ def workers() -> list[str]:
             "variable TF_CONFIG with the workers of a cluster and this worker's "
             f"place ({type(error).__name__}: {reason_of(error)}); set it, for "
             f"example, to {_EXAMPLE}.") from error
-    return list(found.values())
+    return addresses
+
+
+def meet(own: str, others: Sequence[str]) -> None:
+    """Waits until all other workers listen at their ports, as this one does meanwhile.
+    TensorFlow would wait for them without handling signals."""
+    _, port = _host_and_port(own)
+    both = socket.has_dualstack_ipv6()
+    try:
+        server = socket.create_server(
+            ("", port), family=socket.AF_INET6 if both else socket.AF_INET,
+            dualstack_ipv6=both)
+    except OSError as error:
+        raise InputError(f"TF_CONFIG: this worker, {own}, cannot listen at its port "
+                         f"({error.strerror}).") from error
+    with server:
+        # Once reached, a worker may have closed its port; TensorFlow opens it again.
+        while others := [each for each in others if not reachable(each, 2.0)]:
+            time.sleep(0.2)
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

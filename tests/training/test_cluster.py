@@ -4,6 +4,8 @@
 """
 
 import json
+import socket
+import threading
 
 import pytest
 
@@ -26,11 +28,30 @@ def cluster(monkeypatch, value):
 
 def test_workers(monkeypatch):
     for value, expected in (
-            (config(index="1"), TWO), (config(TWO[:1], "chief", chief=["c:3"]),
-                                       ["c:3", TWO[0]]),
+            (config(index="1"), TWO[::-1]),
+            (config(TWO[:1], "chief", chief=["c:3"]), ["c:3", TWO[0]]),
             (config(["[::1]:7", "b:8"], ps=["p:9"]), ["[::1]:7", "b:8"]),
             ({**config(TWO[:1]), "environment": "cloud"}, TWO[:1])):
         assert cluster(monkeypatch, value) == expected
+
+
+def test_a_worker_waits_until_the_others_listen():
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    own, other = (server.getsockname()[1] for server in servers)
+    for server in servers:
+        server.close()
+    thread = threading.Thread(target=devices.meet, daemon=True, args=(
+        f"127.0.0.1:{own}", [f"127.0.0.1:{other}"]))
+    thread.start()
+    thread.join(1)
+    assert thread.is_alive() and devices.reachable(f"127.0.0.1:{own}", 2)
+    with socket.create_server(("127.0.0.1", other)):
+        thread.join(20)
+    assert not thread.is_alive()
+    with socket.create_server(("", 0)) as server:
+        taken = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(InputError, match=taken):
+            devices.meet(taken, [])
 
 
 def test_wrong_tf_config(monkeypatch):
