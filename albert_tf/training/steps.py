@@ -129,7 +129,8 @@ class Trainer:
             while (self.runs_on_device and step + count < end
                    and self.kind_of_step(step + count) == kind):
                 count += 1
-            self._loop(*kind)(self._iterators[kind[0]], tf.constant(count))
+            iterator, spec = self._inputs[kind[0]]
+            self._loop(spec, *kind)(iterator, tf.constant(count))
             step += count
             if self._on_step is not None and not self.runs_on_device:
                 self._on_step()
@@ -139,12 +140,12 @@ class Trainer:
         return {**result, "steps_per_second": done / seconds}
 
     @functools.cached_property
-    def _iterators(self):
-        return [iter(dataset) for dataset in self.datasets]
+    def _inputs(self):
+        return [(iter(dataset), shape_key(dataset)) for dataset in self.datasets]
 
-    def _loop(self, shape: int, layers: Optional[int]) -> Any:
+    def _loop(self, spec: frozenset, shape: int, layers: Optional[int]) -> Any:
         """Returns (iterator, number of steps) → None, for steps of one kind."""
-        key = shape_key(self.datasets[shape]), layers
+        key = spec, layers
         if key not in self._loops:
             self._on_compile(shape, layers)
             computation = dataclasses.replace(self.computation, passes=layers)

@@ -152,7 +152,7 @@ class Training:
 
     def _feed(self, batches):
         self.trainer.datasets = [self._distributed(batches)]
-        vars(self.trainer).pop("_iterators", None)
+        vars(self.trainer).pop("_inputs", None)
 
     def more(self, steps):
         """Metrics of some steps more."""
