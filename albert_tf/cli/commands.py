@@ -12,6 +12,7 @@ from albert_tf.cli import script  # First, so that Ctrl-C works while the rest l
 import io
 import os
 import sys
+import textwrap
 import types
 
 from albert_tf import __version__
@@ -52,7 +53,8 @@ def commands() -> dict[str, tuple[str, str]]:
         if name.startswith("run_") and end == ".py" and name not in known:
             with open(os.path.join(script.FOLDER, file), encoding="utf-8") as stream:
                 does = stream.readline().strip('r"\n.')
-            more[name.removeprefix("run_")] = (name, does[:44])
+            more[name.removeprefix("run_")] = (
+                name, textwrap.shorten(does, 44, placeholder=""))
     pairs = list(COMMANDS.items())
     at = list(COMMANDS).index("predict")
     return dict([*pairs[:at], *more.items(), *pairs[at:]])

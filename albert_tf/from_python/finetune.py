@@ -26,7 +26,7 @@ from albert_tf.finetuning.tagging.command import TaggingCommand
 from albert_tf.from_python import rows
 from albert_tf.from_python.options import Options
 from albert_tf.from_python.rows import Columns, plain
-from albert_tf.options import checked
+from albert_tf.options import Option, checked
 from albert_tf.serving.predict import Model, load
 from albert_tf.training.callbacks import Callback
 
@@ -38,8 +38,6 @@ _TASKS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 # Options that other arguments stand for.
 _OWN = re.compile(r".*_(file|dir|checkpoint|column)|do_(train|eval|predict)|recipe|"
                   "task_name")
-# Options that need one of these have no effect here.
-_NEVER = {"do_predict", "export_dir"}
 _DEFAULTS = dict(eval_batch_size=32, predict_batch_size=32, num_workers=1)
 
 
@@ -116,10 +114,9 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
         name: value for name, value in (
             ("text", text), ("text_pair", text_pair), ("probabilities", probabilities))
         if value is not None}}
-    without = {option.name for option in options_in(values)
-               if {option.needs, option.only_with} & _NEVER}
+    known = {option.name: option for option in options_in(values)}
     for name in chosen:
-        if name not in values or _OWN.fullmatch(name) or name in without:
+        if name not in known or not _has_effect(known[name]):
             raise InputError(f"--{name} is not an option of task='{task}'; leave it "
                              "out.")
     _take(values, chosen)
@@ -169,9 +166,15 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
     return load(output_dir)
 
 
+def _has_effect(option: Option) -> bool:
+    """Returns whether an option of a script is one here, too."""
+    return not (_OWN.fullmatch(option.name)
+                or {option.needs, option.only_with} & {"do_predict", "export_dir"})
+
+
 def _take(values: flags.FlagValues, options: Mapping[str, Any]) -> None:
     """Sets the options that are given; None and "" leave one open."""
-    known = {each.name: each for each in options_in(values)}
+    known = {option.name: option for option in options_in(values)}
     for name, value in options.items():
         if value is None or isinstance(value, str) and not value:
             continue

@@ -23,11 +23,13 @@ def test_help_fits_a_screen_and_names_every_command():
 
 
 def test_the_script_of_a_new_task_is_a_command(tmp_path, monkeypatch):
-    (tmp_path / "run_context.py").write_text('r"""Words in context.\n\nMore."""\n')
+    (tmp_path / "run_context.py").write_text(
+        'r"""Words in context: whether a word means the same in two.\n\nMore."""\n')
     monkeypatch.setattr(commands.script, "FOLDER", str(tmp_path))
     assert commands.find("context") == commands.find("run_context.py") == "context"
     assert "race                     fine-tune" in (text := commands.help_text())
-    assert "           context                  Words in context\nUse " in text
+    assert ("           context                  Words in context: whether a word means the"
+            "\nUse ") in text
 
 
 @pytest.mark.parametrize("words, name", [

@@ -130,8 +130,8 @@ def _elements(text: str, separator: str) -> list[str | None] | None:
         return [None]  # "warm", "lovely"; or a list that is cut.
     outside = re.sub(_QUOTED, "", inside)
     if text[:1] + text[-1:] not in _BRACKETS or text[0] == "(" and inside and (
-            outside == inside and "," not in inside):
-        return None  # (none) is a label.
+            outside == inside and ("," not in inside or ")" in inside)):
+        return None  # (none) is a label, and so is each of (a), b (c).
     by = next((each for each in (",", separator) if each in outside), "")
     found = re.findall(rf"{_QUOTED}|[^\s{re.escape(by)}'\"]" + (
         rf"[^{re.escape(by)}'\"]*" if by else r"[^\s'\"]*"), inside)

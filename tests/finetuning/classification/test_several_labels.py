@@ -78,7 +78,8 @@ def test_a_list_as_text(cell):
     ([1.0, 0, False], NAMES, ["late"]), ([0, 0, 0], NAMES, []), ([], NAMES, []),
     ("[]", NAMES, []), ("set()", NAMES, []), ("", NAMES, [""]),
     ("['very good']", None, ["very good"]), ("[very good]", None, ["very good"]),
-    ('["it\'s", "a, b"]', None, ["it's", "a, b"]), ("(none)", None, ["(none)"]),
+    ('["it\'s", "a, b"]', None, ["it's", "a, b"]),
+    ("(none)", None, ["(none)"]), ("(a), b (c)", None, ["(a)", " b (c)"]),
     # Names of labels, as those of a data set's classes without titles.
     ([0, 1], ("0", "1", "27"), ["0", "1"]), ([0, 1], None, ["0", "1"]),
     ("1", ("spam",), ["spam"]), ([0.0], ("spam",), [])])
