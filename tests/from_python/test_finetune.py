@@ -137,40 +137,37 @@ def test_wrong_inputs_are_refused_before_the_training(
 
 @pytest.fixture(scope="module", name="trained")
 def _trained(model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "rows.csv").write_text(
-        "text,label\n" + "".join(f"{text},{label}\n" for text, label in TEXTS))
-    for name, train in (("rows", TEXTS), ("file", folder / "rows.csv")):
-        albert_tf.finetune(model, train, TEXTS[:3], output_dir=folder / name, **SMALL)
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=folder, **SMALL)
     return folder
 
 
-@pytest.mark.parametrize("name, changes, message", [
-    ("rows", {"train": TEXTS[::-1]}, "^train has other rows than the run"),
-    ("rows", {"dev": TEXTS[3:6]}, "^dev has other rows than the run"),
-    ("rows", {"learning_rate": 0.02}, "different learning_rate.*resume=True"),
-    ("rows", {"num_train_epochs": 3}, "different num_train_steps.*resume=True"),
-    ("file", {"train": "changed"}, "different train_data.*resume=True")])
-def test_a_run_on_other_rows_is_not_continued(name, changes, message, model, trained):
-    folder, path = trained / name, trained / "rows.csv"
-    if changes.get("train") == "changed":
-        path.write_text(path.read_text().replace("poor", "dull"))
-        changes["train"] = path
-    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+@pytest.mark.parametrize("changes, message", [
+    ({"train": TEXTS[::-1]}, "^train has other rows than the run"),
+    ({"dev": TEXTS[3:6]}, "^dev has other rows than the run"),
+    ({"learning_rate": 0.02}, "different learning_rate.*resume=True"),
+    ({"num_train_epochs": 3}, "different num_train_steps.*resume=True"),
+    ({"train": "other.csv"}, "different train_data.*resume=True")])
+def test_a_run_on_other_rows_is_not_continued(
+        changes, message, model, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.csv").write_text("text,label\n" + "".join(
+        f"{text},{label}\n" for text, label in TEXTS).replace("poor", "dull"))
+    before = {file: file.read_bytes() for file in trained.rglob("*") if file.is_file()}
     with pytest.raises(InputError, match=message):
         albert_tf.finetune(**{
             "model": model, "train": TEXTS, "dev": TEXTS[:3], **SMALL, **changes},
-            output_dir=folder)
+            output_dir=trained)
     assert before == {file: file.read_bytes() for file in before}
-    assert len(before) == sum(file.is_file() for file in folder.rglob("*"))
+    assert len(before) == sum(file.is_file() for file in trained.rglob("*"))
 
 
 def test_the_same_call_and_a_change_that_is_wanted_continue(model, trained):
-    same = albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=trained / "rows", **SMALL)
-    assert same.predict("a") == albert_tf.load(trained / "rows").predict("a")
-    albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=trained / "rows", resume=True,
+    same = albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=trained, **SMALL)
+    assert same.predict("a") == albert_tf.load(trained).predict("a")
+    albert_tf.finetune(model, TEXTS, TEXTS[:3], output_dir=trained, resume=True,
                        **SMALL | {"num_train_epochs": 3})
-    assert (trained / "rows" / "model.ckpt-6.index").exists()
+    assert (trained / "model.ckpt-6.index").exists()
 
 
 def test_files_of_others_stay(model, tmp_path):
