@@ -7,7 +7,6 @@ import functools
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -17,11 +16,10 @@ import pytest
 import scipy.stats
 
 from albert_tf import files
-from albert_tf.errors import InputError, Interruption
+from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local
-from albert_tf.pretraining_data.checks import check
-from albert_tf.pretraining_data.job_options import DataOptions, Sizes, shard_names
+from albert_tf.pretraining_data.job_options import DataOptions, Sizes
 from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
@@ -74,22 +72,10 @@ def _check_made(options, tokenizer, expected, num_workers=1):
     assert not pathlib.Path(f"{options.output_files[0]}.unfinished").exists()
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_records_do_not_depend_on_processes(
-        workers, tmp_path, tokenizer, expected):
-    _check_made(_options(tmp_path), tokenizer, expected, workers)
+def test_records_do_not_depend_on_processes(tmp_path, tokenizer, expected):
+    _check_made(_options(tmp_path), tokenizer, expected, 2)
     assert sorted(os.listdir(tmp_path)) == [
         "a.tfrecord", "b.tfrecord", "c.tfrecord", "summary-a.tfrecord.json", "text.txt"]
-
-
-@pytest.mark.parametrize("objective", ["next", "none"])
-def test_other_objectives_on_several_processes(objective, tmp_path, tokenizer):
-    options = _options(tmp_path, instances=InstanceOptions(
-        max_seq_length=48, sentence_objective=objective))
-    _create(options, tokenizer, 1)
-    made = _bytes(options)
-    _create(options, tokenizer, 2)
-    assert _bytes(options) == made
 
 
 @pytest.mark.parametrize("text, warned", [
@@ -135,18 +121,6 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, monkeypatch):
     expected = np.array([12 - gap for gap in range(1, 12)]) / 66 * len(gaps)
     assert scipy.stats.chisquare(
         np.bincount(gaps, minlength=12)[1:], expected).pvalue > 1e-4
-
-
-def test_shards_are_filled_evenly(tmp_path, tokenizer):
-    names = shard_names("out.tfrecord", 7)
-    assert names[0] == "out.tfrecord-00000-of-00007" and len(names) == 7
-    options = _options(tmp_path, names)
-    summary = _create(options, tokenizer)
-    sizes = [sum(1 for _ in read_records(path)) for path in options.output_files]
-    assert sum(sizes) == summary["instances"] and max(sizes) - min(sizes) <= 1
-    assert (tmp_path / "summary-out.tfrecord.json").exists()
-    with pytest.raises(InputError, match="out.tfrecord-00000-of-00007 is a shard from "):
-        check(_options(tmp_path, shard_names("out.tfrecord", 5)), tokenizer)
 
 
 # ---- stopped, and resumed ----------------------------------------------------
@@ -283,28 +257,6 @@ def test_killed_at_random_moments(kills, tmp_path, expected):
             pytest.fail("workers outlived their parent")
     subprocess.run(_command(tmp_path), cwd=ROOT, timeout=120, check=True)
     assert _bytes(options) == expected[0]
-
-
-class KilledOnce(local.Worker):
-    """Dies in one unit, the first time."""
-
-    def __call__(self, task):
-        # Beside the work folder, which holds only files of its own.
-        folder = os.path.dirname(self.folder.file("killed"))
-        mark = os.path.join(os.path.dirname(folder), "killed")
-        if task[1] == "unit-000002" and not os.path.exists(mark):
-            pathlib.Path(mark).write_bytes(b"")
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(task)
-
-
-@pytest.mark.long
-def test_a_killed_worker_ends_the_run_which_is_resumed(
-        tmp_path, tokenizer, expected, monkeypatch):
-    monkeypatch.setattr(local, "Worker", KilledOnce)
-    with pytest.raises(Interruption, match="writing: a worker process was killed"):
-        _create(_options(tmp_path), tokenizer, 2)
-    _check_made(_options(tmp_path), tokenizer, expected, 2)
 
 
 def test_after_a_full_disk_the_run_goes_on_later(

@@ -221,8 +221,3 @@ def test_compressed_text_is_read_everywhere(tmp_path, ending):
     assert document.paragraphs == lines
 
 
-def test_unreadable_files(tmp_path):
-    for path, reason in ((tmp_path, ": Is a directory"),
-                         (tmp_path / "missing.txt", ": No such file")):
-        with pytest.raises(InputError, match=f"{path}{reason}"):
-            read_all([str(path)])

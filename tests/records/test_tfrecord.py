@@ -9,11 +9,10 @@ import struct
 
 import pytest
 
-from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.records import tfrecord
-from albert_tf.records.tfrecord import FileInfo, RecordWriter, read_records, scan
-from tests.records.examples import SPEC, example, flip, frame_size, write
+from albert_tf.records.tfrecord import FileInfo, read_records, scan
+from tests.records.examples import SPEC, example, flip, frame_size
 from tests.helpers import serialized
 
 
@@ -37,16 +36,6 @@ def test_we_read_tensorflows_files(tmp_path):
     assert scan(path).num_records == 3
 
 
-def test_a_block_that_raises_leaves_the_old_file(path):
-    before = path.read_bytes()
-    with pytest.raises(RuntimeError):
-        with RecordWriter(str(path)) as writer:
-            writer.write(b"half")
-            raise RuntimeError
-    assert path.read_bytes() == before
-    assert [p.name for p in path.parent.iterdir()] == ["x.tfrecord"]
-
-
 def test_scan_counts(path):
     expected = FileInfo(str(path), 5, path.stat().st_size)
     assert scan(str(path)) == expected
@@ -68,12 +57,6 @@ def test_a_length_beyond_the_file_takes_no_memory(path, length):
     for read in (scan, lambda name: list(read_records(name))):
         with pytest.raises(InputError, match="record 6: cut off"):
             read(str(path))
-
-
-def test_files_with_a_scheme():
-    path = write("ram://records/x.tfrecord")
-    assert scan(path).num_records == len(list(read_records(path))) == 5
-    files.remove(path)
 
 
 # Damage.

@@ -15,6 +15,7 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
+from albert_tf.pretraining_data.job_options import shard_names
 from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
@@ -49,12 +50,16 @@ def test_the_seed_fixes_everything(tmp_path, tokenizer, create):
 
 
 def test_outputs_are_filled_evenly_with_a_summary_beside(tmp_path, tokenizer, create):
-    options = options_of(tmp_path, outputs=("data/a.tfrecord", "data/b.tfrecord"))
+    shards = shard_names("data/a.tfrecord", 2)
+    options = options_of(tmp_path, outputs=shards)
     summary = create(options, tokenizer)
     counts = [sum(1 for _ in read_records(path)) for path in options.output_files]
     assert sum(counts) == summary["instances"] and abs(counts[0] - counts[1]) <= 1
     assert sorted(os.listdir(tmp_path / "data")) == [
-        "a.tfrecord", "b.tfrecord", "summary-a.tfrecord.json"]
+        "a.tfrecord-00000-of-00002", "a.tfrecord-00001-of-00002",
+        "summary-a.tfrecord.json"]
+    with pytest.raises(InputError, match="a.tfrecord-00000-of-00002 is a shard from "):
+        create(options_of(tmp_path, outputs=shard_names("data/a.tfrecord", 3)), tokenizer)
     stored = json.loads((tmp_path / "data" / "summary-a.tfrecord.json").read_text())
     assert stored["text"]["documents"] == 3 and stored["text"]["sentences"] == 6
     assert stored["text"]["single_sentence_documents"] == 1
@@ -87,13 +92,6 @@ def test_skipped_sentences_are_counted(tmp_path, tokenizer, create):
     summary = create(options_of(tmp_path, instances=kept), tokenizer)
     assert summary["single_sentences_skipped"] >= 3
     assert "random_document" not in summary["second_segment"]
-
-
-def test_full_sentences_of_both_ways(tmp_path, tokenizer, create):
-    summary = create(options_of(tmp_path, instances=InstanceOptions(
-        max_seq_length=24, sentence_objective="none")), tokenizer)
-    assert summary["second_segment"] == {"one_segment": summary["instances"]}
-    assert summary["label_1_share"] == 0
 
 
 def test_one_document_warns_and_works(tmp_path, tokenizer, caplog, create):
