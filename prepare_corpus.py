@@ -192,8 +192,8 @@ def report(summary: prepare.Summary, path: str, seconds: float,
     for name, side, file in (("training", summary.training, FLAGS.output_file),
                              ("held out", summary.heldout, FLAGS.heldout_file)):
         if file:
-            print(f"{name}: {side.documents:,} documents, {side.sentences:,} "
-                  f"sentences, {side.characters:,} characters -> {file}")
+            print(name + ": {documents:,} documents, {sentences:,} sentences, "
+                  "{characters:,} characters -> ".format(**side) + file)
     if FLAGS.heldout_file:
         print(f"held-out share of the characters: {summary.heldout_share():.2%}")
     print(f"read: {summary.documents_read:,} documents in {seconds:.1f} s")

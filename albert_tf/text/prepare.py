@@ -47,42 +47,32 @@ class Options:
         "held out before stay held out.", least=-2**63, most=2**63 - 1)
 
 
-@dataclasses.dataclass
-class Side:
-    """Counts for one of the two files; `characters` does not count line ends."""
-
-    documents: int = 0
-    sentences: int = 0
-    characters: int = 0
-    bytes: int = 0
-
-
-@dataclasses.dataclass
 class Summary:
-    """Counts of what was read, written and dropped (reason → count)."""
+    """Counts of what was read, written and dropped (reason → count).
 
-    documents_read: int = 0
-    training: Side = dataclasses.field(default_factory=Side)
-    heldout: Side = dataclasses.field(default_factory=Side)
-    dropped: collections.Counter = dataclasses.field(
-        default_factory=collections.Counter)
-    # Sentences written for training, by the source of their documents.
-    sources: collections.Counter = dataclasses.field(
-        default_factory=collections.Counter)
+    Attributes:
+      training, heldout: of the two files; "characters" does not count line ends.
+      sources: sentences written for training, by the source of their documents.
+    """
+
+    def __init__(self) -> None:
+        self.documents_read = 0
+        self.training, self.heldout = (collections.Counter(dict.fromkeys(
+            ("documents", "sentences", "characters", "bytes"), 0)) for _ in range(2))
+        self.dropped, self.sources = collections.Counter(), collections.Counter()
 
     def heldout_share(self) -> float:
         """Returns the fraction of the characters that was held out."""
-        total = self.training.characters + self.heldout.characters
-        return self.heldout.characters / total if total else 0.0
+        held = self.heldout["characters"]
+        return held / max(self.training["characters"] + held, 1)
 
     def as_dict(self) -> dict:
         """Returns all counts for JSON."""
         return {
-            "documents_read": self.documents_read,
-            "training": dataclasses.asdict(self.training),
-            "heldout": dataclasses.asdict(self.heldout),
+            "documents_read": self.documents_read, "training": self.training,
+            "heldout": self.heldout,
             "heldout_share_of_characters": round(self.heldout_share(), 6),
-            "dropped": dict(self.dropped)}
+            "dropped": self.dropped}
 
 
 class Split(NamedTuple):
@@ -218,7 +208,7 @@ def prepare(documents: Iterable[Split], options: Options, training: BinaryIO,
             dropped["copies added by --sampling_exponent"] += count - 1
     for what, side in (("left to train on", summary.training),
                        ("held out", heldout is not None and summary.heldout)):
-        if side and not side.documents:
+        if side and not side["documents"]:
             raise InputError(
                 f"none of the {summary.documents_read} documents is {what} (dropped: "
                 f"{dict(dropped)}); check --input_file, --heldout_share, "
@@ -253,9 +243,7 @@ def _digest(data: bytes, key: bytes = b"") -> bytes:
     return hashlib.blake2b(data, digest_size=16, key=key).digest()
 
 
-def _write(document: Split, stream: BinaryIO, side: Side) -> None:
+def _write(document: Split, stream: BinaryIO, side: collections.Counter) -> None:
     stream.write(document.text)
-    side.documents += 1
-    side.sentences += document.sentences
-    side.characters += document.characters
-    side.bytes += len(document.text)
+    side.update(documents=1, sentences=document.sentences,
+                characters=document.characters, bytes=len(document.text))

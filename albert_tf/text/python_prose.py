@@ -6,6 +6,7 @@ and never imported. Sentences are kept; code, tables and lists of arguments are 
 """
 
 import ast
+import contextlib
 import inspect
 import itertools
 import os
@@ -41,8 +42,11 @@ def documents(on_file: Callable[[int], None] = lambda count: None,
     `on_file` is called with 1 after each file.
     """
     if folders is None:
-        for name, text in sorted(_topics().items()):
-            yield from _document(f"topics.{name}", [text])
+        with contextlib.suppress(ImportError):  # Some systems leave it out.
+            from pydoc_data import topics
+
+            for name, text in sorted(topics.topics.items()):
+                yield from _document(f"topics.{name}", [text])
         paths = sysconfig.get_paths()
         folders = list(dict.fromkeys(
             os.path.realpath(paths[key]) for key in ("stdlib", "purelib", "platlib")))
@@ -52,14 +56,6 @@ def documents(on_file: Callable[[int], None] = lambda count: None,
             if not _SKIPPED.intersection(inside.parts) and not _TEST.search(path.stem):
                 yield from _document(str(folder.name / inside), _docstrings(path))
                 on_file(1)
-
-
-def _topics() -> dict[str, str]:
-    try:
-        from pydoc_data import topics
-    except ImportError:  # Some systems ship Python without its documentation.
-        return {}
-    return topics.topics
 
 
 def _document(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:

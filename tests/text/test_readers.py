@@ -253,7 +253,7 @@ def test_held_out_documents_stay_when_input_is_added(tmp_path):
     assert not {d[0] for d in many} & {d[0] for d in train}
     assert len(train) + len(many) == 400
     assert not old & {ARTICLES[i].split(". ")[0] + "." for i in range(200, 400)}
-    assert summary.heldout.documents == len(few)
+    assert summary.heldout["documents"] == len(few)
     (_, other), _ = prepare(tmp_path, ARTICLES[:200], heldout_share=0.1, random_seed=1)
     assert {d[0] for d in other} != old
 
@@ -288,7 +288,7 @@ def test_duplicates_and_limits_are_counted(tmp_path):
         "sentences of documents with too few": 2,
         "sentences cut up, not dropped": 1}
     assert summary.documents_read == 6
-    assert summary.training.bytes == (tmp_path / "train.txt").stat().st_size
+    assert summary.training["bytes"] == (tmp_path / "train.txt").stat().st_size
 
 
 @pytest.mark.parametrize("texts, options, message", [
