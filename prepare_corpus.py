@@ -60,14 +60,7 @@ flags.DEFINE_string(
 flags.DEFINE(
     checks.Number(upper_bound=1), "heldout_share", None,
     "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.")
-flags.DEFINE(
-    checks.Number(**checks.ANY), "sampling_exponent", None,
-    "Mix several sources, such as languages, in more even shares. Each of the "
-    "comma-separated patterns of --input_file is a source, and its share becomes "
-    "proportional to its number of sentences raised to this exponent, such as 0.7. The "
-    "total stays the same: documents of small sources are repeated, and documents of "
-    "large ones left out. Held-out documents are not affected. The input is read twice. "
-    "Default: 1, which takes everything once.")
+define(sampling.Sampling)
 define(prepare.Options)
 flags.DEFINE_integer(
     "num_workers", 0, "Number of worker processes; 0 uses one for each core.")

@@ -21,7 +21,6 @@ import time
 from absl import flags, logging
 
 from albert_tf import files, sampling, text_files
-from albert_tf.cli import checks
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.options import given
@@ -42,14 +41,7 @@ flags.DEFINE_string(
     "<output_prefix>.vocab are written.",
     required=True)
 define(train_sentencepiece.Options)
-flags.DEFINE(
-    checks.Number(**checks.ANY), "sampling_exponent", None,
-    "Mix several sources, such as languages, in more even shares. Each of the "
-    "comma-separated patterns of --input_file is a source, and its share of the "
-    "sentences becomes proportional to their number raised to this exponent, such as "
-    "0.7. The total stays the same: sentences of small sources are repeated, and "
-    "sentences of large ones left out, before the sample of --input_sentence_size is "
-    "drawn. The input is read twice. Default: 1, which takes everything once.")
+define(sampling.Sampling)
 
 
 def read(sources, doing="reading"):

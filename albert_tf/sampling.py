@@ -11,6 +11,7 @@ ones left out.
 """
 
 import collections
+import dataclasses
 import math
 import random
 from typing import Mapping, Optional, Sized
@@ -18,6 +19,20 @@ from typing import Mapping, Optional, Sized
 from absl import logging
 
 from albert_tf.errors import InputError
+from albert_tf.options import option
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """The option of the scripts that mix sources."""
+
+    sampling_exponent: Optional[float] = option(
+        None, "Mix several sources, such as languages, in more even shares. Each of the "
+        "comma-separated patterns of --input_file is a source, and its share becomes "
+        "proportional to its number of sentences raised to this exponent, such as 0.7. "
+        "The total stays the same: texts of small sources are repeated, and texts of "
+        "large ones left out, except those held out. Default: 1, which takes everything "
+        "once.")
 
 
 def is_wanted(exponent: Optional[float], sources: Sized) -> bool:

@@ -18,7 +18,7 @@ from albert_tf.text.readers import Document, without_markup
 from albert_tf.text.sentences import clean_text, cut_long, split_sentences
 
 DEDUPLICATION = ("documents", "sentences", "none")
-_UNIT_CHARS = 1 << 21  # characters of a unit of work, at least
+_UNIT_CHARS = 1 << 20  # characters of a unit of work, at least
 
 
 @dataclasses.dataclass(frozen=True)

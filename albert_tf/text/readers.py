@@ -174,12 +174,13 @@ def without_markup(lines: Iterable[str], counts: collections.Counter) -> list[st
         before = text[tag.start() - 1:tag.start()]
         if tag["close"]:
             closed[name] += 1
-        elif not tag["comment"] and not tag["more"]:
-            if closed[name]:
-                closed[name] -= 1
-            elif before.isalnum() and name not in _ALONE or (
-                    len(name) == 1 and not (name == "p" and before in ("", "\n"))):
-                continue
+        elif closed[name]:
+            closed[name] -= 1
+        elif tag["comment"] or '"' in tag["more"] or tag["more"] and len(name) > 1:
+            pass  # There is no doubt.
+        elif before.isalnum() and name not in _ALONE or (
+                len(name) == 1 and not (name == "p" and before in ("", "\n"))):
+            continue
         removed.add(tag.start())
 
     def replace(tag: re.Match) -> str:

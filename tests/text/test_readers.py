@@ -177,7 +177,7 @@ def test_wikiextractor(tmp_path):
 
 
 @pytest.mark.parametrize("text, wanted, removed", [
-    ("1<p and q>1, 0<s≤1 and t>2, a<b but c>d, 若a<b且c>d", None, 0),
+    ("1<p and q>1, 0<s≤1 and t>2, a<b but c>d, 若a<b且c>d, k<s i=5>j", None, 0),
     ("List<int> List<i> vector<code> P<q>r, the mean <s> of spin", None, 0),
     ("<p@x.org> <s.smith@y.com> a->b <-> <p->", None, 0),
     ("a<br>b<BR />c</p> <p>d", "a b c  <p>d", 3),
