@@ -3,6 +3,7 @@
     python -m pytest tests/text/test_languages.py
 """
 
+import gzip
 import json
 import unicodedata
 
@@ -59,6 +60,15 @@ def test_warnings(tmp_path, caplog, text, lost, by_script, form):
     caplog.clear()
     languages.warn_of_losses([str(path)], False, False)
     assert not caplog.text
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_the_sample_is_of_the_whole_file(tmp_path, caplog, compress):
+    path = tmp_path / ("a.txt.gz" if compress is gzip.compress else "a.txt")
+    path.write_bytes(compress((ENGLISH * 5000 + "Ёлка ещё " * 9000).encode()))
+    languages.warn_of_losses([str(path)], True, True)
+    assert ("ё becomes е" in caplog.text) == (compress is bytes)
+    assert "not Latin" in caplog.text or compress is gzip.compress
 
 
 def test_the_next_scripts_follow(tmp_path):
