@@ -11,6 +11,7 @@ in the vocabulary, whose settings all later steps follow.
 
 import collections
 import dataclasses
+import re
 import unicodedata
 from typing import Iterable, Optional, Sequence
 
@@ -53,8 +54,9 @@ class Language:
 
 
 def file_of(corpus: str) -> str:
-    """Returns the path of the language's file beside a corpus."""
-    return f"{corpus}.language.json"
+    """Returns the path of the language's file beside a corpus, which may have been
+    compressed since."""
+    return re.sub(r"\.(gz|bz2|xz|zst)$", "", corpus) + ".language.json"
 
 
 def of_corpora(paths: Iterable[str]) -> Optional[Language]:

@@ -28,7 +28,7 @@ def test_what_a_language_needs(tmp_path, codes, strips, word_start):
     paths = [str(tmp_path / code) for code in codes]
     for path, code in zip(paths, codes):
         Language.of(code).write(path)
-    assert languages.of_corpora([*paths, "none"]) == Language(
+    assert languages.of_corpora([f"{paths[0]}.gz", *paths[1:], "none"]) == Language(
         " ".join(sorted(codes)), strips, word_start)
 
 
