@@ -228,10 +228,16 @@ def summary_path(output_file: str) -> str:
     return os.path.join(folder, f"summary-{name}.json")
 
 
-def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
-               made: InstanceCounts) -> dict[str, Any]:
-    """Returns the content of the JSON file: settings, vocabulary and counts."""
-    return {
+@contextlib.contextmanager
+def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
+              made: InstanceCounts, started: float
+              ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yields the summary, and temporary names for the outputs, which the block writes.
+
+    At its end all outputs and the summary get their names, and the log says what was
+    made since `started` (time.monotonic). If the block raises, older files stay.
+    """
+    summary = {
         "settings": dataclasses.asdict(options),
         "vocabulary": {
             "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
@@ -245,18 +251,6 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
                             for name in ("cls", "sep", "mask", "pad", "unk")}},
         "text": corpus.as_dict(),
         **made.as_dict(options.instances.max_seq_length)}
-
-
-@contextlib.contextmanager
-def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
-              made: InstanceCounts, started: float
-              ) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yields the summary, and temporary names for the outputs, which the block writes.
-
-    At its end all outputs and the summary get their names, and the log says what was
-    made since `started` (time.monotonic). If the block raises, older files stay.
-    """
-    summary = summary_of(options, tokenizer, corpus, made)
     path = summary_path(options.output_files[0])
     with files.staged(*options.output_files, path) as (*outputs, temporary):
         yield summary, outputs
