@@ -10,6 +10,7 @@ A file is a sequence of frames, one per record:
 Checksums are CRC-32C in TensorFlow's masked form. Messages number records from 1.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import struct
@@ -42,7 +43,7 @@ def frame(data: bytes) -> bytes:
                      data, _CRC.pack(_masked_crc(data))))
 
 
-class RecordWriter:
+class RecordWriter(contextlib.ExitStack):
     """A writer of a TFRecord file, which has a temporary name until it is complete.
 
         with RecordWriter(path) as writer:
@@ -51,15 +52,9 @@ class RecordWriter:
     If the block raises, no new file is left at `path`, and an older one stays.
     """
 
-    def __init__(self, path: files.StrPath):
-        self._file = files.atomic_write(path)
-
-    def __enter__(self) -> "RecordWriter":
-        self._stream = self._file.__enter__()
-        return self
-
-    def __exit__(self, *exception_info):
-        return self._file.__exit__(*exception_info)
+    def __init__(self, path: str):
+        super().__init__()
+        self._stream = self.enter_context(files.atomic_write(path))
 
     def write(self, data: bytes) -> None:
         """Appends one record."""
