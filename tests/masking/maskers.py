@@ -1,6 +1,5 @@
-"""The three maskers behind one call, sequences for them, and what to mask."""
+"""Sequences for the three maskers, and what to mask."""
 
-import collections
 import itertools
 import random
 from typing import NamedTuple
@@ -71,12 +70,6 @@ def words_of(row, options):
         [VOCABULARY[i] for i in row], IS_START, options.do_whole_word_mask)
 
 
-def runs(positions):
-    """Lengths of the runs of neighbouring positions."""
-    groups = itertools.groupby(enumerate(positions), lambda pair: pair[1] - pair[0])
-    return [len(list(group)) for _, group in groups]
-
-
 def in_batch(rows, width=None):
     """input_ids, starts_word and lengths of rows; zeros behind their ends."""
     lengths = np.array([len(row) for row in rows])
@@ -109,46 +102,6 @@ class Masked(NamedTuple):
     labels: list[int]
 
 
-def _reference(rows, options, seed, mask_id, vocab_size):
-    vocabulary = [masking_options.MASK if i == mask_id else piece
-                  for i, piece in enumerate(VOCABULARY[:vocab_size])]
-    source = reference.RandomSource.from_seed(seed)
-    ids = {**ID_OF, masking_options.MASK: mask_id}
-    ngrams, masked = collections.Counter(), []
-    for row in rows:
-        given = [VOCABULARY[i] for i in row]
-        made = reference.mask_sequence(given, IS_START, vocabulary, options, source)
-        assert given == [VOCABULARY[i] for i in row]
-        assert made.token_boundary == words_of(row, options)[1]
-        ngrams.update(made.ngrams)
-        masked.append(Masked([ids[piece] for piece in made.pieces], made.positions,
-                             [ids[piece] for piece in made.labels]))
-    return masked, ngrams
-
-
-def _batched(rows, options, seed, mask_id, vocab_size):
-    made = mask_batch(rows, options, keys_of(len(rows), seed), None,
-                      IDS._replace(mask=mask_id), vocab_size)
-    slots = (len(rows), options.num_prediction_slots)
-    assert made.masked_lm_positions.shape == made.masked_lm_ids.shape == slots
-    assert {made.input_ids.dtype, made.masked_lm_positions.dtype,
-            made.masked_lm_ids.dtype} == {np.dtype(np.int32)}
-    empty = np.arange(slots[1]) >= made.num_masked[:, None]
-    assert not made.masked_lm_positions[empty].any()
-    assert not made.masked_lm_ids[empty].any()
-    # Behind the end of a row all stays as it is.
-    for row, shown, boundary in zip(rows, made.input_ids, made.token_boundary):
-        assert not shown[len(row):].any() and not boundary[len(row):].any()
-        assert boundary[:len(row)].tolist() == words_of(row, options)[1]
-    masked = [Masked(made.input_ids[i, :len(row)].tolist(), positions_of(made, i),
-                     made.masked_lm_ids[i, :made.num_masked[i]].tolist())
-              for i, row in enumerate(rows)]
-    shown = [0 if row.shown[at] == mask_id else 1 if row.shown[at] == label else 2
-             for row in masked for at, label in zip(row.positions, row.labels)]
-    assert made.shown.tolist() == np.bincount(shown, minlength=3).tolist()
-    return masked, dict(enumerate(made.ngram_words.tolist()))
-
-
 def features(rows, length=None):
     """A batch of unmasked records, as tensors."""
     import tensorflow as tf
@@ -176,36 +129,3 @@ def masked_rows(rows, found):
             found["masked_lm_positions"][i, :count].tolist(),
             found["masked_lm_ids"][i, :count].tolist()))
     return masked
-
-
-def _in_training(rows, options, seed, mask_id, vocab_size):
-    import tensorflow as tf
-
-    from albert_tf.masking.in_training import DynamicMasking
-
-    batch = features(rows)
-    mask = DynamicMasking(options, IDS._replace(mask=mask_id),
-                          batch["input_ids"].shape[1], vocab_size)
-    draws = np.random.default_rng(seed).integers(
-        -2**31, 2**31, (len(rows), mask.num_draws)).astype(np.int32)
-    found = mask(batch, tf.constant(draws))
-    slots = (len(rows), options.max_predictions_per_seq)
-    assert "token_boundary" not in found
-    for name, values in found.items():
-        weights = name == "masked_lm_weights"
-        assert values.dtype == (tf.float32 if weights else tf.int32)
-        assert not name.startswith("masked_lm") or values.shape == slots
-    assert not found["input_ids"].numpy()[batch["input_mask"].numpy() == 0].any()
-    return masked_rows(rows, found), None
-
-
-def mask(masker, rows, options, seed=0, mask_id=IDS.mask, vocab_size=len(VOCABULARY)):
-    """Masked sequences, and how many n-grams of each number of words, if known."""
-    made = {"reference": _reference, "batched": _batched, "in_training": _in_training}
-    return made[masker](rows, options, seed, mask_id, vocab_size)
-
-
-# (masker, name of options), whatever the masker can do.
-CASES = [(masker, name) for masker in ("reference", "batched", "in_training")
-         for name in OPTIONS
-         if masker != "in_training" or not OPTIONS[name].do_permutation]

@@ -1,7 +1,7 @@
 """The batched masker: exactly the choice of the reference, of the same numbers.
 
 reference.mask_sequence is given the random numbers that the batch draws, and has to
-come to the same masks. Odds and promises are those of test_maskers.
+come to the same masks.
 """
 
 import collections
@@ -88,6 +88,18 @@ def test_same_numbers_give_the_masks_of_mask_sequence(name):
         assert batch.input_ids[i, :len(row)].tolist() == expected
         ngrams.update(alone.ngrams)
     assert batch.ngram_words.tolist() == [ngrams[n] for n in range(options.ngram + 1)]
+    # What is shown is counted, and behind ends there are zeros.
+    inside = np.arange(options.num_prediction_slots) < batch.num_masked[:, None]
+    labels = batch.masked_lm_ids[inside]
+    shown = np.take_along_axis(batch.input_ids, batch.masked_lm_positions, 1)[inside]
+    assert batch.shown.tolist() == [
+        (shown == IDS.mask).sum(), ((shown == labels) & (labels != IDS.mask)).sum(),
+        ((shown != labels) & (shown != IDS.mask)).sum()]
+    ends = np.arange(batch.input_ids.shape[1]) >= np.array(list(map(len, rows)))[:, None]
+    for values, empty in ((batch.masked_lm_positions, ~inside), (
+            batch.masked_lm_ids, ~inside), (batch.input_ids, ends)):
+        assert values.dtype == np.int32 and not values[empty].any()
+    assert not batch.token_boundary[ends].any()
 
 
 @pytest.mark.parametrize("name", ["default", "half", "much_permuted", "long_ngrams"])

@@ -1,8 +1,6 @@
 """The masker of training: the reference's choice, compiled, in the input pipeline.
 
     python -m pytest tests/masking/test_in_training.py
-
-Odds and promises are those of test_maskers.
 """
 
 import itertools
@@ -63,6 +61,12 @@ def test_same_numbers_give_the_masks_of_mask_sequence(name):
     mask = DynamicMasking(options, IDS, length, VOCAB_SIZE)
     draws = random_draws(len(rows), 4, length)
     found = mask(batch, tf.constant(draws.reshape(len(rows), -1)))
+    assert {name: (values.shape[1], values.dtype) for name, values in found.items()} == {
+        **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (length, tf.int32)),
+        **dict.fromkeys(("masked_lm_positions", "masked_lm_ids"),
+                        (options.max_predictions_per_seq, tf.int32)),
+        "masked_lm_weights": (options.max_predictions_per_seq, tf.float32)}
+    assert not found["input_ids"].numpy()[batch["input_mask"].numpy() == 0].any()
     for row, masked, (places, sizes, fates, pieces) in zip(
             rows, masked_rows(rows, found), draws):
         assert masked.positions == walk(row, places, sizes, options)

@@ -10,7 +10,8 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf.masking.options import MaskingOptions
+from albert_tf.errors import InputError
+from albert_tf.masking.options import MaskingOptions, cumulative_ngram_probabilities
 from albert_tf.masking.reference import RandomSource, group_words, mask_sequence
 from albert_tf.tokenization.sequences import WordStarts
 from tests.helpers import FIXTURES
@@ -54,3 +55,28 @@ def test_one_seed_fixes_both_generators():
              for s in map(RandomSource.from_seed, (1, 1, 2, -5))]
     assert draws[0] == draws[1]
     assert len({d[0] for d in draws}) == 3 == len({d[1] for d in draws})
+
+
+@pytest.mark.parametrize("probability", [0.15, 0.1, 0.25, 0.5, 1.0, 0.01, 0.0])
+def test_budgets_are_rounded_as_by_python(probability):
+    options = MaskingOptions(max_predictions_per_seq=77, masked_lm_prob=probability)
+    expected = [min(77, max(1, round(length * probability))) if probability else 0
+                for length in range(600)]
+    assert options.num_to_predict(np.arange(600)).tolist() == expected
+    assert [int(options.num_to_predict(length)) for length in range(600)] == expected
+
+
+@pytest.mark.parametrize("values, named", [
+    (dict(max_predictions_per_seq=0), "--max_predictions_per_seq=0"),
+    (dict(ngram=0), "--ngram=0"), (dict(masked_lm_prob=-0.1), "--masked_lm_prob=-0.1"),
+    (dict(masked_lm_prob=1.5), "--masked_lm_prob=1.5")])
+def test_values_out_of_range(values, named):
+    with pytest.raises(InputError, match=named):
+        MaskingOptions(**values)
+
+
+@pytest.mark.parametrize("favor, expected", [
+    (True, [6 / 11, 9 / 11, 1]), (False, [2 / 11, 5 / 11, 1])])
+def test_odds_of_the_sizes_of_ngrams(favor, expected):
+    assert cumulative_ngram_probabilities(MaskingOptions(
+        favor_shorter_ngram=favor)) == pytest.approx(expected)
