@@ -154,14 +154,15 @@ def main(argv):
     if FLAGS["strip_accents"].present:
         tokenizer.check_keeps_accents()
     language = languages.of_corpora(options.input_files)
-    if not FLAGS["word_start"].present:
+    chosen = FLAGS["word_start"].present
+    if not chosen:
         options = dataclasses.replace(options, word_start=(
             language and language.word_start or tokenizer.word_start or "release"))
     languages.warn_of_losses(
         options.input_files,
         strips=tokenizer.strip_accents and FLAGS.strip_accents is None and not (
             language and language.strip_accents),
-        by_script=not (language or FLAGS["word_start"].present) and tokenizer.uses_sentencepiece
+        by_script=tokenizer.uses_sentencepiece and not (language or chosen)
         and options.word_start == "release")
     if FLAGS.runner:
         from albert_tf.pretraining_data import beam

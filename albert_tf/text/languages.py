@@ -37,7 +37,7 @@ _MANY, _MANY_FOREIGN = 0.003, 0.01
 class Language:
     """The settings for text in one or more languages."""
 
-    language: str  # codes, as sentences.check_language returns them, in alphabetical order
+    language: str  # codes as from sentences.check_language, in alphabetical order
     strip_accents: bool
     word_start: str  # "release" or "sentencepiece": see job_options.DataOptions
 

@@ -121,7 +121,8 @@ class Splitter:
                                [f"{name}.txt"])
         return name
 
-    def units(self, documents: Iterable[Document]) -> Iterator[tuple[str, list[Document]]]:
+    def units(self, documents: Iterable[Document]
+              ) -> Iterator[tuple[str, list[Document]]]:
         """Yields units of work: a name, and documents, or none if it is finished."""
         held: list[Document] = []
         number = chars = 0
@@ -134,7 +135,8 @@ class Splitter:
         if held:
             yield self._unit(number, held)
 
-    def _unit(self, number: int, documents: list[Document]) -> tuple[str, list[Document]]:
+    def _unit(self, number: int, documents: list[Document]
+              ) -> tuple[str, list[Document]]:
         name = f"sentences-{number:06d}"
         return name, [] if self.folder.finished(name) else documents
 
