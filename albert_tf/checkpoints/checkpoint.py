@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import math
 import os
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional
 
 import numpy as np
 
@@ -207,12 +207,15 @@ def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape
     return shapes
 
 
-def heads_in(shapes: Mapping[str, Shape], root_head: str = "") -> dict[str, int]:
-    """Returns the heads that tensors with the original's names belong to → their
-    widths. `root_head` names the head of `output_weights`; default: classification."""
+def heads_in(shapes: Mapping[str, Shape], root_head: str = "",
+             name_of: Callable[[str], str] = str) -> dict[str, int]:
+    """Returns the heads that tensors belong to → their widths. `root_head` names the
+    head of `output_weights`, by default classification; `name_of` maps the original's
+    names to those in `shapes`."""
     other_roots = {*ROOT_HEADS} - {root_head or "classification"}
     widths = {}
     for name, (_, variable) in HEADS.items():
+        variable = name_of(variable)
         if variable in shapes and name not in other_roots:
             kind = head_of(name)
             widths[name] = kind.width if kind.fixed_width else math.prod(
@@ -266,6 +269,14 @@ def check_labels(labels: Any, heads: Mapping[str, int], where: str) -> tuple[str
         raise InputError(f"{where}: the labels are {shown(labels)}, but the head has "
                          f"{count} outputs; give a text for each output, or none.")
     return tuple(map(str, labels)) if count else ()
+
+
+def outputs_of(values: Mapping[str, Any], heads: Mapping[str, int], where: str
+               ) -> dict[str, Any]:
+    """Returns what a file says of the head's outputs: fields of a Checkpoint."""
+    return {"labels": check_labels(values.get("labels") or (), heads, where),
+            "problem_type": check_problem(values.get("problem_type"), where) if (
+                "classification" in heads) else ""}
 
 
 # ---- numbers ---------------------------------------------------------------

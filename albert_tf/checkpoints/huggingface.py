@@ -6,7 +6,6 @@ an index lists.
 """
 
 import dataclasses
-import math
 import os
 import re
 from typing import Any, Mapping, Optional, Sequence
@@ -17,7 +16,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, check_labels, check_problem, shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, check_labels, check_problem, heads_in, shapes_of,
+    with_needed_pooler)
 from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.config import AlbertConfig, shown
@@ -98,17 +98,12 @@ _PARTS = (
     (r"(_embeddings)$", r"\1.weight"),
     ("/", "."),
 )
-# Head → a tensor of it, and the width of its outputs.
-_HEADS = {"masked_lm": ("predictions.bias", 1),
-          "sentence_order": ("sop_classifier.classifier.weight", 2),
-          "spans": ("qa_outputs.weight", 2)}
 # Head → the class that has it. The first one that a checkpoint has is its architecture.
 _CLASSES = {"classification": "AlbertForSequenceClassification",
             "multiple_choice": "AlbertForMultipleChoice",
             "token_classification": "AlbertForTokenClassification",
             "spans": "AlbertForQuestionAnswering",
             "sentence_order": "AlbertForPreTraining", "masked_lm": "AlbertForMaskedLM"}
-_ROOT_HEADS = {_CLASSES[head]: head for head in ROOT_HEADS if head in _CLASSES}
 _TIED = {"predictions.decoder.weight": WORDS,
          "predictions.decoder.bias": "cls/predictions/output_bias"}
 _DROPPED = {
@@ -156,7 +151,12 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     if config is None:
         config = AlbertConfig.from_json_file(path)
     config = config.replace(use_pooler=f"{prefix}pooler.weight" in stored)
-    heads = _heads(values, stored, config)
+    classes = values.get("architectures")
+    named = [head for head in ROOT_HEADS
+             if isinstance(classes, list) and _CLASSES[head] in classes]
+    default = "classification" if config.use_pooler else "token_classification"
+    heads = heads_in({name: tensor.shape for name, tensor in stored.items()},
+                     (named or [default])[0], name_of)
     config = with_needed_pooler(config, heads)
     check_groups(config, _group, path)
     checkpoint = matched(
@@ -167,19 +167,6 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             "classification" in heads) else "")
     _check_tied(checkpoint, stored)
     return checkpoint
-
-
-def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
-           config: AlbertConfig) -> dict[str, int]:
-    heads = {head: width for head, (name, width) in _HEADS.items() if name in stored}
-    if "classifier.weight" in stored:
-        classes = values.get("architectures")
-        named = [head for name, head in _ROOT_HEADS.items()
-                 if isinstance(classes, list) and name in classes]
-        default = "classification" if config.use_pooler else "token_classification"
-        heads[(named or [default])[0]] = math.prod(
-            stored["classifier.weight"].shape[:1])
-    return heads
 
 
 def _check_tied(checkpoint: Checkpoint, stored: Mapping[str, Tensor]) -> None:

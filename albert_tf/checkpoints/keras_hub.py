@@ -19,7 +19,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    SEVERAL_LABELS, Checkpoint, check_labels, check_problem, head_of, without_heads)
+    SEVERAL_LABELS, Checkpoint, head_of, outputs_of, without_heads)
 from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.checkpoints.tf_models import with_heads
@@ -148,8 +148,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                  for row in _rows(head_of(head, outputs).shapes(config), config)]
     checkpoint = matched(NAME, source, config, heads, rows, stored, _DROPPED,
                          f"(?!{TASK_WEIGHTS})", settings=settings,
-                         labels=check_labels(settings.get("labels") or (), heads, path),
-                         problem_type=check_problem(settings.get("problem_type"), path))
+                         **outputs_of(settings, heads, path))
     checkpoint.report.notes += notes
     return checkpoint
 

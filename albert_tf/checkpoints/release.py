@@ -16,8 +16,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, check_labels, check_problem, head_of, heads_in, shapes_of,
-    with_needed_pooler)
+    ROOT_HEADS, Checkpoint, head_of, heads_in, outputs_of, shapes_of, with_needed_pooler)
 from albert_tf.checkpoints.table import as_format, matched, rows_of
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED
@@ -103,9 +102,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     checkpoint = matched(
         kind, prefix, config, heads,
         rows_of(shapes_of(config, heads), lambda name: name), stored, _DROPPED, "bert/",
-        labels=check_labels(settings.get("labels") or (), heads, folder),
-        problem_type=check_problem(settings.get("problem_type"), folder) if (
-            "classification" in heads) else "",
+        **outputs_of(settings, heads, folder),
         settings=task,
         slots={name: tensor for name, tensor in stored.items()
                if name.endswith(("/adam_m", "/adam_v"))},

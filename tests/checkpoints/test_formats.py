@@ -19,10 +19,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling import parameter_count
 from albert_tf.modeling.albert import AlbertModel
 from tests import models
-from tests.checkpoints.test_convert import PRETRAINING, TINY, checkpoint, stored
-
-IDS = np.array([[2, 7, 9, 3, 0], [2, 11, 3, 0, 0]])
-INPUTS = {"input_ids": IDS, "input_mask": (IDS > 0).astype("i4")}
+from tests.checkpoints.test_convert import PRETRAINING, TINY, assert_same, checkpoint, stored
 
 
 # ---- modules of TensorFlow Hub ---------------------------------------------
@@ -100,65 +97,28 @@ def zh_model(folder, **config):
     return arrays
 
 
-def layer_norm(x, gamma, beta):
-    return ((x - x.mean(-1, keepdims=True))
-            / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * gamma + beta)
-
-
-def gelu(x):
-    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-def softmax(x):
-    powers = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
-def zh_outputs(arrays, ids, mask):
-    """What albert_zh computes, in float64: words are projected first."""
-    w = {name: array.astype("d") for name, array in arrays.items()}
-
-    def dense(scope, x):
-        return x @ w[f"{scope}/kernel"] + w[f"{scope}/bias"]
-
-    def norm(scope, x):
-        return layer_norm(x, w[f"{scope}/gamma"], w[f"{scope}/beta"])
-
-    def heads(x):
-        return x.reshape(*x.shape[:2], 2, 4).transpose(0, 2, 1, 3)
-
-    x = w["bert/embeddings/word_embeddings"][ids] @ w["bert/embeddings/word_embeddings_2"]
-    x = norm("bert/embeddings/LayerNorm", x + w[
-        "bert/embeddings/token_type_embeddings"][0] + w[
-            "bert/embeddings/position_embeddings"][:ids.shape[1]])
-    layer = "bert/encoder/layer_shared"
-    for _ in range(2):
-        q, k, v = (heads(dense(f"{layer}/attention/self/{part}", x))
-                   for part in ("query", "key", "value"))
-        scores = q @ k.transpose(0, 1, 3, 2) / 2 + (1 - mask)[:, None, None] * -10000.0
-        context = (softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(x.shape)
-        x = norm(f"{layer}/attention/output/LayerNorm",
-                 x + dense(f"{layer}/attention/output/dense", context))
-        inner = gelu(dense(f"{layer}/intermediate/dense", x))
-        x = norm(f"{layer}/output/LayerNorm", x + dense(f"{layer}/output/dense", inner))
-    y = norm("cls/predictions/transform/LayerNorm",
-             gelu(dense("cls/predictions/transform/dense", x)))
-    y = y @ w["bert/embeddings/word_embeddings_2"].T @ w[
-        "bert/embeddings/word_embeddings"].T + w["cls/predictions/output_bias"]
-    return {"sequence_output": x, "mlm_logits": y,
-            "pooled_output": np.tanh(dense("bert/pooler/dense", x[:, 0]))}
-
-
-def test_albert_zh_computes_as_there(tmp_path):
+def test_albert_zh_is_a_model_with_e_of_h(tmp_path):
     arrays = zh_model(tmp_path / "zh")
-    loaded = load(str(tmp_path / "zh"))
-    assert loaded.config.embedding_size == loaded.config.hidden_size == 8
-    found = loaded.model(INPUTS)
-    for name, value in zh_outputs(arrays, IDS, INPUTS["input_mask"]).items():
-        np.testing.assert_allclose(found[name], value, atol=1e-4, rtol=1e-4)
+    found = formats.read(str(tmp_path / "zh"))
+    assert (found.config.embedding_size, found.config.hidden_size) == (8, 8)
+    # Words are projected first, and all else has the width H.
+    words = arrays.pop("bert/embeddings/word_embeddings")
+    expected = {parameter_count.WORDS: words @ arrays.pop(
+        "bert/embeddings/word_embeddings_2")}
+    block = parameter_count.BLOCK.format(0, 0)
+    for name, array in arrays.items():
+        for theirs, ours in (
+                ("layer_shared/attention/output/LayerNorm", "LayerNorm"),
+                ("layer_shared/attention", "attention_1"),
+                ("layer_shared/intermediate", "ffn_1/intermediate"),
+                ("layer_shared/output/dense", "ffn_1/intermediate/output/dense"),
+                ("layer_shared/output/LayerNorm", "LayerNorm_1")):
+            name = name.replace(f"bert/encoder/{theirs}", block + ours)
+        expected[name] = array
+    assert_same(str(tmp_path / "zh"), expected)
     convert(str(tmp_path / "zh"), str(tmp_path / "hf"), "hf")
-    again = load(str(tmp_path / "hf")).model(INPUTS)
-    np.testing.assert_array_equal(again["mlm_logits"], found["mlm_logits"])
+    again = formats.read(str(tmp_path / "hf")).tensors
+    assert all((again[name].read() == array).all() for name, array in expected.items())
 
 
 def test_albert_zh_with_layer_norm_before_the_layers_is_refused(tmp_path):
