@@ -144,8 +144,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     stored = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
               for name, tensor in stored.items()}
     # Wrappers, such as DataParallel and torch.compile, put a name before all others.
-    while len({name.partition(".")[0] for name in stored}) == 1 and not any(
-            name.startswith(_PREFIX) for name in stored):
+    while len({name.partition(".")[0] for name in stored}) == 1 and all(
+            "." in name and not name.startswith(_PREFIX) for name in stored):
         stored = {name.partition(".")[2]: tensor for name, tensor in stored.items()}
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in stored) else ""
     if config is None:

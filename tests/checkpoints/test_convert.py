@@ -576,6 +576,9 @@ def test_what_a_wrapper_puts_before_all_names_is_removed(before, heads, tmp_path
         before + name: Tensor.of(tensor.read())
         for name, tensor in tensor_files.read_safetensors(file).items()}, "float32")
     assert_same(str(tmp_path / "hf"), tensors)
+    tensor_files.write_safetensors(file, {"module.a": Tensor.of(np.ones(3))}, "float32")
+    with pytest.raises(InputError, match="none of its 1 tensors"):
+        formats.read(str(tmp_path / "hf"))
 
 
 def test_outputs_without_names_get_labels(tmp_path):
