@@ -17,6 +17,7 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.vocabulary import elsewhere
 from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.head import Head
@@ -167,8 +168,7 @@ class Checkpoint:
         """What a conversion keeps of the settings: not the vocabulary, nor what
         config.json has; without a head, only the length of texts."""
         if self.heads:
-            return {name: value for name, value in self.settings.items() if name not in (
-                "vocabulary", "vocabulary_flag", "labels", "problem_type")}
+            return elsewhere(self.settings)
         return {"flags": {"max_seq_length": self.max_seq_length}} if (
             "max_seq_length" in self.flags) else {}
 

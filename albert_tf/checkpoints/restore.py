@@ -106,9 +106,12 @@ def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]
     """Returns a checkpoint's source, tensors by the original's names, and labels."""
     if not formats.is_foreign(path):
         prefix = find_checkpoint(path)
-        task = vocabulary.task_settings(folder_of(prefix)) or {}
+        folder = folder_of(prefix)
+        # A run has its labels in task.json, a conversion in the config.
+        values = {**(vocabulary.settings_in(os.path.join(folder, CONFIG_FILE)) or {}),
+                  **(vocabulary.task_settings(folder) or {})}
         return (prefix, bundle.by_names(prefix, model_only=True),
-                task.get("labels") or ())
+                values.get("labels") or ())
     try:
         checkpoint = formats.read(path)
     except InputError:  # Some formats do not hold the config.

@@ -162,13 +162,14 @@ def test_head_of_another_shape_is_new(tmp_path):
                   "output_bias is [3] in the checkpoint, [2] in the model")
 
 
-@pytest.mark.parametrize("may_be_new", [head_may_be_new, lambda name: False])
-def test_outputs_are_put_in_the_order_of_the_labels(may_be_new, tmp_path):
-    """For training and for use."""
+@pytest.mark.parametrize("file, may_be_new", [
+    ("task.json", head_may_be_new), ("albert_config.json", lambda name: False)])
+def test_outputs_are_put_in_the_order_of_the_labels(file, may_be_new, tmp_path):
+    """For training and for use, of a run and of a conversion."""
     make = functools.partial(models.classifier, TINY, 3)
     tensors, path = stored(tmp_path, make())
-    (tmp_path / "task.json").write_text(json.dumps(
-        {"task": "custom", "labels": ["a", "b", "c"], "vocabulary": {"file": "v"}}))
+    (tmp_path / file).write_text(json.dumps({
+        **TINY.to_dict(), "task": "custom", "labels": ["a", "b", "c"]}))
     model = make()
     tf1.restore_tf1(model, path, may_be_new=may_be_new, labels=["c", "a", "b"])
     outputs = [name for name in tensors if name.endswith(

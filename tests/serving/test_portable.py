@@ -199,6 +199,20 @@ def test_the_layout_and_the_names_of_the_hub(model, tmp_path):
 
 
 @needs_onnx
+@pytest.mark.long
+def test_no_answer_is_a_row_that_pads_a_graph_of_others(model, tmp_path, caplog):
+    bare = tiny_models.write(tmp_path / "bare", "pretrained", config=(
+        tiny_models.TINY.replace(vocab_size=4032)))
+    (tmp_path / "bare" / tiny_models.SPM.name).unlink()
+    padded = dataclasses.replace(albert_tf.load(bare), tokenizer=model("pretrained").tokenizer)
+    folder = tmp_path / "theirs"
+    portable.export(padded, "fill-mask", str(folder), "onnx", "float32")
+    (folder / "portable.json").unlink()
+    [scores] = albert_tf.load(folder).predict("A [MASK]", top_k=9999)["masks"]
+    assert len(scores) == 4000 and "32 of the 4032 word embeddings" in caplog.text
+
+
+@needs_onnx
 @pytest.mark.parametrize("kind,task,head", [
     ("classes", "classify", "classification"),
     *(pytest.param(*each, marks=pytest.mark.long) for each in (
