@@ -1,14 +1,18 @@
-"""Sentences of tagged words, and writing predictions as CoNLL's columns or as spans.
+"""Sentences of tagged words, their features, and predictions as CoNLL's columns or as
+spans.
 
 A sentence has the lines of its file, so that predictions can be written as a further
 column.
 """
 
+import json
 import re
 from typing import Any, Iterable, NamedTuple, Optional, Sequence, Union
 
 from albert_tf import row_files
+from albert_tf.finetuning.common import write_files
 from albert_tf.finetuning.tagging.scoring import entities
+from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 
 # The beginning of CoNLL-U Plus, and the columns of CoNLL-U.
 GLOBAL_COLUMNS = "# global.columns ="
@@ -55,6 +59,13 @@ class Sentence(NamedTuple):
         return f"{self.path}, {row_files.unit(self.path)} {self.numbers[word]}"
 
 
+class Tagged(NamedTuple):
+    """A model's answer for a sentence: a tag for each word, and its probability."""
+
+    tags: list[str]
+    scores: list[float]
+
+
 def joined(words: Iterable[str], between: str
             ) -> tuple[str, tuple[tuple[int, int], ...]]:
     """Joins words; returns the text, and the begin and end of each word in it."""
@@ -64,6 +75,24 @@ def joined(words: Iterable[str], between: str
         end = start + len(word)
         spans.append((start, end))
     return between.join(words), tuple(spans)
+
+
+def spec(num_labels: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
+    """Returns the specification of a sentence with tags of words, or of a window of it.
+
+    `label_ids` are, at the tokens that are trained, the label + 1; they are 0 at others
+    and for unknown labels. The features that are not parsed say which words of
+    which example have their tag in this window, and at which positions.
+    """
+    def places(name):
+        return Feature(name, "int64", (None,), parsed=False)
+
+    return FeatureSpec((
+        *model_inputs((None,), vocab_size, type_vocab_size),
+        Feature("label_ids", "int64", (None,), limit=num_labels + 1,
+                limited_by="num_labels"),
+        Feature("example_index", "int64", (1,), parsed=False),
+        places("word_index"), places("word_place")))
 
 
 # ---- writing ---------------------------------------------------------------
@@ -85,6 +114,29 @@ def answer(text: str, words: Sequence[str], spans: Sequence[tuple[int, int]],
     return result
 
 
+def write(folder: str, kind: str, examples: Sequence[Sentence],
+          tagged: Sequence[Tagged], with_entities: bool) -> list[str]:
+    """Writes the predictions for a file of a format, and returns the paths.
+
+      predictions.conll   the lines of the file with the predicted tag as the last
+                          column, for conlleval; for CoNLL-U predictions.conllup, whose
+                          first line names the columns
+      predictions.jsonl   one sentence per line: text, words, tags and entities, whose
+                          positions count characters of the text
+    """
+    text = as_conll(examples, [sentence.tags for sentence in tagged],
+                    tabs=kind == "conllu")
+    if kind == "conllu" and not text.startswith(GLOBAL_COLUMNS):
+        text = f"{GLOBAL_COLUMNS} {' '.join([*CONLLU, PREDICTION])}\n{text}"
+    lines = [json.dumps({**each.fields, "text": each.text, **answer(
+        each.text, each.words, each.spans, *tags, with_entities)},
+                        ensure_ascii=False) + "\n"
+             for each, tags in zip(examples, tagged)]
+    return write_files(folder, {
+        f"predictions.conll{'up' * (kind == 'conllu')}": text,
+        "predictions.jsonl": "".join(lines)})
+
+
 def as_conll(sentences: Iterable[Sentence], tags: Iterable[Sequence[str]],
              tabs: bool) -> str:
     """Returns the lines of the file with the predicted tag as the last column. Columns
@@ -98,12 +150,3 @@ def as_conll(sentences: Iterable[Sentence], tags: Iterable[Sequence[str]],
     tabs = tabs or any(re.search(r"[ \t]", cell) for row in rows for cell in row)
     return "\n".join(("\t" if tabs else " ").join(row) for row in rows).rstrip(
         "\n") + "\n\n"
-
-
-def with_columns_named(text: str) -> str:
-    """Returns CoNLL-U with an additional column as CoNLL-U Plus, whose first line names
-    the columns."""
-    if text.startswith(GLOBAL_COLUMNS):
-        return text
-    return f"{GLOBAL_COLUMNS} {' '.join([*CONLLU, PREDICTION])}\n{text}"
-

@@ -115,7 +115,7 @@ class Tags(Answering):
 
     def check(self, inputs):
         texts = [each.get("text") if isinstance(each, dict) else each for each in inputs]
-        tag = tagging.tag_at_ends(
+        tag = scoring.tag_at_ends(
             [text for text in texts if isinstance(text, str)], self.task.labels)
         if tag:
             raise InputError(

@@ -185,6 +185,20 @@ def check_tag(tag: str, scheme: str, where: str, labels: Iterable[str],
                          f"correct it{advice}{more_advice}.")
 
 
+def tag_at_ends(texts: Sequence[str], labels: Sequence[str]) -> str:
+    """Returns a tag that stands behind a separator at the end of a text, if most texts
+    end so: they are lines of a table. Else returns "", also if all end in an "O"."""
+    names = {label.upper() for label in labels if re.search(r"\w", label)}
+    texts = [*filter(str.strip, texts)]
+    ends = [match[1] for text in texts
+            if (match := re.search(r"""[\s,;|]["']?([^\s,;|"']+)["']?\s*$""", text))
+            and match[1].upper() in names]
+    if 2 * len(ends) <= len(texts) or len({*ends}) == 1 and (
+            ends[0].upper() == OUTSIDE or not is_marked(ends[0])):
+        return ""
+    return max(ends, key=len)
+
+
 def as_tags(found: Iterable[Entity], num_words: int, scheme: str) -> list[str]:
     """Returns the tags of a sentence with these entities, which are in order and do not
     overlap."""

@@ -11,9 +11,7 @@
 import collections
 import dataclasses
 import functools
-import json
-import re
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -23,26 +21,17 @@ from albert_tf.checkpoints import labels as label_names
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
-from albert_tf.finetuning.common import (
-    ExampleSet, Outputs, read_shards, write_files)
+from albert_tf.finetuning.common import ExampleSet, Outputs, read_shards
 from albert_tf.finetuning.tagging import files as tag_files, readers, scoring
-from albert_tf.finetuning.tagging.files import Sentence
+from albert_tf.finetuning.tagging.files import Sentence, Tagged
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import option
-from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 OUTSIDE = scoring.OUTSIDE
-
-
-class Tagged(NamedTuple):
-    """A model's answer for a sentence: a tag for each word, and its probability."""
-
-    tags: list[str]
-    scores: list[float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +105,7 @@ class TaggingTask(FineTuningTask):
         if in_entities:
             sentences = self._respelled(sentences, self.reading.of_objects(where))
         bare = [sentence for sentence in sentences if sentence.tags is None]
-        tag = tag_at_ends([next(
+        tag = scoring.tag_at_ends([next(
             (f"{sentence.text} {value}" for value in sentence.fields.values()
              if value in self.labels), sentence.text) for sentence in bare] if (
                  self.reading.of_objects(where)) else
@@ -182,7 +171,7 @@ class TaggingTask(FineTuningTask):
         return scoring.continued(label) if self.scheme != "none" else label
 
     def spec(self, config):
-        return tagging_spec(len(self.labels), config.vocab_size, config.type_vocab_size)
+        return tag_files.spec(len(self.labels), config.vocab_size, config.type_vocab_size)
 
     def featurizer(self, split, settings):
         return functools.partial(
@@ -348,30 +337,9 @@ class TaggingTask(FineTuningTask):
         return self.metrics_of(counts), self.report(counts)
 
     def predicted(self, folder, data, outputs, table, settings, own):
-        return self.write_predictions(folder, data.examples, self.tagged(
-            data.examples, outputs, table.columns))
-
-    def write_predictions(self, folder: str, examples: Sequence[Sentence],
-                          tagged: Sequence[Tagged]) -> list[str]:
-        """Writes the predictions, and returns the paths.
-
-          predictions.conll   the lines of the file with the predicted tag as the last
-                              column, for conlleval; for CoNLL-U predictions.conllup,
-                              whose first line names the columns
-          predictions.jsonl   one sentence per line: text, words, tags and entities,
-                              whose positions count characters of the text
-        """
-        kind = self.reading.format_of(examples[0].path)
-        text = tag_files.as_conll(
-            examples, [sentence.tags for sentence in tagged], tabs=kind == "conllu")
-        if kind == "conllu":
-            text = tag_files.with_columns_named(text)
-        lines = [json.dumps({**example.fields, "text": example.text,
-                             **self.answer(example, tags)}, ensure_ascii=False) + "\n"
-                 for example, tags in zip(examples, tagged)]
-        return write_files(folder, {
-            f"predictions.conll{'up' * (kind == 'conllu')}": text,
-            "predictions.jsonl": "".join(lines)})
+        return tag_files.write(
+            folder, self.reading.format_of(data.examples[0].path), data.examples,
+            self.tagged(data.examples, outputs, table.columns), self.scheme != "none")
 
 
 def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
@@ -431,42 +399,9 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
     return TaggingTask(tuple(labels), scheme, reading, **options)
 
 
-def tag_at_ends(texts: Sequence[str], labels: Sequence[str]) -> str:
-    """Returns a tag that stands behind a separator at the end of a text, if most texts
-    end so: they are lines of a table. Else returns "", also if all end in an "O"."""
-    names = {label.upper() for label in labels if re.search(r"\w", label)}
-    texts = [*filter(str.strip, texts)]
-    ends = [match[1] for text in texts
-            if (match := re.search(r"""[\s,;|]["']?([^\s,;|"']+)["']?\s*$""", text))
-            and match[1].upper() in names]
-    if 2 * len(ends) <= len(texts) or len({*ends}) == 1 and (
-            ends[0].upper() == OUTSIDE or not scoring.is_marked(ends[0])):
-        return ""
-    return max(ends, key=len)
-
-
 def _words(examples: Sequence[Sentence]) -> int:
     return sum(len(example.words) for example in examples)
 
 
 def _some(tags) -> str:
     return ", ".join(sorted(tags)[:5]) + ", ..." * (len(tags) > 5)
-
-
-def tagging_spec(num_labels: int, vocab_size: int, type_vocab_size: int = 2
-                 ) -> FeatureSpec:
-    """Returns the specification of a sentence with tags of words, or of a window of it.
-
-    `label_ids` are, at the tokens that are trained, the label + 1; they are 0 at others
-    and for unknown labels. The features that are not parsed say which words of
-    which example have their tag in this window, and at which positions.
-    """
-    def places(name):
-        return Feature(name, "int64", (None,), parsed=False)
-
-    return FeatureSpec((
-        *model_inputs((None,), vocab_size, type_vocab_size),
-        Feature("label_ids", "int64", (None,), limit=num_labels + 1,
-                limited_by="num_labels"),
-        Feature("example_index", "int64", (1,), parsed=False),
-        places("word_index"), places("word_place")))

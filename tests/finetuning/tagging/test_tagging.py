@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tagging import scoring
+from albert_tf.finetuning.tagging import files as tag_files, scoring
 from albert_tf.finetuning.tagging.task import build_task
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.tokenization.cleaning import split_words
@@ -574,7 +574,8 @@ def predicted(task, examples, kind, tags=None):
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        task.write_predictions(folder, examples, predicted_tags(task, examples, tags))
+        tag_files.write(folder, task.reading.format_of(examples[0].path), examples,
+                        predicted_tags(task, examples, tags), task.scheme != "none")
         with open(f"{folder}/predictions.{kind}", encoding="utf-8") as stream:
             return stream.read()
 
