@@ -2,13 +2,10 @@
 
     request ─► checked, tokenized ─► queue ─► batch by length ─► model ─► reply
 
-While the model computes a batch, requests wait in a bounded queue. The next batch is
-the oldest request and those nearest to it in length, which keeps padding small.
-Requests are never delayed to fill a batch.
+`batcher` has the queue.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -24,6 +21,7 @@ from aiohttp.http import HttpProcessingError
 from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.options import options_of
+from albert_tf.serving.batcher import Batcher, Refused
 from albert_tf.serving.options import Ask, Limits
 from albert_tf.serving.predict import Answer, Model, Request, answers
 
@@ -42,102 +40,6 @@ _OPTIONS = {each.name: each for each in options_of(Ask)
 _READ: dict[type, tuple[Callable[[str], Any], str]] = {
     bool: ({"true": True, "false": False}.__getitem__, "true or false"),
     int: (int, "a whole number"), float: (float, "a number")}
-
-
-class Refused(Exception):
-    """An error that becomes a reply with an HTTP status and a sentence."""
-
-    def __init__(self, status: int, sentence: str):
-        super().__init__(sentence)
-        self.status = status
-
-
-class Batcher:
-    """A queue of requests, which are put into batches. `compute` computes one batch at
-    a time, in a separate thread."""
-
-    def __init__(self, compute: Callable[[Sequence[Request], int], list[Answer]],
-                 batch_size: int, queue_size: int):
-        self._compute, self._batch_size = compute, batch_size
-        self._queue_size = queue_size
-        self._waiting: list[tuple[Request, asyncio.Future]] = []
-        self._came = asyncio.Event()
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, "model")
-        self.batches = self.sequences = 0
-
-    @property
-    def waiting(self) -> int:
-        return sum(len(request.sequences) for request, _ in self._waiting)
-
-    async def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Returns the answers in the order of the requests. Raises Refused if the queue
-        is full."""
-        more = sum(len(request.sequences) for request in requests)
-        if self._waiting and self.waiting + more > self._queue_size:
-            raise Refused(503, f"the queue is full ({self.waiting} sequences); try "
-                          "again later.")
-        loop = asyncio.get_running_loop()
-        pairs = [(request, loop.create_future()) for request in requests]
-        self._waiting += pairs
-        self._came.set()
-        try:
-            return [await future for _, future in pairs]
-        finally:
-            # If the client has disconnected, its other requests are not computed.
-            for _, future in pairs:
-                future.cancel()
-
-    async def run(self) -> None:
-        """Answers requests until it is cancelled."""
-        while True:
-            await self._came.wait()
-            batch = self._next()
-            if batch:
-                await self._do(batch)
-            else:
-                self._came.clear()
-
-    def _next(self) -> list[tuple[Request, asyncio.Future]]:
-        """Takes the next batch out of the queue; [] if no request waits."""
-        self._waiting = [each for each in self._waiting if not each[1].done()]
-        if not self._waiting:
-            return []
-        oldest, size, batch = self._waiting[0][0], 0, []
-        near = sorted(
-            (each for each in self._waiting if each[0].by is oldest.by),
-            key=lambda each: (
-                each[0] is not oldest, abs(each[0].length - oldest.length)))
-        for each in near:
-            if batch and size + len(each[0].sequences) > self._batch_size:
-                break
-            batch.append(each)
-            size += len(each[0].sequences)
-        taken = {id(future) for _, future in batch}
-        self._waiting = [each for each in self._waiting if id(each[1]) not in taken]
-        return batch
-
-    async def _do(self, batch) -> None:
-        """Computes a batch and sets the results or errors of its requests."""
-        loop = asyncio.get_running_loop()
-        self.batches += 1
-        self.sequences += sum(len(request.sequences) for request, _ in batch)
-        try:
-            results: Sequence = await loop.run_in_executor(
-                self._thread, self._compute, [request for request, _ in batch],
-                self._batch_size)
-        except Exception as error:
-            if len(batch) > 1:  # One request's error must not fail the others.
-                for each in batch:
-                    await self._do([each])
-                return
-            results = [error]
-        for (_, future), answer in zip(batch, results):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
 
 
 class Service:
