@@ -45,7 +45,7 @@ FORMS = {
 TFLITE = "model.tflite"
 # transformers' names of a model's inputs → ours.
 INPUTS = {"input_ids": "input_ids", "attention_mask": "input_mask",
-           "token_type_ids": "segment_ids"}
+          "token_type_ids": "segment_ids"}
 _Arrays = Mapping[str, np.ndarray]
 
 
@@ -65,74 +65,54 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     """Returns the values of a serving.predict.Model that uses the engine. Raises
     InputError if the export is damaged, or a package is missing."""
     folder, graph = onnx_folder.find(path) or (path, "")
-    values = (_own if files.exists(os.path.join(folder, onnx_folder.SETTINGS))
-              else _foreign)(folder, graph)
-    found = values.pop("vocabulary", None)
-    given = given or found or tokenizer_files.find(folder)
-    values["settings"] = vocabulary.task_settings(folder) or values.get("settings", {})
-    return {"model": None, "report": Report(folder), **values,
-            "tokenizer": given and tokenizer_files.check(
-                given, values["config"].vocab_size)}
-
-
-def _own(folder: str, graph: str) -> dict[str, Any]:
-    """Returns what `read` returns, for a folder that `export` wrote."""
-    where = os.path.join(folder, onnx_folder.SETTINGS)
-    settings = text_files.read_object(where)
-    try:
-        form, precision, task = (
-            settings[name] for name in ("format", "precision", "task"))
-        make, threshold = ENGINES[form], float(settings["threshold"])
-        graph = graph or os.path.join(folder, graph_name(form, precision))
-        heads = settings["heads"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where} is not as export_model.py writes it; export the "
-                         "model again.") from error
-    needed(form, FORMS[form].readers)
-    config = AlbertConfig.from_json_file(os.path.join(
-        folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG))
-    return {
-        "format": form, "config": config, "heads": heads,
-        "sentence": sentence_transformers.described(folder, config)[0] if files.exists(
-            os.path.join(folder, sentence_transformers.MODULES)) else None,
-        "labels": _labels(folder, {name: width for name, width in heads.items()
-                                   if head_of(name, width).task == task}),
-        "threshold": threshold,
-        "problem_type": check_problem(settings.get("problem_type"), where),
-        "engine": make(graph, task, precision)}
-
-
-def _labels(folder: str, heads: Mapping[str, int]) -> tuple[str, ...]:
-    """Returns the labels in a folder that `export` wrote, for the head of its graph."""
-    path, config = (os.path.join(folder, name) for name in (
-        LABELS_FILE, huggingface.CONFIG))
-    if files.exists(path):
-        return tuple(line for _, line in text_files.read_lines(path))
-    values = text_files.read_object(config) if files.exists(config) else {}
-    return huggingface.labels_of(values, heads, config) if "id2label" in values else ()
-
-
-def _foreign(folder: str, graph: str) -> dict[str, Any]:
-    """Returns what `read` returns, for a folder of the hub. The graph's outputs and the
-    architecture in the config tell which head it has."""
-    where = os.path.join(folder, huggingface.CONFIG)
-    values = text_files.read_object(where)
-    config = AlbertConfig.from_json_file(where)
-    needed("onnx", FORMS["onnx"].readers)
-    engine = _Onnx(graph or onnx_folder.graph_of(folder), "embed", "")
-    engine.most_segment = config.type_vocab_size - 1
-    heads = huggingface.heads_of_outputs(values, engine.outputs, engine.path)
-    more: dict[str, Any] = {}
-    for name, width in heads.items():
-        engine.task = head_of(name, width).task
-    if not heads and files.exists(os.path.join(folder, sentence_transformers.MODULES)):
+    own, where, modules, listed = (os.path.join(folder, name) for name in (
+        onnx_folder.SETTINGS, huggingface.CONFIG, sentence_transformers.MODULES,
+        LABELS_FILE))
+    stored, flags, sentence, found = None, {}, None, None
+    if files.exists(own):
+        stored = text_files.read_object(own)
+        try:
+            form, precision, task, heads = (
+                stored[name] for name in ("format", "precision", "task", "heads"))
+            threshold = float(stored["threshold"])
+            graph = graph or os.path.join(folder, graph_name(form, precision))
+            needed(form, FORMS[form].readers)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{own} is not as export_model.py writes it; export the "
+                             "model again.") from error
+    else:
+        form, precision, task, threshold = "onnx", "", "embed", 0.0
+        needed(form, FORMS[form].readers)
+        graph = graph or onnx_folder.graph_of(folder)
+    values = {} if form == "tflite" else text_files.read_object(where)
+    config = AlbertConfig.from_json_file(
+        os.path.join(folder, CONFIG_FILE) if form == "tflite" else where)
+    engine = ENGINES[form](graph, task, precision)
+    if stored is None:
+        engine.most_segment = config.type_vocab_size - 1
+        heads = huggingface.heads_of_outputs(values, engine.outputs, engine.path)
+        for name, width in heads.items():
+            engine.task = head_of(name, width).task
+    if files.exists(modules) and not (stored is None and heads):
         sentence, flags, found = sentence_transformers.described(folder, config)
-        more = {"sentence": sentence, "settings": {"flags": flags},
-                "vocabulary": found}
-    return {"format": "onnx", "config": config, "heads": heads,
-            "labels": huggingface.labels_of(values, heads, where),
-            "problem_type": check_problem(values.get("problem_type"), where)
-            if "classification" in heads else "", "engine": engine, **more}
+    of_graph = {name: width for name, width in heads.items()
+                if head_of(name, width).task == engine.task}
+    labels: tuple[str, ...] = ()
+    if form == "tflite" and files.exists(listed):  # config.json has those of others.
+        labels = tuple(line for _, line in text_files.read_lines(listed))
+    elif stored is None or "id2label" in values:
+        labels = huggingface.labels_of(values, of_graph, where)
+    problem = (values if stored is None else stored).get("problem_type")
+    given = given or found or tokenizer_files.find(folder)
+    return {
+        "model": None, "report": Report(folder), "format": form, "config": config,
+        "heads": heads, "engine": engine, "sentence": sentence, "threshold": threshold,
+        "settings": vocabulary.task_settings(folder) or (
+            {"flags": flags} if flags else {}),
+        "labels": labels, "problem_type": check_problem(
+            problem, where if stored is None else own) if (
+                "classification" in heads) else "",
+        "tokenizer": given and tokenizer_files.check(given, config.vocab_size)}
 
 
 class Engine:
