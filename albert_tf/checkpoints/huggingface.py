@@ -308,8 +308,9 @@ def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     values = config_of(checkpoint) | {"dtype": dtype}
     text_files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
     if checkpoint.vocabulary:
-        tokenizer_files.write_huggingface(checkpoint.vocabulary, folder,
-                                          checkpoint.max_seq_length)
+        tokenizer_files.write_huggingface(
+            checkpoint.vocabulary, folder, checkpoint.max_seq_length,
+            segments=checkpoint.config.type_vocab_size)
     tensor_files.write_safetensors(
         os.path.join(folder, "model.safetensors"),
         in_theirs(checkpoint, _rows(shapes, prefix)), dtype)

@@ -276,17 +276,19 @@ def write_word_pieces(found: Vocabulary, path: str) -> None:
 
 
 def write_huggingface(found: Vocabulary, folder: str, longest: int,
-                      always_json: bool = False) -> None:
+                      always_json: bool = False, segments: int = 2) -> None:
     """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece;
     `longest` is the maximum number of tokens of a sequence. With `always_json` there is
-    a tokenizer.json even if BertTokenizer does not need it."""
+    a tokenizer.json even if BertTokenizer does not need it. For a model with one of
+    `segments`, transformers gives no segment ids, which a pair would have from two."""
     tokenizer = tokenizer_of(found)
     lower, rules = tokenizer.do_lower_case, tokenizer.rules
     content = tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else None
     is_json = tokenizer_json.is_file(found.path)
     config: dict[str, Any] = {
         "do_lower_case": lower, "model_max_length": longest,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+        "model_input_names": ["input_ids", *["token_type_ids"] * (segments > 1),
+                              "attention_mask"]}
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
         strips = tokenizer.normalized("é") in "eE"

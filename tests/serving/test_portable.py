@@ -161,6 +161,16 @@ def test_one_segment_is_that_of_both_texts(kind, task, form, tmp_path):
         assert one[1] == other[1]
 
 
+def test_transformers_gives_a_converted_model_of_one_segment_no_segment_ids(tmp_path):
+    for segments in (1, 2):
+        folder = tiny_models.write(tmp_path / f"{segments}", "classes",
+                                   config=tiny_models.TINY.replace(type_vocab_size=segments))
+        convert(folder, f"{folder}_hf", "hf")
+        settings = json.loads((tmp_path / f"{segments}_hf" / "tokenizer_config.json"
+                               ).read_text())
+        assert ("token_type_ids" in settings["model_input_names"]) == (segments == 2)
+
+
 @needs_onnx
 def test_the_layout_and_the_names_of_the_hub(model, tmp_path):
     folder = tmp_path / "out"
