@@ -20,6 +20,10 @@ from albert_tf.cli import checks, flags as cli_flags, model_flags
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import glue
+from albert_tf.finetuning.race.task import RaceTask
+from albert_tf.finetuning.squad.task import SquadTask
+from albert_tf.finetuning.tagging.task import TaggingTask
+from albert_tf.options import options_of
 from albert_tf.serving.options import Ask
 
 FLAGS = flags.FLAGS
@@ -47,28 +51,21 @@ flags.DEFINE_string("task", None, "Task of the export: classify, tag, answer, ch
                     "task of the model's head, else embed.")
 flags.DEFINE_bool("pairs", None, "For classify and embed: take two texts; default: as "
                   "in training, else one text.")
-# Flag → its help, and the tasks on which it has an effect, if not on all.
-_SIZES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "max_seq_length": (
-        "Maximum number of tokens of a sequence; default: as in training, else 512 (for "
-        "answer 384), if the model has as many positions.", ()),
-    "doc_stride": (
-        "For answer and tag: number of tokens from one window's start to the next; "
-        "default: as in training.", ("answer", "tag")),
-    "max_query_length": (
-        "For answer: maximum number of tokens of a question; longer questions are cut; "
-        "default: as in training.", ("answer",)),
-    "n_best_size": (
-        "For answer (SQuAD 1.1): number of starts and of ends to try in each window; "
-        "default: as in training.", ("answer",)),
-    "max_answer_length": (
-        "For answer: maximum number of tokens of an answer; default: as in training.",
-        ("answer",)),
-    "max_qa_length": (
-        "For choose: maximum number of tokens of question and option; longer ones are "
-        "cut; default: as in training.", ("choose",))}
-for _name, (_help, _) in _SIZES.items():
-    flags.DEFINE_integer(_name, None, _help, lower_bound=1, upper_bound=cli_flags.MOST)
+flags.DEFINE_integer(
+    "max_seq_length", None, "Maximum number of tokens of a sequence; default: as in "
+    "training, else 512 (for answer 384), if the model has as many positions.",
+    lower_bound=1, upper_bound=cli_flags.MOST)
+# Size → the tasks on which it has an effect, if not on all.
+_SIZES: dict[str, tuple[str, ...]] = {"max_seq_length": ()}
+for _name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length",
+              "max_qa_length"):
+    _able = {task: option.help for task, kind in (
+        ("answer", SquadTask), ("tag", TaggingTask), ("choose", RaceTask))
+             for option in options_of(kind) if option.name == _name}
+    _SIZES[_name] = tuple(_able)
+    flags.DEFINE_integer(
+        _name, None, f"For {' and '.join(_able)}: {next(iter(_able.values()))} Default: "
+        "as in training.", lower_bound=1, upper_bound=cli_flags.MOST)
 define(cli_flags.ExportOptions)
 flags.mark_flag_as_required("export_dir")
 
@@ -108,7 +105,7 @@ def main(argv):
                          f"are {', '.join(tasks)}.")
     if FLAGS.label_threshold is not None:
         loaded.check(Ask(task, label_threshold=FLAGS.label_threshold))
-    for name, (_, able) in {**_SIZES, "pairs": ("", ("classify", "embed"))}.items():
+    for name, able in {**_SIZES, "pairs": ("classify", "embed")}.items():
         if FLAGS[name].value is not None and able and task not in able:
             raise InputError(f"--{name} has an effect only on {' and '.join(able)}; this "
                              f"is an export for {task}. Leave the flag out.")
