@@ -63,12 +63,7 @@ class Masks(Answering):
                     for part in (first, second))
         if not masks:
             raise InputError(f"the text has no {MASK} to fill; add one.")
-        special = (sequences.NUM_SPECIAL_PAIR if second
-                   else sequences.NUM_SPECIAL_SINGLE)
-        length = len(first) + len(second or [])
-        first, second = sequences.truncate_longer_first(
-            first, second or [], self.max_length - special)
-        cut = length - len(first) - len(second)
+        [(first, second)], cut = sequences.fitted(first, second or [], self.max_length)
         ids, segments = sequences.assemble(
             first, second or None, self.tokenizer.cls_id, self.tokenizer.sep_id)
         positions = [i for i, token in enumerate(ids)
