@@ -10,7 +10,7 @@ import tensorflow as tf
 from albert_tf.errors import InputError
 from albert_tf.finetuning.race import task as race
 from albert_tf.finetuning.squad import task as squad
-from albert_tf.finetuning.tagging import task as tagging
+from albert_tf.finetuning.tagging import files as tag_files, task as tagging
 from albert_tf.finetuning.classification.task import ClassificationTask, Example
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.tagging.readers import Reading
@@ -136,7 +136,8 @@ def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
             {"example_index": [0] * len(own), **{
                 name: [window[name] for window in windows]
                 for name in ("word_index", "word_place")}})
-        answer = task.answer(example, tagged)
+        answer = tag_files.answer(example.text, example.words, example.spans, *tagged,
+                                  with_entities=task.scheme != "none")
         for name in ("words", "tags"):
             assert [value.decode() for value in answers[name][i] if value] == (
                 answer[name])

@@ -33,9 +33,7 @@ from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-# The unique_ids of the first feature; the others follow in order.
-FIRST_UNIQUE_ID = 1_000_000_000
-
+FIRST_UNIQUE_ID = 1_000_000_000  # of the first feature; the others follow in order
 _MOST_TRIED = 1000  # starts and ends, in pairs
 
 
@@ -169,8 +167,7 @@ class SquadTask(FineTuningTask):
         return questions
 
     def _choose_language(self, questions: QuestionSet) -> None:
-        """Sets how the answers are compared, with a note if it was found in the text.
-        """
+        """Sets how the answers are compared, with a note if the text told it."""
         questions.language = self.answer_language
         if self.answer_language == "auto":
             questions.language = languages.language_of(
@@ -249,8 +246,8 @@ class SquadTask(FineTuningTask):
         for split, data in sets.items():
             columns = tables[split].columns
             known, first = np.unique(columns["example_index"][:, 0], return_index=True)
-            dropped = [data.examples[i].qas_id for i in sorted(
-                {*range(len(data.examples))}.difference(known.tolist()))]
+            dropped = [data.examples[i].qas_id for i in np.setdiff1d(
+                np.arange(len(data.examples)), known)]
             if dropped:
                 logging.warning(
                     "%s: %d of %d questions are %s, because their paragraph or answer "

@@ -7,7 +7,7 @@ import dataclasses
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, Request
-from albert_tf.finetuning.tagging import scoring, task as tagging
+from albert_tf.finetuning.tagging import files, scoring, task as tagging
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.modeling.head import Head
 from albert_tf.text.inputs import Field
@@ -133,6 +133,7 @@ class Tags(Answering):
             [tagged] = self.task.tagged(
                 [example], {name: [row[name] for row in outputs] for name in outputs[0]},
                 {**columns, "example_index": [0] * len(windows)})
-            return self.task.answer(example, tagged)
+            return files.answer(example.text, example.words, example.spans, *tagged,
+                                with_entities=self.task.scheme != "none")
 
         return Request(windows, answer, self)

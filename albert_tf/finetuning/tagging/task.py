@@ -263,12 +263,6 @@ class TaggingTask(FineTuningTask):
         return head_of("token_classification", len(self.labels),
                        dropout_prob=settings.dropout_prob)
 
-    def answer(self, example: Sentence, found: Tagged) -> dict[str, Any]:
-        """Returns `words`, `tags` and, if tags mark entities, `entities`: type, start
-        and end in the text, text, score."""
-        return tag_files.answer(example.text, example.words, example.spans, *found,
-                                with_entities=self.scheme != "none")
-
     def tagged(self, examples: Sequence[Sentence], outputs: Outputs,
                columns: Mapping[str, Sequence]) -> list[Tagged]:
         """Returns the tags of each sentence, given a model's outputs, one row per
@@ -313,8 +307,7 @@ class TaggingTask(FineTuningTask):
                 + f"\n{counts.report()}")
 
     def score(self, data, outputs, table):
-        return self.metrics_of(self.counts(data.examples, self.tagged(
-            data.examples, outputs, table.columns)))
+        return self.results(data, outputs, table)[0]
 
     def failure(self, data, outputs, table):
         tagged = self.tagged(data.examples, outputs, table.columns)
