@@ -42,7 +42,7 @@ def define_engine() -> None:
         "computes the answers. auto: the fastest installed engine for short requests, "
         "TensorFlow for batches, as the log says; openvino, onnxruntime: this engine for "
         "all. The model is exported for it once, and the export is kept beside the "
-        "model.")
+        "model, or in ~/.cache if its folder cannot be written.")
 
 
 def define_columns() -> None:
