@@ -9,7 +9,7 @@ import json
 import os
 import re
 import unicodedata
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Optional, Sequence
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
@@ -17,8 +17,6 @@ from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import AddedToken, Rules
 from albert_tf.tokenization.tokenizer import (
     FullTokenizer, PieceSpan, check_encodable)
-
-_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def tokenizers():
@@ -50,15 +48,11 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 def basic_tokenize(text: str, lower: bool = True, strip_accents: bool = True
                    ) -> list[str]:
     """Splits text into words and punctuation (BasicTokenizer in the original)."""
-    text = _bert_normalizer(lower, lower and strip_accents).normalize_str(text)
+    library = tokenizers()
+    text = library.normalizers.BertNormalizer(
+        strip_accents=lower and strip_accents, lowercase=lower).normalize_str(text)
     return [word for word, _ in
-            tokenizers().pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)]
-
-
-def _bert_normalizer(lower: bool, strips: bool, chinese: bool = True):
-    return tokenizers().normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=chinese, strip_accents=strips,
-        lowercase=lower)
+            library.pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)]
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -71,68 +65,44 @@ class HfTokenizer(FullTokenizer):
 
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
               ) -> tuple[str, str]:
-        self.is_json = tokenizer_json.is_file(path)
-        load = (self._load_json if self.is_json else self._load_sentencepiece
-                if self.uses_sentencepiece else self._load_word_pieces)
-        names, listed = load(path, lower, strips)
-        listed = tokenizer_json.place_added([*listed, *self.rules.added], self.vocab, path)
-        # "[CLS]" in a text is ordinary text, and so are the others of ALBERT's own.
-        self.added = tuple(token for token in listed if token.content not in (
-            "[CLS]", "[SEP]", "[MASK]", *names))
-        self._listed = [{"id": token.id, **token._asdict()} for token in listed]
-        self._engine.add_tokens([
-            tokenizers().AddedToken(content, special=False, **dict(zip(
-                ("single_word", "lstrip", "rstrip", "normalized"), flags)))
-            for content, _, *flags, _ in self.added])
-        self._contents = {token.id: token.content for token in self.added}
-        return names
-
-    def _load_word_pieces(self, path: str, lower: Optional[bool], strips: Optional[bool]
-                          ) -> tuple[tuple[str, str], list[AddedToken]]:
-        library, rules = tokenizers(), self.rules
-        self.vocab = load_vocab(path)
+        self.is_json, pad = tokenizer_json.is_file(path), "<pad>"
         self.do_lower_case, self.strip_accents = lower is not False, strips is not False
-        self._engine = library.Tokenizer(library.models.WordPiece(
-            self.vocab, unk_token="[UNK]",
-            max_input_chars_per_word=rules.max_word_chars))
-        self._engine.normalizer = _bert_normalizer(
-            self.do_lower_case, self.strip_accents and (
-                self.do_lower_case or rules.strips_cased), rules.split_chinese)
-        self._engine.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-        return ("[PAD]", "[UNK]"), [AddedToken(piece) for piece in _SPECIAL
-                                    if piece in self.vocab]
-
-    def _load_sentencepiece(self, path: str, lower: Optional[bool],
-                            strips: Optional[bool]
-                            ) -> tuple[tuple[str, str], list[AddedToken]]:
-        """Loads a SentencePiece model, by its form as a tokenizer.json."""
-        plain = FullTokenizer(None, lower, path, strips, self.rules._replace(added=()))
-        self.do_lower_case, self.strip_accents = plain.do_lower_case, plain.strip_accents
-        self.vocab = plain.vocab
-        value = tokenizer_json.from_sentencepiece(
-            path, plain.do_lower_case, plain.strip_accents, plain.rules)
-        self._engine = tokenizers().Tokenizer.from_str(json.dumps(
-            {**value, "added_tokens": []}))
-        pad, unk = plain.convert_ids_to_tokens([plain.pad_id, plain.unk_id])
-        return (pad, unk), [AddedToken.of(token) for token in value["added_tokens"]]
-
-    def _load_json(self, path: str, lower: Optional[bool], strips: Optional[bool]
-                   ) -> tuple[tuple[str, str], list[AddedToken]]:
-        value, pieces = tokenizer_json.read(path)
-        kind = value["model"]["type"]
+        if self.is_json:
+            value, pieces = tokenizer_json.read(path)
+        elif self.uses_sentencepiece:
+            rules = self.rules._replace(added=())
+            plain = FullTokenizer(None, lower, path, strips, rules)
+            self.strip_accents, pieces = plain.strip_accents, [*plain.vocab]
+            pad = pieces[plain.pad_id]
+            value = tokenizer_json.from_sentencepiece(
+                path, self.do_lower_case, self.strip_accents, rules)
+        else:
+            pieces = [*load_vocab(path)]
+            value = tokenizer_json.from_word_pieces(
+                pieces, self.do_lower_case, self.strip_accents, self.rules)
+        kind, self.vocab = value["model"]["type"], {
+            piece: i for i, piece in enumerate(pieces)}
         if self.uses_sentencepiece != (kind == "Unigram"):
             raise InputError(f"{path}: holds a {kind} model; give it as " + (
                 "--vocab_file." if self.uses_sentencepiece else "--spm_model_file."))
         try:
-            self._engine = tokenizers().Tokenizer.from_str(json.dumps(
-                {**value, "added_tokens": []}))
+            self._engine = tokenizers().Tokenizer.from_str(json.dumps({
+                **value, "added_tokens": [], "truncation": None, "padding": None}))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # Errors in Rust are no subclass of Exception.
             raise InputError(f"{path}: {error}; copy or download it again.") from error
-        self._engine.no_truncation()
-        self._engine.no_padding()
-        self.vocab = {piece: i for i, piece in enumerate(pieces)}
+        if self.is_json:
+            self._check_steps(path, lower, strips)
+        names = (pad, pieces[value["model"]["unk_id"]]) if kind == "Unigram" else (
+            "[PAD]", "[UNK]")
+        self._find_added(map(AddedToken.of, value["added_tokens"]), names, path)
+        return names
+
+    def _check_steps(self, path: str, lower: Optional[bool], strips: Optional[bool]
+                     ) -> None:
+        """Sets do_lower_case and strip_accents to what the steps of a tokenizer.json do;
+        lower-casing can be added."""
         self.strip_accents = self.normalized("é") in "eE"
         if strips not in (None, self.strip_accents):
             raise InputError(f"{path}: it {'strips' if strips is False else 'keeps'} "
@@ -145,8 +115,20 @@ class HfTokenizer(FullTokenizer):
             self.do_lower_case = True
         elif lower is False and self.do_lower_case:
             raise InputError(f"{path}: it lower-cases text; leave out --do_lower_case.")
-        return (("[PAD]", "[UNK]") if kind == "WordPiece" else
-                ("<pad>", pieces[value["model"]["unk_id"]])), value["added_tokens"]
+
+    def _find_added(self, listed: Iterable[AddedToken], names: Sequence[str], path: str
+                    ) -> None:
+        """Lets the library find added tokens in texts, but for ALBERT's own: "[CLS]" in
+        a text is ordinary text."""
+        placed = tokenizer_json.place_added([*listed, *self.rules.added], self.vocab, path)
+        self._listed = [{"id": token.id, **token._asdict()} for token in placed]
+        self.added = tuple(token for token in placed if token.content not in (
+            "[CLS]", "[SEP]", "[MASK]", *names))
+        self._contents = {token.id: token.content for token in self.added}
+        self._engine.add_tokens([
+            tokenizers().AddedToken(content, special=False, **dict(zip(
+                ("single_word", "lstrip", "rstrip", "normalized"), flags)))
+            for content, _, *flags, _ in self.added])
 
     def normalized(self, text: str) -> str:
         """Returns a text after cleaning, before it is split into words."""
@@ -160,12 +142,7 @@ class HfTokenizer(FullTokenizer):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of a tokenizer.json that tokenizes in the same way."""
-        value = json.loads(self._engine.to_str())
-        if not (self.is_json or self.uses_sentencepiece):
-            value = tokenizer_json.with_special_tokens(
-                self.vocab, _SPECIAL, value["normalizer"], value["pre_tokenizer"],
-                {"type": "WordPiece", "prefix": "##", "cleanup": True}, value["model"])
-        return {**value, "added_tokens": self._listed}
+        return {**json.loads(self._engine.to_str()), "added_tokens": self._listed}
 
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:

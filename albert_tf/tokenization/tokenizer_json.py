@@ -81,7 +81,7 @@ def read(path: str) -> tuple[dict[str, Any], list[str]]:
         wrong += [f"{name}={model[name]!r:.40}" for name, wanted in (
             ("unk_token", "[UNK]"), ("continuing_subword_prefix", "##"))
             if words and model.get(name, wanted) != wanted]
-        value["added_tokens"] = [AddedToken.of({**token})
+        value["added_tokens"] = [AddedToken.of({**token})._asdict()
                                  for token in value.get("added_tokens") or ()]
         step = value.get("post_processor") or {"type": "BertProcessing"}
         if step["type"] != "BertProcessing" and (
@@ -172,7 +172,7 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
               else replaced("^ | $", "")]
     spaces = {"type": "Metaspace", "replacement": UNDERLINE, "prepend_scheme": "always",
               "split": True}
-    return with_special_tokens(
+    return _content(
         {piece.piece: i for i, piece in enumerate(model.pieces)}, SPECIAL,
         {"type": "Sequence", "normalizers": steps}, spaces, spaces,
         {"type": "Unigram", "unk_id": model.trainer_spec.unk_id,
@@ -182,11 +182,26 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
          "byte_fallback": model.trainer_spec.byte_fallback})
 
 
-def with_special_tokens(
-        ids: Mapping[str, int], names: Sequence[str], normalizer: Any,
-        pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
+def from_word_pieces(pieces: Iterable[str], do_lower_case: bool, strip_accents: bool,
+                     rules: Rules) -> dict[str, Any]:
+    """Returns the content of a tokenizer.json for a WordPiece vocabulary."""
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    return _content(
+        ids, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+        {"type": "BertNormalizer", "clean_text": True,
+         "handle_chinese_chars": rules.split_chinese, "strip_accents": strip_accents and (
+             do_lower_case or rules.strips_cased), "lowercase": do_lower_case},
+        {"type": "BertPreTokenizer"}, {"type": "WordPiece", "prefix": "##",
+                                       "cleanup": True},
+        {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+         "max_input_chars_per_word": rules.max_word_chars, "vocab": ids})
+
+
+def _content(ids: Mapping[str, int], names: Sequence[str], normalizer: Any,
+             pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
     """Returns the content of a file with these steps, those special tokens of `names`
     that have an id, and the templates [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
+    special = {piece: ids.get(piece, 0) for piece in ("[CLS]", "[SEP]")}
     return {
         "version": "1.0", "truncation": None, "padding": None,
         "added_tokens": [
@@ -197,6 +212,6 @@ def with_special_tokens(
         "post_processor": {
             "type": "TemplateProcessing", "single": _SINGLE, "pair": _PAIR,
             "special_tokens": {
-                piece: {"id": piece, "ids": [ids[piece]], "tokens": [piece]}
-                for piece in ("[CLS]", "[SEP]")}},
+                piece: {"id": piece, "ids": [i], "tokens": [piece]}
+                for piece, i in special.items()}},
         "model": model}
