@@ -161,10 +161,9 @@ def _beyond(found: Vocabulary, added: Iterable[AddedToken]) -> list[AddedToken]:
 def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> Vocabulary:
     """Returns the vocabulary of a tokenizer.json, whose steps decide how text is
     cleaned. `has_plain` says whether a spiece.model is beside it."""
-    own = {token["content"] for token in text_files.read_object(path).get(
-        "added_tokens") or ()}
-    added = [token for token in added if token.content not in own]
-    tokenizer = hf_tokenizer.from_json(path, added)
+    own = {token["content"] for token in tokenizer_json.read(path)[0]["added_tokens"]}
+    tokenizer = hf_tokenizer.from_json(path, [
+        token for token in added if token.content not in own])
     lower, strips = tokenizer.do_lower_case, tokenizer.strip_accents
     found = Vocabulary(path, lower, not tokenizer.uses_sentencepiece, strips,
                        tokenizer.rules)

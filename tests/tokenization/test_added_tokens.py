@@ -125,8 +125,10 @@ def test_the_original_symbols_stay_with_the_original_tokenizer(tmp_path):
     ({"id": "7", "content": "z"}, "z"), ({"id": 7}, "")])
 def test_wrong_ids_are_named(token, words, tmp_path):
     path = written(tmp_path, UNIGRAM, added_tokens=[token])
-    with pytest.raises(InputError, match=f"{path}.*{words}"):
-        FullTokenizer(spm_model_file=path)
+    for load in (lambda: FullTokenizer(spm_model_file=path),
+                 lambda: tokenizer_files.find(str(tmp_path))):
+        with pytest.raises(InputError, match=f"{path}.*{words}"):
+            load()
 
 
 def test_a_graph_that_takes_text_is_refused(tmp_path):
