@@ -67,12 +67,6 @@ def test_what_is_no_text_is_refused(tokenizer, arguments, pattern):
         tokenizer(*arguments)
 
 
-def test_ids_of_no_piece_are_refused(tokenizer):
-    for ids in ([10 ** 6], [-1], [[1, 10 ** 6]], [1.5]):
-        with pytest.raises(InputError, match="no token with id"):
-            tokenizer.decode(ids)
-
-
 def test_a_text_that_was_not_prepared_is_told(caplog):
     tokenizer = FullTokenizer(**MODELS["spm"])
     with caplog.at_level(logging.WARNING):
@@ -84,5 +78,3 @@ def test_a_text_that_was_not_prepared_is_told(caplog):
         for _ in range(2):
             tokenizer.tokenize("Größe")
     assert len(caplog.messages) == 1 and "tokenizer.prepare" in caplog.text
-
-

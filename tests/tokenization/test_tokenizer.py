@@ -370,9 +370,9 @@ def test_pieces_and_ids_that_do_not_exist():
     with pytest.raises(InputError, match="'nopiece' is not in the vocabulary"):
         wordpiece().convert_tokens_to_ids(["the", "nopiece"])
     assert spm().convert_tokens_to_ids(["nopiece"]) == [spm().unk_id]
-    for wrong in (4000, -1):
+    for wrong in (4000, -1, 1.5):
         with pytest.raises(InputError, match=f"no token with id {wrong};.*3999"):
-            spm().convert_ids_to_tokens([5, wrong])
+            spm().decode([[5], [5, wrong]])
 
 
 def test_half_a_surrogate_pair_is_named():
