@@ -53,8 +53,8 @@ define(Ask)
 flags.DEFINE_string("input_file", None, "File of texts to use instead of those on the "
                     "command line: one per line, .jsonl, .csv, .tsv or .parquet; - is "
                     "the standard input.")
-flags.DEFINE_string("output_file", None, "File to write the answers to, as JSON lines; "
-                    "default: the standard output.")
+flags.DEFINE_string("output_file", None, "New file to write the answers to, as JSON "
+                    "lines; default: the standard output.")
 flags.DEFINE_bool("copy_texts", False, "Copy the texts of --input_file into the "
                   "answers, under the names of their columns (default: text, text_pair); "
                   "run_classifier.py can train on such answers (docs/DISTILLATION.md).")
@@ -132,6 +132,7 @@ def main(argv):
             "--model": formats.folders_of_models(FLAGS.model) if of_model else [],
             **{f"--{name}": [FLAGS[name].value] for name in (
                 "input_file", "vocab_file", "spm_model_file") if FLAGS[name].value}})
+        files.check_new(path, "--output_file")
     if FLAGS.input_file and not files.is_stream(FLAGS.input_file):
         files.open_binary(FLAGS.input_file).close()
     if in_parts and (FLAGS.work_dir or not files.is_remote(path)):

@@ -416,12 +416,17 @@ def _whole(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
 
 
+def check_new(path: str, flag: str) -> None:
+    """Raises InputError if a file or folder exists."""
+    if exists(path):
+        raise InputError(f"{flag}={path} exists already; give a new name, or remove it.")
+
+
 def new_folder(path: str, flag: str) -> None:
     """Checks, before the work, the name of a folder that `staged` will write. Raises
     InputError if it exists or cannot be made."""
     path = expanded(path).rstrip("/") or "/"
-    if exists(path):
-        raise InputError(f"{flag}={path} exists already; choose a new folder.")
+    check_new(path, flag)
     check_folder(os.path.dirname(path) or ".", flag)
     if is_remote(path):
         remove_folder(path + INCOMPLETE)  # what a killed run left

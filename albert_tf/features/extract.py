@@ -132,9 +132,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     if write is _write_parquet:
         row_files.pyarrow("Parquet files")
     files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
-    if files.exists(output_file):
-        raise InputError(f"--output_file={output_file} exists already; give a new "
-                         "name, or remove the file.")
+    files.check_new(output_file, "--output_file")
     folder = None if is_typed or not is_lines else WorkFolder.beside(
         output_file, work_dir)
     # 2. Check the model's config and all texts.

@@ -427,11 +427,13 @@ def _results(folders, tmp_path_factory):
                        f"--output_file={data}/of_bare.jsonl"],
         "itself": [model, f"--input_file={data}/in.txt",
                    f"--output_file={data}/in.txt"],
+        "again": [model, f"--input_file={data}/in.txt",
+                  f"--output_file={data}/cut.txt"],
         "model": [f"--model={bare}", f"--input_file={data}/in.txt",
                   f"--output_file={data}/bare/albert_config.json"],
     }
     with run_commands("predict", commands,
-                      light={"nothing", "itself", "model"}) as results:
+                      light={"nothing", "itself", "again", "model"}) as results:
         yield results, data
 
 
@@ -504,4 +506,5 @@ def test_wrong_commands_end_in_a_sentence(results):
     assert '"mean": [' in (data / "of_bare.jsonl").read_text()
     results.refused("nothing", "give texts on the command line")
     results.refused("itself", "in.txt")
+    results.refused("again", "--output_file=.*cut.txt exists already")
     results.refused("model", r"albert_config.json is also an input \(--model ")
