@@ -146,8 +146,7 @@ def _opened(path: str) -> Iterator[_Table]:
         stream.seek(0)
         schema, batches = (
             _parquet(package, stream) if begin.startswith(b"PAR") else
-            _arrow_file(package, stream) if begin.startswith(b"ARROW1") else
-            _arrow_stream(package, stream, path, size))
+            _arrow(package, stream, path, size, begin.startswith(b"ARROW1")))
         # What `datasets` writes into a schema.
         about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
         yield _Table({name: _classes(_inside(about, "info", "features", name))
@@ -171,27 +170,16 @@ def _parquet(package: Any, stream: BinaryIO) -> tuple[Any, Callable]:
     return file.schema_arrow, batches
 
 
-def _arrow_file(package: Any, stream: BinaryIO) -> tuple[Any, Callable]:
-    schema = package.ipc.open_file(stream).schema
+def _arrow(package: Any, stream: BinaryIO, path: str, size: int, is_file: bool
+           ) -> tuple[Any, Callable]:
+    reader = package.ipc.open_file(stream) if is_file else package.ipc.open_stream(stream)
 
     def batches(names):
-        reader = package.ipc.open_file(stream, options=package.ipc.IpcReadOptions(
-            included_fields=[schema.names.index(name) for name in names]))
-        for i in range(reader.num_record_batches):
-            yield reader.get_batch(i), (i + 1) / reader.num_record_batches
-
-    return schema, batches
-
-
-def _arrow_stream(package: Any, stream: BinaryIO, path: str, size: int
-                  ) -> tuple[Any, Callable]:
-    reader = package.ipc.open_stream(stream)
-
-    def batches(names):
-        for batch in reader:
+        for batch in reader if not is_file else map(
+                reader.get_batch, range(reader.num_record_batches)):
             yield batch.select(list(names)), stream.tell() / size
         stream.seek(max(0, size - 8))
-        if stream.read() != _END_OF_STREAM:
+        if not is_file and stream.read() != _END_OF_STREAM:
             logging.warning("%s: the stream has no end mark; check that it is "
                             "complete.", path)
 
