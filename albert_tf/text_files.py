@@ -99,7 +99,8 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
             try:
                 line = raw.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise not_utf8(path, number, error.start + 1, error.reason) from error
+                raise binary(path, number, f"byte {error.start + 1} is not UTF-8 "
+                             f"({error.reason})") from error
             if number == 1:
                 line = line.removeprefix("\ufeff")
             if is_binary(line):
@@ -179,11 +180,6 @@ def binary(path: str, line: int, what: str = "it looks binary") -> InputError:
         f"{path}, line {line}: {what}; give text in UTF-8: save a spreadsheet as .csv, "
         "convert UTF-16 with iconv, and end the name of a compressed file in "
         f"{', '.join(COMPRESSED)}.")
-
-
-def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:
-    """Returns the error for a file that is not UTF-8; line and byte count from 1."""
-    return binary(path, line, f"byte {byte} is not UTF-8 ({reason})")
 
 
 def write_json(path: str, value: Any, **options: Any) -> None:

@@ -131,6 +131,8 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     exit status 1. So does a word on the command line that is not a flag, which absl
     would pass on silently, unless the script `takes_words`. A signal ends it with the
     exit status that shells use for it; a second signal ends it at once. """
+    from logging import Formatter
+
     from absl import app, logging
 
     take_signals()
@@ -183,8 +185,11 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
 
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().addFilter(_is_ours)
-    logging.get_absl_handler().setFormatter(_log_format())
-    asked = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}.intersection(sys.argv[1:])
+    # Time, level and text, without absl's number of the thread and line of the code.
+    logging.get_absl_handler().setFormatter(Formatter(
+        "%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    asked = {*sys.argv[1:]} & {
+        "--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
     try:
         try:
             if asked:
@@ -303,15 +308,6 @@ def _is_ours(record) -> bool:
     return (record.levelno > logging.INFO
             or f"{os.sep}site-packages{os.sep}" not in record.pathname
             or os.path.realpath(record.pathname).startswith(_PACKAGE + os.sep))
-
-
-def _log_format():
-    """Returns the form of log lines: time, level and text, without absl's number of the
-    thread and line of the code."""
-    import logging
-
-    return logging.Formatter("%(asctime)s %(levelname)s %(message)s",
-                             "%Y-%m-%d %H:%M:%S")
 
 
 def use_recipe(name: str, values: Mapping[str, Any], source: str, into: Any = None

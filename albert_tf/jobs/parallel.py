@@ -18,6 +18,7 @@ import multiprocessing.connection
 import os
 import pathlib
 import pickle
+import re
 import shutil
 import signal
 import sys
@@ -73,24 +74,16 @@ def _left_by_control_groups(own: str = "/proc/self/cgroup",
                             root: str = "/sys/fs/cgroup") -> Iterator[int]:
     """Yields the memory left in each control group of this process up to the root."""
     with contextlib.suppress(OSError):
-        for line in pathlib.Path(own).read_text().splitlines():
-            _, kinds, path = line.split(":", 2)
-            if kinds and "memory" not in kinds.split(","):
-                continue
-            folder = pathlib.Path(root, "memory" if kinds else "")
-            limit, used, cache = (
-                ("memory.limit_in_bytes", "memory.usage_in_bytes",
-                 "total_inactive_file") if kinds
-                else ("memory.max", "memory.current", "inactive_file"))
-            # In a container the path may be the one outside, and the root its group.
-            for at in (folder / path.strip("/"), *(folder / path.strip("/")).parents):
-                with contextlib.suppress(OSError, ValueError, KeyError):
-                    counts = dict(map(
-                        str.split, (at / "memory.stat").read_text().splitlines()))
-                    yield max(0, int((at / limit).read_text())  # "max" is no number
-                              - int((at / used).read_text()) + int(counts[cache]))
-                if at == folder:
-                    break
+        path = re.search(r"^0::/*(.*)$", pathlib.Path(own).read_text(), re.M)
+        group = pathlib.Path(root, path[1] if path else "")
+        # In a container the path may be the one outside, and the root its group.
+        for at in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                counts = dict(map(
+                    str.split, (at / "memory.stat").read_text().splitlines()))
+                yield max(0, int((at / "memory.max").read_text())  # "max" is no number
+                          - int((at / "memory.current").read_text())
+                          + int(counts["inactive_file"]))
 
 
 def num_processes(num_workers: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
 from albert_tf.options import option
+from albert_tf.rows import is_empty
 from albert_tf.text.sentences import SPACELESS
 
 FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
@@ -110,7 +111,7 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
     held: list[str] = []
     size = start = 0
     for number, line in lines:
-        if per_file or line.strip():
+        if per_file or not is_empty(line):
             start = start if held else number
             held.append(line)
             size += len(line)

@@ -122,6 +122,7 @@ def test_plain_text_by_file_and_by_blank_line(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffOne.\r\n\r\n\r\nTwo.\n \nThree.".encode())
     assert read(path) == [readers.Document(str(path), ["One.", "Two.", "Three."])]
+    path.write_bytes(path.read_bytes().replace(b"\n \n", "\n\u200b\u00ad\n".encode()))
     assert read(path, document_separator="blank_line") == [
         readers.Document(f"{path}, line 1", ["One."]),
         readers.Document(f"{path}, line 4", ["Two."]),

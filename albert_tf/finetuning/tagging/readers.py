@@ -18,7 +18,7 @@ from albert_tf.finetuning import tables
 from albert_tf.finetuning.tagging.files import (
     CONLLU, GLOBAL_COLUMNS, PREDICTION, Line, Sentence, joined)
 from albert_tf.finetuning.tagging.scoring import Entity, as_tags, is_marked
-from albert_tf.rows import Row, kind_of, number_of, rows, text_lines, typed
+from albert_tf.rows import Row, is_empty, kind_of, number_of, rows, text_lines, typed
 from albert_tf.tokenization.cleaning import split_words
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
@@ -317,7 +317,7 @@ def _place(path: str, what: str, column: str, names: Sequence[str]) -> int:
 
 def of_text(text: str, split: str) -> tuple[list[str], tuple[tuple[int, int], ...]]:
     """Splits a text; returns its words, and the begin and end of each in the text."""
-    spans = tuple(split_words(text, split))
+    spans = () if is_empty(text) else tuple(split_words(text, split))
     return [text[start:end] for start, end in spans], spans
 
 

@@ -305,7 +305,7 @@ WRONG_JSON = [
         ([0, 1], "'start'"), ([0, 1, "X", 2], "'start'"), ([False, True, "X"], "'start'"),
         ([0, 1, "X\tY"], "tab"))),
     ({"text": "a b", "entities": [[0, 3, "X"], [2, 3, "Y"]]}, "word 'b'"),
-    ({"text": " ", "entities": []}, "no word"), ({"words": ["a"], "tags": []}, "1 and 0"),
+    ({"text": " \u200b", "entities": []}, "no word"), ({"words": ["a"], "tags": []}, "1 and 0"),
     ({"words": [1], "tags": ["X"]}, "'words'"), ({"words": ["a\nb"], "tags": ["X"]}, "line end"),
 ]
 
