@@ -159,7 +159,9 @@ KEPT = {  # Task → heads, labels, its settings, inputs.
     "vectors": ({}, (), {"task": "custom", "flags": {}}, ["a b", LONG])}
 
 
-@pytest.mark.parametrize("task", KEPT)
+@pytest.mark.parametrize("task", [
+    pytest.param(task, marks=pytest.mark.long if task in ("numbers", "vectors") else ())
+    for task in KEPT])
 def test_answers_are_those_of_the_run_s_folder(task, tmp_path):
     heads, labels, settings, inputs = KEPT[task]
     config = TINY.replace(vocab_size=4000, max_position_embeddings=64, use_pooler=(
