@@ -6,13 +6,14 @@ from typing import Any, Mapping, Optional
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats, onnx_folder
+from albert_tf.checkpoints import formats, huggingface, onnx_folder
 from albert_tf.checkpoints.folders import NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.labels import relabelled
 from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.cli import script
 from albert_tf.cli.flags import lower_as_stated
+from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.training import devices
 
@@ -94,7 +95,8 @@ def model_files() -> list[str]:
     if export := onnx_folder.find(path):
         return onnx_folder.files_of(*export)
     return [*formats.read(path, vocabulary=vocabulary()).files(), *(
-        os.path.join(folder, name) for name in (TASK_FILE, NULL_THRESHOLD_FILE)
+        os.path.join(folder, name) for name in (
+            TASK_FILE, NULL_THRESHOLD_FILE, CONFIG_FILE, huggingface.CONFIG)
         if name in names)]
 
 
