@@ -69,7 +69,7 @@ def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
         "text_column", "text_b_column", "id_column", "header", "delimiter")}
     trained = settings.get("flags", {}) if settings.get("task") == "custom" else {}
     if values["text_column"] is None and values["text_b_column"] is None:
-        return {"id_needed": values["id_column"] is not None, **{
+        return {"column_needed": False, "id_needed": values["id_column"] is not None, **{
             name: trained.get(name) if value is None else value
             for name, value in values.items()}}
     return values

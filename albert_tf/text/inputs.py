@@ -60,21 +60,24 @@ class Input(NamedTuple):
 
 def read(path: str, text_column: str | None = None, text_b_column: str | None = None,
          id_column: str | None = None, header: bool | None = None,
-         delimiter: str | None = None, id_needed: bool = True) -> Iterator[Input]:
+         delimiter: str | None = None, id_needed: bool = True,
+         column_needed: bool = True) -> Iterator[Input]:
     """Yields the inputs in a file, or in what files.is_stream.
 
         for item in read("reviews.csv", text_column="review"):
 
     The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON
     may have them as fields. A table may lack an id that is not needed. Blank lines of a
-    table are left out and counted.
+    table are left out and counted. `column_needed` says that the user named the column,
+    so that a stream, too, must have it: else its lines may be texts.
     """
     kind, names, blank, lines = rows.kind_of(path, "text"), None, list[int](), None
     if kind != "parquet":
+        column_needed &= files.is_stream(path)
         lines = rows.text_lines(path, once=True)
         path = files.shown(path)
     if lines and kind == "text":
-        kind, lines = _told(lines, text_column, delimiter)
+        kind, lines = _told(lines, text_column, delimiter, column_needed)
     is_table = kind in ("csv", "tsv")
     if is_table and text_column is None:
         raise InputError(
@@ -125,10 +128,10 @@ def _is_object(line: str) -> bool:
     return bool(re.match(r'\s*\{\s*("|\}\s*$)', line))
 
 
-def _told(lines: Iterator[tuple[int, str]], column: str | None, delimiter: str | None
-          ) -> tuple[str, Iterator[tuple[int, str]]]:
+def _told(lines: Iterator[tuple[int, str]], column: str | None, delimiter: str | None,
+          column_needed: bool) -> tuple[str, Iterator[tuple[int, str]]]:
     """Returns the kind that the first line with text tells: a JSON object, or titles of
-    which one is the column; and all lines."""
+    which one is the column, if that is not known already; and all lines."""
     begin = []
     for number, line in lines:
         begin.append((number, line))
@@ -137,8 +140,11 @@ def _told(lines: Iterator[tuple[int, str]], column: str | None, delimiter: str |
     first = begin[-1][1] if begin else ""
     delimiter = delimiter or ("\t" if "\t" in first else ",")
     titles = [title.strip(' "') for title in first.split(delimiter)]
-    kind = "jsonl" if _is_object(first) else "text" if column not in titles else (
-        "tsv" if delimiter == "\t" else "csv")
+    kind = "tsv" if delimiter == "\t" else "csv"
+    if _is_object(first):
+        kind = "jsonl"
+    elif column is None or not column_needed and column not in titles:
+        kind = "text"
     return kind, itertools.chain(begin, lines)
 
 

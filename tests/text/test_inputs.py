@@ -72,7 +72,8 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path, piped, name, content, count, path
     def found(path, shown):
         try:
             return [each._replace(given=str(each.given), where=each.where.removeprefix(
-                f"{shown}, ")) for each in inputs.read(path, "review")]
+                f"{shown}, ")) for each in inputs.read(
+                        path, "review", column_needed=False)]
         except InputError as error:
             return str(error).removeprefix(f"{shown}, ")
 
@@ -84,6 +85,8 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path, piped, name, content, count, path
 
 
 def test_the_objects_of_the_standard_input(piped):
+    with pytest.raises(InputError, match="revew"):
+        list(inputs.read(piped(b"id,review\n7,a fine story\n", "-"), "revew"))
     first, second, *_ = inputs.read(piped(JSON.encode(), "-"), "review")
     assert first == ("a", {"id": 7}, "the standard input, line 1", 1)
     assert second == ((None, "b"), {}, "the standard input, line 3", 3)
