@@ -238,7 +238,7 @@ def _reader_has_ended() -> bool:
 # Package or its module → how it is installed. Modules import these when they are used.
 _EXTRA = f"pip install '{'albert_tf' if FOLDER == _INSTALLED else '.'}[%s]'"
 _TRAIN = _EXTRA % "train"
-# Every version of it requires one TensorFlow and some sixty packages that are not used.
+# Every version of it requires one TensorFlow, and packages that are not used.
 _TF_MODELS = "pip install --no-deps 'tf-models-official==2.%d.*'"
 _PACKAGES = {
     "tensorflow": ("TensorFlow", _TRAIN), "tf_keras": ("tf_keras", _TRAIN),

@@ -46,7 +46,7 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
              task: str = "classify", text: Optional[str] = None,
              text_pair: Optional[str] = None, label: Optional[str] = None,
              probabilities: Optional[str] = None, callbacks: Sequence[Callback] = (),
-              resume: bool = False, **options: Unpack[Options]) -> Model:
+             resume: bool = False, **options: Unpack[Options]) -> Model:
     """Fine-tunes a model to classify texts, to predict numbers, to tag words or to answer
     questions, and returns the best checkpoint as `albert_tf.load` does.
 

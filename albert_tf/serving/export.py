@@ -127,7 +127,7 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     logging.info("Exported to %s in %s. The signature %s takes %s.", export_dir,
                  duration(time.monotonic() - begin), SIGNATURE,
                  "strings: " + " and ".join(text.inputs) if text else
-                 "ids, as there is no vocabulary")
+                 "ids")
 
 
 def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options: Any

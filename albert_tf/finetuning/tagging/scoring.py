@@ -188,13 +188,15 @@ def check_tag(tag: str, scheme: str, where: str, labels: Iterable[str],
 def tag_at_ends(texts: Sequence[str], labels: Sequence[str]) -> str:
     """Returns a tag that stands behind a separator at the end of a text, if most texts
     end so: they are lines of a table. Else returns "", also if all end in an "O"."""
-    names = {label.upper() for label in labels if re.search(r"\w", label)}
+    # Words such as "part" and "noun" are no tags of PART and NOUN, but b-x is one of B-X.
+    names = {label for label in labels if re.search(r"\w", label)}
+    marked = {label.upper() for label in names if is_marked(label)}
     texts = [*filter(str.strip, texts)]
     ends = [match[1] for text in texts
             if (match := re.search(r"""[\s,;|]["']?([^\s,;|"']+)["']?\s*$""", text))
-            and match[1].upper() in names]
+            and (match[1] in names or match[1].upper() in marked)]
     if 2 * len(ends) <= len(texts) or len({*ends}) == 1 and (
-            ends[0].upper() == OUTSIDE or not is_marked(ends[0])):
+            ends[0] == OUTSIDE or not is_marked(ends[0])):
         return ""
     return max(ends, key=len)
 

@@ -349,6 +349,12 @@ def test_words_of_a_table_are_not_tagged_with_their_tags(name, text, tag, write)
         assert task.read(write(text, name), "test").examples[0].tags is None
 
 
+def test_words_that_are_spelled_like_tags_are_words():
+    for texts, tag in ((["He played his part", "What a noun"], ""),
+                       (["It PRON", "the NOUN"], "PRON"), (["It b-x", "is o"], "b-x")):
+        assert scoring.tag_at_ends(texts, ["NOUN", "PART", "PRON", "B-X", "O"]) == tag
+
+
 # ---- windows ---------------------------------------------------------------
 
 
