@@ -48,7 +48,8 @@ flags.DEFINE_integer(
     "Number of files to split the output into, named <output_file>-00000-of-00064 and "
     "so on.")
 flags.DEFINE_integer(
-    "num_workers", 0, "Number of worker processes; 0 uses one for each core.")
+    "num_workers", 0, "Number of worker processes; 0 uses one for each core.",
+    lower_bound=0, upper_bound=1024)
 flags.DEFINE_string(
     "work_dir", None,
     "Folder for unfinished work, which is removed at the end. Default: <output_file>"

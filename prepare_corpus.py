@@ -63,7 +63,8 @@ flags.DEFINE(
 define(sampling.Sampling)
 define(prepare.Options)
 flags.DEFINE_integer(
-    "num_workers", 0, "Number of worker processes; 0 uses one for each core.")
+    "num_workers", 0, "Number of worker processes; 0 uses one for each core.",
+    lower_bound=0, upper_bound=1024)
 flags.DEFINE_string(
     "work_dir", None,
     "Folder for unfinished work, which is removed at the end. Default: <output_file>"
@@ -139,7 +140,7 @@ def main(argv):
             ("summary_file", summary_file)) if path or name == "output_file"}
         | {"the language of --output_file": map(languages.file_of, outputs)},
         {"--input_file": inputs})
-    workers = parallel.num_processes(FLAGS.num_workers)
+    workers = FLAGS.num_workers or parallel.num_cores()
     if sources and not any(map(files.is_remote, inputs)) and (
             sum(map(files.size, inputs)) < _FEW_BYTES):
         workers = 1

@@ -357,7 +357,6 @@ def main(argv):
         if not FLAGS.do_train:
             run.evaluate()
             return
-        optimizer.log_groups(task.model.trainable_variables)
 
         def keep_vocabulary():
             if vocabulary:

@@ -267,7 +267,6 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
             settings.learning_rate, options.num_train_steps, settings.num_warmup_steps,
             optimizer=settings.optimizer)
         optimizer.build(model.trainable_variables)
-        optimizer.log_groups(model.trainable_variables)
         learns = task.objective(head, sets["train"])
     # 2. Define what the model learns and how it is scored. An initial checkpoint needs
     # to have the encoder only; all other weights may be new.

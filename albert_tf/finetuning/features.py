@@ -47,7 +47,7 @@ def featurize_all(
     process receives it once, with all it holds (the tokenizer). `what` names the set in
     messages. num_workers=0 is one process per CPU core, or this one for a small set.
     """
-    workers = parallel.num_processes(num_workers)
+    workers = num_workers or parallel.num_cores()
     if len(examples) < _FEW_EXAMPLES:
         workers = 1
     else:

@@ -26,7 +26,7 @@ from albert_tf.modeling.head import Head
 from albert_tf.options import option
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.training.callbacks import Callback
+from albert_tf.training.log import Callback
 from albert_tf.training.options import OPTIMIZERS, RunOptions
 
 
@@ -52,7 +52,7 @@ class Settings:
       check_memory: a function that raises InputError if a batch does not fit into
         memory; maps the batch-size flag to the batch's contents.
       callbacks: functions that get the metrics and checkpoints of training
-        (training.callbacks).
+        (training.log).
       changes_allowed: whether a run that began with other data or options continues,
         with a warning.
     """

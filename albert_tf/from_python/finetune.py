@@ -28,7 +28,7 @@ from albert_tf.from_python.options import Options
 from albert_tf.from_python.rows import Columns, plain
 from albert_tf.options import Option, checked
 from albert_tf.serving.predict import Model, load
-from albert_tf.training.callbacks import Callback
+from albert_tf.training.log import Callback
 
 # Task, as in Model.tasks → its command, its folder in `finetuning`, and its columns.
 _TASKS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
@@ -85,7 +85,7 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
       probabilities: the name of a column of dicts label → probability, which training
         examples may have and learn in place of the label (docs/DISTILLATION.md).
       resume: continue the run in output_dir also with other rows or options.
-      callbacks: functions that get step, metrics and checkpoint (training.callbacks).
+      callbacks: functions that get step, metrics and checkpoint (training.log).
       **options: the flags of the script, such as num_train_epochs, learning_rate,
         train_batch_size, max_seq_length, metric, early_stopping, dtype, random_seed;
         for classes labels, regression, multi_label (labels are lists), label_threshold

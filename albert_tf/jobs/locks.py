@@ -27,8 +27,7 @@ LOCK_FILE = "run.lock"
 
 @contextlib.contextmanager
 def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
-    """Holds the lock of an existing folder, which `flag` names. Raises InputError if a
-    different run holds it."""
+    """Holds the lock of an existing folder, which `flag` names."""
     path, named = os.path.join(folder, name), f"{flag}={folder}" if flag else folder
     if fcntl is None or files.is_remote(folder):
         yield
@@ -39,8 +38,7 @@ def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
         stream.seek(0)
         owner = stream.readline(200).strip()
         if owner and not owner.startswith("process "):
-            raise InputError(f"{named}: {path} is not the lock of a run, which would "
-                             "replace it; move that file away.")
+            raise InputError(f"{named}: {path} is not the lock of a run; move it away.")
         with contextlib.suppress(OSError):  # Some network file systems have no locks.
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

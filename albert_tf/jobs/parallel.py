@@ -14,7 +14,6 @@ import contextlib
 import glob
 import itertools
 import multiprocessing
-import multiprocessing.connection
 import os
 import pathlib
 import pickle
@@ -26,9 +25,10 @@ import tempfile
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from typing import Any, Callable, Iterable, Iterator, Optional
 
-from albert_tf.errors import InputError, Interruption
+from albert_tf.errors import Interruption
 
 MOST_PROCESSES = 1024
 _HAS_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()  # not Windows
@@ -38,19 +38,16 @@ _AHEAD = 4
 
 
 def num_cores() -> int:
-    """Returns the number of cores that this process may use, for example in a
-    container."""
+    """Returns the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def available_memory() -> int:
-    """Returns the bytes of memory that this process may still use.
-
-    This is the smaller of the machine's free memory and what is left in the control
-    groups of a container or job; sys.maxsize if neither is known.
-    """
+    """Returns the bytes of memory that this process may still use: the machine's, or
+    what is left in the control groups of a container or job; sys.maxsize if neither is
+    known."""
     return min([sys.maxsize, *_free_memory(), *_left_by_control_groups()])
 
 
@@ -61,13 +58,10 @@ def has_accelerator() -> bool:
 
 
 def _free_memory() -> Iterator[int]:
-    try:
+    with contextlib.suppress(OSError):  # There is no such file on a Mac.
         for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 yield int(line.split()[1]) << 10
-    except (OSError, ValueError):
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _left_by_control_groups(own: str = "/proc/self/cgroup",
@@ -84,15 +78,6 @@ def _left_by_control_groups(own: str = "/proc/self/cgroup",
                 yield max(0, int((at / "memory.max").read_text())  # "max" is no number
                           - int((at / "memory.current").read_text())
                           + int(counts["inactive_file"]))
-
-
-def num_processes(num_workers: int) -> int:
-    """Returns the number of processes for --num_workers; 0 means one per core."""
-    if not 0 <= num_workers <= MOST_PROCESSES:
-        raise InputError(
-            f"--num_workers={num_workers} is not between 0 and {MOST_PROCESSES}; give "
-            "a number of processes, or 0 for one per core.")
-    return num_workers or num_cores()
 
 
 class WorkerPool(contextlib.AbstractContextManager):
@@ -156,7 +141,10 @@ class WorkerPool(contextlib.AbstractContextManager):
             context = multiprocessing.get_context("forkserver")
             # The module is imported once for all workers.
             context.set_forkserver_preload([type(self._function).__module__])
-            _start_tracker()
+            from multiprocessing import resource_tracker  # not on Windows
+
+            # When it is started later, it unblocks Ctrl-C.
+            resource_tracker.ensure_running()
             block = signal.pthread_sigmask, (signal.SIG_BLOCK, [signal.SIGINT])
         else:
             context = multiprocessing.get_context("spawn")
@@ -186,38 +174,23 @@ class WorkerPool(contextlib.AbstractContextManager):
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _start_tracker() -> None:
-    """Starts the process that removes the semaphores of a killed process, so that it
-    does this without a warning, and does not unblock Ctrl-C when it is started later."""
-    from multiprocessing import resource_tracker  # not on Windows
-
-    quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
-    sys.warnoptions.append(quiet)
-    try:
-        resource_tracker.ensure_running()
-    finally:
-        sys.warnoptions.remove(quiet)
-
-
 # ---- in a worker -------------------------------------------------------------
 
 _pickled, _folder, _function = b"", "", None
 
 
-def _begin(pickled: bytes, end: multiprocessing.connection.Connection, folder: str
-           ) -> None:
+def _begin(pickled: bytes, end: connection.Connection, folder: str) -> None:
     """Prepares a worker, which ends when the other side of the pipe `end` is closed, and
     writes its results to files in `folder`."""
     global _pickled, _folder
-    # The parent handles Ctrl-C.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _pickled, _folder = pickled, folder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
     threading.Thread(target=_end_with_pool, args=(end,), daemon=True).start()
 
 
-def _end_with_pool(end: multiprocessing.connection.Connection) -> None:
+def _end_with_pool(end: connection.Connection) -> None:
     """Ends this worker, even in an item, when its pool ends or its parent is killed."""
-    multiprocessing.connection.wait([end])
+    connection.wait([end])
     while os.path.exists(_folder):  # Its items may still write there.
         shutil.rmtree(_folder, ignore_errors=True)
     os._exit(1)

@@ -1,6 +1,7 @@
 """Logs the progress of long work: how much is done, how fast, and the time left."""
 
 import datetime
+import itertools
 import time
 from typing import Callable, Mapping, Optional
 
@@ -15,10 +16,9 @@ def duration(seconds: float) -> str:
     """Formats a duration in its two largest units: '2 d 3 h', '4 min 10 s'."""
     seconds = int(round(seconds))
     units = [("d", 86400), ("h", 3600), ("min", 60), ("s", 1)]
-    for (name, size), (next_name, next_size) in zip(units, units[1:]):
+    for (name, size), (lower, part) in itertools.pairwise(units):
         if seconds >= size:
-            rest = seconds % size // next_size
-            return f"{seconds // size} {name} {rest} {next_name}"
+            return f"{seconds // size} {name} {seconds % size // part} {lower}"
     return f"{seconds} s"
 
 
@@ -40,12 +40,8 @@ class Progress:
 
         reading: 310 of 1,240 documents (25.0%), 50 s left, 18.6 documents/s
 
-    Args:
-      doing: the line's first word.
-      unit: the unit that is counted, in the plural.
-      total: total number of units; None if it is not known.
-      done: number of units that are done at the start.
-      contents: number of other things in a unit, by name; their speed is logged too.
+    `total` is None if it is not known; `done` units are done at the start; `contents`
+    is how many other things a unit has, by name, whose speed is logged, too.
     """
 
     def __init__(self, doing: str, unit: str, total: Optional[float], done: float = 0,
@@ -64,12 +60,6 @@ class Progress:
         """Excludes the time since the last line from the speed, for example tracing."""
         self._marks = [(time.monotonic(), done)]
 
-    def rate(self, done: float) -> float:
-        """Returns the units per second up to `done`; 0 if none is done since the
-        start of the measurement."""
-        begin, first = self._marks[0]
-        return max(done - first, 0) / max(time.monotonic() - begin, 1e-9)
-
     def due(self) -> bool:
         """Returns whether it is time for the next line."""
         return time.monotonic() - self._marks[-1][0] >= SECONDS_BETWEEN_LINES
@@ -78,35 +68,31 @@ class Progress:
         """Adds `count` units, and logs a line if one is due."""
         self.update(self._done + count)
 
-    def update(self, done: float, more: str = "") -> None:
-        """Sets the number of units done; logs a line, which ends in `more`, if due."""
+    def update(self, done: float) -> None:
+        """Sets the number of units done, and logs a line if one is due."""
         self._done = done
         if self.due():
-            self.report(done, more)
+            self.report(done)
 
     def report(self, done: float, more: str = "") -> None:
         """Logs a line now, which ends in `more`."""
-        rate = self.rate(done)
+        begin, first = self._marks[0]
+        rate = max(done - first, 0) / max(time.monotonic() - begin, 1e-9)
         self._marks = [*self._marks, (time.monotonic(), done)][-_LINES_OF_RATE:]
         line = f"{self._doing}: {_short(done)}"
         if self._total:
             line += f" of {_short(self._total)} {self._unit} ({done / self._total:.1%})"
             if rate:
-                line += _remaining(max(self._total - done, 0) / rate)
+                seconds = max(self._total - done, 0) / rate
+                end = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
+                line += f", {duration(seconds)} left"
+                line += f" (until {end:%Y-%m-%d %H:%M})" * (seconds >= 60)
         else:
             line += f" {self._unit}"
         # Without a rate there is no basis for a speed or an estimate.
         for name, count in self._rates.items() if rate else ():
             line += f", {_short(rate * count)} {name}/s"
         logging.info("%s%s", line, more and f", {more}")
-
-
-def _remaining(seconds: float) -> str:
-    text = f", {duration(seconds)} left"
-    if seconds < 60:
-        return text
-    end = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
-    return f"{text} (until {end:%Y-%m-%d %H:%M})"
 
 
 def _short(number: float) -> str:

@@ -33,7 +33,7 @@ def state_of(paths: Iterable[str]) -> list[list]:
 
 @dataclasses.dataclass(frozen=True)
 class WorkFolder:
-    """Units of work in a local folder; it can be pickled.
+    """Units of work in a local folder.
 
         folder = WorkFolder("data.unfinished")
         with folder.used({"seed": 1}, ["a.txt"]):
@@ -54,7 +54,6 @@ class WorkFolder:
         return cls(files.expanded(work_dir or f"{output}.unfinished"))
 
     def file(self, name: str) -> str:
-        """Returns the path of a file in the folder."""
         return os.path.join(self.path, f"{_OURS}{name}")
 
     def write(self, name: str) -> ContextManager[BinaryIO]:
@@ -66,33 +65,34 @@ class WorkFolder:
         """Makes and locks the folder for a run, and removes its files at the end.
 
         An unfinished run with the same `settings` and `inputs`, which are JSON values,
-        is resumed. If the inputs differ, its work is removed. Raises InputError if the
-        settings differ. After an error the work is kept if a unit is finished, but not
-        after an InputError that is no Interruption: then inputs or settings will change.
+        is resumed; other settings raise InputError; the work on other inputs is removed.
+        After an error the work is kept if a unit is finished, but not after an
+        InputError that is no Interruption: then inputs or settings will change.
         """
         files.make_directory(self.path, "--work_dir")
         try:
             with locks.hold(self.path, name=f"{_OURS}lock"):
                 self._begin(json.loads(json.dumps(
                     {"settings": settings, "inputs": inputs})))
+                keeps = False
                 try:
                     yield
                 except BaseException as error:
-                    resumes = isinstance(error, Interruption) or (
-                        not isinstance(error, InputError))
-                    if resumes and len(self._names(".json")) > 1:
+                    keeps = len(self._names(".json")) > 1 and (
+                        isinstance(error, Interruption)
+                        or not isinstance(error, InputError))
+                    raise
+                finally:
+                    if keeps:
                         logging.info("Finished work is kept in %s. Run the same command "
                                      "again to resume.", self.path)
                     else:
                         self._clear()
-                    raise
-                self._clear()
         finally:
             with contextlib.suppress(OSError):  # Something is in it.
                 os.rmdir(self.path)
 
     def _begin(self, now: dict[str, Any]) -> None:
-        """Resumes an unfinished run with the same settings, or starts a new one."""
         before = self.known(_SETTINGS)
         if before == now:
             logging.info("Resuming the unfinished run in %s.", self.path)
@@ -112,30 +112,28 @@ class WorkFolder:
                 and name.endswith(end) and name != f"{_OURS}lock"]
 
     def _clear(self) -> None:
-        """Removes all files of a run."""
         for name in self._names():
             with contextlib.suppress(OSError):  # a folder
                 os.remove(os.path.join(self.path, name))
 
     def finish(self, unit: str, info: Mapping[str, Any],
                names: Iterable[str] = ()) -> dict[str, Any]:
-        """Marks a unit as finished; returns what `finished` will return for it: `info`,
-        which holds JSON values. `names` are those of the unit's files."""
+        """Marks a unit as finished, with the names of its files; returns what `finished`
+        will return for it: `info`, which holds JSON values."""
         sizes = {name: os.path.getsize(self.file(name)) for name in names}
         content = json.dumps({**info, "files": sizes})
         files.write(self.file(f"{unit}.json"), content.encode())
         return json.loads(content)
 
     def finished(self, unit: str) -> dict[str, Any] | None:
-        """Returns the information on a finished unit; None if a file is missing or has
-        a different size."""
+        """Returns what `finish` kept of a unit; None if a file of it is not complete."""
         info = self.known(unit)
         return info if info and all(
             os.path.isfile(self.file(name)) and os.path.getsize(self.file(name)) == size
             for name, size in info["files"].items()) else None
 
     def known(self, unit: str) -> dict[str, Any] | None:
-        """Returns the information on a finished unit without checking its files."""
+        """Returns what `finish` kept of a unit, without checking its files."""
         try:
             return text_files.read_object(self.file(f"{unit}.json"))
         except InputError:
@@ -145,8 +143,8 @@ class WorkFolder:
                     answer: Callable[[Any], tuple[Iterable[str], Mapping[str, Any]]],
                     progress: Callable[[int], Progress],
                     count: Callable[[Mapping[str, Any]], None]) -> None:
-        """Writes the file `path`: the lines for all units of inputs, of which only
-        those that are not finished are computed.
+        """Writes the file `path`: the lines for all units, computed unless a unit is
+        finished.
 
         `units` are lists of inputs, the same ones in every run; `answer` returns the
         lines for a unit, and JSON values to keep with them, which `count` takes;

@@ -135,7 +135,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     """
     check(options, tokenizer)
     started = time.monotonic()
-    workers = parallel.num_processes(num_workers)
+    workers = num_workers or parallel.num_cores()
     spans = plan_spans(options.input_files, sizes.span_bytes)
     text_bytes = sum(span.num_bytes for span in spans)
     if text_bytes < sizes.few_bytes:

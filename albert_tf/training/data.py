@@ -36,28 +36,18 @@ class PretrainingData(NamedTuple):
         data = PretrainingData.open(config, FLAGS)  # of run_pretraining.py
         batches = data.batches(options, None, config, streams=48, seed=1)
 
-    Attributes:
-      length: number of tokens of each sequence.
-      spec: features read from the training records.
-      evaluation_spec: features read from the evaluation records.
-      train: checked training files; empty without training.
-      evaluation: checked evaluation files, or None.
-      vocabulary: vocabulary of the records, if it is known.
-      sentence_objective: "order", "next" or "none".
-      special_ids: ids of [CLS], [SEP] and [MASK], if masks or orders are drawn during
-        training.
-      objective: "masked" or "permutation".
+    `special_ids` are there if masks or orders are drawn during training.
     """
 
-    length: int
-    spec: FeatureSpec
+    length: int  # number of tokens of each sequence
+    spec: FeatureSpec  # features read from the training records
     evaluation_spec: FeatureSpec
-    train: Sequence[FileInfo]
+    train: Sequence[FileInfo]  # checked; empty without training
     evaluation: Optional[Sequence[FileInfo]]
-    vocabulary: Optional[dict[str, Any]]
-    sentence_objective: str
+    vocabulary: Optional[dict[str, Any]]  # if it is known
+    sentence_objective: str  # "order", "next" or "none"
     special_ids: Optional[SpecialIds]
-    objective: str = "masked"
+    objective: str = "masked"  # or "permutation"
 
     @classmethod
     def open(cls, config: AlbertConfig, options: Any) -> "PretrainingData":

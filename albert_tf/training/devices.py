@@ -67,16 +67,15 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
                              f"{available} GPUs on this machine.")
         if name == "mirrored" and not num_gpus:
             raise InputError(
-                "--distribution_strategy=mirrored trains on GPUs, and TensorFlow sees "
-                f"{available} on this machine. {_INSTALL_CUDA} To train on the CPU, "
-                "leave the flag out; --num_virtual_cpus=2 tries out two replicas there.")
+                "--distribution_strategy=mirrored: TensorFlow sees no GPUs on this "
+                f"machine. {_INSTALL_CUDA} To train on the CPU, leave the flag out; "
+                "--num_virtual_cpus=2 tries out two replicas there.")
         if not available and name == "one_device" and parallel.has_accelerator():
             logging.warning("This machine has a GPU or TPU that TensorFlow does not "
                             "see. %s", _INSTALL_CUDA)
     if tpu and "://" in tpu and not reachable(tpu.partition("://")[2], 10.0):
-        raise InputError(
-            f"--tpu={tpu}: nothing answers at that address; give the address of a "
-            "running Cloud TPU, such as grpc://HOST:8470, or its name.")
+        raise InputError(f"--tpu={tpu}: nothing answers there; give the address of a "
+                         "running Cloud TPU, such as grpc://HOST:8470, or its name.")
     try:
         return distribute_utils.get_distribution_strategy(
             name, num_gpus=num_gpus or 0, tpu_address=tpu)
@@ -93,37 +92,32 @@ def check(name: str, num_gpus: Optional[int], num_virtual_cpus: int) -> None:
     if num_virtual_cpus and (name not in ("one_device", "mirrored") or num_gpus):
         raise InputError("--num_virtual_cpus stands alone; leave --tpu, --num_gpus and "
                          "other strategies out.")
-    if name == "one_device" and (num_gpus or 0) > 1:
-        raise InputError(f"--num_gpus={num_gpus} needs "
-                         "--distribution_strategy=mirrored.")
-    if name in ("multi_worker_mirrored", "tpu") and num_gpus is not None:
+    if name == "one_device" and (num_gpus or 0) > 1 or (
+            name in ("multi_worker_mirrored", "tpu") and num_gpus is not None):
         raise InputError(
-            f"--num_gpus has no effect with --distribution_strategy={name}; leave it "
-            "out, and limit GPUs with the environment variable CUDA_VISIBLE_DEVICES.")
+            f"--num_gpus={num_gpus} does not go with --distribution_strategy={name}; "
+            "give --distribution_strategy=mirrored, or limit the GPUs of each worker "
+            "with the environment variable CUDA_VISIBLE_DEVICES.")
 
 
 def hardware() -> str:
-    """Returns on what the current strategy computes: 'the CPU (2 threads)', '8 GPUs
-    (NVIDIA A100)', '16 GPUs of 2 hosts'."""
+    """Returns on what the current strategy computes: '1 CPU (2 threads)', '16 GPUs of 2
+    hosts (NVIDIA A100)'."""
     import tensorflow as tf
 
     from albert_tf.modeling.kernels import fast
 
     strategy, kind = tf.distribute.get_strategy(), fast.device_kind()
     count, hosts = strategy.num_replicas_in_sync, num_processes(strategy)
-    more = ""
+    names = {tf.config.experimental.get_device_details(gpu).get("device_name")
+             for gpu in tf.config.list_physical_devices("GPU")}
+    more = ", ".join(sorted(filter(None, names)))
     if kind == "CPU":
         threads = (tf.config.threading.get_intra_op_parallelism_threads()
                    or parallel.num_cores())
-        more = f" ({threads} thread{'s' * (threads > 1)}{' each' * (hosts > 1)})"
-    elif kind == "GPU":
-        names = {tf.config.experimental.get_device_details(gpu).get("device_name")
-                 for gpu in tf.config.list_physical_devices("GPU")}
-        more = f" ({', '.join(sorted(filter(None, names)))})" if any(names) else ""
-    if hosts > 1:
-        return f"{count} {kind}s of {hosts} hosts{more}"
-    return (f"the {kind}{more}" if count == 1
-            else f"{count} {'virtual ' * (kind == 'CPU')}{kind}s{more}")
+        more = f"{threads} thread{'s' * (threads > 1)}"
+    return (f"{count} {kind}{'s' * (count > 1)}" + f" of {hosts} hosts" * (hosts > 1)
+            + (more and f" ({more})"))
 
 
 # ---- several processes -----------------------------------------------------
@@ -143,9 +137,8 @@ def num_processes(strategy: "tf.distribute.Strategy") -> int:
 
 def replica_variable(value: Any, dtype: Any = None, name: Optional[str] = None
                      ) -> "tf.Variable":
-    """Returns a variable of which every replica keeps its own copy, for values that all
-    compute alike or that are their own. Call it in the strategy's scope; outside of the
-    replicas it has the value of the first."""
+    """Returns a variable of which every replica keeps its own copy; outside of the
+    replicas it has the value of the first. Call it in the strategy's scope."""
     import tensorflow as tf
 
     return tf.Variable(
@@ -159,20 +152,15 @@ def is_chief(strategy: "tf.distribute.Strategy") -> bool:
     resolver = strategy.cluster_resolver
     if resolver is None or not resolver.task_type:
         return True
-    if resolver.task_type == "chief":
-        return True
-    has_chief = "chief" in resolver.cluster_spec().as_dict()
-    return resolver.task_type == "worker" and resolver.task_id == 0 and not has_chief
+    first = "chief" if "chief" in resolver.cluster_spec().as_dict() else "worker"
+    return (resolver.task_type, resolver.task_id) == (first, 0)
 
 
 def check_same_start(strategy: "tf.distribute.Strategy", step: int,
                      evaluation_set: Mapping[str, Any]) -> None:
-    """Checks that all workers of a cluster are about to start at the same step, and to
-    evaluate on the same set.
-
-    Call it before anything is restored, because the workers restore together. All of
-    them raise the InputError.
-    """
+    """Raises InputError, in all workers of a cluster, if they are about to start at
+    different steps or evaluate on different sets. Call it before anything is restored,
+    because the workers restore together."""
     import tensorflow as tf
 
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -199,8 +187,7 @@ def check_same_start(strategy: "tf.distribute.Strategy", step: int,
 
 
 def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
-    """Returns an error that explains it if an exchange failed because a worker
-    ended."""
+    """Returns the error to raise if an exchange failed because a worker ended."""
     broken = re.search("Collective ops is aborted by: (.*)", str(error))
     if broken is None:
         return None

@@ -1,28 +1,17 @@
 """What is trained and evaluated, its evaluation and prediction, and what training shares
 with them: mean metrics, and graphs that are traced once for each static shape."""
 
-import contextlib
 import dataclasses
 import functools
-import json
-import os
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from absl import logging
 
-from albert_tf import files, text_files
-from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.modeling.encoder import Computation
-from albert_tf.training import devices, run_folder
-from albert_tf.training.batches import Batches
-from albert_tf.training.log import evaluations
 from albert_tf.training.losses import Objective, Predictions, WeightedValues
-from albert_tf.training.options import RunOptions, check_batch_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,20 +20,18 @@ class Task:
 
         Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
 
+    The model is called as model(features, training=..., seed=..., computation=...),
+    without AutoGraph. The best checkpoint has the highest value of `best_metric`.
+
     Attributes:
-      model: called as model(features, training=..., seed=..., computation=...), without
-        AutoGraph.
-      objective: what it learns.
-      training_objective: the objective in training, if evaluation has a simpler one.
-      best_metric: the evaluation metric, higher is better, by which the best checkpoint
-        is chosen.
       score: predictions of all examples, as Evaluator.predict returns them → further
         evaluation metrics.
       may_be_new: whether a variable of this name may be missing from the initial
         checkpoint, such as those of a new head, which is trained from scratch.
+      on_report: called with the step and the metrics whenever progress is logged.
+      training_objective: the objective in training, if evaluation has a simpler one.
       labels: the labels of its outputs, in their order, with which those of an initial
         checkpoint are matched; () if it has none.
-      on_report: called with the step and the metrics whenever progress is logged.
     """
 
     model: tf_keras.Model
@@ -105,11 +92,9 @@ def names_of(sums: Callable[[Any], Mapping[str, Any]], dataset: Any) -> list[str
 def own_function(python_function: Callable[..., Any], autograph: bool = False,
                  **options: Any) -> Any:
     """Returns a tf.function for one static shape. Steps do not need AutoGraph, which
-    takes a third of the tracing time.
-
-    TensorFlow warns if the same Python function is traced often, even by separate
-    tf.functions. It counts each partial separately, which avoids the warning.
-    """
+    takes a third of the tracing time."""
+    # TensorFlow warns if a Python function is traced often, but counts each partial
+    # separately.
     return tf.function(
         functools.partial(python_function), autograph=autograph, **options)
 
@@ -221,124 +206,3 @@ class Evaluator:
         # graph, because outside it each gather would be traced again.
         return {name: self.strategy.gather(value, axis=0)
                 for name, value in predictions.items()}
-
-
-# ---- in a folder -----------------------------------------------------------
-
-
-class Evaluated:
-    """A task's model in its output_dir, to evaluate and to predict with; loop.Run trains
-    it. Its arguments are those of loop.Run."""
-
-    def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
-                 batches: Batches, optimizer: Any = None,
-                 evaluation_set: Optional[Mapping[str, Any]] = None):
-        self.task, self.config, self.options = task, config, options
-        self.batches, self.optimizer = batches, optimizer
-        # As metrics.jsonl will hold it.
-        self.evaluation_set = json.loads(json.dumps(evaluation_set or {}))
-        self.strategy = tf.distribute.get_strategy()
-        self.chief = devices.is_chief(self.strategy)
-        self.evaluates = batches.num_evaluation_shapes > 0
-        # Invalid options are reported before anything is written.
-        replicas = self.strategy.num_replicas_in_sync
-        check_batch_sizes(options, replicas, train=optimizer is not None,
-                          evaluate=self.evaluates)
-        self._log_devices()
-        files.make_directory(options.output_dir, "output_dir")
-        # XLA needs static shapes, therefore it cannot leave padding out.
-        compiled = options.step.jit_compile or isinstance(
-            self.strategy, tf.distribute.TPUStrategy)
-        self.computation = Computation(
-            options.step.dtype, options.step.recompute, skip_padding=not compiled)
-        self.step = optimizer.iterations if optimizer is not None else tf.Variable(
-            0, dtype=tf.int64, trainable=False, name="global_step")
-        # Step and metrics of the evaluation that computed `evaluator.predictions`.
-        self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
-
-    def _log_devices(self) -> None:
-        options, step = self.options, self.options.step
-        replicas, parts = (self.strategy.num_replicas_in_sync,
-                           step.gradient_accumulation_steps)
-        batch = (f", and each replica computes {options.train_batch_size // replicas} "
-                 f"of {options.train_batch_size} sequences in a step, in {parts} "
-                 f"part{'s' * (parts > 1)}") if self.optimizer is not None else ""
-        logging.info(
-            "Running on %s in %s: %s with %d replica%s%s.",
-            devices.hardware(), step.dtype, type(self.strategy).__name__,
-            replicas, "s" * (replicas > 1), batch)
-
-    @property
-    def current_step(self) -> int:
-        """The number of steps done."""
-        return int(self.step.numpy())
-
-    def path(self, name: str) -> str:
-        """Returns the path of a file in output_dir."""
-        return os.path.join(self.options.output_dir, name)
-
-    def changes_of_set(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Returns in what the set of the latest of `rows` differs from the own one."""
-        before = rows[-1].get("set") if rows else None
-        return [] if before is None else run_folder.different(
-            before, self.evaluation_set)
-
-    def load(self, best: bool = True) -> None:
-        """Loads weights to evaluate or predict with; see run_folder.load_to_use."""
-        run_folder.load_to_use(self, best)
-
-    @functools.cached_property
-    def evaluator(self) -> Evaluator:
-        """The evaluator of the evaluation set; without such a set it only predicts."""
-        return Evaluator(self.task, self.batches.evaluation(), self.computation)
-
-    def evaluate(self, best: bool = False) -> dict[str, float]:
-        """Evaluates the latest or best checkpoint in output_dir, or init_checkpoint.
-
-        Returns the metrics and writes them to `eval_results.json`.
-        """
-        self.load(best)
-        # The process that trained may have evaluated this checkpoint already.
-        step, metrics = self.last_evaluation
-        if step != self.current_step:
-            with self.explained():
-                metrics = self.evaluator.evaluate()
-        changes = self.changes_of_set(evaluations(self.options.output_dir))
-        if changes and files.exists(self.path(run_folder.RESULTS_FILE)):
-            logging.warning(
-                "%s now holds results of a different set than that of training (%s "
-                "changed).", self.path(run_folder.RESULTS_FILE), ", ".join(changes))
-        self.write_results(metrics)
-        return metrics
-
-    def predict(self, batches: Batches) -> Predictions:
-        """Returns the predictions of the current weights; labels have no effect."""
-        with self.explained():
-            return self.evaluator.predict(batches.evaluation())
-
-    def write_results(self, metrics: Mapping[str, float]) -> None:
-        """Logs the metrics of an evaluation and writes them to output_dir."""
-        logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
-            f"{name} {value:.6g}" for name, value in metrics.items()))
-        if self.chief:
-            text_files.write_json(self.path(run_folder.RESULTS_FILE),
-                                  {"step": self.current_step, **metrics})
-
-    @contextlib.contextmanager
-    def explained(self):
-        """Replaces an error of TensorFlow, such as of reading a record, by an
-        InputError that names the cause."""
-        try:
-            yield
-        except tf.errors.ResourceExhaustedError as error:
-            raise InputError(
-                f"out of memory at step {self.current_step}: use a larger "
-                "--gradient_accumulation_steps, a smaller batch or a shorter "
-                f"--max_seq_length ({str(error).splitlines()[0][:200]}).") from error
-        except (tf.errors.OpError, UnicodeDecodeError) as error:
-            # UnicodeDecodeError is raised if TensorFlow's message quotes a record.
-            explained = (devices.explain_error(error, self.options.output_dir)
-                         or self.batches.explain_error(error))
-            if explained is None:
-                raise
-            raise explained from error

@@ -1,8 +1,9 @@
-"""The record of a run: metrics.jsonl, the scores that are read from it, and curves."""
+"""The record of a run: metrics.jsonl, the scores that are read from it, curves, and what
+callbacks are told."""
 
 import json
 import os
-from typing import Any, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Optional
 
 from absl import logging
 
@@ -54,28 +55,22 @@ def _line(row: Row) -> bytes:
 
 def read_metrics(path: str) -> list[Row]:
     """Returns the rows of a metrics log; leaves out a last line that was cut short."""
+    advice, rows = "move the file away to start a new log", []
     lines = [(n, line) for n, line in text_files.read_lines(path) if line.strip()]
-    rows = []
     for number, line in lines:
         try:
-            rows.append(_parsed(line, path, number))
+            row = text_files.parse_json(line, path, advice, number)
+            if not (isinstance(row, dict) and type(row.get("step")) is int
+                    and isinstance(row.get("split"), str)
+                    and all(type(row[name]) in (int, float) for name in _numbers(row))):
+                raise InputError(f"{path}, line {number}: not a JSON object of numbers "
+                                 f"with a step and a split; {advice}.")
+            rows.append(row)
         except InputError:
             if number < lines[-1][0]:
                 raise
             logging.warning("%s, line %d is incomplete and left out.", path, number)
     return rows
-
-
-def _parsed(line: str, path: str, number: int) -> Row:
-    """Returns the row in a line; raises InputError if it is not a row of metrics."""
-    advice = "move the file away to start a new log"
-    row = text_files.parse_json(line, path, advice, number)
-    if not (isinstance(row, dict) and type(row.get("step")) is int
-            and isinstance(row.get("split"), str)
-            and all(type(row[name]) in (int, float) for name in _numbers(row))):
-        raise InputError(f"{path}, line {number}: not a JSON object of numbers with a "
-                         f"step and a split; {advice}.")
-    return row
 
 
 def _numbers(row: Row) -> list[str]:
@@ -150,3 +145,59 @@ def draw_curves(metrics_path: str, image_path: str) -> None:
     for axis in list(axes.flat)[len(names):]:
         axis.axis("off")
     pictures.save(figure, image_path)
+
+
+# ---- callbacks -------------------------------------------------------------
+
+
+class Event(NamedTuple):
+    """What a callback of a run is called with.
+
+        def log(event):
+            print(event.step, event.split, event.metrics, event.checkpoint)
+
+        run = Run(task, config, options, batches, optimizer, callbacks=[log])
+
+    Attributes:
+      step: the number of steps done.
+      split: "train" after --iterations_per_loop steps; "eval" after a checkpoint was
+        saved and evaluated.
+      metrics: name → value: the means of these steps, or the results of the evaluation
+        ({} if the run has no evaluation set). The names are those of metrics.jsonl,
+        and "steps_per_second" for evaluations, too.
+      checkpoint: the path of this step's checkpoint for "eval", else None. It stays
+        until --keep_checkpoint_max newer ones are saved.
+      output_dir: the folder of the run. Runs of several seeds have different ones.
+    """
+
+    step: int
+    split: str
+    metrics: dict[str, float]
+    checkpoint: Optional[str]
+    output_dir: str
+
+
+Callback = Callable[[Event], Any]
+
+
+def tensorboard(folder: str) -> Callback:
+    """Returns a callback that writes metrics for TensorBoard, those of each split into a
+    folder of its own."""
+    import tensorflow as tf
+
+    writers: dict[str, Any] = {}
+    # As the package tensorboard makes it, which need not be installed.
+    scalar = tf.compat.v1.SummaryMetadata(
+        plugin_data={"plugin_name": "scalars"}, data_class=1)
+
+    def write(event: Event) -> None:
+        if event.metrics and event.split not in writers:
+            writers[event.split] = tf.summary.create_file_writer(
+                os.path.join(folder, event.split))
+        for name, value in event.metrics.items():
+            with writers[event.split].as_default():
+                tf.summary.write(name, tf.constant(value), event.step, scalar)
+        if event.metrics:
+            writers[event.split].flush()
+
+    return write

@@ -1,4 +1,4 @@
-"""The training loop, the same for every task, in the order in which a run does it:
+"""A run: training, evaluation and prediction in a folder, the same for every task.
 
     start      at the latest checkpoint, or at other weights (run_folder)
     train      --iterations_per_loop steps, then a row of metrics.jsonl
@@ -11,6 +11,9 @@ early stopping. It gets the row of an evaluation last, so that a run that was ki
 before evaluates again.
 """
 
+import contextlib
+import functools
+import json
 import math
 import os
 import signal
@@ -21,25 +24,28 @@ from typing import Any, Callable, Iterable, Mapping, Optional
 import tensorflow as tf
 from absl import logging
 
+from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError, InputError, Stopped, reason_of
 from albert_tf.jobs.progress import Progress
-from albert_tf.training import run_folder
+from albert_tf.modeling.encoder import Computation
+from albert_tf.training import devices, run_folder
 from albert_tf.training.batches import Batches
-from albert_tf.training.callbacks import Callback, Callbacks
-from albert_tf.training.evaluation import Evaluated, Task
+from albert_tf.training.evaluation import Evaluator, Task
 from albert_tf.training.log import (
-    CURVES_FILE, MetricsLog, Scores, draw_curves, evaluations)
+    CURVES_FILE, Callback, Event, MetricsLog, Scores, draw_curves, evaluations,
+    tensorboard)
 from albert_tf.training.loss_scaling import SMALLEST_SCALE, LossScaling
-from albert_tf.training.options import RunOptions
+from albert_tf.training.losses import Predictions
+from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
 from albert_tf.training.steps import Trainer
 from albert_tf.training.stops import StopSignals
 
 
-class Run(Evaluated):
+class Run:
     """A run of a task in its output_dir; create and use it in the strategy's scope.
 
         with strategy.scope():
@@ -56,8 +62,11 @@ class Run(Evaluated):
     number of layers of each training step; evaluation always uses all layers.
     `evaluation_set` holds, as JSON values, on what evaluations are scored: name →
     digest or setting. Scores on different sets are not compared. `callbacks` are called
-    with a `training.callbacks.Event` after each loop of steps and each checkpoint; if
+    with a `training.log.Event` after each loop of steps and each checkpoint; if
     one fails, the run saves its last whole step and raises InputError.
+
+    `last_evaluation` holds the step and the metrics of the evaluation that computed
+    `evaluator.predictions`.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
@@ -66,29 +75,118 @@ class Run(Evaluated):
                  depth: Optional[Phases] = None,
                  evaluation_set: Optional[Mapping[str, Any]] = None,
                  callbacks: Iterable[Callback] = ()):
-        self._functions = list(callbacks)
-        super().__init__(task, config, options, batches, optimizer, evaluation_set)
-        self.depth = depth
+        self.task, self.config, self.options = task, config, options
+        self.batches, self.optimizer, self.depth = batches, optimizer, depth
+        # As metrics.jsonl will hold it.
+        self.evaluation_set = json.loads(json.dumps(evaluation_set or {}))
+        self.strategy = tf.distribute.get_strategy()
+        self.chief = devices.is_chief(self.strategy)
+        self.evaluates = batches.num_evaluation_shapes > 0
+        # 1. Report invalid options before anything is written.
+        step, replicas = options.step, self.strategy.num_replicas_in_sync
+        check_batch_sizes(options, replicas, train=optimizer is not None,
+                          evaluate=self.evaluates)
+        parts = step.gradient_accumulation_steps
+        batch = (f", and each replica computes {options.train_batch_size // replicas} "
+                 f"of {options.train_batch_size} sequences in a step, in {parts} "
+                 f"part{'s' * (parts > 1)}") if optimizer is not None else ""
+        logging.info(
+            "Running on %s in %s: %s with %d replica%s%s.",
+            devices.hardware(), step.dtype, type(self.strategy).__name__,
+            replicas, "s" * (replicas > 1), batch)
+        files.make_directory(options.output_dir, "output_dir")
         # The options for options.json.
         self._all_options = {
-            **options.kept(), "num_replicas": self.strategy.num_replicas_in_sync,
-            **(task_options or {})}
-        # Checkpoints hold the model, the step and, in training, the optimizer.
+            **options.kept(), "num_replicas": replicas, **(task_options or {})}
+        # 2. XLA needs static shapes, therefore it cannot leave padding out.
+        compiled = step.jit_compile or isinstance(
+            self.strategy, tf.distribute.TPUStrategy)
+        self.computation = Computation(
+            step.dtype, step.recompute, skip_padding=not compiled)
+        # 3. Checkpoints hold the model, the step and, in training, the optimizer.
+        self.step = optimizer.iterations if optimizer is not None else tf.Variable(
+            0, dtype=tf.int64, trainable=False, name="global_step")
         self.checkpoint = tf.train.Checkpoint(model=task.model, step=self.step)
         self.scaling = None
         if optimizer is not None:
             self.checkpoint.optimizer = optimizer
-            if options.step.dtype == "float16":
+            if step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
         self.signals = StopSignals()
-        # Only the chief has them, while it trains.
+        self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
+        self._callbacks = list(callbacks)
+        # Only the chief has one, while it trains.
         self._log: Optional[MetricsLog] = None
-        self._callbacks: Optional[Callbacks] = None
+
+    @property
+    def current_step(self) -> int:
+        """The number of steps done."""
+        return int(self.step.numpy())
 
     @property
     def finished(self) -> bool:
         """True if all training steps are done."""
         return self.current_step >= self.options.num_train_steps
+
+    def path(self, name: str) -> str:
+        """Returns the path of a file in output_dir."""
+        return os.path.join(self.options.output_dir, name)
+
+    # ---- evaluate and predict ----------------------------------------------
+
+    @functools.cached_property
+    def evaluator(self) -> Evaluator:
+        """The evaluator of the evaluation set; without such a set it only predicts."""
+        return Evaluator(self.task, self.batches.evaluation(), self.computation)
+
+    def load(self, best: bool = True) -> None:
+        """Loads weights to evaluate or predict with; see run_folder.load_to_use."""
+        run_folder.load_to_use(self, best)
+
+    def evaluate(self, best: bool = False) -> dict[str, float]:
+        """Evaluates the latest or best checkpoint in output_dir, or init_checkpoint.
+
+        Returns the metrics and writes them to `eval_results.json`.
+        """
+        self.load(best)
+        # The process that trained may have evaluated this checkpoint already.
+        step, metrics = self.last_evaluation
+        if step != self.current_step:
+            with self._explained():
+                metrics = self.evaluator.evaluate()
+        self._write_results(metrics)
+        return metrics
+
+    def predict(self, batches: Batches) -> Predictions:
+        """Returns the predictions of the current weights; labels have no effect."""
+        with self._explained():
+            return self.evaluator.predict(batches.evaluation())
+
+    def _write_results(self, metrics: Mapping[str, float]) -> None:
+        logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
+            f"{name} {value:.6g}" for name, value in metrics.items()))
+        if self.chief:
+            text_files.write_json(self.path(run_folder.RESULTS_FILE),
+                                  {"step": self.current_step, **metrics})
+
+    @contextlib.contextmanager
+    def _explained(self):
+        """Replaces an error of TensorFlow, such as of reading a record, by an
+        InputError that names the cause."""
+        try:
+            yield
+        except tf.errors.ResourceExhaustedError as error:
+            raise InputError(
+                f"out of memory at step {self.current_step}: use a larger "
+                "--gradient_accumulation_steps, a smaller batch or a shorter "
+                f"--max_seq_length ({str(error).splitlines()[0][:200]}).") from error
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            # UnicodeDecodeError is raised if TensorFlow's message quotes a record.
+            explained = (devices.explain_error(error, self.options.output_dir)
+                         or self.batches.explain_error(error))
+            if explained is None:
+                raise
+            raise explained from error
 
     # ---- train -------------------------------------------------------------
 
@@ -117,28 +215,29 @@ class Run(Evaluated):
         due = bool(self.evaluates and first and (
             not first % options.save_checkpoints_steps or self.finished)
             and all(row["step"] != first for row in rows))
-        nothing_to_do = self.finished and not due
         # 4. Remove the leftovers of a killed run, and store or compare the options.
         if self.chief:
             run_folder.remove_unfinished(output_dir)
             run_folder.keep_options(output_dir, self._all_options, resumed=first > 0)
             self._log = MetricsLog(output_dir, first)
-        if nothing_to_do:
+        if self.finished and not due:
             logging.info("Step %d of %d is reached: nothing to train.", first,
                          options.num_train_steps)
             return None
-        if self.evaluates and (changes := self.changes_of_set(rows)):
+        before = rows[-1].get("set") if rows and self.evaluates else None
+        if before not in (None, self.evaluation_set):
             logging.warning(
                 "The evaluations of this run were on a different set (%s changed). "
                 "Their scores do not count any more: the next evaluation replaces %s, "
-                "and early stopping counts from there.", ", ".join(changes),
+                "and early stopping counts from there.",
+                ", ".join(run_folder.different(before, self.evaluation_set)),
                 BEST_CHECKPOINT)
         self._scores = Scores(rows, self.task.best_metric, self.evaluation_set)
         # 5. Train. Every process must take part in saving, but only the chief's files
         #    are kept.
         with tempfile.TemporaryDirectory() as scratch:
             self._prepare(output_dir if self.chief else scratch)
-            with self.explained(), self.signals:
+            with self._explained(), self.signals:
                 return self._go(due)
 
     def _prepare(self, folder: str) -> None:
@@ -147,22 +246,22 @@ class Run(Evaluated):
         # The trainer runs the steps, with a graph for each shape and depth.
         self.trainer = Trainer(
             self.task, self.optimizer, self.batches.train(self.current_step),
-            options.step, on_step=self._after_step, on_compile=self._before_compiling,
-            kind_of_step=lambda step: (
+            options.step, on_step=self._after_step, kind_of_step=lambda step: (
                 self.batches.shape_of_step(step), self.depth and self.depth.at(step)),
             scaling=self.scaling, computation=self.computation)
         self.signals.on_signal = lambda: self.trainer.stop.assign(True)
-        if not self.trainer.stops:
-            self.signals.when = (
-                "after this loop of steps" if self.trainer.runs_on_device
-                else "after this step, which XLA computes as a whole")
+        self.signals.when = (
+            "now" if self.trainer.stops else "after this loop of steps"
+            if self.trainer.runs_on_device
+            else "after this step, which XLA computes as a whole")
         # The manager saves checkpoints and removes old ones.
         self._manager = tf.train.CheckpointManager(
             self.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
             checkpoint_name=CHECKPOINT_NAME)
-        if self.chief:
-            self._callbacks = Callbacks(self._functions, options.output_dir)
-        self._compiles = False
+        self._listeners = [
+            tensorboard(self.path("tensorboard")), *self._callbacks] * self.chief
+        # The first callback that failed, the step, and its error.
+        self._failure: Optional[tuple[Callback, int, BaseException]] = None
         self._progress = Progress(
             "training", "steps", options.num_train_steps, self.current_step,
             {"sequences": options.train_batch_size})
@@ -191,7 +290,7 @@ class Run(Evaluated):
                 if self.evaluates:
                     metrics = self._evaluate()
                 else:
-                    self._call("eval", {})
+                    self._tell("eval", {})
                 self._stop_after_signal()
                 self._progress.restart(self.current_step)
             # A signal may have come after the last batch of the evaluation.
@@ -203,8 +302,8 @@ class Run(Evaluated):
             # a callback failed. Keep everything up to the last whole step.
             if self.current_step > self._saved:
                 self._save()
-            if self._callbacks:
-                self._callbacks.raise_failure(self.current_step)
+            if self._failure:
+                self._raise_failure(*self._failure)
             logging.info(
                 "Stopped by signal %d at step %d; run the same command to continue.",
                 stop.signal_number, self.current_step)
@@ -223,36 +322,21 @@ class Run(Evaluated):
             self._check_finite()
             if self._log:
                 self._log.write(end, "train", metrics)
-            self._call("train", metrics)
+            self._tell("train", metrics)
             self._stop_after_signal()
-            if self.trainer.runs_on_device and not self._compiled() and end < target:
-                self._report(metrics)
         self._report(self.trainer.current_metrics())
 
-    def _before_compiling(self, shape: int, layers: Optional[int]) -> None:
-        self._compiles, count = True, self.batches.num_shapes
-        logging.info("Compiling the training step%s%s.",
-                     f" for length {shape + 1} of {count}" if count > 1 else "",
-                     f" with {layers} layers" if layers else "")
-
-    def _compiled(self) -> bool:
-        """Returns True if a step was compiled since the last call; such steps are slow,
-        and do not count for the speed."""
-        compiled, self._compiles = self._compiles, False
+    def _after_step(self, compiled: bool) -> None:
+        """Stops or logs a line, if it is time. A step that was just `compiled` does not
+        count for the speed."""
+        self._stop_after_signal()
         if compiled:
             self._progress.restart(self.current_step)
-        return compiled
-
-    def _after_step(self) -> None:
-        """Stops or logs a line, if it is time; after each step that the host starts."""
-        self._stop_after_signal()
-        self._compiled()
         if self._progress.due():
             self._check_finite()
             # Reading the means is an exchange of all workers, but they log such lines
             # at different steps.
-            alone = not isinstance(
-                self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+            alone = self.trainer.vote is None
             self._report(self.trainer.current_metrics() if alone else {})
 
     def _report(self, metrics: Mapping[str, float]) -> None:
@@ -330,25 +414,43 @@ class Run(Evaluated):
             logging.info("Step %d is the best so far (%s %.4f): %s.", step, best,
                          metrics[best], BEST_CHECKPOINT)
         self.last_evaluation = step, dict(metrics)
-        self.write_results(metrics)
+        self._write_results(metrics)
         if self._log:
             self._log.write(step, "eval", metrics, set=self.evaluation_set)
             self._draw()
-        self._call("eval", {
+        self._tell("eval", {
             **metrics, "steps_per_second": self.evaluator.num_steps / seconds})
         return metrics
-
-    def _call(self, split: str, metrics: Mapping[str, float]) -> None:
-        step = self.current_step
-        if self._callbacks and not self._callbacks.call(
-                step, split, metrics,
-                self.path(f"{CHECKPOINT_NAME}-{step}") if split == "eval" else None):
-            self.signals.stop()
 
     def _draw(self) -> None:
         if self._log and self._log.rows:
             draw_curves(self._log.path, self.path(CURVES_FILE))
 
+    # ---- train: callbacks
+
+    def _tell(self, split: str, metrics: Mapping[str, float]) -> None:
+        """Calls the callbacks. If one raises an exception, also by sys.exit(), the run
+        stops as after SIGTERM; the others still get the event."""
+        step = self.current_step
+        checkpoint = self.path(f"{CHECKPOINT_NAME}-{step}") if split == "eval" else None
+        for function in self._listeners:
+            try:
+                function(Event(step, split, {
+                    name: float(value) for name, value in metrics.items()},
+                               checkpoint, self.options.output_dir))
+            except BaseException as error:
+                self._failure = self._failure or (function, step, error)
+                self.signals.received = self.signals.received or signal.SIGTERM
+
+    def _raise_failure(self, function: Callback, step: int, error: BaseException):
+        if not isinstance(error, Exception):  # SystemExit or KeyboardInterrupt
+            raise error
+        raise InputError(
+            f"the callback {getattr(function, '__name__', type(function).__name__)} "
+            f"failed at step {step} ({type(error).__name__}: "
+            f"{reason_of(error).rstrip('.')}). {self.options.output_dir} has a "
+            f"checkpoint of step {self._saved}; correct the function or leave it out, "
+            "and start the run again to continue from there.") from error
 
 
 def _next_multiple(step: int, interval: int) -> int:

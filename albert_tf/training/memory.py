@@ -16,22 +16,13 @@ from albert_tf.training.options import StepOptions
 
 
 class Sequences(NamedTuple):
-    """The sequences of a batch.
+    """The sequences of a batch."""
 
-    Attributes:
-      length: average length of a sequence, in tokens.
-      filled: share of the length that is not padding; the layers leave padding out.
-      predictions: number of masked tokens in each sequence.
-      vectors: number of vectors of the encoder's width that a head computes for each
-        token in evaluation.
-      of_example: number of sequences in each example.
-    """
-
-    length: float
-    filled: float = 0.5
-    predictions: int = 0
-    vectors: int = 0
-    of_example: int = 1
+    length: float  # the average, in tokens
+    filled: float = 0.5  # share of it that is not padding, which the layers leave out
+    predictions: int = 0  # masked tokens in each sequence
+    vectors: int = 0  # of the encoder's width, that a head computes for each token
+    of_example: int = 1  # number of sequences in each example
 
     def memory(self, examples: int, config: AlbertConfig, of_piece: float,
                size: int) -> float:
@@ -44,12 +35,9 @@ class Sequences(NamedTuple):
 
 def check_memory(config: AlbertConfig, trained: bool, step: StepOptions = StepOptions(),
                  batches: Mapping[str, tuple[int, int, Sequences]] = {}) -> None:
-    """Raises InputError if the model or one of `batches` does not fit into memory.
-
-    The model's weights count with gradients and the optimizer's moments if they are
-    `trained`. `batches` maps the name of a size's flag to the size, how many of its
-    examples this process computes at once, and what they are.
-    """
+    """Raises InputError if the model, with gradients and moments if it is `trained`, or
+    one of `batches` does not fit into memory: the name of a size's flag → the size, how
+    many of its examples this process computes at once, and what they are."""
     parameters = count_parameters(config).with_heads
     needed, free = 4 * parameters * (4 if trained else 1), parallel.available_memory()
     if needed > free:

@@ -37,7 +37,7 @@ import tensorflow as tf
 
 from albert_tf.errors import InputError
 
-Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
+Gradient = Union[tf.Tensor, tf.IndexedSlices]
 
 # Regular expressions that are searched for in variable names. As in the original, the
 # same variables have neither weight decay nor LAMB's ratio.
@@ -106,16 +106,16 @@ class WarmupPolynomialDecay:
 # ---- gradients -------------------------------------------------------------
 
 
-def dense_float32(gradients: Iterable[Gradient]) -> list[Optional[tf.Tensor]]:
+def dense_float32(gradients: Iterable[Gradient]) -> list[tf.Tensor]:
     """Returns each gradient as a float32 tensor; rows of the same index are summed."""
-    return [None if gradient is None else tf.cast(
-        tf.convert_to_tensor(gradient), tf.float32) for gradient in gradients]
+    return [tf.cast(tf.convert_to_tensor(gradient), tf.float32)
+            for gradient in gradients]
 
 
 def clip_by_global_norm(
         gradients: Iterable[Gradient], clip_norm: float = 1.0,
         squares: Optional[Mapping[int, tf.Tensor]] = None,
-) -> tuple[list[Optional[tf.Tensor]], tf.Tensor]:
+) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Scales gradients down together so that their joint norm is at most `clip_norm`.
 
     A token that occurs several times in a batch has several rows in the gradient of the
@@ -124,22 +124,18 @@ def clip_by_global_norm(
     squares to use instead for the gradient of an index: those of `squares_of_rows`
     count each row separately, as in the original on CPU and GPU.
 
-    Returns the clipped gradients, dense float32 (None stays None), and the global norm
-    before clipping. If the norm is not finite, every gradient becomes NaN, so that the
-    faulty step is noticed.
+    Returns the clipped gradients, dense float32, and the global norm before clipping.
+    If the norm is not finite, every gradient becomes NaN, so that the faulty step is
+    noticed.
     """
     # The square of the joint norm is the sum of the squares of all gradients.
     dense = dense_float32(gradients)
-    squares = {**{index: _sum_of_squares(gradient)
-                  for index, gradient in enumerate(dense) if gradient is not None},
-               **(squares or {})}
-    if not squares:
-        raise ValueError("There is no gradient to clip: all of them are None.")
+    squares = {**dict(enumerate(map(_sum_of_squares, dense))), **(squares or {})}
     # One factor for all keeps the direction of the step: 1, or less for a large norm.
     norm = tf.sqrt(tf.add_n(list(squares.values())))
     scale = clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
     scale = tf.where(tf.math.is_finite(norm), scale, math.nan)
-    return [None if g is None else g * scale for g in dense], norm
+    return [gradient * scale for gradient in dense], norm
 
 
 def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
@@ -239,31 +235,14 @@ class MomentsOptimizer(tf.Module):
         """Returns True if weight decay, and in LAMB the ratio, apply to a variable."""
         return not self.no_decay or not re.search(self.no_decay, name_of(variable))
 
-    def log_groups(self, variables: Iterable[tf.Variable]) -> None:
-        """Logs which variables have weight decay, and their sizes."""
-        variables = list(variables)
-        for decays, group, what in (
-                (True, "decay", f"all others; weight decay {self.weight_decay_rate:g}"
-                 + ", LAMB's ratio" * self.has_ratio),
-                (False, "no_decay", f"names with {self.no_decay.replace('|', ' or ')}; "
-                 "no weight decay" + ", no ratio" * self.has_ratio)):
-            members = [variable for variable in variables
-                       if self.has_decay(variable) == decays]
-            if members:
-                logging.info(
-                    "%s, group %s: %d variables, %s parameters (%s).",
-                    type(self).__name__, group, len(members),
-                    f"{sum(math.prod(member.shape) for member in members):,}", what)
-
     def apply_gradients(
             self, grads_and_vars: Iterable[tuple[Gradient, tf.Variable]]) -> None:
-        """Takes a step: updates each variable that has a gradient. In a strategy, call
-        it on every replica, with the gradients of the whole batch."""
-        pairs = [pair for pair in grads_and_vars if pair[0] is not None]
+        """Takes a step: updates each variable. In a strategy, call it on every replica,
+        with the gradients of the whole batch."""
+        gradients, variables = zip(*grads_and_vars)
         self._current_learning_rate.assign(self.schedule(self._iterations))
         with tf.init_scope():
-            self.build([variable for _, variable in pairs])
-        gradients, variables = zip(*pairs)
+            self.build(variables)
         tf.__internal__.distribute.interim.maybe_merge_call(
             self._update_all, tf.distribute.get_strategy(), dense_float32(gradients),
             variables)
@@ -353,9 +332,8 @@ def create_optimizer(
         init_lr, num_train_steps, num_warmup_steps, poly_power, start_warmup_step,
         decay_share)
     # This is allowed, but probably a mistake.
-    if schedule.num_warmup_steps > schedule.num_train_steps:
+    if num_warmup_steps > num_train_steps:
         logging.warning(
             "The warm-up of %d steps is longer than the training of %d: the learning "
-            "rate never reaches %g.", schedule.num_warmup_steps,
-            schedule.num_train_steps, schedule.init_lr)
+            "rate never reaches %g.", num_warmup_steps, num_train_steps, init_lr)
     return OPTIMIZERS[optimizer](schedule, weight_decay_rate=weight_decay_rate)

@@ -1,8 +1,5 @@
 """The files in a run's output_dir: the checkpoint that the run starts from, leftovers
-of a killed run, and the options.
-
-All files are accessed through tf.io.gfile, so that the folder may be remote, such as
-gs://bucket/folder.
+of a killed run, and the options. The folder may be remote, such as gs://bucket/folder.
 """
 
 import contextlib
@@ -52,8 +49,7 @@ _STEP = "step/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def step_of(path: str) -> int:
-    """Returns the step of a checkpoint: from its name, or from its content for the
-    best checkpoint, whose name has no step."""
+    """Returns the step of a checkpoint, from its content if its name has none."""
     number = path.rsplit("-", 1)[-1]
     if number.isdecimal():
         return int(number)
@@ -61,18 +57,15 @@ def step_of(path: str) -> int:
         reader = tf.train.load_checkpoint(path)
         if not reader.has_tensor(_STEP):
             raise InputError(
-                f"{path}: this checkpoint holds no step, because it was not saved by a "
-                "training run; give it as --init_checkpoint to start from its weights.")
+                f"{path}: this checkpoint holds no step, as no training run saved it; "
+                "give it as --init_checkpoint to start from its weights.")
         return int(reader.get_tensor(_STEP))
 
 
 def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True) -> None:
-    """Restores everything that `checkpoint` holds.
-
-    With `resume`, later checkpoints continue the file's count of saves; the best
-    checkpoint has no such count. The state of loss scaling is left unchanged if the
-    file does not hold it, because the run did not use float16 before.
-    """
+    """Restores everything that `checkpoint` holds but the state of loss scaling, if the
+    run did not use float16 before. With `resume`, later checkpoints continue the file's
+    count of saves; the best checkpoint has no such count."""
     def advice():
         return earlier_hint(path) + "copy it again, or choose a different folder"
 
@@ -108,15 +101,14 @@ def different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def held(output_dir: str, strategy: tf.distribute.Strategy
          ) -> contextlib.AbstractContextManager[None]:
-    """Returns a context that keeps other runs out of the folder while this one trains.
-    Only the chief holds the lock."""
+    """Returns a context in which the chief keeps other runs out of the folder."""
     if not devices.is_chief(strategy):
         return contextlib.nullcontext()
     return locks.hold(output_dir, "--output_dir")
 
 
 def remove_unfinished(output_dir: str) -> None:
-    """Removes unfinished files of a run that was killed while writing."""
+    """Removes what a killed run was writing."""
     for name in tf.io.gfile.listdir(output_dir):
         name = name.rstrip("/")
         if _UNFINISHED.fullmatch(name):
@@ -142,8 +134,9 @@ def load_to_train(run) -> None:
     latest = _checkpoint(options, best=False, to_train=True)
     devices.check_same_start(
         run.strategy, step_of(latest) if latest else 0, run.evaluation_set)
+    # A failed start must not tie the folder to its config, but a config with different
+    # shapes explains later errors.
     if latest:
-        # First, because a config with different shapes explains later errors.
         _keep_config(run)
         restore(run.checkpoint, latest,
                 resume=os.path.basename(latest) != BEST_CHECKPOINT)
@@ -158,7 +151,6 @@ def load_to_train(run) -> None:
             "no init_checkpoint is given.", options.output_dir)
     else:
         raise _no_model(options, "or --from_scratch to train from random weights")
-    # Last, because a failed start must not tie the folder to its config.
     _keep_config(run)
 
 
@@ -188,9 +180,9 @@ def load_to_use(run, best: bool) -> None:
 
 def _checkpoint(options: RunOptions, best: bool, to_train: bool = False
                 ) -> Optional[str]:
-    if options.resume_from:
-        return chosen_checkpoint(options.output_dir, options.resume_from)
-    return checkpoint_of(options.output_dir, best, to_train)
+    return (chosen_checkpoint(options.output_dir, options.resume_from)
+            if options.resume_from else
+            checkpoint_of(options.output_dir, best, to_train))
 
 
 @contextlib.contextmanager
@@ -227,50 +219,10 @@ def _keep_config(run) -> None:
 def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> None:
     """Writes the options of a new run; warns of changed options if it is resumed."""
     path = os.path.join(output_dir, OPTIONS_FILE)
-    if resumed and files.exists(path):
-        warn_of_changes(changed_options(output_dir, options))
-    else:
+    if not (resumed and files.exists(path)):
         text_files.write_json(path, options)
-
-
-def changed_options(
-        output_dir: str, options: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Returns the options that change the result and differ from the run's start: name
-    → (value at the start, value now), with None for a missing value.
-
-    Empty if the folder holds no options.
-    """
-    old = kept_options(output_dir)
-    if not old:
-        return {}
-    new = json.loads(json.dumps(options))
-    no_effect = _NO_EFFECT
-    if new.get("replica_gradients") != "sum":
-        no_effect |= {"num_replicas"}
-    return {name: (old.get(name), new.get(name)) for name in {**old, **new}
-            if name not in no_effect and old.get(name) != new.get(name)}
-
-
-def kept_options(output_dir: str) -> dict[str, Any]:
-    """Returns the options that the folder's run started with; empty without a file."""
-    path = os.path.join(output_dir, OPTIONS_FILE)
-    return text_files.read_object(
-        path, "remove the file to continue without comparing the options"
-        ) if files.exists(path) else {}
-
-
-def streams(output_dir: str, num_records: int, batch_size: int) -> int:
-    """Returns the number of streams into which the training records are split: the same
-    as in the folder's run so far, if it has started."""
-    count = kept_options(output_dir).get("streams") if (
-        holds_checkpoint(output_dir)) else None
-    fits = type(count) is int and count > 0 and batch_size % count == 0
-    return count if fits else num_streams(num_records, batch_size)
-
-
-def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:
-    """Logs a warning for each option that differs from the run's start."""
-    for name, (old, new) in changes.items():
+        return
+    for name, (old, new) in changed_options(output_dir, options).items():
         if name == TRAIN_DATA:
             logging.warning(
                 "The training data changed since this run started (%s). Steps that are "
@@ -280,3 +232,31 @@ def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:
             logging.warning(
                 "%s was %.100s when this run started and is %.100s now: the result will "
                 "match neither value.", name, json.dumps(old), json.dumps(new))
+
+
+def changed_options(
+        output_dir: str, options: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Returns the options that change the result and differ from the run's start: name
+    → (value at the start, value now), with None for a missing value."""
+    old, new = _kept_options(output_dir), json.loads(json.dumps(options))
+    no_effect = _NO_EFFECT
+    if new.get("replica_gradients") != "sum":
+        no_effect |= {"num_replicas"}
+    return {name: (old.get(name), new.get(name))
+            for name in (different(old, new) if old else ()) if name not in no_effect}
+
+
+def _kept_options(output_dir: str) -> dict[str, Any]:
+    path = os.path.join(output_dir, OPTIONS_FILE)
+    return text_files.read_object(
+        path, "remove the file to continue without comparing the options"
+        ) if files.exists(path) else {}
+
+
+def streams(output_dir: str, num_records: int, batch_size: int) -> int:
+    """Returns the number of streams into which the training records are split: the same
+    as in the folder's run so far, if it has started."""
+    count = _kept_options(output_dir).get("streams") if (
+        holds_checkpoint(output_dir)) else None
+    fits = type(count) is int and count > 0 and batch_size % count == 0
+    return count if fits else num_streams(num_records, batch_size)

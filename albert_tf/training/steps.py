@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import orbit
 import tensorflow as tf
+from absl import logging
 
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
@@ -40,8 +41,8 @@ class Trainer:
       optimizer: built; its `iterations` number the steps.
       datasets: distributed datasets of each replica's features, one for each static
         shape of a batch.
-      on_step: called after every step, if the loop runs on the host.
-      on_compile: called before the first step of a kind.
+      on_step: called after each step or, on TPUs, loop of steps, with whether it was
+        compiled now.
       kind_of_step: step → the number of the dataset that its batch comes from, and the
         number of layers that it runs, None for all. Steps of one kind share a graph.
       scaling: for float16. A step whose loss or gradient is not finite then does not
@@ -54,18 +55,15 @@ class Trainer:
 
     def __init__(self, task: Task, optimizer: optimization.MomentsOptimizer,
                  datasets: Sequence[Any], options: StepOptions,
-                 on_step: Optional[Callable[[], None]] = None,
+                 on_step: Callable[[bool], None] = lambda compiled: None,
                  kind_of_step: Callable[[int], Kind] = lambda step: (0, None),
                  scaling: Optional[LossScaling] = None,
-                 computation: Computation = Computation(),
-                 on_compile: Callable[[int, Optional[int]], None] = (
-                     lambda shape, layers: None)):
+                 computation: Computation = Computation()):
         self.strategy = tf.distribute.get_strategy()
         self.datasets = list(datasets)
         self.task, self.optimizer, self.options = task, optimizer, options
         self.scaling, self.computation = scaling, computation
-        self._on_step, self._on_compile = on_step, on_compile
-        self.kind_of_step = kind_of_step
+        self._on_step, self.kind_of_step = on_step, kind_of_step
         self.stop = replica_variable(False, tf.bool, "stop")
         # First step since the start whose loss or gradient is not finite, with float16
         # even at the smallest loss scale; -1 for none.
@@ -130,10 +128,10 @@ class Trainer:
                    and self.kind_of_step(step + count) == kind):
                 count += 1
             iterator, spec = self._inputs[kind[0]]
+            compiled = len(self._loops)
             self._loop(spec, *kind)(iterator, tf.constant(count))
             step += count
-            if self._on_step is not None and not self.runs_on_device:
-                self._on_step()
+            self._on_step(len(self._loops) > compiled)
         result = self.current_metrics()  # Waits for the device before time is measured.
         seconds = max(time.monotonic() - begin, 1e-9)
         done = int(self.optimizer.iterations.numpy()) - first
@@ -147,7 +145,10 @@ class Trainer:
         """Returns (iterator, number of steps) → None, for steps of one kind."""
         key = spec, layers
         if key not in self._loops:
-            self._on_compile(shape, layers)
+            shapes = len(self.datasets)
+            logging.info("Compiling the training step%s%s.",
+                         f" for length {shape + 1} of {shapes}" if shapes > 1 else "",
+                         f" with {layers} layers" if layers else "")
             computation = dataclasses.replace(self.computation, passes=layers)
             step = functools.partial(self._step, computation)
             self._loops[key] = own_function(

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 import time
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 from absl import logging
 
@@ -29,30 +29,34 @@ class StopSignals:
         with StopSignals() as signals:
             while signals.received is None: ...
 
-    Attributes:
-      received: the number of the first signal, or None.
-      on_signal: called at once after the first signal, by another thread.
-      when: when the run will stop, for the log.
+    At once after the first signal another thread calls `on_signal` and logs that the run
+    stops `when`.
     """
 
-    received: Optional[int] = None
-
     def __init__(self):
+        self.received: Optional[int] = None
         self.on_signal: Callable[[], object] = lambda: None
         self.when = "now"
+        self._since = 0.0
+        self._old_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        self._sender: Optional[socket.socket] = None
-        if threading.current_thread() is not threading.main_thread():
-            return self
-        self._old_handlers = {number: signal.signal(number, self._note)
-                              for number in (signal.SIGTERM, signal.SIGINT)}
-        receiver, self._sender = socket.socketpair()
-        self._sender.setblocking(False)
-        self._old_fd = signal.set_wakeup_fd(
-            self._sender.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self._listen, args=(receiver,), daemon=True).start()
+        if threading.current_thread() is threading.main_thread():
+            self._old_handlers = {number: signal.signal(number, self._note)
+                                  for number in (signal.SIGTERM, signal.SIGINT)}
+            receiver, self._sender = socket.socketpair()
+            self._sender.setblocking(False)
+            self._old_fd = signal.set_wakeup_fd(
+                self._sender.fileno(), warn_on_full_buffer=False)
+            threading.Thread(target=self._listen, args=(receiver,), daemon=True).start()
         return self
+
+    def __exit__(self, *exception_info):
+        if self._old_handlers:
+            signal.set_wakeup_fd(self._old_fd)
+            self._sender.close()
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
 
     def _listen(self, receiver: socket.socket) -> None:
         told = False
@@ -67,23 +71,9 @@ class StopSignals:
         receiver.close()
 
     def _note(self, number, frame):
-        now = time.monotonic()
         if self.received is None:
-            self.received, self._since = number, now
-        elif now - self._since >= ONE_CTRL_C:
+            self.received, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since >= ONE_CTRL_C:
             handler = self._old_handlers[number]
             if callable(handler):
                 handler(number, frame)
-
-    def stop(self) -> None:
-        """Ends the run as SIGTERM does."""
-        if self.received is None:
-            self.received, self._since = signal.SIGTERM, time.monotonic()
-
-    def __exit__(self, *exception_info):
-        if self._sender is None:
-            return
-        signal.set_wakeup_fd(self._old_fd)
-        self._sender.close()
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)

@@ -1,6 +1,5 @@
 """Lines on the log that say how far work is."""
 
-import datetime
 import itertools
 import re
 
@@ -35,12 +34,9 @@ def test_line_has_rates_and_the_end(clock, caplog):
     progress = training(done=100, batch_size=32)
     clock.now += 10
     progress.report(150, "masked_lm_loss 6.543")
-    line = re.fullmatch(
-        r"training: 150 of 1,000 .*2 min 50 s .*until (.{16})\), "
+    assert re.fullmatch(
+        r"training: 150 of 1,000 .*2 min 50 s .*until 20\d\d-\d\d-\d\d \d\d:\d\d\), "
         "5 steps/s, 160 sequences/s, masked_lm_loss 6.543", caplog.messages[-1])
-    end = datetime.datetime.strptime(line[1], "%Y-%m-%d %H:%M")
-    expected = datetime.datetime.now() + datetime.timedelta(seconds=170)
-    assert abs((end - expected).total_seconds()) <= 120
 
 
 @pytest.mark.parametrize("total, done, line", [
@@ -78,21 +74,11 @@ def test_skipped_time_does_not_count(clock, caplog):
 
 
 def test_lines_come_every_few_seconds(clock, caplog):
-    progress = training()
-    clock.now += 9
-    progress.update(1)
-    progress.add(2)
-    assert not progress.due() and not caplog.messages
-    clock.now += 1
-    assert progress.due()
-    progress.add(4)
-    assert not progress.due() and "training: 7 of" in caplog.text
-
-
-def test_bytes_are_counted_in_megabytes(clock, caplog):
     on_bytes = Progress.of_bytes("reading", 40_000_000)
-    clock.now += 5
+    clock.now += 9
     on_bytes(4_000_000)
-    clock.now += 5
+    assert not caplog.messages
+    clock.now += 1
     on_bytes(6_000_000)
+    on_bytes(1)
     assert caplog.messages == ["reading: 10 of 40 MB (25.0%), 30 s left, 1 MB/s"]

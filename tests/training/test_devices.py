@@ -67,9 +67,9 @@ def test_a_cluster_without_its_strategy_is_a_warning(monkeypatch, caplog):
     ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "--num_virtual_cpus"),
     ("mirrored", dict(num_gpus=99), "--num_gpus is 99"),
     ("one_device", dict(num_gpus=-1), "--num_gpus is -1"),
-    ("one_device", dict(num_gpus=2), "--distribution_strategy=mirrored"),
-    ("multi_worker_mirrored", dict(num_gpus=0), "--num_gpus .*CUDA_VISIBLE_DEVICES"),
-    ("mirrored", {}, "mirrored .*GPUs.*--num_virtual_cpus=2")])
+    ("one_device", dict(num_gpus=2), "--num_gpus=2 .*--distribution_strategy=mirrored"),
+    ("multi_worker_mirrored", dict(num_gpus=0), "--num_gpus=0 .*CUDA_VISIBLE_DEVICES"),
+    ("mirrored", {}, "mirrored.*GPUs.*--num_virtual_cpus=2")])
 def test_wrong_devices(name, options, message):
     with pytest.raises(InputError, match=message):
         devices.make_strategy(name, **options)
@@ -84,11 +84,11 @@ def test_a_gpu_that_tensorflow_does_not_see_is_mentioned(monkeypatch, caplog):
 def test_hardware(monkeypatch):
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
-    assert devices.hardware() == "the CPU (3 threads)"
+    assert devices.hardware() == "1 CPU (3 threads)"
     with tiny_run.strategy(2).scope():
-        assert devices.hardware() == "2 virtual CPUs (3 threads)"
+        assert devices.hardware() == "2 CPUs (3 threads)"
         monkeypatch.setattr(devices, "num_processes", lambda strategy: 2)
-        assert devices.hardware() == "2 CPUs of 2 hosts (3 threads each)"
+        assert devices.hardware() == "2 CPUs of 2 hosts (3 threads)"
 
 
 class Numbers(Batches):
