@@ -3,19 +3,17 @@
     files ─► units of texts ─► rows ─► answer.jsonl, answer.npz or answer.parquet
 
 A row has the `id` of its text, if there is one, and float32 arrays. For the pooling
-"pieces" it has the list of tokens, `pieces`, and `piece_vectors`, an array with a row
-for each token. JSON lines hold one row each; a stopped run is resumed after the last
-finished unit. NPZ and Parquet hold columns, and are written at the end. In NPZ the
-tokens of all texts follow each other, and `piece_counts` holds their numbers.
-
-TensorFlow is loaded after all texts are checked.
+"pieces" it has the list of tokens, `pieces`, and their `piece_vectors`. JSON lines hold
+one row each; a stopped run is resumed after the last finished unit. NPZ and Parquet hold
+columns, and are written at the end. In NPZ the tokens of all texts follow each other,
+and `piece_counts` holds their numbers. TensorFlow is loaded after all texts are checked.
 """
 
 import collections
 import dataclasses
 import itertools
 import json
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -53,9 +51,8 @@ def texts(paths: Iterable[str], read: Reader = text_inputs.read,
                 type(guid) is not kind or kind not in (str, int, type(None))
                 or kind is int and not -2**63 <= guid < 2**63):
             raise InputError(
-                f"{each.where}: the id is {guid!r:.40}; in .npz and .parquet files all "
-                "ids must be texts, or all whole numbers of 64 bits. Fix the id, or "
-                "write a .jsonl file.")
+                f"{each.where}: the id is {guid!r:.40}; make all ids texts, or all whole "
+                "numbers of 64 bits, or write a .jsonl file.")
         yield each._replace(given=given)
     if kind is None:
         raise InputError("--input_file: there is no text in it.")
@@ -74,25 +71,17 @@ def _loaded(model: str, options: Options, vocabulary: Optional[Vocabulary]) -> A
 
 def _rows(features: Any, inputs: Iterator[Input], unit_texts: int,
           progress: Optional[Progress] = None) -> Iterator[Row]:
-    """Yields the rows of texts."""
-    counts = collections.Counter[str]()
+    done = cut = 0
     for unit in _units(inputs, unit_texts):
-        rows, cut = features.rows(unit)
-        counts.update(texts=len(rows), cut=cut)
+        rows, of_unit = features.rows(unit)
+        done, cut = done + len(rows), cut + of_unit
         yield from rows
         if progress:
-            progress.update(counts["texts"])
+            progress.update(done)
     if progress:
-        progress.report(counts["texts"])
-    _log_cut(features.options, counts)
-
-
-def _log_cut(options: Options, counts: Mapping[str, int]) -> None:
-    if counts["cut"]:
-        logging.warning(
-            "%s of %s texts are longer than --max_seq_length=%d, and are cut%s.",
-            f"{counts['cut']:,}", f"{counts['texts']:,}", options.max_seq_length,
-            "" if PIECES in options.pooling else "; --windows reads all of a text")
+        progress.report(done)
+    if cut:
+        logging.warning("%s", features.cut_note(cut, done))
 
 
 def stream(model: str, paths: Sequence[str], options: Options = Options(),
@@ -108,19 +97,15 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
             options: Options = Options(), *, work_dir: Optional[str] = None,
             vocabulary: Optional[Vocabulary] = None, unit_texts: int = 1024,
             read: Reader = text_inputs.read) -> None:
-    """Writes the vectors of the texts in files. If JSON lines are written, a run that
-    was stopped is resumed; otherwise all vectors are held in memory.
+    """Writes the vectors of the texts in files into a new .jsonl, .npz or .parquet file.
+    If JSON lines are written, a run that was stopped is resumed, unless it reads a
+    stream; otherwise all vectors are held in memory.
 
         extract("runs/base", ["texts.txt"], "texts.parquet", Options(("mean",)))
 
-    Args:
-      model: a model that `load` accepts.
-      input_files: files for `read`; with a stream among them, no run is resumed.
-      output_file: a new file, whose name ends in .jsonl, .npz or .parquet.
-      work_dir: folder for unfinished JSON lines; default: <output_file>.unfinished.
-      vocabulary: vocabulary for a model whose folder has none.
-      unit_texts: maximum number of texts in a unit.
-      read: yields the inputs in a file.
+    `model` is one that `load` accepts, `vocabulary` that of a folder without one,
+    `work_dir` the folder for unfinished JSON lines, by default <output_file>.unfinished.
+    At most `unit_texts` texts are computed at a time; `read` yields those of a file.
     """
     # 1. Check the files.
     sources = [path for path in input_files if not files.is_stream(path)]
@@ -164,7 +149,8 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
             output_file, _units(inputs, unit_texts), answer,
             lambda done: Progress("embedding", "texts", total, done),
             lambda info: counts.update(texts=info["texts"], cut=info["cut"]))
-    _log_cut(options, counts)
+    if counts["cut"]:
+        logging.warning("%s", features.cut_note(counts["cut"], counts["texts"]))
     logging.info("Wrote %s.", output_file)
 
 

@@ -98,13 +98,14 @@ def table(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns a table with a line for each layer; `found` maps the title of each model
     to what `measure` returns."""
     width = max(26, *(len(title) + 2 for title in found))
-    columns = [[f"{title:>{width}}", f"{'L2    cosine   degrees':>{width}}", *(
-        f"{'{:.3f}  {:8.4f}  {:8.2f}'.format(*row):>{width}}"
+    columns = [[title, "L2    cosine   degrees", *(
+        "{:.3f}  {:8.4f}  {:8.2f}".format(*row)
         for row in zip(*(each[name]["mean"] for name in MEASURES)))]
         for title, each in found.items()]
-    lines = [f"{label:>5}{''.join(cells)}" for label, cells in zip(
-        itertools.chain(["layer", ""], itertools.count(1)),
-        itertools.zip_longest(*columns, fillvalue=" " * width))]
+    labels = itertools.chain(["layer", ""], itertools.count(1))
+    lines = [f"{label:>5}" + "".join(f"{cell:>{width}}" for cell in cells)
+             for label, cells in zip(
+                 labels, itertools.zip_longest(*columns, fillvalue=""))]
     unevenness = ", ".join(
         f"{title} {each['l2_unevenness']:.3f}" for title, each in found.items())
     return "\n".join([*lines, "Standard deviation of L2 over the layers, divided by "

@@ -82,6 +82,7 @@ class Features(Vectors):
     def __init__(self, loaded: loading.Loaded, options: Options):
         super().__init__(loaded)
         self.options, self.max_length = options, options.max_seq_length
+        self.averages = PIECES not in options.pooling
         self.computation = dataclasses.replace(
             self.computation, passes=max(options.layers))
 

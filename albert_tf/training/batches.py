@@ -8,11 +8,8 @@ from albert_tf.errors import InputError
 
 
 class Pipeline(NamedTuple):
-    """One of the num_shards input pipelines that share the data; each host has one.
-
-    It feeds `replicas` replicas; each replica gets its own batches of `batch_size`
-    rows.
-    """
+    """One of the num_shards input pipelines that share the data, one for each host. It
+    gives each of its `replicas` batches of `batch_size` rows of its own."""
 
     batch_size: int
     replicas: int = 1
@@ -57,12 +54,10 @@ class Batches:
 
     def shape_of_step(self, step: int) -> int:
         """Returns the shape of a training step's batch, in 0..num_shapes-1."""
-        del step
         return 0
 
     def explain_error(self, error: Exception) -> Optional[InputError]:
         """Returns an error that names file and record if reading a batch failed."""
-        del error
         return None
 
     # ---- what the loop calls -----------------------------------------------

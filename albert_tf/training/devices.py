@@ -175,13 +175,12 @@ def check_same_start(strategy: "tf.distribute.Strategy", step: int,
     digest = int(hashlib.sha256(json.dumps(
         evaluation_set, sort_keys=True).encode()).hexdigest()[:15], 16)
     gathered = strategy.run(everyones_starts)
-    starts = strategy.experimental_local_results(gathered)[0].numpy().tolist()
-    steps = [start[0] for start in starts]
-    if len(set(steps)) > 1:
+    steps, sets = strategy.experimental_local_results(gathered)[0].numpy().T.tolist()
+    if len({*steps}) > 1:
         raise InputError(
             f"the workers start at different steps ({steps}): --output_dir must be "
             "one folder that all workers can read.")
-    if len({start[1] for start in starts}) > 1:
+    if len({*sets}) > 1:
         raise InputError("the workers evaluate on different sets: give all of them the "
                          "same files and flags of evaluation.")
 
@@ -201,9 +200,8 @@ def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
 
 
 def workers() -> list[str]:
-    """Returns the addresses, "host:port", of the cluster's workers in the environment
-    variable TF_CONFIG, this one first; a chief counts as one. TensorFlow would train
-    alone without any."""
+    """Returns the addresses, "host:port", of the workers in the environment variable
+    TF_CONFIG, this one first; a chief counts as one."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -218,9 +216,9 @@ def workers() -> list[str]:
             ) as error:
         raise InputError(
             "--distribution_strategy=multi_worker_mirrored needs the environment "
-            "variable TF_CONFIG with the workers of a cluster and this worker's "
-            f"place ({type(error).__name__}: {reason_of(error)}); set it, for "
-            f"example, to {_EXAMPLE}.") from error
+            "variable TF_CONFIG with all workers and this one's place "
+            f"({type(error).__name__}: {reason_of(error)}), such as {_EXAMPLE}."
+        ) from error
     return addresses
 
 

@@ -1,11 +1,10 @@
 """TFRecord files → batches: endless for training, each example once for evaluation.
 
-The training batches of all hosts together depend only on the seed and the step, not on
-the number of hosts, replicas or threads, and not on where the run was resumed.
-Therefore a run that is killed and started again, even on different machines, sees
-exactly the batches that it would have seen without the interruption. To achieve this,
-all records are split into a fixed number of streams, which are distributed over the
-hosts. Each stream has its own order, and fills the same rows of every batch:
+The training batches of all hosts together depend only on the seed and the step: a run
+that is killed and started again, even on different machines, sees exactly the batches
+that it would have seen without the interruption. To achieve this, all records are split
+into a fixed number of streams, which are distributed over the hosts. Each stream has its
+own order, and fills the same rows of every batch:
 
     stream           0         1         2         3
     rows of a batch  0 1 2     3 4 5     6 7 8     9 10 11
@@ -73,17 +72,15 @@ class _FilePart(NamedTuple):
 
 
 def num_streams(num_records: int, batch_size: int) -> int:
-    """Returns the number of streams for `num_records` records: the largest number that
-    divides a batch of all hosts and leaves at least 1,024 records in each stream; 1 if
-    there are fewer records."""
+    """Returns the largest number of streams that divides a batch of all hosts and leaves
+    at least 1,024 records in each stream; 1 if there are fewer."""
     divided = math.gcd(batch_size, _MOST_STREAMS)
     return max(count for count in range(1, divided + 1) if divided % count == 0
                and (count == 1 or num_records >= count * _LEAST_OF_STREAM))
 
 
 def _stream(files: Sequence[FileInfo], index: int, count: int) -> list[_FilePart]:
-    """Returns the records of one of `count` streams, whose sizes differ by at most
-    1."""
+    """Returns the records of a stream; the sizes of all differ by at most 1."""
     total = sum(info.num_records for info in files)
     begin, end = index * total // count, (index + 1) * total // count
     parts, first = [], 0
@@ -106,12 +103,11 @@ def _order_seed(seed: int, stream: int) -> int:
 
 def draw(entropy: Sequence[int], first: tf.Tensor, num_examples: int,
          num_draws: int) -> tf.Tensor:
-    """Returns random numbers for consecutive examples, int32 [num_examples, num_draws],
-    uniform over all int32.
+    """Returns random numbers, uniform over all int32, [num_examples, num_draws], for
+    consecutive examples of which the first has the number `first`, int64 [].
 
     `entropy` selects a Philox sequence. Each example has its own range in it, so that
-    its numbers do not depend on its batch. `first` is the number of the first example,
-    int64 [], not negative.
+    its numbers do not depend on its batch.
     """
     blocks = -(-num_draws // _DRAWS_PER_BLOCK)
     key, high = np.random.SeedSequence(entropy).generate_state(2, np.uint64)
@@ -174,8 +170,7 @@ def _records_of_streams(
 def _epoch_records(columns: list[tf.Tensor], epoch: tf.Tensor, order_seed: tf.Tensor,
                    graph_seed: int, cycle_length: int, shuffle_buffer: int
                    ) -> tf.data.Dataset:
-    """Returns raw records of one epoch of a stream; `columns` hold the stream's parts.
-    Called while tf.data traces `epoch_records`."""
+    """Returns raw records of one epoch of a stream; `columns` hold the stream's parts."""
     if not shuffle_buffer:
         return tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(_read_part)
 
@@ -225,13 +220,10 @@ class RecordBatches(Batches):
 
     Args:
       train, evaluation: checked files, or None.
-      seed: any integer; together with the step it determines the order.
-      max_eval_steps: maximum number of batches per replica in an evaluation, of the
-        first examples of the files; 0 evaluates all.
+      max_eval_steps: maximum number of batches per replica in an evaluation; 0 for all.
       shuffle_buffer: number of records to mix, of all streams together; 0 keeps the
         order of the files and of the records in them, in every epoch.
-      streams: number of streams, for example from num_streams; it must divide the rows
-        of a step.
+      streams: number of streams, from num_streams; it must divide the rows of a step.
       random_map: changes each example: in training differently each time it is read, in
         the same way in every evaluation of every run.
       evaluation_spec: given if the evaluation records have other features than those of

@@ -158,23 +158,17 @@ class Event(NamedTuple):
 
         run = Run(task, config, options, batches, optimizer, callbacks=[log])
 
-    Attributes:
-      step: the number of steps done.
-      split: "train" after --iterations_per_loop steps; "eval" after a checkpoint was
-        saved and evaluated.
-      metrics: name → value: the means of these steps, or the results of the evaluation
-        ({} if the run has no evaluation set). The names are those of metrics.jsonl,
-        and "steps_per_second" for evaluations, too.
-      checkpoint: the path of this step's checkpoint for "eval", else None. It stays
-        until --keep_checkpoint_max newer ones are saved.
-      output_dir: the folder of the run. Runs of several seeds have different ones.
+    `split` is "train" after --iterations_per_loop steps, whose means are the metrics;
+    "eval" after a checkpoint was saved and evaluated ({} without an evaluation set). The
+    metrics have the names of metrics.jsonl, and evaluations "steps_per_second", too. A
+    checkpoint stays until --keep_checkpoint_max newer ones are saved.
     """
 
-    step: int
+    step: int  # number of steps done
     split: str
     metrics: dict[str, float]
-    checkpoint: Optional[str]
-    output_dir: str
+    checkpoint: Optional[str]  # its path, for "eval"
+    output_dir: str  # of the run; runs of several seeds have different ones
 
 
 Callback = Callable[[Event], Any]

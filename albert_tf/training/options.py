@@ -138,10 +138,7 @@ def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True
             ("train_batch_size", options.train_batch_size, num_replicas * parts, train),
             ("eval_batch_size", options.eval_batch_size, num_replicas, evaluate)):
         if used and (size < 1 or size % divisor):
-            several = divisor != num_replicas
             raise InputError(
-                f"--{name} {size} must be a positive multiple of {divisor}, the "
-                f"number of replicas ({num_replicas})"
-                + f" times --gradient_accumulation_steps ({parts})" * several + "; give "
-                + "fewer --gradient_accumulation_steps, or " * several
-                + f"--{name}={max(-(-size // divisor), 1) * divisor}.")
+                f"--{name} {size} must be a positive multiple of {divisor}, the number of "
+                "replicas, in training times --gradient_accumulation_steps; give, for "
+                f"example, --{name}={max(-(-size // divisor), 1) * divisor}.")

@@ -5,29 +5,20 @@ import dataclasses
 import math
 from typing import Any, Mapping
 
-from absl import logging
-
 from albert_tf.config import AlbertConfig
 from albert_tf.training.schedules import not_shared
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRecipe:
-    """Values of flags that are not given explicitly.
-
-    Attributes:
-      source: source of the settings.
-      records: flags of create_pretraining_data.py.
-      training: flags of run_pretraining.py.
-      depth: the depth schedule, as (share of the layers, share of the steps).
-      slots: maximum share of a sequence's positions that are predicted; 0 does not set
-        --max_predictions_per_seq.
-    """
+    """Values of flags that are not given explicitly."""
 
     source: str
     records: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # The depth schedule, as (share of the layers, share of the steps).
     depth: tuple[tuple[float, float], ...] = ()
+    # Share of a sequence's positions that are predicted; 0 sets no flag.
     slots: float = 0.0
 
     def slots_at(self, max_seq_length: int) -> dict[str, int]:
@@ -37,11 +28,7 @@ class PretrainingRecipe:
 
     def training_for(self, config: AlbertConfig) -> dict[str, Any]:
         """Returns `training`, with the depth schedule for a config."""
-        if not self.depth:
-            return dict(self.training)
-        if not_shared(config):
-            logging.info("The config's layers are not shared: every step uses all of "
-                         "them.")
+        if not self.depth or not_shared(config):
             return dict(self.training)
         layers = config.num_hidden_layers
         return {**self.training, "depth_schedule": ",".join(

@@ -25,18 +25,13 @@ def test_rows_are_written_at_once_and_read_back(tmp_path):
         {"step": 20, "split": "eval", "loss": 3.0, "accuracy": 0.25}]
 
 
-def test_resuming_drops_later_rows_and_says_so(tmp_path, caplog):
+@pytest.mark.parametrize("step, rows", [(20, [10, 20, 30]), (0, [30])])
+def test_resuming_drops_later_rows_and_says_so(step, rows, tmp_path, caplog):
     write_log(tmp_path, [10, 20, 30, 40])
-    log = MetricsLog(str(tmp_path), resume_step=20)
+    log = MetricsLog(str(tmp_path), resume_step=step)
     log.write(30, "train", {"loss": 1.0})
-    assert [row["step"] for row in run_log.read_metrics(log.path)] == [10, 20, 30]
-    assert "2 rows of later steps are dropped" in caplog.text
-
-
-def test_a_run_from_step_0_starts_an_empty_log(tmp_path, caplog):
-    write_log(tmp_path, [10, 20])
-    assert run_log.read_metrics(MetricsLog(str(tmp_path)).path) == []
-    assert "2 rows of later steps are dropped" in caplog.text
+    assert [row["step"] for row in run_log.read_metrics(log.path)] == rows
+    assert f"{5 - len(rows)} rows of later steps are dropped" in caplog.text
 
 
 def test_last_line_cut_short_is_left_out_with_a_warning(tmp_path, caplog):
@@ -89,9 +84,3 @@ def test_curves_are_an_image_of_all_metrics(tmp_path, monkeypatch):
     pixels = image.imread(path)
     assert pixels.shape[0] > 200 and pixels.shape[1] > 1000 and pixels.std() > 0.05
     assert not re.search("incomplete", " ".join(p.name for p in tmp_path.iterdir()))
-
-
-def test_no_rows_no_curves(tmp_path):
-    log = MetricsLog(str(tmp_path))
-    run_log.draw_curves(log.path, str(tmp_path / "curves.png"))
-    assert not (tmp_path / "curves.png").exists()

@@ -84,15 +84,6 @@ def test_clipping_to_the_dense_norm():
     np.testing.assert_allclose(clipped[1], 0.5 / norm * rows, rtol=1e-6)
 
 
-def test_clipping_to_the_norm_of_rows_apart():
-    gradients = [slices_with_a_duplicate()]
-    clipped, norm = optimization.clip_by_global_norm(
-        gradients, squares=optimization.squares_of_rows(gradients))
-    assert float(norm) == pytest.approx(np.sqrt(5 + 25 + 5))
-    np.testing.assert_allclose(
-        clipped[0], np.array([[3, 4], [0, 0], [-1, 3], [0, 0]]) / norm, rtol=1e-6)
-
-
 @pytest.mark.parametrize("gradient", [[0.0, 0.0], [0.3, -0.4], [0.6, 0.8]])
 def test_a_small_gradient_is_left_as_it_is(gradient):
     (clipped,), _ = optimization.clip_by_global_norm([tf.constant(gradient)])

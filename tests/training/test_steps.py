@@ -15,7 +15,6 @@ import tf_keras
 from albert_tf import records
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.jobs import progress
 from albert_tf.training import optimization
 from albert_tf.training.losses import Objective
 from albert_tf.training.options import StepOptions
@@ -326,18 +325,3 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
         -np.take_along_axis(logs, labels, -1).mean(), rel=1e-5)
     assert metrics["sentence_order_accuracy"] == pytest.approx(
         (logs.argmax(-1) == labels[:, 0]).mean(), rel=1e-6)
-
-
-def test_evaluation_and_prediction_show_their_progress(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO")
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
-    infos = records.check_files(
-        [tiny_run.write_records(tmp_path / "dev.tfrecord", 6)], tiny_run.SPEC)
-    data = pipelines.evaluation_dataset(infos, tiny_run.SPEC, 2)
-    evaluator = Evaluator(tiny_run.task_with_loss(models.AlbertForPreTraining(
-        tiny_run.config())), [data])
-    evaluator.evaluate()
-    evaluator.predict([data])
-    for doing in ("evaluating", "predicting"):
-        assert f"{doing}: 2 of 3 batches (66.7%), " in caplog.text
-        assert f"{doing}: 3 of 3 batches (100.0%), 0 s left, " in caplog.text
