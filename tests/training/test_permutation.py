@@ -256,16 +256,9 @@ def test_loss_of_a_case_computed_by_hand():
     assert set(metrics) == {"permutation_loss", "permutation_accuracy"}
     values, of_values = metrics["permutation_loss"]
     np.testing.assert_allclose(np.average(values, weights=of_values), mean, rtol=1e-5)
-
-
-def test_the_sentence_loss_is_that_of_pretraining():
-    model = model_with_weights(num_hidden_layers=2)
-    batch = batch_of([[0, 0, 3, 4, 1, 0], [0, 2, 0, 0, 0, 0]], [2, 11, 12, 13, 14, 3])
-    task = permutation.objective()
-    outputs = model(batch)
+    # With the order of sentences it is that of pretraining.
+    task, plain = permutation.objective(), losses.pretraining_losses(outputs, batch)
     found = task.losses(outputs, batch, task.denominators(batch))
-    plain = losses.pretraining_losses(outputs, batch)
-    assert float(found["total_loss"]) == pytest.approx(float(plain["total_loss"]))
-    assert set(task.metrics(outputs, batch, found)) == {
-        "permutation_loss", "permutation_accuracy", "sentence_order_loss",
-        "sentence_order_accuracy"}
+    np.testing.assert_allclose(found["total_loss"], plain["total_loss"], rtol=1e-6)
+    assert set(task.metrics(outputs, batch, found)) - set(metrics) == {
+        "sentence_order_loss", "sentence_order_accuracy"}

@@ -19,7 +19,6 @@ from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import input_pipeline, loop, permutation
 from albert_tf.training.options import RunOptions, StepOptions
-from albert_tf.training.schedules import Phases
 from albert_tf.training.steps import Task
 from tests import models, tiny_run
 from tests.commands import finish, start_cluster
@@ -126,15 +125,6 @@ def test_replicas_train_as_one(task, replicas, options, path, tmp_path):
     TASKS[task](path, tmp_path / "one", STEPS)
     with tiny_run.strategy(replicas).scope():
         TASKS[task](path, tmp_path / "several", STEPS, **options)
-    assert_same_run(tmp_path / "one", tmp_path / "several")
-
-
-@pytest.mark.slow
-def test_depth_on_replicas(path, tmp_path):
-    how = dict(streams=2, depth=Phases((1, 2), (3, STEPS)))
-    pretrain(path, tmp_path / "one", STEPS, **how)
-    with tiny_run.strategy(2).scope():
-        pretrain(path, tmp_path / "several", STEPS, **how)
     assert_same_run(tmp_path / "one", tmp_path / "several")
 
 
