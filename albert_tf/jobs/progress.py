@@ -68,11 +68,11 @@ class Progress:
         """Adds `count` units, and logs a line if one is due."""
         self.update(self._done + count)
 
-    def update(self, done: float) -> None:
-        """Sets the number of units done, and logs a line if one is due."""
+    def update(self, done: float, more: str = "") -> None:
+        """Sets the number of units done; logs a line, which ends in `more`, if due."""
         self._done = done
         if self.due():
-            self.report(done)
+            self.report(done, more)
 
     def report(self, done: float, more: str = "") -> None:
         """Logs a line now, which ends in `more`."""
