@@ -14,7 +14,6 @@ are measured on records of the row's own objective, created from held-out articl
 in section 4.2.1, from the passages of SQuAD's and RACE's dev sets.
 """
 
-import glob
 import itertools
 import json
 import math
@@ -46,12 +45,9 @@ flags.DEFINE_string("data_dir", benchmark_flags.DATA,
                     "Folder with the subfolders glue, squad and race.")
 flags.DEFINE_string("results_dir", os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "results"), "Folder for the results.")
-flags.DEFINE_bool("keep_results", False, "Skip runs whose scores are already in "
-                  "--results_dir, in any table, with the same settings.")
 flags.DEFINE_multi_string("row", [], "Name of a row to run instead of all rows; repeat "
-                          "the flag for several rows. With --keep_results, other "
-                          "processes can run other rows at the same time, and existing "
-                          "rows stay.")
+                          "the flag for several rows. The names of the result files say "
+                          "so.")
 flags.DEFINE_integer("num_train_steps", None, "Training steps, instead of the scale's; the "
                      "names of the result files include it.", lower_bound=1)
 flags.DEFINE_integer("num_seeds", None, "Number of seeds, instead of the experiment's.",
@@ -186,8 +182,7 @@ def steps_of(row: Row, seed: int) -> int:
         return steps
     both = [row._replace(as_long_as="", size=size)
             for size in (row.size, row.as_long_as)]
-    own, other = ((kept(each, seed) or runs.cost(train(each, seed))).get(scale().clock)
-                  for each in both)
+    own, other = (runs.cost(train(each, seed)).get(scale().clock) for each in both)
     if not (own and other):
         own, other = (operations(config_of(each, scale())) for each in both)
     return max(round(steps * other / own), 1)
@@ -206,23 +201,6 @@ def named(row: Row, seed: int) -> dict[str, str]:
     return {"run": _joined(run_name(row, seed, made, steps_of(row, seed)),
                            own_scale(row)),
             "settings": f"{zlib.crc32(repr((made, FLAGS.run_flags)).encode()):08x}"}
-
-
-def kept(row: Row, seed: int, needed: Sequence[str] = (), table: str = "*",
-         **wanted: Any) -> Optional[dict[str, Any]]:
-    """Returns the stored result of a run under --keep_results, or None.
-
-    `table` names the file to search (default: all). The result must have the `needed`
-    scores, and the `wanted` values.
-    """
-    if not FLAGS.keep_results:
-        return None
-    wanted |= named(row, seed)
-    for path in sorted(glob.glob(os.path.join(FLAGS.results_dir, f"{table}.json"))):
-        for found in text_files.read_object(path).get("rows", ()):
-            if wanted.items() <= found.items() and found["scores"].keys() >= {*needed}:
-                return found
-    return None
 
 
 def train(row: Row, seed: int) -> str:
@@ -286,25 +264,11 @@ def mean(values) -> float:
     return math.fsum(values) / len(values)
 
 
-def averaged(scores: dict[str, float], tasks: Sequence[str]) -> dict[str, float]:
-    """Adds the average of the tasks to the scores if there are several tasks."""
-    average = {"average": mean(scores[task] for task in tasks)} if len(tasks) > 1 else {}
-    return {**scores, **average}
-
-
 def measure(row: Row, seed: int, objectives: Sequence[str],
             tasks: Sequence[str]) -> dict[str, Any]:
     """Trains and measures a row, on the sentences of further objectives too, and returns
     its entry in the results."""
     objectives = list(dict.fromkeys([row.sentence_objective, *objectives]))
-    names = ["parameters", *(
-        f"{name}, {heldout}" for heldout in HELDOUT
-        for name in ("MLM", *(OBJECTIVES[each] for each in objectives
-                              if each in OBJECTIVES))), *tasks]
-    found = kept(row, seed, names)
-    if found:
-        return {**found, "scores": averaged(
-            {name: found["scores"][name] for name in names}, tasks)}
     folder = train(row, seed)
     scores = {"parameters": parameters(config_of(row, scale(row)))}
     for heldout in HELDOUT:
@@ -316,11 +280,13 @@ def measure(row: Row, seed: int, objectives: Sequence[str],
             scores |= {f"{name}, {heldout}": value
                        for name, value in accuracies.items()}
     scores |= {task: finetune(folder, task, seed) for task in tasks}
+    if len(tasks) > 1:
+        scores["average"] = mean(scores[task] for task in tasks)
     curve, training = (runs.rows_of(folder, split) for split in ("eval", "train"))
     return {**named(row, seed), "steps": curve[-1]["step"], **runs.cost(folder),
             "finetuning_core_seconds": math.fsum(runs.cost(os.path.join(
                 folder, task)).get("core_seconds", 0) for task in tasks),
-            "scores": averaged(scores, tasks),
+            "scores": scores,
             "curve": {name: [each[name] for each in curve] for name in (
                 "step", "masked_lm_loss", "masked_lm_accuracy")},
             "training": {name: [each[name] for each in training] for name in (

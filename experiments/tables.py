@@ -17,7 +17,7 @@ from absl import flags
 from albert_tf import files, pictures, text_files
 from albert_tf.errors import InputError
 from benchmarks import benchmark_flags
-from experiments.rows import filled, kept, mean, measure, scale
+from experiments.rows import filled, mean, measure, scale
 from experiments.scales import Row
 
 FLAGS = flags.FLAGS
@@ -84,39 +84,23 @@ class Experiment(NamedTuple):
             check(self)
         files.make_directory(FLAGS.results_dir, "--results_dir")
         tasks = self.chosen_tasks()
-        table = results_name(self.name, FLAGS.scale)
         rows = {row.name: row for row in self.rows}
-        seeds = FLAGS.num_seeds or self.seeds
-        keys = [(seed, name) for seed in range(1, max(seeds, self.seeds) + 1)
-                for name in rows]
+        found: list[dict[str, Any]] = []
+        for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1):
+            for name in FLAGS.row or rows:
+                measured = self.measure(rows[name], seed, self.objectives, tasks)
+                found.append({"commit": commit(), **benchmark_flags.machine(), **measured,
+                              "row": name, "seed": seed, "tasks": tasks})
+                self.write({**self.told(), "rows": found})
 
-        def known(found):
-            """Adds stored results of rows and seeds that other processes may have run."""
-            return {(seed, name): found.get((seed, name)) or self.trains and kept(
-                rows[name], seed, table=table, tasks=tasks) for seed, name in keys}
-
-        found: dict[Any, Any] = {}
-        for seed, name in keys:
-            if seed > seeds or name not in (FLAGS.row or rows):
-                continue
-            found = known(found)
-            measured = found[seed, name] or self.measure(
-                rows[name], seed, self.objectives, tasks)
-            found = known({**found, (seed, name): {
-                "commit": commit(), **benchmark_flags.machine(), **measured,
-                "row": name, "seed": seed, "tasks": tasks}})
-            self.write({**self.told(found), "rows": list(filter(None, found.values()))})
-
-    def told(self, found: Mapping[tuple[int, str], Any]) -> dict[str, Any]:
+    def told(self) -> dict[str, Any]:
         """Returns the metadata of the results: the command that reproduces them (without
         folders), commit, scale and machine."""
-        seeds = max(seed for (seed, _), each in found.items() if each)
         return {"command": " ".join([
                     "python -m", "experiments.paper", self.name, f"--scale={FLAGS.scale}",
-                    *(FLAGS[name].serialize()
-                      for name in ("num_train_steps", "finetune", "run_flags")
-                      if FLAGS[name].value != FLAGS[name].default),
-                    *([f"--num_seeds={seeds}"] if seeds != self.seeds else [])]),
+                    *(FLAGS[name].serialize() for name in (
+                        "num_train_steps", "finetune", "run_flags", "num_seeds")
+                      if FLAGS[name].value != FLAGS[name].default)]),
                 "commit": commit(), "scale": FLAGS.scale, **benchmark_flags.machine()}
 
     def write(self, found: Mapping[str, Any]) -> None:
@@ -221,15 +205,12 @@ def commit() -> str:
         git("status", "--porcelain", "--untracked-files=no", "--", ":/*.py"))
 
 
-def results_name(name: str, of: str) -> str:
-    """Returns the name of the result files. Runs with --num_train_steps have their own
-    files, so that they do not change the table."""
-    return "_".join([name, *([of] if of != "small" else []),
-                     *([f"{FLAGS.num_train_steps}steps"] if FLAGS.num_train_steps else [])])
-
-
 def results_path(name: str, of: str) -> str:
-    return os.path.join(FLAGS.results_dir, f"{results_name(name, of)}.json")
+    """Returns the path of the results. Runs with --num_train_steps or --row have their own
+    files, so that they do not change the table."""
+    return os.path.join(FLAGS.results_dir, "_".join([
+        name, *([of] if of != "small" else []), *(["rows"] if FLAGS.row else []),
+        *([f"{FLAGS.num_train_steps}steps"] if FLAGS.num_train_steps else [])]) + ".json")
 
 
 def shown(values: Sequence[float], digits: int = 1) -> str:

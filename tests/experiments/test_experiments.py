@@ -85,34 +85,6 @@ def test_a_row_of_two_tables_is_trained_once(workplace):
     assert scripts.count("run_pretraining.py") <= 3
 
 
-def test_kept_results_train_nothing_again_where_the_runs_are_gone(workplace, tmp_path):
-    made = {name: ran(workplace, name)[0]
-            for name in ("sentence_objectives", "layer_distances")}
-    with flagsaver.flagsaver(work_dir=str(tmp_path), keep_results=True):
-        for name, before in made.items():
-            again, scripts = ran(workplace, name)
-            assert again == before and not scripts
-        # Of another table, under another name, with fewer scores.
-        found = rows.measure(Row("of another table"), 1, (), ["mrpc"])
-        assert {"SOP, articles", "mrpc"} <= found["scores"].keys()
-        assert not {"NSP, articles", "average"} & found["scores"].keys()
-        assert [path.name for path in tmp_path.iterdir()] == ["made_of.json"]
-        # Another seed, or other settings, are another run.
-        assert rows.kept(Row("SOP"), 3) is None
-        FLAGS.run_flags = ["learning_rate=0.001"]
-        assert rows.kept(Row("SOP"), 1) is None
-
-
-def test_a_kept_row_has_the_average_of_its_tables_tasks(workplace, tmp_path):
-    made, _ = ran(workplace, "sentence_objectives")
-    for each in made["rows"]:
-        each["scores"] |= {"sst-2": 90.0, "mrpc": 70.0, "squad": 2.0, "average": 54.0}
-    (tmp_path / "of_another_table.json").write_text(json.dumps(made))
-    with flagsaver.flagsaver(results_dir=str(tmp_path), keep_results=True):
-        found = rows.measure(Row("SOP"), 1, (), ["sst-2", "mrpc"])
-    assert found["scores"]["average"] == 80.0
-
-
 def test_run_flags_come_before_what_the_scale_sets(workplace, monkeypatch):
     given = []
     for name in ("pretrain", "scores"):
@@ -148,15 +120,3 @@ def test_the_speed_of_a_step_is_measured(tmp_path, monkeypatch):
         FLAGS(["test", "--scale=tiny", f"--work_dir={tmp_path}"])
         assert paper.step_seconds("base") > 0
         assert paper.step_seconds("base") == paper.step_seconds("base")
-
-
-def test_rows_of_a_table_run_apart(workplace, tmp_path):
-    whole, _ = ran(workplace, "sentence_objectives")
-    with flagsaver.flagsaver(results_dir=str(tmp_path), keep_results=True):
-        for names in (["SOP"], ["none", "NSP"]):
-            FLAGS.row = names
-            EXPERIMENTS["sentence_objectives"].run()
-    found = json.loads((tmp_path / "sentence_objectives_tiny.json").read_text())
-    assert [each["row"] for each in found["rows"]] == ["none", "NSP", "SOP"]
-    assert [each["scores"] for each in found["rows"]] == [
-        each["scores"] for each in whole["rows"]]

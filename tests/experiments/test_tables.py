@@ -63,33 +63,6 @@ def test_verdicts_are_of_the_seeds_that_all_rows_have():
     assert "- b is better: not reproduced." in text
 
 
-def test_a_seed_of_one_row_leaves_other_rows_and_seeds_in_the_results(monkeypatch):
-    """And the command told is the one that gives all of them."""
-    measured = []
-
-    def measure(row, seed, *_):
-        measured.append((row.name, seed))
-        return {**rows.named(row, seed), "steps": 4, "scores": {"mrpc": float(seed)}}
-
-    def ran(*given):
-        with flagsaver.flagsaver():
-            FLAGS(["test", "--keep_results", "--finetune=mrpc",
-                   f"--results_dir={FLAGS.results_dir}", *given])
-            table.run()
-        found = text_files.read_object(tables.results_path("x", "small"))
-        return found["command"], [(each["row"], each["seed"]) for each in found["rows"]]
-
-    monkeypatch.setattr(tables, "check", lambda experiment: None)
-    table = Experiment("x", [Row("a"), Row("b", size="large")], seeds=2, draw=None,
-                       measure=measure)
-    plain = "python -m experiments.paper x --scale=small --finetune=mrpc"
-    assert ran("--row=a", "--num_seeds=1") == (f"{plain} --num_seeds=1", [("a", 1)])
-    assert ran("--row=a") == (plain, [("a", 1), ("a", 2)])
-    assert ran("--row=b", "--num_seeds=1") == (plain, [("a", 1), ("b", 1), ("a", 2)])
-    assert ran("--num_seeds=3")[0] == f"{plain} --num_seeds=3"
-    assert sorted(measured) == [(name, seed) for name in "ab" for seed in (1, 2, 3)]
-
-
 def test_a_trial_of_another_length_leaves_the_table_as_it_is(tmp_path, monkeypatch):
     """And its command gives what it has."""
     monkeypatch.setattr(tables, "check", lambda experiment: None)

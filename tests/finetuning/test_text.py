@@ -106,7 +106,7 @@ def make(head, vocab_size, **options):
 @pytest.mark.parametrize("length, stride", [(8, 2), (40, 64)])
 def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
     labels = ("O", *(f"{prefix}-{type}" for type in "XY" for prefix in "BIES"))
-    task = tagging.TaggingTask(labels, "iobes", Reading(split=split),
+    task = tagging.TaggingTask(labels, "iobes", Reading(split_words=split),
                                max_seq_length=length, doc_stride=stride)
     made = text_tags.Tags(tokenizer(kind), length, labels, "iobes", split, stride)
     texts = [*TEXTS, " \n", "İİ 's a\u0301. \0 ☃\u3000b", "好吗 " * 9, "x" * 300 + " y"]
@@ -136,8 +136,7 @@ def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
             {"example_index": [0] * len(own), **{
                 name: [window[name] for window in windows]
                 for name in ("word_index", "word_place")}})
-        answer = tag_files.answer(example.text, example.words, example.spans, *tagged,
-                                  with_entities=task.scheme != "none")
+        answer = tag_files.answer(example, tagged, with_entities=task.scheme != "none")
         for name in ("words", "tags"):
             assert [value.decode() for value in answers[name][i] if value] == (
                 answer[name])

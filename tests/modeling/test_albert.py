@@ -91,28 +91,6 @@ def test_sharing_nothing_is_one_group_per_layer():
     np.testing.assert_array_equal(sequence_output(unshared), sequence_output(groups))
 
 
-@pytest.mark.parametrize("sharing, attention, ffn", [
-    ("all", 1, 1), ("attention", 1, 4), ("ffn", 4, 1), ("none", 4, 4)])
-def test_what_is_shared(sharing, attention, ffn):
-    names = list(tf1_tensors(encoder(parameter_sharing=sharing)))
-    in_group = {
-        group: {name.split("/inner_group_0/")[1] for name in names
-                if name.startswith(BLOCK.format(group) + "/")} for group in range(4)}
-    attention_names = {
-        *(f"attention_1/self/{part}/{kind}" for part in ("query", "key", "value")
-          for kind in ("kernel", "bias")),
-        "attention_1/output/dense/kernel", "attention_1/output/dense/bias",
-        "LayerNorm/beta", "LayerNorm/gamma"}
-    ffn_names = {
-        *(f"ffn_1/intermediate/{part}/{kind}" for part in ("dense", "output/dense")
-          for kind in ("kernel", "bias")), "LayerNorm_1/beta", "LayerNorm_1/gamma"}
-    for group, found in in_group.items():
-        expected = ((attention_names if group < attention else set())
-                    | (ffn_names if group < ffn else set()))
-        assert found == expected
-    assert len(names) == 9 + 10 * attention + 6 * ffn
-
-
 @pytest.mark.parametrize("sharing", ["attention", "ffn", "none"])
 def test_equal_layers_are_the_shared_model(sharing):
     shared = encoder()

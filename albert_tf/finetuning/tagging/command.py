@@ -4,10 +4,10 @@ import dataclasses
 from typing import Optional
 
 from albert_tf.finetuning.command import Command
-from albert_tf.finetuning.tagging import readers, scoring
+from albert_tf.finetuning.tagging import scoring
+from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.finetuning.tagging.task import TaggingTask, build_task
-from albert_tf.options import option
-from albert_tf.tokenization import cleaning
+from albert_tf.options import given, option
 
 _USES = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 
@@ -19,22 +19,11 @@ def _sentences(split: str):
 
 @dataclasses.dataclass(frozen=True)
 class TaggingOptions:
-    """The files of a run, how they are read, and what may be left to them."""
+    """The files of a run, and what may be left to them."""
 
     train_file: Optional[str] = _sentences("train")
     dev_file: Optional[str] = _sentences("dev")
     test_file: Optional[str] = _sentences("test")
-    data_format: str = option(
-        "auto", "Format of the files; auto: given by the extension (.conllu, .jsonl, "
-        ".json, .parquet, .arrow), else CoNLL's columns.",
-        choices=["auto", *readers.FORMATS])
-    tag_column: str = option(
-        "", "Column of the tag: in CoNLL's columns a number, from 0 or from -1 backwards "
-        "(default: the last); in CoNLL-U its name (default: UPOS), as in JSON lines "
-        "(default: tags) and Parquet (default: tags or ner_tags).", kept=True)
-    word_column: int = option(
-        0, "CoNLL's columns: number of the word's column, from 0.", least=-2 ** 31,
-        kept=True)
     test_tags: Optional[bool] = option(
         None, "--test_file has tags, and predictions are scored against them; default: "
         "true if the file has a column or field for tags.")
@@ -46,21 +35,12 @@ class TaggingOptions:
         None, "The tags in the order of their ids; default: the tags that the schema of "
         "--train_file names (Parquet), or those in it, O first, the others sorted. They "
         "also name tags that are numbers.", kept=True)
-    split_words: str = option(
-        "auto", "How to split the text of JSON lines, and the text of later requests, "
-        "into words: at white space; also at punctuation and between Chinese characters; "
-        "or into single characters. auto: characters if each word in --train_file is one "
-        "character, else punctuation.", choices=["auto", *cleaning.WORD_SPLITS],
-        kept=True)
-    strip_numbers: bool = option(
-        False, "Remove the segmentation number at the end of each word in columns, as in "
-        "Weibo (\u79d10 \u62801).", kept=True)
 
 
 class TaggingCommand(Command):
     """Tags of words: names, parts of speech."""
 
-    options = (TaggingTask, TaggingOptions)
+    options = (TaggingTask, TaggingOptions, Reading)
     defaults = dict(max_seq_length=128, save_checkpoints_steps=1000)
     helps = dict(
         save_checkpoints_steps=" With --do_eval, a tenth of the steps by default.")
@@ -77,9 +57,7 @@ class TaggingCommand(Command):
         return build_task(
             values.do_train and values.train_file or "", labels=values.labels,
             known_labels=() if values.labels else self.initial_labels(),
-            scheme=values.scheme, reading=readers.Reading(
-                values.data_format, values.tag_column, values.word_column,
-                values.split_words, values.strip_numbers),
+            scheme=values.scheme, reading=given(Reading, values),
             max_seq_length=values.max_seq_length, doc_stride=values.doc_stride,
             label_all_tokens=values.label_all_tokens, test_tags=values.test_tags)
 
@@ -88,7 +66,7 @@ class TaggingCommand(Command):
 
     def chosen(self, task):
         return {"labels": list(task.labels), "scheme": task.scheme,
-                "split_words": task.reading.split}
+                "split_words": task.reading.split_words}
 
     def text(self, task, settings, step):
-        return dict(split=task.reading.split)
+        return dict(split=task.reading.split_words)

@@ -1,36 +1,17 @@
-"""Sentences of tagged words, their features, and predictions as CoNLL's columns or as
-spans.
-
-A sentence has the lines of its file, so that predictions can be written as a further
-column.
-"""
+"""Sentences of tagged words, and predictions as CoNLL's columns or as spans."""
 
 import json
 import re
-from typing import Any, Iterable, NamedTuple, Optional, Sequence, Union
+from typing import Any, NamedTuple, Optional, Sequence
 
 from albert_tf import row_files
 from albert_tf.finetuning.common import write_files
 from albert_tf.finetuning.tagging.scoring import entities
-from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 
 # The beginning of CoNLL-U Plus, and the columns of CoNLL-U.
 GLOBAL_COLUMNS = "# global.columns ="
 CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
 PREDICTION = "ALBERT:TAG"
-
-
-class Line(NamedTuple):
-    """A line of a sentence in the file.
-
-    Attributes:
-      cells: its columns.
-      adds: the column that predictions add: the number of a word, whose tag is added,
-        a text, or None for nothing.
-    """
-
-    cells: tuple[str, ...]
-    adds: Union[int, str, None]
 
 
 class Sentence(NamedTuple):
@@ -40,23 +21,33 @@ class Sentence(NamedTuple):
       tags: the tag of each word, or None if they are unknown.
       text: the text of the sentence.
       spans: the begin and end of each word in the text.
-      lines: the lines of the file, including those between the words.
       numbers: the number of the line or row of each word in the file, from 1.
+      lines: the cells of each line in a file of columns, from the end of the sentence
+        before, and which word it has: a column of predictions is added there.
       fields: the other fields of an object of JSON lines or of a row.
     """
 
     words: tuple[str, ...]
     tags: Optional[tuple[str, ...]]
     text: str
-    spans: tuple[tuple[int, int], ...]
-    lines: tuple[Line, ...]
+    spans: Sequence[tuple[int, int]]
     numbers: tuple[int, ...]
     path: str
+    lines: tuple[tuple[tuple[str, ...], Optional[int]], ...] = ()
     fields: dict[str, Any] = {}
 
     def where(self, word: int = 0) -> str:
         """Returns file and line or row of a word, for messages."""
         return f"{self.path}, {row_files.unit(self.path)} {self.numbers[word]}"
+
+    def rows(self, predicted: Sequence[str]) -> list[tuple[str, ...]]:
+        """Returns the cells of the sentence's lines with a column of predicted tags."""
+        if self.lines:
+            return [cells if word is None else (*cells, predicted[word])
+                    for cells, word in self.lines]
+        columns = [self.words, predicted] if self.tags is None else [
+            self.words, self.tags, predicted]
+        return [*zip(*columns), ()]
 
 
 class Tagged(NamedTuple):
@@ -66,51 +57,18 @@ class Tagged(NamedTuple):
     scores: list[float]
 
 
-def joined(words: Iterable[str], between: str
-            ) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Joins words; returns the text, and the begin and end of each word in it."""
-    spans, end = [], -len(between)
-    for word in words:
-        start = end + len(between)
-        end = start + len(word)
-        spans.append((start, end))
-    return between.join(words), tuple(spans)
-
-
-def spec(num_labels: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
-    """Returns the specification of a sentence with tags of words, or of a window of it.
-
-    `label_ids` are, at the tokens that are trained, the label + 1; they are 0 at others
-    and for unknown labels. The features that are not parsed say which words of
-    which example have their tag in this window, and at which positions.
-    """
-    def places(name):
-        return Feature(name, "int64", (None,), parsed=False)
-
-    return FeatureSpec((
-        *model_inputs((None,), vocab_size, type_vocab_size),
-        Feature("label_ids", "int64", (None,), limit=num_labels + 1,
-                limited_by="num_labels"),
-        Feature("example_index", "int64", (1,), parsed=False),
-        places("word_index"), places("word_place")))
-
-
-# ---- writing ---------------------------------------------------------------
-
-
-def answer(text: str, words: Sequence[str], spans: Sequence[tuple[int, int]],
-           tags: Sequence[str], scores: Sequence[float], with_entities: bool
-           ) -> dict[str, Any]:
+def answer(sentence: Sentence, tagged: Tagged, with_entities: bool) -> dict[str, Any]:
     """Returns the answer for a sentence: `words`, `tags`, and `entities`, which are the
     characters start to end - 1 of the text, with the mean score of their tags."""
-    result: dict[str, Any] = {"words": list(words), "tags": list(tags)}
+    result: dict[str, Any] = {"words": [*sentence.words], "tags": [*tagged.tags]}
     if with_entities:
-        result["entities"] = [
-            {"type": entity.type, "start": start, "end": end, "text": text[start:end],
-             "score": round(sum(map(float, of_words)) / len(of_words), 6)}
-            for entity in entities(tags)
-            for of_words in [scores[entity.start:entity.end]]
-            for start, end in [(spans[entity.start][0], spans[entity.end - 1][1])]]
+        result["entities"] = []
+        for first, end, kind in entities(tagged.tags):
+            begin, last = sentence.spans[first][0], sentence.spans[end - 1][1]
+            score = sum(map(float, tagged.scores[first:end])) / (end - first)
+            result["entities"].append({
+                "type": kind, "start": begin, "end": last,
+                "text": sentence.text[begin:last], "score": round(score, 6)})
     return result
 
 
@@ -119,34 +77,22 @@ def write(folder: str, kind: str, examples: Sequence[Sentence],
     """Writes the predictions for a file of a format, and returns the paths.
 
       predictions.conll   the lines of the file with the predicted tag as the last
-                          column, for conlleval; for CoNLL-U predictions.conllup, whose
-                          first line names the columns
+                          column, separated by blanks, for conlleval, or by tabs if a
+                          cell has a blank; for CoNLL-U predictions.conllup, with tabs,
+                          whose first line names the columns
       predictions.jsonl   one sentence per line: text, words, tags and entities, whose
                           positions count characters of the text
     """
-    text = as_conll(examples, [sentence.tags for sentence in tagged],
-                    tabs=kind == "conllu")
-    if kind == "conllu" and not text.startswith(GLOBAL_COLUMNS):
+    is_conllu = kind == "conllu"
+    rows = [row for sentence, (tags, _) in zip(examples, tagged)
+            for row in sentence.rows(tags)]
+    tabs = is_conllu or any(re.search(r"[ \t]", cell) for row in rows for cell in row)
+    text = "\n".join(map("\t".join if tabs else " ".join, rows)).rstrip("\n") + "\n\n"
+    if is_conllu and not text.startswith(GLOBAL_COLUMNS):
         text = f"{GLOBAL_COLUMNS} {' '.join([*CONLLU, PREDICTION])}\n{text}"
-    lines = [json.dumps({**each.fields, "text": each.text, **answer(
-        each.text, each.words, each.spans, *tags, with_entities)},
-                        ensure_ascii=False) + "\n"
-             for each, tags in zip(examples, tagged)]
+    lines = [json.dumps({**sentence.fields, "text": sentence.text, **answer(
+        sentence, tags, with_entities)}, ensure_ascii=False) + "\n"
+             for sentence, tags in zip(examples, tagged)]
     return write_files(folder, {
-        f"predictions.conll{'up' * (kind == 'conllu')}": text,
+        f"predictions.conll{'up' * is_conllu}": text,
         "predictions.jsonl": "".join(lines)})
-
-
-def as_conll(sentences: Iterable[Sentence], tags: Iterable[Sequence[str]],
-             tabs: bool) -> str:
-    """Returns the lines of the file with the predicted tag as the last column. Columns
-    are separated by blanks, for conlleval, or by tabs if `tabs` is true or a cell
-    contains a blank."""
-    rows = []
-    for sentence, predicted in zip(sentences, tags):
-        for cells, adds in sentence.lines:
-            rows.append(cells if adds is None else (
-                *cells, predicted[adds] if isinstance(adds, int) else adds))
-    tabs = tabs or any(re.search(r"[ \t]", cell) for row in rows for cell in row)
-    return "\n".join(("\t" if tabs else " ").join(row) for row in rows).rstrip(
-        "\n") + "\n\n"

@@ -109,7 +109,7 @@ class Tags(Answering):
         labels = self.labels or tuple(map(str, range(head.width)))
         self.task = tagging.TaggingTask(
             labels, self.setting("scheme", scoring.scheme_of_labels(labels)),
-            Reading(split=self.setting("split_words", Reading.split)),
+            Reading(split_words=self.setting("split_words", "punctuation")),
             max_seq_length=self.max_length,
             doc_stride=self.setting("doc_stride", tagging.TaggingTask.doc_stride))
 
@@ -133,7 +133,6 @@ class Tags(Answering):
             [tagged] = self.task.tagged(
                 [example], {name: [row[name] for row in outputs] for name in outputs[0]},
                 {**columns, "example_index": [0] * len(windows)})
-            return files.answer(example.text, example.words, example.spans, *tagged,
-                                with_entities=self.task.scheme != "none")
+            return files.answer(example, tagged, self.task.scheme != "none")
 
         return Request(windows, answer, self)

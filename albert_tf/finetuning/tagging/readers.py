@@ -7,31 +7,34 @@ Parquet stands for Arrow files, too. Their columns are the fields of JSON lines,
 `tokens` and `ner_tags`, as the library `datasets` has them.
 """
 
+import collections
 import dataclasses
+import functools
+import itertools
 import re
 from typing import Any, Iterator, Optional, Sequence
 
 from albert_tf import row_files
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
-from albert_tf.finetuning import tables
-from albert_tf.finetuning.tagging.files import (
-    CONLLU, GLOBAL_COLUMNS, PREDICTION, Line, Sentence, joined)
-from albert_tf.finetuning.tagging.scoring import Entity, as_tags, is_marked
+from albert_tf.finetuning.tagging.files import CONLLU, GLOBAL_COLUMNS, PREDICTION, Sentence
+from albert_tf.finetuning.tagging.scoring import Entity, as_tags, parse
+from albert_tf.options import option
 from albert_tf.rows import Row, is_empty, kind_of, number_of, rows, text_lines, typed
-from albert_tf.tokenization.cleaning import split_words
+from albert_tf.tokenization import cleaning
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
 _DOCUMENT = "-DOCSTART-"
 # Lines that are comments even if they have as many columns as the words.
 _COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s+=\s|id\s+\S+\s+domain=|"
                       r"(?:begin|end) document\b)")
-# The fields of words and of tags: ours, and those of `datasets`.
-_WORDS = ("words", "tokens")
-_TAGS = ("tags", "ner_tags")
 _SIMPLE = (str, int, float, bool, type(None))
 # A character of a segmented word, and its number within the word: 科0 技1.
 _NUMBERED = re.compile(r"(.\D*?)[0-9]+", re.DOTALL)
+
+# What a note says of lines → their numbers.
+Found = dict[str, list[int]]
+Spans = Sequence[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,36 +42,37 @@ class Reading:
     """The options of reading files.
 
     Attributes:
-      format: one of FORMATS. "auto": given by the extension: .conllu is CoNLL-U, .jsonl
-        and .json are JSON lines, .parquet and .arrow Parquet, all others are columns.
-      tag_column: a number from 0, or from -1 backwards; for CoNLL-U a name or number;
-        for JSON lines and Parquet a name.
-      word_column: the number of the word's column, in CoNLL's columns.
-      split: how a text is split into words; one of cleaning.WORD_SPLITS.
-      strip_numbers: whether words in columns end in their segmentation number, which is
-        removed.
       names: the tags of numbers that have no names in the file (JSON lines, Parquet).
     """
 
-    format: str = "auto"
-    tag_column: str = ""
-    word_column: int = 0
-    split: str = "punctuation"
-    strip_numbers: bool = False
+    data_format: str = option(
+        "auto", "Format of the files; auto: given by the extension (.conllu, .jsonl, "
+        ".json, .parquet, .arrow), else CoNLL's columns.", choices=["auto", *FORMATS])
+    tag_column: str = option(
+        "", "Column of the tag: in CoNLL's columns a number, from 0 or from -1 backwards "
+        "(default: the last); in CoNLL-U its name (default: UPOS), as in JSON lines "
+        "(default: tags) and Parquet (default: tags or ner_tags).", kept=True)
+    word_column: int = option(
+        0, "CoNLL's columns: number of the word's column, from 0.", least=-2 ** 31,
+        kept=True)
+    split_words: str = option(
+        "auto", "How to split the text of JSON lines, and the text of later requests, "
+        "into words: at white space; also at punctuation and between Chinese characters; "
+        "or into single characters. auto: characters if each word in --train_file is one "
+        "character, else punctuation.", choices=["auto", *cleaning.WORD_SPLITS],
+        kept=True)
+    strip_numbers: bool = option(
+        False, "Remove the segmentation number at the end of each word in columns, as in "
+        "Weibo (\u79d10 \u62801).", kept=True)
     names: tuple[str, ...] = ()
 
     def format_of(self, path: str) -> str:
         """Returns the format of a file, one of FORMATS."""
-        if self.format != "auto":
-            return self.format
-        kind = kind_of(path, "conll")
-        if kind in FORMATS[2:]:
-            return kind
-        return "conllu" if re.search(r"\.conllup?(\.\w+)?$", path.lower()) else "conll"
-
-    def of_objects(self, path: str) -> bool:
-        """Returns whether a file has fields by name, not columns of text."""
-        return self.format_of(path) in ("jsonl", "parquet")
+        if self.data_format != "auto":
+            return self.data_format
+        is_conllu = re.search(r"\.conllup?(\.\w+)?$", path.lower())
+        kind = "conllu" if is_conllu else kind_of(path, "conll")
+        return kind if kind in FORMATS else "conll"
 
     def named_tags(self, path: str) -> tuple[str, ...]:
         """Returns the tags that the schema of a Parquet file names; () for none."""
@@ -77,14 +81,9 @@ class Reading:
         columns = row_files.columns_of(path)
         return tuple(map(label_names.cleaned, columns.get(self._tag_field(columns), ())))
 
-    def _tag_field(self, fields: Any) -> str:
-        """Returns the field of the tags, the first of _TAGS if there is none."""
-        return self.tag_column if self.tag_column in fields else next(
-            (name for name in _TAGS if name in fields), _TAGS[0])
-
     def read(self, path: str, scheme: str = "iob2", tagged: Optional[bool] = True
-             ) -> tuple[list[Sentence], list[str]]:
-        """Reads the sentences of a file; returns them and notes for the user.
+             ) -> tuple[list[Sentence], Found]:
+        """Reads the sentences of a file; returns them and what to note of its lines.
 
         Args:
           path: the file.
@@ -92,207 +91,201 @@ class Reading:
           tagged: whether there are tags; None: if the file has a column or field for
             them.
         """
-        notes: list[str] = []
-        sentences = list(
-            self._read_objects(path, scheme, tagged, notes) if self.of_objects(path) else
-            self._read_columns(path, tagged, notes))
+        found: Found = collections.defaultdict(list)
+        clean, sentences = functools.cache(label_names.cleaned), []
+        kind = self.format_of(path)
+        for sentence in self._columns(
+                path, kind == "conllu", tagged, found) if kind in FORMATS[:2] else (
+                self._objects(path, kind, scheme, tagged, found)):
+            given = sentence.tags or ()
+            tags = tuple(map(clean, given))
+            found["have invisible characters in the tag, which are removed"] += [
+                sentence.numbers[i] for i, tag in enumerate(tags) if tag != given[i]]
+            sentences.append(sentence._replace(tags=tags or None))
         if not sentences:
             raise InputError(f"{path}: there is no word in this file; check the path "
                              "and the format.")
-        unclean = {tag for sentence in sentences for tag in sentence.tags or ()
-                   if not label_names.is_clean(tag)}
-        if unclean:
-            notes += tables.line_note(path, [
-                sentence.numbers[i] for sentence in sentences
-                for i, tag in enumerate(sentence.tags or ()) if tag in unclean],
-                "have invisible characters in the tag, which are removed")
-            sentences = [sentence if sentence.tags is None else sentence._replace(
-                tags=tuple(label_names.cleaned(tag) if tag in unclean else tag
-                           for tag in sentence.tags)) for sentence in sentences]
-        return sentences, notes
+        return sentences, found
 
     # ---- columns
 
-    def _read_columns(self, path: str, tagged: Optional[bool], notes: list[str]
-                      ) -> Iterator[Sentence]:
+    def _columns(self, path: str, is_conllu: bool, tagged: Optional[bool], found: Found
+                 ) -> Iterator[Sentence]:
         """Yields the sentences of a file of columns. In CoNLL-U, words are the
         syntactic ones: if "don't" has the ID 1-2, its words are 1 and 2. Empty nodes,
         such as 8.1, are not words."""
-        lines = [*text_lines(path), (0, "")]
-        is_conllu = self.format_of(path) == "conllu"
-        names, word, column, tabs = self._layout(path, lines, tagged)
-        width = len(names)
+        def ends(line: str) -> bool:
+            return not line.strip(" \t\r\f\v") or (
+                not is_conllu and line.startswith(_DOCUMENT))
+
+        all_lines = [*text_lines(path)]
+        of_words = [(number, line) for number, line in all_lines if not ends(line)]
+        if not of_words:
+            return
+        tabs, width, word, column = self._layout(path, is_conllu, of_words, tagged)
         # conlleval expects the true tag in the last column but one.
         again = not is_conllu and column is not None and column % width != width - 1
-        between, rows, words, tags, numbers, comments = ([] for _ in range(6))
-        commented: list[int] = []
-        for number, line in lines:
-            where, is_document = f"{path}, line {number}", line.startswith(_DOCUMENT)
-            if _is_blank(line) or is_document and not is_conllu:
-                if words:
-                    yield Sentence(
-                        tuple(words), None if column is None else tuple(tags),
-                        *joined(words, "" if self.split == "characters" else " "),
-                        (*between, *rows), tuple(numbers), path,
-                        {"comments": comments} if comments else {})
-                    between, rows, words, tags, numbers, comments = (
-                        [] for _ in range(6))
-                cells = tuple(line.split())
-                outside = ["O"] * (width + again - len(cells))
-                between.append(Line((*cells, *outside), "O") if is_document else
-                               Line((), None))
-                continue
-            cells = tuple(line.split("\t")) if is_conllu else _cells(line, tabs)
-            if is_conllu and line.startswith("#"):
-                rows.append(Line((f"{line.rstrip()} {PREDICTION}" if line.startswith(
-                    GLOBAL_COLUMNS) else line,), None))
-                continue
-            if not is_conllu and not words and (
-                    _COMMENT.match(line) or len(cells) != width
-                    and re.match(r"#\s+\S", line) and not is_marked(cells[-1])):
-                comments.append(line)
-                commented.append(number)
-                continue
-            if len(cells) != width:
-                raise InputError(
-                    f"{where}: the line has {len(cells)} columns, but the file has "
-                    f"{width}. A line must have a word and its tags, separated by "
-                    f"{'tabs' if tabs else 'blanks'}; a blank line ends a sentence.")
-            if is_conllu and re.search("[-.]", cells[0]):
-                rows.append(Line(cells, "_"))
-                continue
-            if is_conllu and cells[0] != str(len(words) + 1):
-                raise InputError(
-                    f"{where}: the ID is '{cells[0]}', but {len(words) + 1} is next; "
-                    "IDs count from 1, and a blank line ends a sentence.")
-            # A blank may be a word, between tabs.
-            if not cells[word] or column is not None and not cells[column].strip():
-                what, place = ("tag", column) if cells[word] else ("word", word)
-                raise InputError(f"{where}: the {what} (column {place}) is missing; "
-                                 "words outside entities have the tag O.")
-            rows.append(Line((*cells, *cells[column:][:1] * again), len(words)))
-            is_numbered = self.strip_numbers and _NUMBERED.fullmatch(cells[word])
-            words.append(is_numbered[1] if is_numbered else cells[word])
-            tags.append("" if column is None else cells[column].strip())
-            numbers.append(number)
-        notes += tables.line_note(path, commented, "begin with # and are comments")
+        lines, comments = [], []  # since the last sentence
+        for is_end, group in itertools.groupby(all_lines, lambda each: ends(each[1])):
+            words, tags, numbers = [], [], []
+            for number, line in group:
+                cells = _cells(line, tabs)
+                if is_end:
+                    cells = tuple(line.split())
+                    outside = ["O"] * (width + again + 1 - len(cells))
+                    lines.append(((*cells, *outside) if cells else (), None))
+                elif is_conllu and line.startswith("#"):
+                    lines.append(((f"{line.rstrip()} {PREDICTION}" if line.startswith(
+                        GLOBAL_COLUMNS) else line,), None))
+                elif not is_conllu and not words and (
+                        _COMMENT.match(line) or len(cells) != width
+                        and re.match(r"#\s+\S", line) and not any(parse(cells[-1]))):
+                    comments.append(line)
+                    found["begin with # and are comments"].append(number)
+                elif len(cells) != width:
+                    raise InputError(
+                        f"{path}, line {number}: the line has {len(cells)} columns, but "
+                        f"the file has {width}. Columns are separated by "
+                        f"{'tabs' if tabs else 'blanks'}; a blank line ends a sentence.")
+                elif is_conllu and re.search("[-.]", cells[0]):
+                    lines.append(((*cells, "_"), None))
+                else:
+                    tag = "" if column is None else cells[column].strip()
+                    # A blank may be a word, between tabs.
+                    if not cells[word] or column is not None and not tag:
+                        raise InputError(
+                            f"{path}, line {number}: the word or its tag is missing; "
+                            "words outside entities have the tag O.")
+                    lines.append(((*cells, *[tag] * again), len(words)))
+                    is_numbered = self.strip_numbers and _NUMBERED.fullmatch(cells[word])
+                    words.append(is_numbered[1] if is_numbered else cells[word])
+                    tags.append(tag)
+                    numbers.append(number)
+            if words:
+                yield Sentence(
+                    tuple(words), None if column is None else tuple(tags),
+                    *self._placed(words), tuple(numbers), path, tuple(lines),
+                    {"comments": comments} if comments else {})
+                lines, comments = [], []
 
-    def _layout(self, path: str, lines: Sequence[tuple[int, str]],
-                tagged: Optional[bool]
-                ) -> tuple[Sequence[str], int, Optional[int], bool]:
-        """Returns the names of the columns, "" if they have none, the places of word
-        and tag (None: without tags), and whether tabs separate columns."""
-        tabs, number, names, word = True, 1, CONLLU, 1
-        if self.format_of(path) != "conllu":
+    def _layout(self, path: str, is_conllu: bool, lines: Sequence[tuple[int, str]],
+                tagged: Optional[bool]) -> tuple[bool, int, int, Optional[int]]:
+        """Returns whether tabs separate columns, the number of columns, and the places
+        of word and tag (None: without tags)."""
+        number, line = lines[0]
+        tabs, word, column = True, 1, "UPOS"
+        names = (line[len(GLOBAL_COLUMNS):].split() if line.startswith(GLOBAL_COLUMNS)
+                 else CONLLU)
+        if not is_conllu:
             # A line that begins with # may be a comment; it does not give the columns.
-            of_words = [row for row in lines if not _is_blank(row[1])
-                        and not row[1].startswith(_DOCUMENT)] or [(0, "no word")]
-            number, line = next((row for row in of_words if not row[1].startswith("#")),
-                                of_words[0])
-            tabs, word = "\t" in line, self.word_column
+            number, line = next((each for each in lines if not each[1].startswith("#")),
+                                lines[0])
+            tabs, word, column = "\t" in line, self.word_column, "-1"
             names = [""] * len(_cells(line, tabs))
-        elif lines[0][1].startswith(GLOBAL_COLUMNS):
-            names = lines[0][1][len(GLOBAL_COLUMNS):].split()
-        column = None
-        if tagged or tagged is None and len(names) > 1:
-            column = _place(path, "tag", self.tag_column or (
-                "UPOS" if any(names) else "-1"), names)
-        place = _place(path, "word", str(word), names)
-        if column is not None and column % len(names) == place % len(names):
+        word = _place(path, "word", str(word), names)
+        if not tagged and (tagged is not None or len(names) == 1):
+            return tabs, len(names), word, None
+        tag = _place(path, "tag", self.tag_column or column, names)
+        if (tag - word) % len(names) == 0:
             raise InputError(
-                f"{path}, line {number}: there are no tags, because column {column} has "
-                "the words. A line must have a word and its tag, separated by a tab or "
+                f"{path}, line {number}: there are no tags, because column {tag} has the "
+                "words. A line must have a word and its tag, separated by a tab or "
                 "blanks.")
-        return names, word, column, tabs
+        return tabs, len(names), word, tag
 
     # ---- JSON lines and Parquet
 
-    def _read_objects(self, path: str, scheme: str, tagged: Optional[bool],
-                      notes: list[str]) -> Iterator[Sentence]:
-        widened: list[int] = []
-        empty: list[int] = []
-        is_parquet = self.format_of(path) == "parquet"
-        if tagged and scheme == "none":
-            scheme = "iob2"
-        for where, row in rows(path, kind=self.format_of(path)):
-            if is_parquet and tagged and self.tag_column and self.tag_column not in row:
-                raise row_files.missing(where, self.tag_column, row,
-                                        "correct --tag_column")
-            number, tag_field = number_of(where), self._tag_field(row)
+    def _objects(self, path: str, kind: str, scheme: str, tagged: Optional[bool],
+                 found: Found) -> Iterator[Sentence]:
+        is_parquet = kind == "parquet"
+        for where, row in rows(path, kind=kind):
+            number, field, tags = number_of(where), self._tag_field(row), None
             # Beside a text, JSON may have tokens of a different tokenizer.
-            words_field = next((name for name in _WORDS[:1 + (
-                is_parquet or "text" not in row)] if name in row), "")
-            if is_parquet and row.get(words_field) == []:
-                empty.append(number)
-                continue
-            if row.get(words_field) is None:
-                text = typed(row, where, text=str)["text"]
-                words, spans = of_text(text, self.split)
+            given = "tokens" if row.get("words") is None and (
+                is_parquet or "text" not in row) else "words"
+            if row.get(given) is not None:
+                words = typed(row, where, **{given: [str]})[given]
+                text, spans = self._placed(words, row.get("text"))
             else:
-                words = _strings(row, words_field, where)
-                text, spans = _placed(words, row.get("text"), self.split)
+                text = typed(row, where, text=str)["text"]
+                words, spans = self.of_text(text)
+            if not words and is_parquet:
+                found["without a word are left out"].append(number)
+                continue
             if not words:
                 raise InputError(f"{where}: there is no word in the text; remove the "
-                                 f"{row_files.unit(path)}.")
-            tags = None
+                                 "line.")
             if tagged is not False and row.get("entities") is not None:
-                placed = _entities(row, text, where)
-                inner = [_words_of(entity, spans, where) for entity in placed]
-                widened += [number for entity, (first, end) in zip(placed, inner)
-                            if (spans[first][0], spans[end - 1][1]) != entity[:2]]
-                for before, after in zip(inner, inner[1:]):
-                    if after[0] < before[1]:
-                        raise InputError(
-                            f"{where}: two entities share the word "
-                            f"'{words[after[0]]}', but a word has only one tag; remove "
-                            "one of them.")
-                tags = as_tags([Entity(*place, entity.type)
-                                for place, entity in zip(inner, placed)],
-                               len(words), scheme)
-            elif tagged is not False and row.get(tag_field) is not None:
-                tags = _strings(self._named(row, tag_field, where), tag_field, where)
+                entities, is_widened = _entities(row, text, spans, where)
+                tags = as_tags(entities, len(words), scheme)
+                if is_widened:
+                    found["have entities that begin or end inside a word, and are "
+                          "extended to the whole word; with --split_words=characters, "
+                          "each character is a word"].append(number)
+            elif tagged is not False and row.get(field) is not None:
+                tags = self._tags(row, field, where)
                 if len(tags) != len(words):
                     raise InputError(f"{where}: words and tags differ in number "
                                      f"({len(words)} and {len(tags)}); each word needs "
                                      "a tag.")
             elif tagged:
                 raise InputError(
-                    f"{where}: there are neither 'entities' nor '{tag_field}'; give "
-                    "text and entities, or words and tags, and name the field of the "
-                    "tags with --tag_column.")
+                    f"{where}: there are neither 'entities' nor '{field}'; give text and "
+                    "entities, or words and tags, and name the field of the tags with "
+                    "--tag_column.")
+            if not all(each and not re.search(r"[\t\n\r]", each)
+                       for each in itertools.chain(words, tags or ())):
+                raise InputError(f"{where}: a word or tag is empty, or has a tab or line "
+                                 "end; correct it.")
             yield Sentence(
-                tuple(words), None if tags is None else tuple(tags), text, spans,
-                (*(Line((word, *([] if tags is None else [tags[i]])), i)
-                   for i, word in enumerate(words)), Line((), None)),
+                tuple(words), tags and tuple(tags), text, spans, (number,) * len(words),
+                path, (),
                 # Predictions repeat further fields, but not all that Parquet may hold.
-                (number,) * len(words), path, {
-                    name: value for name, value in row.items()
-                    if name not in ("text", words_field, tag_field, "entities") and (
-                        not is_parquet or isinstance(value, _SIMPLE))})
-        notes += tables.line_note(path, empty, "without a word are left out")
-        notes += tables.line_note(
-            path, widened, "have entities that begin or end inside a word, and are "
-            "extended to the whole word; with --split_words=characters, each character "
-            "is a word")
+                {name: value for name, value in row.items()
+                 if name not in ("text", given, field, "entities")
+                 and (not is_parquet or isinstance(value, _SIMPLE))})
 
-    def _named(self, row: Row, field: str, where: str) -> Row:
-        """Returns the row with the names of tags that are numbers."""
-        tags = row[field]
-        if not isinstance(tags, list) or not any(type(tag) is int for tag in tags):
-            return row
-        if not self.names:
-            raise InputError(
-                f"{where}: '{field}' holds numbers, which have no names in the file; "
-                "give --labels, the tags in the order of these numbers, from 0.")
-        for tag in tags:
-            if type(tag) is not int or not 0 <= tag < len(self.names):
-                raise InputError(f"{where}: '{field}' holds {tag!r:.40}, but --labels "
-                                 f"names the numbers 0 to {len(self.names) - 1}.")
-        return {**row, field: [self.names[tag] for tag in tags]}
+    def _tag_field(self, fields: Any) -> str:
+        """Returns the field of the tags: the one that --tag_column names, or else ours
+        or that of `datasets`."""
+        names = self.tag_column, "tags", "ner_tags"
+        return next((name for name in names if name in fields), self.tag_column or "tags")
 
+    def _tags(self, row: Row, field: str, where: str) -> list[str]:
+        """Returns the tags of a row; --labels name those that are numbers."""
+        tags = [*typed(row, where, **{field: [(str, int)]})[field]]
+        for place, tag in enumerate(tags):
+            if isinstance(tag, int):
+                if not 0 <= tag < len(self.names):
+                    raise InputError(
+                        f"{where}: '{field}' holds {tag}, but --labels names "
+                        f"{len(self.names)} tags; give them in the order of their "
+                        "numbers, from 0.")
+                tags[place] = self.names[tag]
+        return tags
 
-def _is_blank(line: str) -> bool:
-    return not line.strip(" \t\r\f\v")
+    # ---- words in texts
+
+    def of_text(self, text: str) -> tuple[list[str], Spans]:
+        """Splits a text; returns its words, and the begin and end of each in it."""
+        spans = () if is_empty(text) else tuple(cleaning.split_words(
+            text, "punctuation" if self.split_words == "auto" else self.split_words))
+        return [text[start:end] for start, end in spans], spans
+
+    def _placed(self, words: Sequence[str], text: Any = None) -> tuple[str, Spans]:
+        """Returns the text, and the begin and end of each word in it. A text that does
+        not contain the words in order is replaced by the words."""
+        spans: list[tuple[int, int]] = []
+        for whole in text, ("" if self.split_words == "characters" else " ").join(words):
+            spans.clear()
+            for word in words if isinstance(whole, str) else ():
+                start = whole.find(word, spans[-1][1] if spans else 0)
+                if start < 0:
+                    break
+                spans.append((start, start + len(word)))
+            if len(spans) == len(words):
+                break
+        return whole, tuple(spans)
 
 
 def _cells(line: str, tabs: bool) -> tuple[str, ...]:
@@ -312,46 +305,11 @@ def _place(path: str, what: str, column: str, names: Sequence[str]) -> int:
         f"columns {' '.join(names)}".strip() + "; count from 0, or from -1 backwards.")
 
 
-# ---- JSON lines and Parquet ------------------------------------------------
-
-
-def of_text(text: str, split: str) -> tuple[list[str], tuple[tuple[int, int], ...]]:
-    """Splits a text; returns its words, and the begin and end of each in the text."""
-    spans = () if is_empty(text) else tuple(split_words(text, split))
-    return [text[start:end] for start, end in spans], spans
-
-
-def _strings(row: Row, name: str, where: str) -> list[str]:
-    """Returns a list of words or tags, which fit a column of CoNLL's."""
-    values = typed(row, where, **{name: [str]})[name]
-    if not all(map(_fits_a_column, values)):
-        raise InputError(f"{where}: a text in '{name}' is empty, or contains a tab or "
-                         "line end; correct it.")
-    return values
-
-
-def _fits_a_column(value: Any) -> bool:
-    return isinstance(value, str) and bool(value) and not re.search(r"[\t\n\r]", value)
-
-
-def _placed(words: Sequence[str], text: Any, split: str):
-    """Returns the text, and the begin and end of each word in it. If the text does not
-    contain the words in order, it is built from them."""
-    spans, end = [], 0
-    for word in words if isinstance(text, str) else ():
-        start = text.find(word, end)
-        if start < 0:
-            break
-        end = start + len(word)
-        spans.append((start, end))
-    if len(spans) == len(words):
-        return text, tuple(spans)
-    return joined(words, "" if split == "characters" else " ")
-
-
-def _entities(row: Row, text: str, where: str) -> list[Entity]:
-    """Returns the entities of an object, with their characters, in text order."""
-    placed = []
+def _entities(row: Row, text: str, spans: Spans, where: str
+              ) -> tuple[list[Entity], bool]:
+    """Returns the entities of an object in the order of the text, and whether one of
+    them begins or ends inside a word."""
+    result, is_widened = [], False
     for value in typed(row, where, entities=[(dict, list)])["entities"]:
         here = f"{where}, the entity {value!r:.60}"
         if isinstance(value, list):
@@ -359,26 +317,22 @@ def _entities(row: Row, text: str, where: str) -> list[Entity]:
         kind = value.get("type", value.get("label"))
         typed({**value, "type": kind}, here, start=int, end=int, type=str)
         start, end = value["start"], value["end"]
-        if not _fits_a_column(kind) or not 0 <= start < end <= len(text) or (
-                not text[start:end].strip()):
+        inside = [place for place, (first, last) in enumerate(spans)
+                  if first < end and start < last]
+        if not 0 <= start < end <= len(text) or not inside:
             raise InputError(
-                f"{here} is not in the text of {len(text)} characters, or its type is "
-                "empty or has a tab or line end; start counts from 0, and end is one "
-                "more than the last character.")
+                f"{here} has no word in the text of {len(text)} characters; start counts "
+                "from 0, and end is one more than the last character.")
         if value.get("text") not in (None, text[start:end]):
             raise InputError(
                 f"{here} is '{text[start:end]}' in the text; offsets count characters "
                 "(code points), not bytes.")
-        placed.append(Entity(start, end, kind))
-    return sorted(placed)
-
-
-def _words_of(entity: Entity, spans: Sequence[tuple[int, int]], where: str
-              ) -> tuple[int, int]:
-    """Returns the first word that an entity overlaps, and the number after the last."""
-    inside = [i for i, (start, end) in enumerate(spans)
-              if start < entity.end and entity.start < end]
-    if not inside:
-        raise InputError(f"{where}: the entity from {entity.start} to {entity.end} "
-                         "overlaps no word; correct its start and end.")
-    return inside[0], inside[-1] + 1
+        is_widened |= (spans[inside[0]][0], spans[inside[-1]][1]) != (start, end)
+        result.append(Entity(inside[0], inside[-1] + 1, kind))
+    result.sort()
+    for before, after in itertools.pairwise(result):
+        if after.start < before.end:
+            raise InputError(
+                f"{where}: two entities share the word "
+                f"'{text[slice(*spans[after.start])]}'; remove one of them.")
+    return result, is_widened

@@ -11,13 +11,12 @@ Tags keep the spelling of their file; `parse` reads B-PER, B_PER and b-per.
 import collections
 import functools
 import re
-from typing import Iterable, Mapping, NamedTuple, Sequence
+from typing import Iterable, NamedTuple, Sequence
 
 from albert_tf.errors import InputError
 
 SCHEMES = ("iob1", "iob2", "iobes", "none")
 OUTSIDE = "O"
-_WITH_TYPE = re.compile(r"[BIES]-.+", re.DOTALL)
 _SPELLING = re.compile(r"(O)|([BIES])(?:[-_](.+))?", re.I | re.DOTALL)
 _PREFIXES = {"iob1": "OBI", "iob2": "OBI", "iobes": "OBIES"}
 
@@ -30,6 +29,14 @@ class Entity(NamedTuple):
     start: int
     end: int
     type: str
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def parse(tag: str) -> tuple[str, str]:
+    """Returns prefix and type of a tag in any spelling: ("B", "PER"), ("O", ""); of one
+    that belongs to no scheme ("", "")."""
+    match = _SPELLING.fullmatch(tag)
+    return ((match[1] or match[2]).upper(), match[3] or "") if match else ("", "")
 
 
 def continued(tag: str) -> str:
@@ -45,40 +52,19 @@ def continued(tag: str) -> str:
 # seqeval). All sequences can be read.
 _BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I")}
 _ENDS = {("B", "B"), ("B", "S"), ("B", "O"), ("I", "B"), ("I", "S"), ("I", "O")}
-_NONE = ("O", ".")
-EDGE = ("O", "")
-
-
-def parse(tag: str) -> tuple[str, str]:
-    """Returns prefix and type of a tag in any spelling: ("B", "PER"), ("O", "")."""
-    letter, kind = _spelled(tag)
-    if not letter:
-        letter, _, kind = tag.partition("-")
-    return letter, kind
-
-
-def is_marked(tag: str) -> bool:
-    """Returns whether a tag is O, or has the prefix of a known scheme."""
-    return bool(_spelled(tag)[0])
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _spelled(tag: str) -> tuple[str, str]:
-    """Returns the letter and the type of a tag; for unknown spellings ("", "")."""
-    match = _SPELLING.fullmatch(tag)
-    return ((match[1] or match[2]).upper(), match[3] or "") if match else ("", "")
+EDGE = (OUTSIDE, "")
 
 
 def begins(before: tuple[str, str], here: tuple[str, str]) -> bool:
     """Returns whether an entity begins at `here`."""
-    return (here[0] in ("B", "S", "[", "]") or (before[0], here[0]) in _BEGINS
-            or here[0] not in _NONE and before[1] != here[1])
+    return (here[0] in ("B", "S") or (before[0], here[0]) in _BEGINS
+            or here[0] != OUTSIDE and before[1] != here[1])
 
 
 def ends(before: tuple[str, str], here: tuple[str, str]) -> bool:
     """Returns whether an entity ends just before `here`."""
-    return (before[0] in ("E", "S", "[", "]") or (before[0], here[0]) in _ENDS
-            or before[0] not in _NONE and before[1] != here[1])
+    return (before[0] in ("E", "S") or (before[0], here[0]) in _ENDS
+            or before[0] != OUTSIDE and before[1] != here[1])
 
 
 def entities(tags: Tags) -> list[Entity]:
@@ -123,11 +109,10 @@ def misplaced(tags: Tags, scheme: str) -> list[int]:
     for place, tag in enumerate([*tags, OUTSIDE]):
         here = parse(tag)
         goes_on = before[0] in ("B", "I") and before[1] == here[1]
-        wrong = {"iob1": here[0] == "B" and not goes_on,
-                 "iob2": here[0] == "I" and not goes_on,
-                 "iobes": (here[0] in ("I", "E")) != (before[0] in ("B", "I"))
-                 or here[0] in ("I", "E") and not goes_on}[scheme]
-        if wrong:
+        inside, is_open = here[0] in ("I", "E"), before[0] in ("B", "I")
+        if {"iob1": here[0] == "B" and not goes_on,
+                "iob2": here[0] == "I" and not goes_on,
+                "iobes": (inside or is_open) and not (inside and goes_on)}[scheme]:
             result.append(min(place, len(tags) - 1))
         before = here
     return result
@@ -136,26 +121,14 @@ def misplaced(tags: Tags, scheme: str) -> list[int]:
 def scheme_of_labels(labels: Iterable[str]) -> str:
     """Returns the scheme of labels, "none" for tags that mark no entities."""
     labels = set(labels)
-    if not any(map(_WITH_TYPE.fullmatch, labels)):
-        spelled = [*map(_spelled, labels)]
-        letters, typed = {letter for letter, _ in spelled}, any(
-            kind for _, kind in spelled)
-        # B, I, E and S without a type divide a text into words, without O.
-        if "" in letters or not (
-                "O" in letters and len(letters) > 1
-                or typed and letters & set("BI") or letters >= set("BES")):
-            return "none"
-    return "iobes" if {parse(label)[0] for label in labels} & {"E", "S"} else "iob2"
-
-
-def check_spellings(labels: Iterable[str], where: str) -> None:
-    """Raises InputError if two labels mean the same."""
-    known: dict[tuple[str, str], str] = {}
-    for label in labels:
-        before = known.setdefault(parse(label), label)
-        if before != label:
-            raise InputError(f"{where}: the tags '{before}' and '{label}' mean the "
-                             "same; write both in the same way.")
+    letters, types = ({*each} for each in zip(*map(parse, labels or "O")))
+    # Without types in the plain spelling, all labels must be marked, and some of them as
+    # in a scheme: B, I, E and S without a type divide a text into words, without O.
+    if not any(re.match("[BIES]-.", label, re.DOTALL) for label in labels) and (
+            "" in letters or not (letters > {OUTSIDE} or letters >= set("BES")
+                                  or letters & set("BI") and types != {""})):
+        return "none"
+    return "iobes" if letters & {"E", "S"} else "iob2"
 
 
 def recognise(sentences: Sequence[Tags]) -> str:
@@ -168,35 +141,37 @@ def recognise(sentences: Sequence[Tags]) -> str:
         len(misplaced(tags, scheme)) for tags in sentences))
 
 
-def check_tag(tag: str, scheme: str, where: str, labels: Iterable[str],
-              more_advice: str = "") -> None:
-    """Raises InputError if a tag does not belong to a scheme with entities; `labels`
-    are all tags."""
-    if scheme == "none":
-        return
-    if not is_marked(tag) or parse(tag)[0] not in _PREFIXES[scheme]:
+def check_tag(tag: str, scheme: str, where: str, advice: str = "") -> None:
+    """Raises InputError if a tag does not belong to a scheme with entities."""
+    if scheme != "none" and (parse(tag)[0] or "-") not in _PREFIXES[scheme]:
         known = ", ".join(f"{prefix}-TYPE" for prefix in _PREFIXES[scheme][1:])
-        # --scheme=none would lose the entities of the other tags.
-        fits = [*map(is_marked, labels)]
-        advice = (", or give --scheme=iobes" if is_marked(tag) else
-                  "" if 2 * sum(fits) >= len(fits) else
-                  ", or give --scheme=none if no tag marks an entity")
-        raise InputError(f"{where}: the tag '{tag}' is neither O nor one of {known}; "
-                         f"correct it{advice}{more_advice}.")
+        raise InputError(
+            f"{where}: the tag '{tag}' is neither O nor one of {known}; correct it, or "
+            f"give another --scheme, which is none if no tag marks an entity{advice}.")
 
 
-def tag_at_ends(texts: Sequence[str], labels: Sequence[str]) -> str:
+def check_spellings(labels: Iterable[str], where: str) -> None:
+    """Raises InputError if two labels mean the same."""
+    known: dict[tuple[str, str], str] = {}
+    for label in labels:
+        before = known.setdefault(parse(label), label)
+        if before != label:
+            raise InputError(f"{where}: the tags '{before}' and '{label}' mean the "
+                             "same; write both in the same way.")
+
+
+def tag_at_ends(texts: Iterable[str], labels: Iterable[str]) -> str:
     """Returns a tag that stands behind a separator at the end of a text, if most texts
     end so: they are lines of a table. Else returns "", also if all end in an "O"."""
     # Words such as "part" and "noun" are no tags of PART and NOUN, but b-x is one of B-X.
     names = {label for label in labels if re.search(r"\w", label)}
-    marked = {label.upper() for label in names if is_marked(label)}
+    marked = {label.upper() for label in names if parse(label)[0]}
     texts = [*filter(str.strip, texts)]
     ends = [match[1] for text in texts
             if (match := re.search(r"""[\s,;|]["']?([^\s,;|"']+)["']?\s*$""", text))
             and (match[1] in names or match[1].upper() in marked)]
     if 2 * len(ends) <= len(texts) or len({*ends}) == 1 and (
-            ends[0] == OUTSIDE or not is_marked(ends[0])):
+            ends[0] == OUTSIDE or not parse(ends[0])[0]):
         return ""
     return max(ends, key=len)
 
@@ -223,11 +198,8 @@ class Counts(NamedTuple):
     """Counts of entities by type, or of tags if tags mark no entities.
 
     Attributes:
-      true: the number in the data.
-      given: the number predicted.
-      right: the number predicted correctly.
+      true, given, right: the numbers in the data, predicted, and predicted correctly.
       right_words: the number of words with the right tag.
-      words: the number of words.
     """
 
     true: collections.Counter
@@ -237,35 +209,33 @@ class Counts(NamedTuple):
     words: int
 
     def table(self) -> dict[str, tuple[float, float, float, int]]:
-        """Returns type → precision, recall, F1, number in the data."""
-        return {kind: self._row(self.true[kind], self.given[kind], self.right[kind])
-                for kind in sorted({*+self.true, *+self.given})}
+        """Returns type → precision, recall, F1, number in the data; the last row, "all",
+        is that of all types together."""
+        table, counters = {}, self[:3]
+        numbers = {kind: [counter[kind] for counter in counters]
+                   for kind in sorted({*+self.true, *+self.given})}
+        numbers["all"] = [counter.total() for counter in counters]
+        for kind, (true, given, right) in numbers.items():
+            precision, recall = right / max(given, 1), right / max(true, 1)
+            # conlleval computes F1 in the same way, and also has 0 if nothing is right.
+            f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+            table[kind] = precision, recall, f1, true
+        return table
 
-    def overall(self) -> tuple[float, float, float, int]:
-        """Returns a row like those of the table, for all types together."""
-        return self._row(*(counter.total() for counter in self[:3]))
-
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Returns precision, recall, F1, and the accuracy of words' tags."""
-        precision, recall, f1, _ = self.overall()
+        precision, recall, f1, _ = self.table()["all"]
         return {"f1": f1, "precision": precision, "recall": recall,
                 "accuracy": self.right_words / max(self.words, 1)}
 
     def report(self) -> str:
         """Returns the table as text."""
-        rows = {**self.table(), "all": self.overall()}
+        rows = self.table()
         width = max(map(len, rows))
         return "\n".join([
             f"{'':{width}}  precision  recall      f1  support",
             *(f"{kind:{width}}  {precision:9.4f}  {recall:6.4f}  {f1:6.4f}  {support:7}"
               for kind, (precision, recall, f1, support) in rows.items())]) + "\n"
-
-    @staticmethod
-    def _row(true: int, given: int, right: int) -> tuple[float, float, float, int]:
-        precision, recall = right / max(given, 1), right / max(true, 1)
-        # conlleval computes F1 in the same way, and also has 0 if nothing is right.
-        f1 = 2 * precision * recall / (precision + recall) if right else 0.0
-        return precision, recall, f1, true
 
 
 def score(true: Sequence[Tags], given: Sequence[Tags], scheme: str) -> Counts:
@@ -273,13 +243,11 @@ def score(true: Sequence[Tags], given: Sequence[Tags], scheme: str) -> Counts:
     the scheme "none", it counts tags."""
     pairs = [pair for tags in zip(true, given, strict=True)
              for pair in zip(*tags, strict=True)]
-    counts = Counts(collections.Counter(), collections.Counter(), collections.Counter(),
-                    sum(first == second for first, second in pairs), len(pairs))
+    right = [first for first, second in pairs if first == second]
+    counter = collections.Counter
     if scheme == "none":
-        counts.true.update(first for first, _ in pairs)
-        counts.given.update(second for _, second in pairs)
-        counts.right.update(first for first, second in pairs if first == second)
-        return counts
+        return Counts(*map(counter, (*zip(*pairs), right)), len(right), len(pairs))
+    counts = Counts(counter(), counter(), counter(), len(right), len(pairs))
     for first, second in zip(true, given):
         _conlleval(first, second, counts)
     return counts

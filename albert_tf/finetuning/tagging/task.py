@@ -11,7 +11,7 @@
 import collections
 import dataclasses
 import functools
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -22,14 +22,16 @@ from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import ExampleSet, Outputs, read_shards
-from albert_tf.finetuning.tagging import files as tag_files, readers, scoring
+from albert_tf.finetuning.tagging import files as tag_files, scoring
 from albert_tf.finetuning.tagging.files import Sentence, Tagged
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import option
+from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
+
 
 OUTSIDE = scoring.OUTSIDE
 
@@ -45,7 +47,6 @@ class TaggingTask(FineTuningTask):
     Attributes:
       labels: the tag of each class id.
       scheme: how tags mark entities; one of scoring.SCHEMES.
-      reading: the options of reading files.
       max_seq_length: the maximum number of tokens of a window, including special ones.
       test_tags: whether the files to predict have tags, as in Reading.read.
       main_metric: the metric that chooses the best checkpoint; "": the first.
@@ -69,16 +70,12 @@ class TaggingTask(FineTuningTask):
     texts = ("words",)
 
     def __post_init__(self):
-        repeated = [tag for tag, n in collections.Counter(self.labels).items() if n > 1]
-        if repeated:
-            raise InputError(f"--labels has '{repeated[0]}' more than once; give each "
-                             "tag once.")
-        if len(self.labels) < 2:
-            raise InputError(
-                f"the tags are: {', '.join(self.labels) or 'none'}; a model needs at "
-                "least two. Check --labels or the training file.")
+        if len({*self.labels}) < max(2, len(self.labels)):
+            raise InputError(f"the tags are: {', '.join(self.labels) or 'none'}; a model "
+                             "needs at least two, each once. Check --labels or the "
+                             "training file.")
         for label in self.labels:
-            scoring.check_tag(label, self.scheme, "--labels", self.labels)
+            scoring.check_tag(label, self.scheme, "--labels")
             if self.label_all_tokens and self._continued(label) not in self.labels:
                 raise InputError(
                     f"--label_all_tokens: the tags lack {self._continued(label)}, that of "
@@ -100,69 +97,57 @@ class TaggingTask(FineTuningTask):
                            lambda path, first: self._read_file(path, split))
 
     def _read_file(self, where: str, split: str) -> ExampleSet:
-        sentences, notes = self.reading.read(where, self.scheme, self._has_tags(split))
-        in_entities = self.scheme != "none"
-        if in_entities:
-            sentences = self._respelled(sentences, self.reading.of_objects(where))
-        bare = [sentence for sentence in sentences if sentence.tags is None]
-        tag = scoring.tag_at_ends([next(
-            (f"{sentence.text} {value}" for value in sentence.fields.values()
-             if value in self.labels), sentence.text) for sentence in bare] if (
-                 self.reading.of_objects(where)) else
-            [word for sentence in bare for word in sentence.words], self.labels)
-        if tag:
-            raise InputError(
-                f"{where}: most words have a tag of the model, such as {tag}, but not in "
-                "a column or field of its own. Columns are separated by tabs or blanks; "
-                "an object has 'words' and 'tags' (docs/TAGGING.md#files).")
-        known, unknown, misplaced = {*self.labels}, [], []
-        for sentence in sentences:
-            for place, tag in enumerate(sentence.tags or ()):
+        sentences, found = self.reading.read(where, self.scheme, self._has_tags(split))
+        in_entities, counts = self.scheme != "none", collections.Counter()
+        advice = ", or --notest_tags for a file without tags" * (split == "test")
+        labels = {scoring.parse(label): label for label in self.labels if in_entities}
+        known, bare, unknown, misplaced = {*self.labels}, [], [], []
+        for index, sentence in enumerate(sentences):
+            if sentence.tags is None:
+                bare.append(sentence)
+                continue
+            # Tags are spelled as the labels are.
+            tags = tuple(labels.get(scoring.parse(tag), tag) for tag in sentence.tags)
+            sentences[index] = sentence._replace(tags=tags)
+            counts.update(tags)
+            for place, tag in enumerate(tags):
                 if tag not in known:
-                    scoring.check_tag(
-                        tag, self.scheme, sentence.where(place), self.labels,
-                        ", or --notest_tags for a file without tags" * (
-                            split == "test"))
-                    unknown.append((sentence.numbers[place], tag))
-            if sentence.tags and in_entities:
-                misplaced += [sentence.numbers[place] for place in scoring.misplaced(
-                    sentence.tags, self.scheme)]
-        names = {tag for _, tag in unknown}
-        notes += tables.line_note(
-            where, [number for number, _ in unknown],
-            f"have tags that the model does not know ({_some(names)}); they "
-            + ("are not trained on" if split == "train" else "count as wrong"))
-        notes += tables.line_note(
-            where, misplaced, f"have tags that {self.scheme} does not allow there; "
-            "they are read as conlleval reads them")
+                    scoring.check_tag(tag, self.scheme, sentence.where(place), advice)
+                    unknown.append(sentence.numbers[place])
+            if in_entities:
+                misplaced += [sentence.numbers[place]
+                              for place in scoring.misplaced(tags, self.scheme)]
+        self._check_bare(bare, where)
+        names = sorted({*counts} - known)
+        found[f"have tags that the model does not know ({_some(names)}); they "
+              + ("are not trained on" if split == "train" else "count as wrong")] = unknown
+        found[f"have tags that {self.scheme} does not allow there; they are read as "
+              "conlleval reads them"] = misplaced
+        notes = [note for what, numbers in found.items()
+                 for note in tables.line_note(where, numbers, what)]
         if 0 < len(bare) < len(sentences):
             notes.append(f"{where}: {len(bare)} of {len(sentences)} sentences have no tags; "
                          "the file is therefore not scored.")
         logging.info("%s: %d sentences with %d words; the scheme of tags is %s.", split,
                      len(sentences), _words(sentences), self.scheme)
-        tags = [tag for sentence in sentences for tag in sentence.tags or ()]
-        if tags:
+        if counts:
             logging.info("%s: words with tags: %s.", split, label_names.counted(
-                [*self.labels, *sorted(names)], tags))
+                [*self.labels, *names], counts.elements()))
         return ExampleSet(sentences, (where,), tuple(notes))
 
-    def _respelled(self, sentences: Sequence[Sentence], of_objects: bool
-                   ) -> Sequence[Sentence]:
-        """Returns the sentences with the tags spelled as the labels are."""
-        labels = {scoring.parse(label): label for label in self.labels}
-        result = []
+    def _check_bare(self, sentences: Sequence[Sentence], where: str) -> None:
+        """Raises InputError if most words, or objects, without tags end in one."""
+        texts: list[str] = []
         for sentence in sentences:
-            if sentence.tags:
-                tags = tuple(
-                    labels.get(scoring.parse(tag), tag)
-                    if tag not in self.labels and scoring.is_marked(tag) else tag
-                    for tag in sentence.tags)
-                sentence = sentence._replace(tags=tags, lines=tuple(
-                    line if line.adds is None else line._replace(
-                        cells=(line.cells[0], tags[line.adds]))
-                    for line in sentence.lines) if of_objects else sentence.lines)
-            result.append(sentence)
-        return result
+            texts += sentence.words if sentence.lines else [" ".join([
+                sentence.text, *(value for value in sentence.fields.values()
+                                 if value in self.labels)])]
+        tag = scoring.tag_at_ends(texts, self.labels)
+        if tag:
+            raise InputError(
+                f"{where}: most words have a tag of the model, such as {tag}, but not in "
+                "a column or field of its own. Columns are separated by tabs or blanks; "
+                "an object has 'words' and 'tags' (docs/TAGGING.md#files).")
 
     def _has_tags(self, split: str) -> Optional[bool]:
         return self.test_tags if split == "test" else True
@@ -171,7 +156,19 @@ class TaggingTask(FineTuningTask):
         return scoring.continued(label) if self.scheme != "none" else label
 
     def spec(self, config):
-        return tag_files.spec(len(self.labels), config.vocab_size, config.type_vocab_size)
+        """Returns the specification of a sentence, or of a window of it.
+
+        `label_ids` are, at the tokens that are trained, the label + 1; they are 0 at
+        others and for unknown labels. The features that are not parsed say which words
+        of which example have their tag in this window, and at which positions.
+        """
+        return FeatureSpec((
+            *model_inputs((None,), config.vocab_size, config.type_vocab_size),
+            Feature("label_ids", "int64", (None,), limit=len(self.labels) + 1,
+                    limited_by="num_labels"),
+            Feature("example_index", "int64", (1,), parsed=False),
+            *(Feature(name, "int64", (None,), parsed=False)
+              for name in ("word_index", "word_place"))))
 
     def featurizer(self, split, settings):
         return functools.partial(
@@ -227,13 +224,8 @@ class TaggingTask(FineTuningTask):
     def feature_settings(self, split):
         return {"labels": self.labels, "scheme": self.scheme,
                 "tagged": self._has_tags(split), "doc_stride": self.doc_stride,
-                "split_words": self.reading.split,
-                "strip_numbers": self.reading.strip_numbers,
-                "tag_column": self.reading.tag_column,
-                "word_column": self.reading.word_column,
-                "data_format": self.reading.format,
-                **({"label_all_tokens": True}
-                   if self.label_all_tokens and split == "train" else {})}
+                "all_tokens": self.label_all_tokens and split == "train",
+                **dataclasses.asdict(self.reading)}
 
     def check_features(self, sets, tables, settings):
         """Logs how many words begin with [UNK]."""
@@ -251,11 +243,11 @@ class TaggingTask(FineTuningTask):
     def sentence(self, text: str) -> Sentence:
         """Returns the sentence of a text, which is split into words like the texts of
         JSON lines."""
-        words, spans = readers.of_text(text, self.reading.split)
+        words, spans = self.reading.of_text(text)
         if not words:
             raise InputError("the text has no word that could get a tag; give a text "
                              "with words.")
-        return Sentence(tuple(words), None, text, spans, (), (1,) * len(words), "text")
+        return Sentence(tuple(words), None, text, spans, (1,) * len(words), "text")
 
     # ---- model and results -------------------------------------------------
 
@@ -283,29 +275,6 @@ class TaggingTask(FineTuningTask):
             raise ValueError("a word is not in any window")
         return result
 
-    def counts(self, examples: Sequence[Sentence], tagged: Sequence[Tagged]
-               ) -> scoring.Counts:
-        """Compares the predicted tags of sentences with their true tags, which all
-        must have."""
-        return scoring.score(
-            [example.tags for example in examples],
-            [sentence.tags for sentence in tagged], self.scheme)
-
-    def metrics_of(self, counts: scoring.Counts) -> dict[str, float]:
-        """Returns F1, precision and recall of entities, and the accuracy of tags; for
-        the scheme "none" only the accuracy."""
-        return {name: value for name, value in counts.metrics().items()
-                if name in self.metric_names}
-
-    def report(self, counts: scoring.Counts) -> str:
-        """Returns the metrics, and precision, recall and F1 of each type, as text."""
-        how = ("by tag" if self.scheme == "none" else
-               "entities as conlleval counts them")
-        return (f"{counts.words} words; {how}\n\n"
-                + "".join(f"{name:9}  {value:.4f}\n"
-                          for name, value in self.metrics_of(counts).items())
-                + f"\n{counts.report()}")
-
     def score(self, data, outputs, table):
         return self.results(data, outputs, table)[0]
 
@@ -323,11 +292,20 @@ class TaggingTask(FineTuningTask):
         return metrics.entropy(labels[labels > 0])
 
     def results(self, data, outputs, table):
+        """Returns F1, precision and recall of entities, and the accuracy of tags; for
+        the scheme "none" only the accuracy. The report has those of each type, too."""
         if not all(example.tags for example in data.examples):
             return {}, ""
-        counts = self.counts(data.examples, self.tagged(
-            data.examples, outputs, table.columns))
-        return self.metrics_of(counts), self.report(counts)
+        tagged = self.tagged(data.examples, outputs, table.columns)
+        counts = scoring.score([example.tags for example in data.examples],
+                               [tags for tags, _ in tagged], self.scheme)
+        of_words = counts.metrics()
+        scores = {name: of_words[name] for name in self.metric_names}
+        how = "by tag" if self.scheme == "none" else "entities as conlleval counts them"
+        return scores, "\n".join([
+            f"{counts.words} words; {how}", "",
+            *(f"{name:9}  {value:.4f}" for name, value in scores.items()), "",
+            counts.report()])
 
     def predicted(self, folder, data, outputs, table, settings, own):
         return tag_files.write(
@@ -337,42 +315,39 @@ class TaggingTask(FineTuningTask):
 
 def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                known_labels: Sequence[str] = (), scheme: str = "auto",
-               reading: Reading = Reading(split="auto"), **options: Any) -> TaggingTask:
+               reading: Reading = Reading(), **options: Any) -> TaggingTask:
     """Builds a task; options that are left open are taken from the training file.
 
     Args:
       train_file: the training file; "" for none.
-      labels: the tags in the order of their class ids. Default: those that the schema
-        of the training file names (Parquet), or those in it, O first, the others
-        sorted.
+      labels: the tags in the order of their class ids; None for those of the file.
       known_labels: the labels of the initial model. They are used if they include all
         tags of the training file, or if there is no such file.
-      scheme: one of scoring.SCHEMES; "auto": detected from the tags.
-      reading: the options of reading files; a `split` of "auto" means "characters" if
-        each word of the training file is one character, else "punctuation".
+      scheme: one of scoring.SCHEMES, or "auto".
+      reading: the options of reading files.
       **options: further options of TaggingTask.
     """
-    tags, split, named = set(), reading.split, list(labels or ())
-    reading = dataclasses.replace(
-        reading, names=tuple(labels or ()),
-        split="punctuation" if split == "auto" else split)
+    first: dict[str, tuple[Sentence, int]] = {}  # tag → where it is first
     paths = files.shards(train_file, "--train_file") if train_file else []
-    if paths:
-        as_scheme = "iob2" if scheme in ("auto", "none") else scheme
-        sentences = [sentence for path in paths
-                     for sentence in reading.read(path, as_scheme)[0]]
-        if split == "auto" and not reading.of_objects(paths[0]) and (
-                reading.strip_numbers or all(
-                    len(word) == 1 for sentence in sentences for word in sentence.words)):
-            reading = dataclasses.replace(reading, split="characters")
-        tags = {tag for sentence in sentences for tag in sentence.tags}
-        if scheme == "auto":
-            scheme = scoring.recognise([sentence.tags for sentence in sentences])
-        for sentence in sentences:
-            for place, tag in enumerate(sentence.tags):
-                scoring.check_tag(tag, scheme, sentence.where(place), tags)
-        if options.get("label_all_tokens") and scheme != "none":
-            tags |= {*map(scoring.continued, tags)}
+    reading = dataclasses.replace(reading, names=tuple(labels or ()))
+    sentences = [sentence for path in paths for sentence in reading.read(path, scheme)[0]]
+    for sentence in sentences:
+        for place, tag in enumerate(sentence.tags):
+            first.setdefault(tag, (sentence, place))
+    if reading.split_words == "auto":
+        of_characters = sentences and sentences[0].lines and (
+            reading.strip_numbers or all(
+                len(word) == 1 for sentence in sentences for word in sentence.words))
+        reading = dataclasses.replace(
+            reading, split_words="characters" if of_characters else "punctuation")
+    if scheme == "auto" and sentences:
+        scheme = scoring.recognise([sentence.tags for sentence in sentences])
+    if scheme != "auto":
+        for tag, (sentence, place) in first.items():
+            scoring.check_tag(tag, scheme, sentence.where(place))
+    tags = {*first}
+    if options.get("label_all_tokens") and scheme != "none":
+        tags |= {*map(scoring.continued, tags)}
     if labels is None:
         if not train_file and not known_labels:
             raise InputError("the tags are unknown without a training file or a model "
@@ -387,8 +362,8 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
     if scheme == "auto":
         scheme = scoring.scheme_of_labels(labels)
     if scheme != "none":
-        scoring.check_spellings(named or sorted(tags),
-                                "--labels" if named else train_file)
+        scoring.check_spellings(
+            labels, train_file if first and not reading.names else "--labels")
     return TaggingTask(tuple(labels), scheme, reading, **options)
 
 
@@ -396,5 +371,5 @@ def _words(examples: Sequence[Sentence]) -> int:
     return sum(len(example.words) for example in examples)
 
 
-def _some(tags) -> str:
+def _some(tags: Iterable[str]) -> str:
     return ", ".join(sorted(tags)[:5]) + ", ..." * (len(tags) > 5)

@@ -74,19 +74,20 @@ def within_xla():
 def product(inputs: tf.Tensor, kernel: tf.Tensor,
             bias: Optional[tf.Tensor] = None) -> tf.Tensor:
     """[..., in] × [in, out] + bias [out] → [..., out], as one product of matrices."""
-    def matrix_product(inputs):
-        output = tf.matmul(inputs, kernel)
+    rows = inputs
+    if inputs.shape.rank != 2:
+        # One product [B·S, in] × [in, out] is faster than one for each sequence.
+        rows = tf.reshape(inputs, [-1, kernel.shape[0]])
+    output = tf.matmul(rows, kernel)
+    if bias is not None:
         # TensorFlow fuses a bias into a product if it is added directly after it.
-        return output if bias is None else add_bias(output, bias)
-
+        output = add_bias(output, bias)
     if inputs.shape.rank == 2:
-        return matrix_product(inputs)
-    # One product [B·S, in] × [in, out] is faster than one for each sequence.
-    shape, (in_size, out_size) = inputs.shape, kernel.shape
-    output = matrix_product(tf.reshape(inputs, [-1, in_size]))
+        return output
     # Restore the axes, and the sizes that are known, which reshaping forgets.
-    output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [out_size]], axis=0))
-    output.set_shape(shape[:-1].concatenate([out_size]))
+    size = kernel.shape[1]
+    output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [size]], axis=0))
+    output.set_shape(inputs.shape[:-1].concatenate([size]))
     return output
 
 
@@ -152,10 +153,6 @@ def _dropped(keep, rate):
     return None if keep is None else Dropped(keep, rate)
 
 
-def _keep_and_rate(dropped):
-    return (None, 0.0) if dropped is None else dropped
-
-
 def _row_sums(inputs):
     """Sums rows, [..., H] → [..., 1], by a matrix product, which is faster than XLA's
     sums of rows in small windows."""
@@ -183,7 +180,7 @@ def _fast_attend(query, key, value, mask, dropped):
     al. 2022), dZ takes one pass. dQ = s · dZ · K and dK = s · dZᵀ · Q; the mask is
     constant.
     """
-    keep, rate = _keep_and_rate(dropped)
+    keep, rate = dropped or (None, 0.0)
     factor = plain.score_scale(query)
 
     @tf.custom_gradient
@@ -293,7 +290,7 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
     dt = r · (g - mean(g) - n ∘ mean(g ∘ n)). This is the gradient of the residual and,
     after dropout, of the inputs; dγ and dβ are the sums of dy ∘ n and dy over rows.
     """
-    keep, rate = _keep_and_rate(dropped)
+    keep, rate = dropped or (None, 0.0)
 
     @tf.custom_gradient
     def add_and_normalize(inputs, bias, residual, gamma, beta):

@@ -17,6 +17,8 @@ import tensorflow as tf
 from albert_tf.modeling.kernels import fast, plain, tpu
 from albert_tf.modeling.kernels.recompute import after
 
+_WORDS = 4  # of 32 bits, for each count of Philox's counter
+
 
 def _not_negative(seed: tf.Tensor) -> tf.Tensor:
     """Clears the sign of a seed, since for negative ones XLA and TensorFlow draw
@@ -75,63 +77,49 @@ def _philox(key, counter, blocks):
     return tf.complex(pair(*words[:2]), pair(*words[2:]))
 
 
-class _Draws:
-    """The random numbers of one dropout.
+def _keep(seed: tf.Tensor, first_row: tf.Tensor, shape, rate: float) -> tf.Tensor:
+    """Draws which units of a tensor [R, ...] stay: bool of `shape`.
 
     The numbers of a row depend only on the seed and on the row's index in the whole
-    batch, so that a part of a batch draws the same numbers as the whole would. The
-    generator is Philox, whose counter can start anywhere. TPUs use their own, and draw by
-    replica and part (kernels.tpu.keep).
+    batch, so that a part of a batch, which begins at `first_row`, draws the same numbers
+    as the whole would. The generator is Philox, whose counter can start anywhere. TPUs
+    use their own, and draw by replica and part (kernels.tpu.keep).
     """
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    first_row = tf.cast(first_row, tf.uint64)
 
-    _WORDS = 4  # of 32 bits, for each count of Philox's counter
-
-    def __init__(self, seed: tf.Tensor, first_row: tf.Tensor):
-        self._key, self._counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
-        self._first_row = tf.cast(first_row, tf.uint64)
-
-    def _counter_at(self, blocks, series=0):
+    def counter_at(blocks, series=0):
         """Returns the counter of the first row, if each row takes `blocks` counts."""
-        low = self._counter[0] + self._first_row * tf.cast(blocks, tf.uint64)
-        return tf.stack([low, self._counter[1] + tf.constant(series, tf.uint64)])
+        low = counter[0] + first_row * tf.cast(blocks, tf.uint64)
+        return tf.stack([low, counter[1] + tf.constant(series, tf.uint64)])
 
-    def keep(self, shape, rate: float) -> tf.Tensor:
-        """Draws which units of a tensor [R, ...] stay: bool of `shape`."""
-        static_shape = tf.get_static_value(tf.convert_to_tensor(shape))
-        # In int64, since a large batch has more units than int32 can count.
-        rows, *row_shape = (
-            tf.unstack(tf.cast(shape, tf.int64)) if static_shape is None
-            else map(int, static_shape))
-        units = math.prod(row_shape)
-        # One random number for each unit. The choice does not depend on the tensor's
-        # dtype, so that the same units are dropped in every dtype.
-        if fast.on_cpu() and rate < 255 / 256:
-            numbers, threshold = self._bytes(rows, units), self._byte_threshold(rate)
-        else:
-            blocks = -(-units // self._WORDS)
-            numbers, threshold = tf.raw_ops.StatelessRandomUniformV2(
-                shape=[rows, blocks * self._WORDS], key=self._key,
-                counter=self._counter_at(blocks), dtype=tf.float32,
-                alg=tf.raw_ops.StatelessRandomGetAlg()), rate
-        return tf.reshape(numbers[:, :units], shape) >= threshold
-
-    def _bytes(self, rows, units):
-        """Draws a byte for each unit: [rows, at least units]. On a CPU floats would
-        take ten times as long."""
-        blocks = -(-units // (4 * self._WORDS))
-        numbers = random_bytes(self._key, self._counter_at(blocks), rows * blocks)
-        return tf.reshape(numbers, [rows, blocks * 4 * self._WORDS])
-
-    def _byte_threshold(self, rate):
-        """Returns 256 · rate, rounded up or down at random, so that the probability of
-        a byte below it is exactly `rate`."""
+    static_shape = tf.get_static_value(tf.convert_to_tensor(shape))
+    # In int64, since a large batch has more units than int32 can count.
+    rows, *row_shape = (
+        tf.unstack(tf.cast(shape, tf.int64)) if static_shape is None
+        else map(int, static_shape))
+    units = math.prod(row_shape)
+    # One random number for each unit. The choice does not depend on the tensor's dtype,
+    # so that the same units are dropped in every dtype.
+    if fast.on_cpu() and rate < 255 / 256:
+        # A byte for each unit: floats would take ten times as long on a CPU.
+        blocks = -(-units // (4 * _WORDS))
+        numbers = tf.reshape(random_bytes(key, counter_at(blocks), rows * blocks),
+                             [rows, blocks * 4 * _WORDS])
+        # 256 · rate is rounded up as often as its remainder says, by one more random
+        # number, so that the probability of a byte below it is exactly `rate`.
         level = math.floor(256 * rate)
-        # Round up as often as the remainder says, by one more random number.
         rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
         word = tf.raw_ops.StatelessRandomUniformFullIntV2(
-            shape=[1], key=self._key, counter=self._counter_at(0, series=1),
-            dtype=tf.uint32, alg=tf.random.Algorithm.PHILOX.value)[0]
-        return tf.cast(level, tf.uint8) + tf.cast(word < rest, tf.uint8)
+            shape=[1], key=key, counter=counter_at(0, series=1), dtype=tf.uint32,
+            alg=tf.random.Algorithm.PHILOX.value)[0]
+        threshold = tf.cast(level, tf.uint8) + tf.cast(word < rest, tf.uint8)
+    else:
+        blocks, threshold = -(-units // _WORDS), rate
+        numbers = tf.raw_ops.StatelessRandomUniformV2(
+            shape=[rows, blocks * _WORDS], key=key, counter=counter_at(blocks),
+            dtype=tf.float32, alg=tf.raw_ops.StatelessRandomGetAlg())
+    return tf.reshape(numbers[:, :units], shape) >= threshold
 
 
 def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
@@ -170,7 +158,7 @@ class DropoutSeeds:
         if fast.device_kind() == "TPU":
             keep = tpu.keep(tf.random.fold_in(seed, self._first_row), shape, rate)
         else:
-            keep = _Draws(seed, self._first_row).keep(shape, rate)
+            keep = _keep(seed, self._first_row, shape, rate)
         return plain.Dropped(keep, rate)
 
     def after(self, tensor: tf.Tensor, next_draw) -> "DropoutSeeds":

@@ -89,7 +89,7 @@ def _attend(query, key, value, mask, dropped):
     The rest is as in kernels.fast: dV = Uᵀ · dC, dU = dC · Vᵀ, and
     dZ = U ∘ dU - P · rowsum(C ∘ dC).
     """
-    keep, rate = (None, 0.0) if dropped is None else dropped
+    keep, rate = dropped or (None, 0.0)
     dtype, factor = query.dtype, plain.score_scale(query)
     mask = tf.linalg.matrix_transpose(mask)  # [B, 1, T, 1 or S]
 

@@ -328,23 +328,20 @@ def test_random_bytes_are_those_of_tensorflow(counter):
     assert [function.__name__ for function, *_ in fused._compiled] == ["_philox"]
 
 
-@pytest.mark.parametrize("inner", [lambda call: call, tf.recompute_grad],
-                         ids=["plain", "recompute"])
-def test_random_bytes_in_a_step_that_xla_compiles(inner):
+def test_random_bytes_are_the_same_however_they_are_drawn(monkeypatch):
+    """Eagerly, in steps that XLA compiles, and on accelerators."""
     blocks = fused.MIN_SIZE // 16
     key, counter = tf.constant([3], tf.uint64), tf.constant([5, 7], tf.uint64)
-    draw = inner(lambda: random.random_bytes(key, counter, blocks))
-    np.testing.assert_array_equal(tf.function(draw, jit_compile=True)(),
-                                  random.random_bytes(key, counter, blocks))
 
+    def draw():
+        return random.random_bytes(key, counter, blocks)
 
-def test_accelerators_draw_by_the_operation(monkeypatch):
-    blocks = fused.MIN_SIZE // 16
-    key, counter = tf.constant([3], tf.uint64), tf.constant([5, 7], tf.uint64)
-    expected = random.random_bytes(key, counter, blocks)
+    expected = draw()
+    for call in (draw, tf.recompute_grad(draw)):
+        np.testing.assert_array_equal(tf.function(call, jit_compile=True)(), expected)
     monkeypatch.setattr(fused, "on_cpu", lambda: False)
     monkeypatch.delattr(fused, "island")  # Which compiles for CPUs.
-    np.testing.assert_array_equal(random.random_bytes(key, counter, blocks), expected)
+    np.testing.assert_array_equal(draw(), expected)
 
 
 def test_draws_do_not_depend_on_what_is_known_of_a_shape():
