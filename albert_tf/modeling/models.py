@@ -111,15 +111,14 @@ class AlbertWithHeads(ConfiguredModel):
         its `serving()`.
         """
         features, seed, choices = _rows(features, training and given_or_drawn(seed))
-        positions = {}
+        positions = None
         if head.positions:
-            positions = {"positions": features[head.positions]}
+            positions = features[head.positions]
         elif head.reads == "pooled_output":
-            positions = {"positions": tf.convert_to_tensor(
-                features["input_ids"])[:, :0]}
+            positions = features["input_ids"][:, :0]
         encoded, dropout = self._encode(
-            features, training, seed, computation, padding_is_read=head.reads_padding,
-            layers_are_read=False, **positions)
+            features, training, seed, computation, positions=positions,
+            padding_is_read=head.reads_padding, layers_are_read=False)
         outputs = head.outputs(
             self.head_layers[head.name], encoded, features, dropout, training)
         return _of_choices(outputs, choices)
@@ -164,24 +163,19 @@ class AlbertForTask(AlbertWithHeads):
 
 
 def _rows(features: Features, seed):
-    """Flattens examples with several sequences [B, C, S] to rows [B·C, S].
-
-    Returns the rows, their seed, and the shape for _of_choices. Features [B, S] are
-    returned unchanged, with None for the shape.
-    """
+    """Flattens examples with several sequences [B, C, S] to rows [B·C, S]; returns them,
+    their seed, and the shape for _of_choices. Features [B, S] stay as they are, with None
+    for the shape."""
     ids = tf.convert_to_tensor(features["input_ids"])
     features = {**features, "input_ids": ids}
     if ids.shape.rank != 3:
         return features, seed, None
     choices, length = tf.unstack(tf.shape(ids))[1:]
-    rows = {}
-    for name in INPUTS:
-        if features.get(name) is None:
-            continue
-        rows[name] = tf.reshape(features[name], [-1, length])  # [B·C, S]
-        rows[name].set_shape([
-            ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
-            ids.shape[2]])
+    rows = {name: tf.reshape(features[name], [-1, length])  # [B·C, S]
+            for name in INPUTS if features.get(name) is not None}
+    for row in rows.values():
+        row.set_shape([ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
+                       ids.shape[2]])
     if tf.is_tensor(seed):
         # The seed holds the number of a part's first row, which counts sequences here.
         seed *= tf.stack([1, 1, choices])[:seed.shape[0]]

@@ -79,7 +79,7 @@ class Reading:
         if self.format_of(path) != "parquet":
             return ()
         columns = row_files.columns_of(path)
-        return tuple(map(label_names.cleaned, columns.get(self._tag_field(columns), ())))
+        return tuple(map(label_names.cleaned, columns.get(self._tag_field(columns, True), ())))
 
     def read(self, path: str, scheme: str = "iob2", tagged: Optional[bool] = True
              ) -> tuple[list[Sentence], Found]:
@@ -94,9 +94,11 @@ class Reading:
         found: Found = collections.defaultdict(list)
         clean, sentences = functools.cache(label_names.cleaned), []
         kind = self.format_of(path)
-        for sentence in self._columns(
-                path, kind == "conllu", tagged, found) if kind in FORMATS[:2] else (
-                self._objects(path, kind, scheme, tagged, found)):
+        if kind in ("jsonl", "parquet"):
+            as_read = self._objects(path, kind == "parquet", scheme, tagged, found)
+        else:
+            as_read = self._columns(path, kind == "conllu", tagged, found)
+        for sentence in as_read:
             given = sentence.tags or ()
             tags = tuple(map(clean, given))
             found["have invisible characters in the tag, which are removed"] += [
@@ -195,11 +197,10 @@ class Reading:
 
     # ---- JSON lines and Parquet
 
-    def _objects(self, path: str, kind: str, scheme: str, tagged: Optional[bool],
+    def _objects(self, path: str, is_parquet: bool, scheme: str, tagged: Optional[bool],
                  found: Found) -> Iterator[Sentence]:
-        is_parquet = kind == "parquet"
-        for where, row in rows(path, kind=kind):
-            number, field, tags = number_of(where), self._tag_field(row), None
+        for where, row in rows(path, kind="parquet" if is_parquet else "jsonl"):
+            number, field, tags = number_of(where), self._tag_field(row, is_parquet), None
             # Beside a text, JSON may have tokens of a different tokenizer.
             given = "tokens" if row.get("words") is None and (
                 is_parquet or "text" not in row) else "words"
@@ -245,11 +246,13 @@ class Reading:
                  if name not in ("text", given, field, "entities")
                  and (not is_parquet or isinstance(value, _SIMPLE))})
 
-    def _tag_field(self, fields: Any) -> str:
-        """Returns the field of the tags: the one that --tag_column names, or else ours
-        or that of `datasets`."""
-        names = self.tag_column, "tags", "ner_tags"
-        return next((name for name in names if name in fields), self.tag_column or "tags")
+    def _tag_field(self, fields: Any, is_parquet: bool) -> str:
+        """Returns the field of the tags. That of JSON lines may be another one than
+        --tag_column, which then is for files in columns."""
+        names = [self.tag_column] if self.tag_column else []
+        if not (is_parquet and names):
+            names += ["tags", "ner_tags"]
+        return next((name for name in names if name in fields), names[0])
 
     def _tags(self, row: Row, field: str, where: str) -> list[str]:
         """Returns the tags of a row; --labels name those that are numbers."""

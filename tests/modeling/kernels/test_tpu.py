@@ -46,25 +46,24 @@ def units(*shape):
     return tf.constant(numbers(9, *shape) > -0.5), 0.3
 
 
+def of_heads(*scales):
+    """Query, key and value."""
+    return [scale * numbers(i, BATCH, rows, HEADS, DEPTH)
+            for i, (rows, scale) in enumerate(zip((LENGTH, KEYS, KEYS), scales))]
+
+
+UNITS = (BATCH, HEADS, KEYS, LENGTH)
 PARTS = {
-    "attend": ([numbers(i, BATCH, rows, HEADS, DEPTH)
-                for i, rows in enumerate((LENGTH, KEYS, KEYS))],
-               lambda parts, x: attention(parts, x, None)),
+    "attend": (of_heads(1, 1, 1), lambda parts, x: attention(parts, x, None)),
     "attend with dropout": (
-        [numbers(i, BATCH, rows, HEADS, DEPTH)
-         for i, rows in enumerate((LENGTH, KEYS, KEYS))],
-        lambda parts, x: attention(parts, x, units(BATCH, HEADS, KEYS, LENGTH))),
+        of_heads(1, 1, 1), lambda parts, x: attention(parts, x, units(*UNITS))),
     "attend with a mask of each row": (
-        [numbers(i, BATCH, rows, HEADS, DEPTH)
-         for i, rows in enumerate((LENGTH, KEYS, KEYS))],
-        lambda parts, x: attention(
-            parts, x, units(BATCH, HEADS, KEYS, LENGTH), of_rows=True)),
+        of_heads(1, 1, 1),
+        lambda parts, x: attention(parts, x, units(*UNITS), of_rows=True)),
     # Largest scores are known to the dtype's precision only, which must not show.
     "attend with large scores and a sequence without any key": (
-        [scale * numbers(i, BATCH, rows, HEADS, DEPTH)
-         for i, (rows, scale) in enumerate([(LENGTH, 4), (KEYS, 4), (KEYS, 1)])],
-        lambda parts, x: attention(
-            parts, x, units(BATCH, HEADS, KEYS, LENGTH), visible=-1)),
+        of_heads(4, 4, 1),
+        lambda parts, x: attention(parts, x, units(*UNITS), visible=-1)),
     **{f"add_activation {name}": (
         [numbers(0, BATCH, LENGTH, WIDTH), numbers(1, WIDTH)],
         lambda parts, x, name=name: parts.add_activation(*x, name))
@@ -94,12 +93,8 @@ def value_and_gradients(parts, part, dtype):
     ("float32", 3e-6), ("float64", 3e-8), ("bfloat16", 3e-2)])
 @pytest.mark.parametrize("part", PARTS)
 def test_equal_to_plain(part, dtype, tolerance):
-    for ours, expected in zip(value_and_gradients(tpu.TPU, part, dtype),
-                              value_and_gradients(plain.PLAIN, part, dtype)):
-        assert ours.dtype == expected.dtype
-        ours, expected = (tf.cast(x, tf.float64).numpy() for x in (ours, expected))
-        np.testing.assert_allclose(ours, expected, rtol=tolerance,
-                                   atol=tolerance * max(1, np.abs(expected).max()))
+    test_packing.assert_close(value_and_gradients(tpu.TPU, part, dtype),
+                              value_and_gradients(plain.PLAIN, part, dtype), tolerance)
 
 
 @pytest.mark.parametrize("positions, computation", [
@@ -115,8 +110,7 @@ def test_a_model_computes_the_same(positions, computation, monkeypatch):
     monkeypatch.setattr(fast, "device_kind", lambda: "TPU")
     ours = test_packing.outputs_and_gradients(
         model, positions=positions, **computation)
-    for mine, value in zip(tf.nest.flatten(ours), tf.nest.flatten(expected)):
-        np.testing.assert_allclose(mine, value, rtol=1e-4, atol=2e-5)
+    test_packing.assert_close(ours, expected, 1e-4)
 
 
 @pytest.mark.parametrize("dtype, compiled", [
