@@ -72,15 +72,6 @@ def test_initial_values():
     assert not np.array_equal(*kernels)
 
 
-def test_all_variables_exist_before_the_first_call_and_are_trainable():
-    model = models.AlbertForPreTraining(TINY)
-    names = [v.name for v in model.trainable_variables]
-    assert len(names) == len(set(names)) == len(model.weights) == 32
-    heads = models.AlbertForPreTraining(TINY)
-    heads({"input_ids": IDS, "masked_lm_positions": [[1], [2]]})
-    assert [v.name for v in heads.trainable_variables] == names
-
-
 # ---- sharing ---------------------------------------------------------------
 
 
@@ -185,21 +176,6 @@ def test_no_double_precision():
              for attr in node.attr.values()}
     assert tf.float32.as_datatype_enum in types
     assert tf.float64.as_datatype_enum not in types
-
-
-def test_dropout_of_a_batch_whose_size_is_known_late():
-    """As of several workers: what is dropped is what a known batch drops."""
-    model = AlbertModel(tiny_run.config(hidden_dropout_prob=0.3,
-                                        attention_probs_dropout_prob=0.3))
-    ids = tf.constant([[5, 6, 7, 8], [9, 10, 11, 12]])
-
-    def output(ids):
-        return model({"input_ids": ids}, training=True,
-                     seed=tf.constant([1, 2]))["sequence_output"]
-
-    late = tf.function(output, autograph=False, input_signature=[
-        tf.TensorSpec([None, 4], tf.int32)])
-    np.testing.assert_allclose(late(ids), output(ids), atol=1e-5)
 
 
 @pytest.mark.parametrize("beside", [{}, {"masked_lm_positions": None}])

@@ -159,27 +159,6 @@ def test_few_sizes_whatever_the_padding():
     assert max(sizes) == 64 * 9 and len(sizes) <= 16
 
 
-def test_gradients_of_what_is_read_are_those_of_all_positions():
-    """Where the upstream gradient of padding is 0, as the layers have it."""
-    real = tf.constant(there(RAGGED), tf.float32)
-    packed = packing.Packed(tf.constant(RAGGED["input_mask"]))
-
-    def gradient(layout):
-        hidden = tf.random.stateless_normal([4, LENGTH, 12], [1, 2])
-        with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            mine = layout.unpad(hidden)
-            heads = tf.stack(layout.to_heads(tf.square(mine), 3, 2))  # [2, B, A, S, D]
-            context = layout.from_heads(heads[0] * heads[1] * tf.reshape(
-                real, [1, 4, 1, LENGTH, 1])[0])
-            read = layout.at(mine, tf.constant(RAGGED["masked_lm_positions"]))
-            loss = tf.reduce_sum(layout.pad(context)[..., :3] * real) + tf.reduce_sum(
-                read * weights(read))
-        return tape.gradient(loss, hidden)
-
-    assert_close(gradient(packed), gradient(packing.PADDED))
-
-
 # ---- models ----------------------------------------------------------------
 
 GROUPS = dict(num_hidden_groups=2, inner_group_num=2)

@@ -185,18 +185,3 @@ def test_units_stay_with_the_probability_asked_for(shape, rate, on_tpu):
     for other in ((1, 3), (1, 2, shape[0])):
         assert np.mean(kept & keep(*other)) == pytest.approx(
             (1 - rate) ** 2, abs=8 * deviation)
-
-
-def test_the_positions_that_are_read_and_their_gradient():
-    hidden = tf.constant(numbers(0, 2, 6, 4), tf.float32)
-    positions = np.array([[5, 0, 0], [2, 3, 2]])  # A position may occur twice.
-    with tf.GradientTape() as tape:
-        tape.watch(hidden)
-        rows = tpu.at_positions(hidden, positions)
-        total = tf.reduce_sum(rows * tf.constant(numbers(1, 2, 3, 4), tf.float32))
-    expected = np.zeros([2, 6, 4])
-    for sequence in range(2):
-        np.testing.assert_array_equal(
-            rows[sequence], hidden.numpy()[sequence][positions[sequence]])
-        np.add.at(expected[sequence], positions[sequence], numbers(1, 2, 3, 4)[sequence])
-    np.testing.assert_allclose(tape.gradient(total, hidden), expected, atol=1e-6)
