@@ -34,22 +34,20 @@ PERMUTATION = {**DYNAMIC, "dynamic_masking": None, "objective": "permutation"}
 # Name → flags, and the (step, passes) that are compiled.
 STEPS = {
     "float32": dict(do_eval="true", eval_input_file="{data}/dev.tfrecord"),
-    "bfloat16": dict(dtype="bfloat16", do_eval="true",
-                     eval_input_file="{data}/dev.tfrecord"),
-    "adamw": dict(optimizer="adamw"),
+    "bfloat16, adamw": dict(dtype="bfloat16", optimizer="adamw", do_eval="true",
+                            eval_input_file="{data}/dev.tfrecord"),
     "recompute": dict(recompute="true", dtype="bfloat16"),
     "accumulation": dict(gradient_accumulation_steps=2, dtype="bfloat16"),
     "accumulation and recompute": dict(
         gradient_accumulation_steps=2, recompute="true", dtype="bfloat16"),
-    "sum of replicas": dict(replica_gradients="sum"),
-    "dynamic masking": dict(DYNAMIC, dtype="bfloat16"),
+    "sum of replicas, no sentence objective": dict(
+        replica_gradients="sum", sentence_objective="none"),
     "permutation": dict(PERMUTATION, dtype="bfloat16", do_eval="true",
                         eval_input_file="{data}/unmasked.tfrecord"),
     "permutation, depth schedule, recompute": dict(
         PERMUTATION, depth_schedule="3:0.5,4:0.5", recompute="true",
         gradient_accumulation_steps=2),
-    "sentence order drawn": dict(DYNAMIC, sentence_objective="order"),
-    "no sentence objective": dict(sentence_objective="none"),
+    "dynamic masking": dict(DYNAMIC, sentence_objective="order", dtype="bfloat16"),
     "dynamic, next sentence": dict(DYNAMIC, sentence_objective="next"),
     "depth schedule": dict(depth_schedule="2:0.5,4:0.5", dtype="bfloat16"),
     "depth schedule, recompute": dict(
@@ -168,12 +166,16 @@ def test_questions(version_2, tmp_path):
     assert {row["step"] for row in rows} == {"train", "evaluate"}
 
 
+def write_model(folder, words, length):
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (folder / "config.json").write_text(tiny_run.config(
+        vocab_size=len(vocabulary), max_position_embeddings=length).to_json())
+
+
 def test_multiple_choice(tmp_path):
     race.write_race(tmp_path / "race")
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *race.WORDS]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    (tmp_path / "config.json").write_text(tiny_run.config(
-        vocab_size=len(vocabulary), max_position_embeddings=32).to_json())
+    write_model(tmp_path, race.WORDS, 32)
     rows = compiled("run_race", tmp_path, dict(
         race.FLAGS, do_train="true", do_eval="true", dtype="bfloat16"))
     assert {row["step"] for row in rows} == {"train", "evaluate"}
@@ -185,10 +187,7 @@ def test_tags(tmp_path):
         (tmp_path / f"{split}.conll").write_text("\n".join("".join(
             f"{word}\t{tag}\n" for word, tag in tagger.sentence(random))
             for _ in range(40)))
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", ".", *tagger.WORDS]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    (tmp_path / "config.json").write_text(tiny_run.config(
-        vocab_size=len(vocabulary), max_position_embeddings=12).to_json())
+    write_model(tmp_path, [",", ".", *tagger.WORDS], 12)
     rows = compiled("run_tagger", tmp_path, dict(
         tagger.FLAGS, train_step=4, save_checkpoints_steps=2, dtype="bfloat16"))
     assert {row["step"] for row in rows} == {"train", "evaluate"}
