@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING
 from albert_tf import lazily
 
 if TYPE_CHECKING:  # The names, for type checkers.
-    from albert_tf.tokenization.cleaning import preprocess_text as preprocess_text
     from albert_tf.tokenization.tokenizer import (
         FullTokenizer as FullTokenizer, PieceSpan as PieceSpan)
-    from albert_tf.tokenization.hf_tokenizer import (
-        basic_tokenize as basic_tokenize, load_vocab as load_vocab)
 else:
-    __getattr__, __dir__ = lazily(__name__, {
-        "tokenizer": "FullTokenizer PieceSpan",
-        "cleaning": "preprocess_text",
-        "hf_tokenizer": "basic_tokenize load_vocab",
-    })
+    __getattr__, __dir__ = lazily(__name__, {"tokenizer": "FullTokenizer PieceSpan"})

@@ -1,10 +1,5 @@
-"""Character classes and text preparation, optionally with the source of each character.
-
-Preparation changes the number of characters: white space collapses, a ligature becomes
-two letters, an accent is removed. To know later which characters of the original text a
-token came from, preprocess_with_sources also returns the source of each character: the
-(start, end) of the characters text[start:end] that it was made from.
-"""
+"""Character classes and text preparation, optionally with the source of each character:
+white space collapses, a ligature becomes two letters, an accent is removed."""
 
 import functools
 import re
@@ -26,14 +21,10 @@ CHINESE_RANGES = (
 
 class AddedToken(NamedTuple):
     """A token that is found in the text before that is cleaned, as the tokenizers library
-    does it: https://huggingface.co/docs/tokenizers/api/added-tokens.
-
-    Attributes:
-      id: None for that of the vocabulary or, if it has none, the first behind it.
-    """
+    does it: https://huggingface.co/docs/tokenizers/api/added-tokens."""
 
     content: str
-    id: Optional[int] = None
+    id: Optional[int] = None  # as in the vocabulary, or the first behind it
     single_word: bool = False
     lstrip: bool = False
     rstrip: bool = False
@@ -44,39 +35,29 @@ class AddedToken(NamedTuple):
     def of(cls, given: Any, token_id: Optional[int] = None) -> "AddedToken":
         """Returns the token that a JSON file of Hugging Face's describes."""
         given = {"content": given} if isinstance(given, str) else given
-        special = given.get("special", True)
-        given = {"id": token_id, "normalized": not special, **given}
-        token = cls(*(given.get(name, default) for name, default in (
-            {"content": None, **cls._field_defaults}.items())))
-        if not (isinstance(token.content, str) and token.content
-                and type(token.id) in (int, type(None))):
+        values = {"id": token_id, "normalized": not given.get("special", True), **given}
+        token = cls(**{name: values[name] for name in cls._fields if name in values})
+        if not (token.content and isinstance(token.content, str)
+                and isinstance(token.id, int | None)):
             raise ValueError(f"an added token is {given!r:.80}")
         return token
 
 
 class Rules(NamedTuple):
     """Rules of Hugging Face's AlbertTokenizer and BertTokenizer for a spiece.model or a
-    vocab.txt. The defaults are those of the original implementation.
+    vocab.txt. The defaults are those of the original implementation."""
 
-    Attributes:
-      quotes: whether quotes written as `` and '' become ". SentencePiece only.
-      all_marks: whether all characters of class M* are stripped as accents, not only
-        those with a combining class; this includes the vowel signs of Thai and Hindi.
-        SentencePiece only.
-      split_chinese: whether each Chinese character is a separate word. This and the
-        rest are for WordPiece.
-      strips_cased: whether accents are stripped from text that is not lower-cased, too.
-      max_word_chars: the length up to which a word is not unknown.
-      added: the tokens that are found before cleaning, besides those of a
-        tokenizer.json.
-    """
-
+    # For SentencePiece: quotes written as `` and '' become "; all characters of class
+    # M* are stripped as accents, such as the vowel signs of Thai and Hindi, and not
+    # only those with a combining class.
     quotes: bool = False
     all_marks: bool = False
+    # For WordPiece: each Chinese character is a word; accents are stripped from text
+    # that is not lower-cased, too; a longer word is unknown.
     split_chinese: bool = True
     strips_cased: bool = False
     max_word_chars: int = 200
-    added: tuple[AddedToken, ...] = ()
+    added: tuple[AddedToken, ...] = ()  # besides those of a tokenizer.json
 
     @property
     def changed(self) -> dict[str, Any]:
@@ -92,11 +73,6 @@ class Rules(NamedTuple):
         with reading(path, binary=True):
             return cls(**{**changed, "added": tuple(
                 map(AddedToken.of, changed.get("added", ())))})
-
-    def is_combining(self, char: str) -> bool:
-        """Returns whether SentencePiece's cleaning strips a character as an accent."""
-        return (unicodedata.category(char)[0] == "M" if self.all_marks
-                else unicodedata.combining(char) != 0)
 
 
 ORIGINAL = Rules()
@@ -120,19 +96,18 @@ def split_words(text: str, split: str = "punctuation") -> list[tuple[int, int]]:
 
         split_words("No. 5 科技")  # [(0, 2), (2, 3), (4, 5), (6, 7), (7, 8)]
 
-    White space (str.isspace) is in no word. With "punctuation" each punctuation mark
-    and each Chinese character is a separate word, as in BERT. With "characters" every
-    character is. With "whitespace" only white space separates words.
+    White space (str.isspace) is in no word. With "punctuation" each punctuation mark and
+    each Chinese character is a word, as in BERT; with "characters" each character.
     """
     spans: list[tuple[int, int]] = []
     inside = False
     for i, char in enumerate(text):
-        alone = stands_alone(char, split)
-        if inside and not alone and not char.isspace():
+        joins = not (char.isspace() or stands_alone(char, split))
+        if inside and joins:
             spans[-1] = (spans[-1][0], i + 1)
         elif not char.isspace():
             spans.append((i, i + 1))
-        inside = not (alone or char.isspace())
+        inside = joins
     return spans
 
 
@@ -166,18 +141,19 @@ def preprocess_text(text: str, lower: bool = True, remove_space: bool = True,
     if strip_accents and not text.isascii():  # ASCII has no decompositions.
         codes = np.frombuffer(unicodedata.normalize("NFKD", text).encode(
             "utf-32-le", "surrogatepass"), "<u4")
-        text = codes[~_combining(rules)[codes]].tobytes().decode(
+        text = codes[~_accents(rules.all_marks)[codes]].tobytes().decode(
             "utf-32-le", "surrogatepass")
     return text.lower() if lower else text
 
 
-@functools.lru_cache(maxsize=None)
-def _combining(rules: Rules) -> np.ndarray:
+@functools.cache
+def _accents(all_marks: bool) -> np.ndarray:
     """Returns which code points are stripped as accents: bool [0x110000]."""
     table = np.zeros(sys.maxunicode + 1, bool)
     # Beyond plane 1 only variation selectors have class M*.
-    for part in (range(0x20000), range(0xE0100, 0xE01F0)):
-        table[part.start:part.stop] = [rules.is_combining(chr(code)) for code in part]
+    for code in (*range(0x20000), *range(0xE0100, 0xE01F0)):
+        table[code] = (unicodedata.category(chr(code))[0] == "M" if all_marks
+                       else unicodedata.combining(chr(code)))
     return table
 
 
@@ -209,25 +185,20 @@ def preprocess_with_sources(
     The source of a dropped combining character is added to the character before it.
     """
     parts = {char: clean_each(char, lower, strip_accents, rules) for char in set(text)}
+    # A run of white space, a quote, or any other character.
+    units = re.compile(r"\s+|" + "``|''|" * rules.quotes + ".", re.DOTALL)
     chars: list[str] = []
     sources: list[tuple[int, int]] = []
-    for unit in _UNITS[rules.quotes].finditer(
+    for unit in units.finditer(
             text, len(text) - len(text.lstrip()), len(text.rstrip())):
         source = unit.span()
-        part = '"' if unit[0] in _QUOTES else parts[unit[0][0]]
-        chars.append(part)
+        chars.append(part := '"' if unit[0] in ("``", "''") else parts[unit[0][0]])
         if part:
             sources += [source] * len(part)
         elif sources and sources[-1][1] == source[0]:
             sources[-1] = sources[-1][0], source[1]
     prepared = "".join(chars)
     return prepared.lower() if lower else prepared, sources
-
-
-# A run of white space, a quote (if `quotes`), or any other character.
-_QUOTES = ("``", "''")
-_UNITS = {quotes: re.compile(r"\s+|" + "``|''|" * quotes + ".", re.DOTALL)
-          for quotes in (False, True)}
 
 
 @functools.lru_cache(maxsize=100_000)

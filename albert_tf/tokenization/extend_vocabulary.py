@@ -1,8 +1,6 @@
 """Adds pieces to a SentencePiece model, for text from a different domain.
 
-    extension = extend("30k-clean.model", lines, Options(num_pieces=2000))
-    extension.model                       # the bytes of the new .model file
-    extension.parts[0]                    # (7, 912): old ids of the first new piece
+    extend("30k-clean.model", lines, Options(num_pieces=2000)).model  # the new file
 
 A vocabulary trained on Wikipedia splits the words of medicine or law into fragments.
 Pieces that a vocabulary trained on the new text has, and the old one lacks, are added
@@ -17,15 +15,14 @@ from typing import Iterable, Iterator, NamedTuple
 import sentencepiece
 
 from albert_tf.errors import InputError
-from albert_tf.tokenization import train_sentencepiece
+from albert_tf.tokenization import train_sentencepiece as train
 from albert_tf.tokenization.cleaning import preprocess_batch
 from albert_tf.tokenization.tokenizer_json import ends_in_digit_comma, model_proto
 from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents, load
 
 
 class Options(NamedTuple):
-    """Settings; `num_pieces` is the maximum number of pieces to add, and the other
-    fields are those of train_sentencepiece.Options."""
+    """The maximum number of pieces to add, and fields of train_sentencepiece.Options."""
 
     num_pieces: int = 2000
     do_lower_case: bool = True
@@ -34,23 +31,14 @@ class Options(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """A model with more pieces.
+    """A model with more pieces."""
 
-    Attributes:
-      model, vocab: contents of the .model and the .vocab file.
-      pieces: the new pieces, in the order of their ids.
-      parts: for each new piece the old model's ids for its text, at least two.
-      table: a text table with a line for each new piece: the piece, a tab, its parts.
-      pieces_before, pieces_after: number of tokens in the text with the old and the
-        new model.
-    """
-
-    model: bytes
-    vocab: bytes
-    pieces: tuple[str, ...]
-    parts: tuple[tuple[int, ...], ...]
-    table: bytes
-    pieces_before: int
+    model: bytes  # content of the .model file
+    vocab: bytes  # of the .vocab file
+    pieces: tuple[str, ...]  # the new ones, in the order of their ids
+    parts: tuple[tuple[int, ...], ...]  # the old model's ids for each, at least two
+    table: bytes  # a line for each new piece: the piece, a tab, its parts
+    pieces_before: int  # tokens in the text with the old model
     pieces_after: int
 
 
@@ -68,14 +56,13 @@ def extend(model_file: str, lines: Iterable[str], options: Options = Options()
     model = old.serialized_model_proto()
     proto = model_proto().FromString(model)
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
-        raise InputError(
-            f"{model_file}: the model is not of type unigram, so its pieces have no "
-            "log probabilities; give one that is.")
+        raise InputError(f"{model_file}: the model is not of type unigram; give one "
+                         "that is.")
     strip_accents = not keeps_accents(model)
     # A sample of the lines that are not blank, in their order.
-    lines = [line for _, line in sorted(train_sentencepiece.sample(
+    lines = [line for _, line in sorted(train.sample(
         enumerate(filter(str.strip, lines)), options.input_sentence_size, seed=0))]
-    domain = _processor(train_sentencepiece.train(lines, train_sentencepiece.Options(
+    domain = _processor(train.train(lines, train.Options(
         len(proto.pieces) + options.num_pieces, options.do_lower_case,
         input_sentence_size=options.input_sentence_size,
         num_threads=options.num_threads, strip_accents=strip_accents), False).model)
@@ -92,7 +79,7 @@ def extend(model_file: str, lines: Iterable[str], options: Options = Options()
     proto.trainer_spec.vocab_size = len(proto.pieces)
     content = proto.SerializeToString(deterministic=True)
     return Extension(
-        content, train_sentencepiece.vocab_lines(content), pieces, parts,
+        content, train.vocab_lines(content), pieces, parts,
         "".join(f"{piece}\t{' '.join(map(old.id_to_piece, ids))}\n"
                 for piece, ids in zip(pieces, parts)).encode(),
         *(sum(map(len, each.encode(texts))) for each in (old, _processor(content))))

@@ -6,6 +6,7 @@ private use are dropped and that a capital sigma at the end of a word becomes "Ï
 
 import functools
 import json
+import math
 import os
 import re
 import unicodedata
@@ -32,27 +33,13 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary with one token per line (load_vocab in the original).
 
     A line is read up to its first white space, an empty line is the token " ", and a
-    repeated token is skipped without using an id. Hugging Face's tokenizer.json is read
-    too.
+    repeated token is skipped without using an id.
     """
-    if tokenizer_json.is_file(vocab_file):
-        _, pieces = tokenizer_json.read(vocab_file)
-        return {piece: i for i, piece in enumerate(pieces)}
     vocab: dict[str, int] = {}
     for _, line in text_files.read_lines(vocab_file):
         words = line.split()
         vocab.setdefault(words[0] if words else " ", len(vocab))
     return vocab
-
-
-def basic_tokenize(text: str, lower: bool = True, strip_accents: bool = True
-                   ) -> list[str]:
-    """Splits text into words and punctuation (BasicTokenizer in the original)."""
-    library = tokenizers()
-    text = library.normalizers.BertNormalizer(
-        strip_accents=lower and strip_accents, lowercase=lower).normalize_str(text)
-    return [word for word, _ in
-            library.pre_tokenizers.BertPreTokenizer().pre_tokenize_str(text)]
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -64,27 +51,27 @@ class HfTokenizer(FullTokenizer):
     """A FullTokenizer with a WordPiece vocabulary or a tokenizer.json."""
 
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
-              ) -> tuple[str, str]:
-        self.is_json, pad = tokenizer_json.is_file(path), "<pad>"
+              ) -> Sequence[str]:
+        self.is_json = tokenizer_json.is_file(path)
+        names: Sequence[str] = ("[PAD]", "[UNK]")
         self.do_lower_case, self.strip_accents = lower is not False, strips is not False
         if self.is_json:
-            value, pieces = tokenizer_json.read(path)
+            value, self.vocab = tokenizer_json.read(path)
+            model = value["model"]
+            if self.uses_sentencepiece != (model["type"] == "Unigram"):
+                raise InputError(f"{path}: holds a {model['type']} model; give it as " + (
+                    "--vocab_file." if self.uses_sentencepiece else "--spm_model_file."))
         elif self.uses_sentencepiece:
             rules = self.rules._replace(added=())
             plain = FullTokenizer(None, lower, path, strips, rules)
-            self.strip_accents, pieces = plain.strip_accents, [*plain.vocab]
-            pad = pieces[plain.pad_id]
+            self.vocab, self.strip_accents = plain.vocab, plain.strip_accents
+            names = plain.convert_ids_to_tokens([plain.pad_id, plain.unk_id])
             value = tokenizer_json.from_sentencepiece(
                 path, self.do_lower_case, self.strip_accents, rules)
         else:
-            pieces = [*load_vocab(path)]
+            self.vocab = load_vocab(path)
             value = tokenizer_json.from_word_pieces(
-                pieces, self.do_lower_case, self.strip_accents, self.rules)
-        kind, self.vocab = value["model"]["type"], {
-            piece: i for i, piece in enumerate(pieces)}
-        if self.uses_sentencepiece != (kind == "Unigram"):
-            raise InputError(f"{path}: holds a {kind} model; give it as " + (
-                "--vocab_file." if self.uses_sentencepiece else "--spm_model_file."))
+                self.vocab, self.do_lower_case, self.strip_accents, self.rules)
         try:
             self._engine = tokenizers().Tokenizer.from_str(json.dumps({
                 **value, "added_tokens": [], "truncation": None, "padding": None}))
@@ -94,8 +81,8 @@ class HfTokenizer(FullTokenizer):
             raise InputError(f"{path}: {error}; copy or download it again.") from error
         if self.is_json:
             self._check_steps(path, lower, strips)
-        names = (pad, pieces[value["model"]["unk_id"]]) if kind == "Unigram" else (
-            "[PAD]", "[UNK]")
+            if self.uses_sentencepiece:
+                names = ("<pad>", [*self.vocab][model["unk_id"]])
         self._find_added(map(AddedToken.of, value["added_tokens"]), names, path)
         return names
 
@@ -119,8 +106,22 @@ class HfTokenizer(FullTokenizer):
     def _find_added(self, listed: Iterable[AddedToken], names: Sequence[str], path: str
                     ) -> None:
         """Lets the library find added tokens in texts, but for ALBERT's own: "[CLS]" in
-        a text is ordinary text."""
-        placed = tokenizer_json.place_added([*listed, *self.rules.added], self.vocab, path)
+        a text is ordinary text. `vocab` gets those that are behind it."""
+        placed: list[AddedToken] = []
+        known: dict[str, AddedToken] = {}
+        for token in (*listed, *self.rules.added):
+            first = known.setdefault(token.content, token)
+            if first.id is None:
+                known[token.content] = first._replace(id=token.id)
+        for token in sorted(known.values(), key=lambda token: self.vocab.get(
+                token.content, math.inf if token.id is None else token.id)):
+            place = self.vocab.setdefault(token.content, len(self.vocab))
+            if token.id not in (None, place):
+                raise InputError(
+                    f"{path}: the added token {token.content!r:.40} has the id {token.id},"
+                    f" but its place in the vocabulary, or behind it, is {place}; correct "
+                    "it.")
+            placed.append(token._replace(id=place))
         self._listed = [{"id": token.id, **token._asdict()} for token in placed]
         self.added = tuple(token for token in placed if token.content not in (
             "[CLS]", "[SEP]", "[MASK]", *names))
@@ -144,12 +145,10 @@ class HfTokenizer(FullTokenizer):
         """Returns the content of a tokenizer.json that tokenizes in the same way."""
         return {**json.loads(self._engine.to_str()), "added_tokens": self._listed}
 
-    def tokenize_batch(self, texts: Iterable[str],
-                       num_threads: int = 1) -> list[list[str]]:
-        return [self._tokens(row) for row in self._encoded(texts)]
+    def tokenize_batch(self, texts: Iterable[str]) -> list[list[str]]:
+        return list(map(self._tokens, self._encoded(texts)))
 
-    def encode_batch(self, texts: Iterable[str],
-                     num_threads: int = 1) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         return [row.ids for row in self._encoded(texts, ids_only=True)]
 
     def _tokens(self, row) -> list[str]:

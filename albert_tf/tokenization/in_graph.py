@@ -3,13 +3,12 @@
     strings ─► code points ─► cleaned ─► tokens ─► ids
                unicode_decode  tables    tensorflow_text
 
-When the graph is built, the result of Python's functions for each character is stored
-in tables, because the operations in tensorflow_text use a different version of Unicode.
-If two ways to split a text are equally likely, tensorflow_text (SentencePiece 0.1.96)
-may choose differently (docs/EXPORT.md).
+The tables hold the results of Python's functions for each character, because the
+operations in tensorflow_text use a different version of Unicode. If two ways to split a
+text are equally likely, tensorflow_text may choose differently (docs/EXPORT.md).
 
-Shapes: N texts, C code points in all texts, P tokens in all texts. The values of all
-texts are in one row, and `rows` is the number of the text for each.
+Shapes: N texts, C code points in all texts. The values of all texts are in one row, and
+`rows` is the number of the text for each.
 """
 
 import functools
@@ -55,7 +54,7 @@ class Flat(NamedTuple):
 
     @classmethod
     def decoded(cls, texts: tf.Tensor) -> "Flat":
-        """Returns the code points of texts; bytes that are not UTF-8 become U+FFFD."""
+        """Returns code points; bytes that are not UTF-8 become U+FFFD."""
         return cls.of(tf.strings.unicode_decode(texts, "UTF-8"))
 
     def encoded(self) -> tf.Tensor:
@@ -96,8 +95,7 @@ class Table:
 
 
 class Expansion:
-    """A map of keys to lists of values, mostly one; keys not in `changed` map to
-    themselves."""
+    """A map of keys to lists of values; keys not in `changed` map to themselves."""
 
     def __init__(self, changed: dict[int, Sequence[int]], size: int):
         # What is added to a key, or from _LISTS on the number of its list.
@@ -126,16 +124,17 @@ class Expansion:
             tf.gather(keys + entries, source)), source
 
 
-_PAGES = [
-    "".join(chr(code) for code in range(first, first + _PAGE)
-            if code not in _SURROGATES) for first in range(0, _CODES, _PAGE)]
+_PAGES = ["".join(map(chr, range(first, first + _PAGE)))
+          for first in range(0, _CODES, _PAGE) if first not in _SURROGATES]
 
 
-def of_characters(function: Callable[[str], int]) -> Table:
-    """Returns a table of a function's values for all code points."""
+def of_characters(function: Callable[[str], int],
+                  differs: Callable[[str], bool] = lambda page: True) -> Table:
+    """Returns a table of a function's values for all code points; 0 for those of pages
+    that do not differ."""
     values = np.zeros(_CODES, np.int32)
-    for page in filter(None, _PAGES):
-        values[ord(page[0]):ord(page[0]) + len(page)] = list(map(function, page))
+    for page in filter(differs, _PAGES):
+        values[ord(page[0]):ord(page[-1]) + 1] = list(map(function, page))
     return Table(values)
 
 
@@ -196,20 +195,16 @@ def _with_marks(ends: tf.Tensor, is_mark: tf.Tensor, rows: tf.Tensor) -> tf.Tens
 
 
 class TokenizerOps(tf.Module):
-    """A FullTokenizer as TensorFlow functions, each of which is traced once.
+    """A FullTokenizer as TensorFlow functions, each of which is traced once."""
 
-    Attributes:
-      prepare: strings [N] → strings [N], as FullTokenizer.prepare.
-      ids: prepared texts [N] → int32 [N, (tokens)].
-      located: texts [N] → ids, first and last characters of tokens, each int32 [N,
-        (tokens)], as FullTokenizer.tokenize_with_offsets.
-      assets: name → content of the files from which the tokenizer can be loaded.
-    """
-
+    # Strings [N] → strings [N], as FullTokenizer.prepare.
     prepare: Callable[[tf.Tensor], tf.Tensor]
+    # Prepared texts [N] → int32 [N, (tokens)].
     ids: Callable[[tf.Tensor], tf.RaggedTensor]
+    # Texts [N] → ids, first and last characters of tokens, each int32 [N, (tokens)], as
+    # FullTokenizer.tokenize_with_offsets.
     located: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]]
-    assets: dict[str, bytes]
+    assets: dict[str, bytes]  # the files from which the tokenizer can be loaded
 
 
 def traced(function: Callable) -> Callable:
@@ -225,10 +220,8 @@ def operations(tokenizer: FullTokenizer) -> TokenizerOps:
             f"{tokenizer.vocabulary_path}: a model that takes text cannot find added "
             f"tokens such as {tokenizer.added[0].content!r:.40} in it; export a model "
             "that takes ids (--noexport_text).")
-    if isinstance(tokenizer, HfTokenizer):
-        ops: TokenizerOps = WordPieceOps(tokenizer)
-    else:
-        ops = SentencePieceOps(tokenizer)
+    ops = WordPieceOps(tokenizer) if isinstance(tokenizer, HfTokenizer) else (
+        SentencePieceOps(tokenizer))
     ops.assets[TOKENIZER_FILE] = json.dumps({
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.strip_accents, **tokenizer.keeps}).encode()
@@ -268,9 +261,8 @@ class SentencePieceOps(TokenizerOps):
             Flat.of(self._model.tokenize(texts)))[0].ragged())
 
     def _prepared(self, texts: tf.Tensor) -> tuple[Flat, tf.Tensor, tf.Tensor]:
-        """Returns the code points of preprocess_text(text), and where the source of
-        each begins and ends in its text, as preprocess_with_sources; a blank has only
-        the last of its run."""
+        """Returns the results of preprocess_with_sources as code points, begins and ends;
+        the source of a blank is the last of its run."""
         if self._quotes:
             texts = tf.strings.regex_replace(tf.strings.regex_replace(
                 texts, _SECOND, "\U0010fffe"), "``|''", f'"{_SECOND}')
@@ -298,12 +290,9 @@ class SentencePieceOps(TokenizerOps):
             _is_last(source), tf.gather(ends, source), starts + 1)
 
     def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        """Returns ids, first and last character of tokens, as tokenize_with_offsets.
-
-        A text has none if all its tokens are blank, or if one is a byte, whose
-        character is not known. If the model's normalization composes characters, a
-        token beside such a one may be off by it.
-        """
+        """See TokenizerOps. A text has no tokens if all are blank, or if one is a byte,
+        whose character is not known. If the model's normalization composes characters,
+        a token beside such a one may be off by it."""
         chars, starts, ends = self._prepared(texts)
         prepared = chars.encoded()
         pieces, *bounds = self._model.tokenize_with_offsets(prepared)
@@ -341,8 +330,7 @@ class SentencePieceOps(TokenizerOps):
                      for part in (ids.values, starts, ends - 1))
 
     def _split(self, pieces: Flat) -> tuple[Flat, tf.Tensor]:
-        """Splits the model's tokens at digit and comma; returns ids, and the index of
-        the model's token for each."""
+        """Splits tokens at digit and comma; returns ids, and each one's token."""
         ids, source = self._splits(pieces.values)
         return pieces.take(source, ids), source
 
@@ -358,7 +346,7 @@ _UNKNOWN_WORD = "\0"  # It is never a token, because cleaning removes this chara
 
 
 def _check_steps(content: dict[str, Any], path: str) -> None:
-    """Raises InputError for a tokenizer.json whose steps the graph does not have."""
+    """Refuses a tokenizer.json whose steps the graph does not have."""
     steps = [] if content["model"]["type"] == "WordPiece" else ["SentencePiece"]
     for part, inner in (("normalizer", "normalizers"),
                         ("pre_tokenizer", "pretokenizers")):
@@ -366,9 +354,8 @@ def _check_steps(content: dict[str, Any], path: str) -> None:
         steps += [each["type"] for each in step.get(inner, [step])]
     if not re.fullmatch(_STEPS, "".join(f"{step} " for step in steps)):
         raise InputError(
-            f"{path}: a model that takes text cannot do the steps {', '.join(steps)} of "
-            "its tokenizer; export a model that takes ids, or give the tokenizer as "
-            "vocab.txt or spiece.model.")
+            f"{path}: a model that takes text cannot do the steps {', '.join(steps)}; "
+            "export one that takes ids, or give vocab.txt or spiece.model.")
 
 
 class WordPieceOps(TokenizerOps):
@@ -384,12 +371,9 @@ class WordPieceOps(TokenizerOps):
                 f"{piece}\n" for piece in tokenizer.vocab).encode()}
         # What the library makes of each character alone. It also sorts the marks of
         # musical notes, if several follow one note.
-        kinds = np.zeros(_CODES, np.int32)
-        for page in filter(None, _PAGES):
-            if len(tokenizer.words("a".join(page))) > 1:
-                kinds[ord(page[0]):ord(page[0]) + len(page)] = [
-                    len(tokenizer.words(f"a{char}a")) - 1 for char in page]
-        self._kind = Table(kinds)
+        self._kind = of_characters(
+            lambda char: len(tokenizer.words(f"a{char}a")) - 1,
+            lambda page: len(tokenizer.words("a".join(page))) > 1)
         clean = tokenizer.normalized
         self._cleaned = _expansion(
             lambda text: clean(text).replace(" ", "") or clean(text)[:1])
@@ -411,8 +395,7 @@ class WordPieceOps(TokenizerOps):
 
     def _tokenized(self, texts: tf.Tensor) -> tuple[Flat, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the ids of texts, the number of characters in the word of each, and
-        where each character of all words begins and ends in its text. A dropped mark
-        belongs to the character before it."""
+        where each character of all words begins and ends in its text."""
         chars = Flat.decoded(texts)
         starts = chars.places()
         ends = _with_marks(starts + 1, self._is_mark(chars.values) > 0, chars.rows)
@@ -437,7 +420,6 @@ class WordPieceOps(TokenizerOps):
                 tf.gather(lengths, number), starts[keep], ends[keep])
 
     def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        """Returns ids, first and last character of tokens, as tokenize_with_offsets."""
         ids, lengths, starts, ends = self._tokenized(texts)
         lengths = tf.where(tf.equal(ids.values, self._unk_id), lengths,
                            tf.gather(self._lengths, ids.values))
@@ -448,15 +430,11 @@ class WordPieceOps(TokenizerOps):
 
 
 def tensorflow_text():
-    """Imports tensorflow_text, which registers operations for exports that take text.
-
-    Raises InputError if it is not installed.
-    """
+    """Imports tensorflow_text, which registers operations for exports that take text."""
     try:
         import tensorflow_text as package
     except ImportError as error:
         raise InputError(
-            "tensorflow_text is not installed, but exported models need it to tokenize "
-            "text; run pip install --no-deps 'tensorflow-text=="
-            f"{'.'.join(tf.__version__.split('.')[:2])}.*'.") from error
+            "tensorflow_text is not installed; run pip install --no-deps "
+            f"'tensorflow-text=={tf.__version__.rpartition('.')[0]}.*'.") from error
     return package

@@ -1,6 +1,6 @@
 """SentencePiece as in the original implementation, with offsets into the text."""
 
-from typing import Iterable, Optional
+from typing import Iterable, Optional, Sequence
 
 import sentencepiece
 from absl import logging
@@ -32,7 +32,7 @@ class SentencePieceTokenizer(FullTokenizer):
     _told = False  # whether a text that was not prepared was reported
 
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
-              ) -> tuple[str, str]:
+              ) -> Sequence[str]:
         self._processor = load(path)
         model = self._processor.serialized_model_proto()
         keeps, self.word_start = keeps_accents(model), _marks(model).get("word_start")
@@ -42,8 +42,7 @@ class SentencePieceTokenizer(FullTokenizer):
                 "--strip_accents=false, or leave it out.")
         self.do_lower_case = lower is not False
         self.strip_accents = not keeps if strips is None else strips
-        size = self._processor.get_piece_size()
-        pieces = self._processor.id_to_piece(list(range(size)))
+        pieces = self._processor.id_to_piece([*range(len(self._processor))])
         self.vocab = {piece: i for i, piece in enumerate(pieces)}
         unk_id, pad_id = self._processor.unk_id(), self._processor.pad_id()
         # If a row has one of these ids, its final ids may differ. An unknown token can
@@ -72,10 +71,8 @@ class SentencePieceTokenizer(FullTokenizer):
                 text[:40], prepared[:40])
         return self._split_digit_commas(self._encode(text, str))
 
-    def tokenize_batch(self, texts: Iterable[str],
-                       num_threads: int = 1) -> list[list[str]]:
-        return [self._split_digit_commas(row)
-                for row in self._encode(list(texts), str, num_threads)]
+    def tokenize_batch(self, texts: Iterable[str]) -> list[list[str]]:
+        return list(map(self._split_digit_commas, self._encode(list(texts), str)))
 
     def encode(self, text: str) -> list[int]:
         return self.convert_tokens_to_ids(self.tokenize(self._prepared(text)))
@@ -83,11 +80,10 @@ class SentencePieceTokenizer(FullTokenizer):
     def _prepared(self, text: str) -> str:
         return text if isinstance(text, PreparedText) else self.prepare(text)
 
-    def encode_batch(self, texts: Iterable[str],
-                     num_threads: int = 1) -> list[list[int]]:
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         texts = list(map(self._prepared, texts))
         return [row if self._unsafe_ids.isdisjoint(row) else self.encode(text)
-                for text, row in zip(texts, self._encode(texts, int, num_threads))]
+                for text, row in zip(texts, self._encode(texts, int))]
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
         return self._encode(texts, int)
@@ -112,47 +108,40 @@ class SentencePieceTokenizer(FullTokenizer):
         normalized, firsts = self._processor.normalize(prepared, with_offsets=True)
         if _without_space(normalized) != _without_space("".join(pieces)):
             raise UnknownOffsets(
-                f"The model's tokens for {prepared[:60]!r} do not add up to its "
-                "normalized text, so their offsets are unknown; use a model without "
-                "byte fallback and without additional normalization rules.")
+                f"The tokens of {prepared[:60]!r} are not its normalized text, so their "
+                "places are unknown; use a model without byte fallback.")
         # A normalized character comes from all up to the source of the next, without
         # what the model drops behind it.
         bounds = sorted({*firsts, len(prepared)})
         following = dict(zip(bounds, bounds[1:]))
         chars = []
-        place = (0, 0)
         for char, first in zip(normalized, firsts):
             if _without_space(char):
                 last = following[first] - 1
                 while last > first and self.drops(prepared[last]):
                     last -= 1
                 chars.append((sources[first][0], sources[last][1]))
-                place = chars[-1][1], chars[-1][1]
-        chars.append(place)  # where a "▁" behind the last character is
-        spans = []
-        first = 0
-        for piece in pieces:
+        # Where a "▁" behind the last character is.
+        chars.append((chars[-1][1],) * 2 if chars else (0, 0))
+        spans, first = [], 0
+        for piece, i in zip(pieces, self.convert_tokens_to_ids(pieces)):
             last = first + len(_without_space(piece))
             start = chars[first][0]
             spans.append(PieceSpan(
-                piece, self.vocab.get(piece, self.unk_id), start,
-                chars[last - 1][1] if last > first else start))
+                piece, i, start, chars[last - 1][1] if last > first else start))
             first = last
         return spans
 
     def _split_digit_commas(self, pieces: list[str]) -> list[str]:
-        result: list[str] = []
-        for piece in pieces:
-            if not ends_in_digit_comma(piece):
-                result.append(piece)
-                continue
-            result += [*self._encode(piece[:-1].replace(UNDERLINE, ""), str), ","]
-        return result
+        if not any(map(ends_in_digit_comma, pieces)):
+            return pieces
+        return [part for piece in pieces for part in (
+            [*self._encode(piece[:-1].replace(UNDERLINE, ""), str), ","]
+            if ends_in_digit_comma(piece) else [piece])]
 
-    def _encode(self, text, out_type, num_threads: int = 1):
+    def _encode(self, text, out_type):
         try:
-            return self._processor.encode(
-                text, out_type=out_type, num_threads=num_threads)
+            return self._processor.encode(text, out_type=out_type, num_threads=1)
         except (RuntimeError, TypeError, UnicodeError):
             check_encodable([text] if isinstance(text, str) else text)
             raise
@@ -160,7 +149,7 @@ class SentencePieceTokenizer(FullTokenizer):
 
 def _marks(model: bytes) -> dict[str, str]:
     """Returns the settings with which `marked` marked a model."""
-    if not any(each in model for each in (b"strip_accents=", b"word_start=")):
+    if b"strip_accents=" not in model and b"word_start=" not in model:
         return {}
     marks = model_proto().FromString(model).trainer_spec.input_format
     return dict(mark.split("=") for mark in marks.split(",") if mark.count("=") == 1)
@@ -192,9 +181,7 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
             "was made from, which is needed here; give that one (spiece.model).")
     processor = sentencepiece.SentencePieceProcessor()
     with reading(model_file, binary=True):
-        if not content:
-            raise EOFError("it is empty")
-        processor.LoadFromSerializedProto(content)
+        processor.LoadFromSerializedProto(content or b"empty")
     return processor
 
 

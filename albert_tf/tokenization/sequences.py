@@ -1,8 +1,5 @@
-"""Assembles, cuts and pads sequences `[CLS] a [SEP] b [SEP]`, and finds word starts.
-
-Fine-tuning and --reproduce_release handle one sequence at a time, in lists of tokens or
-ids. Data creation handles many at a time, in arrays.
-"""
+"""Assembles, cuts and pads sequences `[CLS] a [SEP] b [SEP]`, and finds word starts:
+one at a time in lists, and for data creation many in arrays."""
 
 import random as python_random
 from typing import NamedTuple, Optional, Sequence, TypeVar
@@ -108,11 +105,9 @@ def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
 def truncate_longer_first(
         first: Sequence[T], second: Sequence[T], max_pieces: int
 ) -> tuple[list[T], list[T]]:
-    """Removes tokens from the end of the longer text until both fit into `max_pieces`.
-
-    Of two equally long texts the second is cut. `max_pieces` does not include special
-    tokens. (_truncate_seq_pair for GLUE in the original implementation.)
-    """
+    """Removes tokens from the end of the longer text, of equal ones the second, until
+    both fit into `max_pieces` without special tokens (_truncate_seq_pair for GLUE in the
+    original implementation)."""
     # The longer text gets what the shorter one leaves. If both are longer than half,
     # each is cut to half, and an odd token goes to the first.
     half, odd = divmod(max(max_pieces, 0), 2)
@@ -122,15 +117,10 @@ def truncate_longer_first(
 
 
 class Fitted(NamedTuple):
-    """A text or pair in sequences.
+    """A text or pair in sequences."""
 
-    Attributes:
-      parts: the tokens of both texts in each sequence; the second list may be empty.
-      cut: the number of tokens that are in no sequence.
-    """
-
-    parts: list[tuple[list, list]]
-    cut: int
+    parts: list[tuple[list, list]]  # tokens of both texts; the second may be empty
+    cut: int  # number of tokens that are in no sequence
 
 
 def fitted(first: Sequence[T], second: Sequence[T], max_length: int,
@@ -140,8 +130,8 @@ def fitted(first: Sequence[T], second: Sequence[T], max_length: int,
 
     By default there is one sequence: what is longer is cut, as in training. With
     `windows`, the text, or that of a pair of which more would be cut, is read in
-    windows as long as its part in that sequence. Each overlaps the one before by half,
-    so that no window is shorter than a half.
+    windows as long as its part in that sequence, each of which overlaps the one before
+    by half.
 
         >>> fitted("abcdef", "", 6, windows=True).parts
         [(['a', 'b', 'c', 'd'], []), (['c', 'd', 'e', 'f'], [])]
@@ -195,11 +185,9 @@ def window_spans(
 
 
 def max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
-    """Returns 1 for each token in the window that shows most context around it, else 0.
-
-    The result has a list for each window. Context is the smaller of the numbers of
-    tokens to the left and right, plus a hundredth of the window's length. If windows
-    are equal, the first counts. (_check_is_max_context in the original implementation.)
+    """Returns for each window a list with 1 for tokens of which it shows most context,
+    the first of several, else 0: the smaller of the numbers of tokens to the left and
+    right, plus a hundredth of the window's length (the original's _check_is_max_context).
     """
     highest = np.full(spans[-1][1], -np.inf)
     best = np.zeros(spans[-1][1], int)
@@ -246,8 +234,8 @@ _RULES = {
 
 
 class WordStarts(dict):
-    """A map of tokens to whether they start a word, by a rule: "release",
-    "sentencepiece" or "wordpiece". Results are cached.
+    """A map of tokens to whether they start a word, by a rule: "release", "sentencepiece"
+    or "wordpiece".
 
         >>> starts = WordStarts("wordpiece")
         >>> starts["un"], starts["##aff"]

@@ -1,7 +1,6 @@
 """Splits text into tokens and ids with SentencePiece or WordPiece, as the original
 implementation does."""
 
-import importlib
 import numbers
 import os
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
@@ -36,36 +35,29 @@ class FullTokenizer:
 
     The result is a `SentencePieceTokenizer` or, for a WordPiece vocabulary, Hugging
     Face's tokenizer.json and added tokens, an `HfTokenizer`. It can be sent to other
-    processes.
-
-    Attributes:
-      vocab: token → id; do not change it.
-      vocabulary_path: the file that was loaded.
-      uses_sentencepiece: whether tokens mark the start of a word with "▁".
-      word_start: the --word_start of create_pretraining_data.py that its text needs, if
-        the vocabulary says so.
-      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special tokens.
-      added: the tokens that are found in a text before it is cleaned.
+    processes. cls_id, sep_id, mask_id, pad_id and unk_id are the special tokens' ids.
     """
 
-    vocab: dict[str, int]
+    vocab: dict[str, int]  # token → id; do not change it
+    vocabulary_path: str
+    uses_sentencepiece: bool  # whether "▁" marks the start of a word
     do_lower_case: bool
     strip_accents: bool
-    added: tuple[AddedToken, ...] = ()
-    word_start: Optional[str] = None
+    added: tuple[AddedToken, ...] = ()  # found in a text before it is cleaned
+    word_start: Optional[str] = None  # that of data creation, if the vocabulary says it
 
     def __new__(cls, vocab_file: Optional[StrPath] = None,
                 do_lower_case: Optional[bool] = None,
                 spm_model_file: Optional[StrPath] = None,
                 strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
-        if cls is FullTokenizer:
-            module, name = ("sentencepiece_tokenizer", "SentencePieceTokenizer") if (
-                spm_model_file and not (rules and rules.added)
-                and not tokenizer_json.is_file(os.fspath(spm_model_file))
-            ) else ("hf_tokenizer", "HfTokenizer")
-            cls = getattr(importlib.import_module(
-                f"albert_tf.tokenization.{module}"), name)
-        return super().__new__(cls)
+        if cls is not FullTokenizer:
+            return super().__new__(cls)
+        from albert_tf.tokenization import hf_tokenizer, sentencepiece_tokenizer
+
+        plain = spm_model_file and not (rules and rules.added) and (
+            not tokenizer_json.is_file(os.fspath(spm_model_file)))
+        return super().__new__(sentencepiece_tokenizer.SentencePieceTokenizer if plain
+                               else hf_tokenizer.HfTokenizer)
 
     def __init__(self, vocab_file: Optional[StrPath] = None,
                  do_lower_case: Optional[bool] = None,
@@ -94,32 +86,29 @@ class FullTokenizer:
         path = self.vocabulary_path = os.fspath(given)
         self.rules = rules or ORIGINAL
         self.uses_sentencepiece = bool(spm_model_file)
-        pad_piece, unk_piece = self._load(path, do_lower_case, strip_accents)
+        names = ["[CLS]", "[SEP]", "[MASK]",
+                 *self._load(path, do_lower_case, strip_accents)]
         self._pieces = list(self.vocab)
-        names = ["[CLS]", "[SEP]", "[MASK]", pad_piece, unk_piece]
         missing = [name for name in names if name not in self.vocab]
         if missing:
             raise InputError(
                 f"{path}: the vocabulary has no {', '.join(missing)}, which ALBERT "
-                "needs; " + (
-                    "train one with train_sentencepiece.py." if spm_model_file else
-                    "add them, or give a SentencePiece model as --spm_model_file."))
+                "needs; add them, or train one with train_sentencepiece.py.")
         self.cls_id, self.sep_id, self.mask_id, self.pad_id, self.unk_id = (
             self.vocab[name] for name in names)
 
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
-              ) -> tuple[str, str]:
-        """Sets vocab, do_lower_case and strip_accents; returns the names of the padding
-        and the unknown token."""
+              ) -> Sequence[str]:
+        """Sets vocab, do_lower_case and strip_accents; returns the padding and the
+        unknown token."""
         raise NotImplementedError
 
     @property
     def keeps(self) -> dict[str, Any]:
         """The settings to store beside a vocabulary; {} for those of the original
         implementation."""
-        changed = self.rules.changed
-        return {**({} if self.strip_accents else {"strip_accents": False}),
-                **({"rules": changed} if changed else {})}
+        settings = {"strip_accents": self.strip_accents, "rules": self.rules.changed}
+        return {name: value for name, value in settings.items() if value not in (True, {})}
 
     def check_keeps_accents(self) -> None:
         """Raises InputError if accents are kept, but no token has one."""
@@ -136,8 +125,7 @@ class FullTokenizer:
         return len(self.vocab)
 
     def prepare(self, text: str) -> str:
-        """Prepares a text for `tokenize`: preprocess_text with SentencePiece, nothing
-        with WordPiece, which cleans text in `tokenize`."""
+        """Cleans a text for `tokenize`; nothing with WordPiece, which does it there."""
         return text
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
@@ -148,13 +136,8 @@ class FullTokenizer:
         """Splits text into tokens; with SentencePiece the text must be prepared."""
         return self.tokenize_batch([text])[0]
 
-    def tokenize_batch(self, texts: Iterable[str],
-                       num_threads: int = 1) -> list[list[str]]:
-        """Returns [tokenize(text) for text in texts], but faster.
-
-        Texts must be prepared. SentencePiece uses `num_threads` threads, or one per CPU
-        if it is -1.
-        """
+    def tokenize_batch(self, texts: Iterable[str]) -> list[list[str]]:
+        """Returns [tokenize(text) for text in texts], but faster."""
         raise NotImplementedError
 
     def encode(self, text: str) -> list[int]:
@@ -162,18 +145,13 @@ class FullTokenizer:
         prepared again."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Iterable[str],
-                     num_threads: int = 1) -> list[list[int]]:
-        """Returns [encode(text) for text in texts], but faster; for num_threads see
-        tokenize_batch."""
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """Returns [encode(text) for text in texts], but faster."""
         raise NotImplementedError
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
-        """Returns the model's own ids for each text, without the digit-comma rule.
-
-        They equal encode_batch(texts) except for rows with unk_id, whose text may need
-        splitting, or with an id in split_pieces().
-        """
+        """Returns encode_batch(texts) but for the digit-comma rule, which changes rows
+        with unk_id, or with an id in split_pieces()."""
         return self.encode_batch(texts)
 
     def split_pieces(self) -> dict[int, list[str]]:
@@ -199,30 +177,27 @@ class FullTokenizer:
         if len(pairs) != len(texts):
             raise InputError(f"there are {len(texts)} texts, but {len(pairs)} "
                              "text_pairs; give one for each text.")
-        rows = [self.features(text, pair, max_length, "max_length=")
-                for text, pair in zip(texts, pairs)]
+        rows = [self.features(text, pair, max_length) for text, pair in zip(texts, pairs)]
         longest = max(len(row["input_ids"]) for row in rows)
         padded = [sequences.pad_inputs(row["input_ids"], row["segment_ids"], longest,
                                        self.pad_id) for row in rows]
         return {name: np.array([row[name] for row in padded], np.int32)
                 for name in padded[0]}
 
-    def features(self, text: str, text_pair: Optional[str], max_length: int,
-                 option: str = "--max_seq_length=") -> dict[str, list[int]]:
+    def features(self, text: str, text_pair: Optional[str], max_length: int
+                 ) -> dict[str, list[int]]:
         """Returns input_ids, input_mask, segment_ids for one text or pair, not padded
         (convert_single_example in the original implementation).
 
         In a pair the longer text is cut, or the second if both are equally long. A
         second text without tokens is left out, even after the cut.
         """
-        return self.fitted(text, text_pair, max_length, option=option)[0][0]
+        return self.fitted(text, text_pair, max_length)[0][0]
 
     def fitted(self, text: str, text_pair: Optional[str], max_length: int,
-               windows: bool = False, option: str = "--max_seq_length="
-               ) -> tuple[list[dict[str, list[int]]], int]:
+               windows: bool = False) -> tuple[list[dict[str, list[int]]], int]:
         """Returns the `features` of each sequence of a text or pair (sequences.fitted),
         and the number of tokens that are in none of them."""
-        check_length(max_length, option)
         first, second = self.encode(text), self.encode(text_pair) if text_pair else []
         parts, cut = sequences.fitted(first, second, max_length, windows)
         rows = []
@@ -239,13 +214,13 @@ class FullTokenizer:
         Cleaning cannot be undone. [CLS], [SEP] and padding are left out unless
         `skip_special` is False.
         """
-        rows = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        if rows and isinstance(rows[0], (list, tuple)):
+        ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        if ids and isinstance(ids[0], (list, tuple)):
             return [self.decode(row, skip_special)  # type: ignore[misc]
-                    for row in rows]
+                    for row in ids]
         special = {self.cls_id, self.sep_id, self.pad_id} if skip_special else set()
-        pieces = self.convert_ids_to_tokens(rows)
-        pieces = [piece for piece, i in zip(pieces, rows) if i not in special]
+        pieces = [piece for piece, i in zip(self.convert_ids_to_tokens(ids), ids)
+                  if i not in special]
         if self.uses_sentencepiece:
             return "".join(pieces).replace(tokenizer_json.UNDERLINE, " ").strip()
         return " ".join(pieces).replace(" ##", "")
@@ -253,11 +228,10 @@ class FullTokenizer:
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         """Returns tokenize(prepare(text)), each token with its position in `text`.
 
-        text[start:end] is the source of the token in the original text, before white
-        space is collapsed, accents are removed and letters are lower-cased. An accent
-        that is a separate character belongs to its letter. If one character gives
-        several tokens, each has its position. White space belongs to no token: "▁"
-        alone has start == end, just before the next character that is not white space.
+        text[start:end] is what the token was made from. An accent that is a separate
+        character belongs to its letter. If one character gives several tokens, each has
+        its position. White space belongs to no token: "▁" alone has start == end, just
+        before the next character that is not white space.
         """
         raise NotImplementedError
 
@@ -278,12 +252,11 @@ class FullTokenizer:
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens for ids; raises InputError for an unknown id."""
-        ids = list(ids)
+        ids, size = list(ids), len(self._pieces)
         for i in ids:
-            if not isinstance(i, numbers.Integral) or not 0 <= i < len(self._pieces):
-                raise InputError(
-                    f"There is no token with id {i!r:.40}; this vocabulary has the "
-                    f"whole numbers from 0 to {len(self._pieces) - 1}.")
+            if not isinstance(i, numbers.Integral) or not 0 <= i < size:
+                raise InputError(f"There is no token with id {i!r:.40}; this vocabulary "
+                                 f"has the whole numbers from 0 to {size - 1}.")
         return [self._pieces[i] for i in ids]
 
 

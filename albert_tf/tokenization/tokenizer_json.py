@@ -1,20 +1,18 @@
 """Hugging Face's tokenizer.json: what is read of it, and how it is written.
 
-A file is read by the tokenizers library (hf_tokenizer). A file written for a
-SentencePiece model tokenizes as the original implementation does, as far as the format
-permits. The library applies the steps in `normalizer` in turn and has no special cases.
-The digit-comma rule ("▁1999," becomes "▁1999" and ",") is therefore imitated by scores
-so low that those tokens are never chosen. The model's own symbols, such as "(", remain
-ordinary tokens, because "added tokens" would be cut out of the text before it is split
-into words.
+A file written for a SentencePiece model tokenizes as the original implementation does,
+as far as the format permits. It has steps and no special cases, so the digit-comma rule
+("▁1999," becomes "▁1999" and ",") is imitated by scores so low that those tokens are
+never chosen. The model's own symbols, such as "(", remain ordinary tokens, because
+"added tokens" would be cut out of the text before it is split into words.
 """
 
 import base64
 import functools
 import itertools
-import math
 import sys
-from typing import Any, Iterable, Mapping, Sequence
+import unicodedata
+from typing import Any, Mapping, Sequence
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, reading
@@ -62,10 +60,10 @@ def ends_in_digit_comma(piece: str) -> bool:
 # ---- reading ---------------------------------------------------------------
 
 
-def read(path: str) -> tuple[dict[str, Any], list[str]]:
+def read(path: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Returns the content of a tokenizer.json, whose model is Unigram or WordPiece, and
-    its tokens in the order of their ids, without the AddedTokens behind them. Refuses
-    what would give other sequences than [CLS] A [SEP] B [SEP]."""
+    the ids of its tokens, without the AddedTokens behind them. Refuses what would give
+    other sequences than [CLS] A [SEP] B [SEP]."""
     value = text_files.read_object(path)
     with reading(path, binary=True):
         model = value["model"]
@@ -92,46 +90,20 @@ def read(path: str) -> tuple[dict[str, Any], list[str]]:
         raise InputError(
             f"{path}: {wrong[0]} is not supported; give the tokenizer in another form "
             "(spiece.model or vocab.txt) or a different model.")
-    return value, list(ids)
-
-
-def place_added(tokens: Iterable[AddedToken], ids: dict[str, int], path: str
-                ) -> list[AddedToken]:
-    """Returns added tokens with their ids, sorted by them; `ids` gets those that are
-    behind the vocabulary."""
-    placed, known = [], {}
-    for token in tokens:
-        first = known.setdefault(token.content, token)
-        if first.id is None:
-            known[token.content] = first._replace(id=token.id)
-    for token in sorted(known.values(), key=lambda token: (
-            ids.get(token.content, math.inf if token.id is None else token.id))):
-        there = ids.setdefault(token.content, len(ids))
-        if token.id not in (None, there):
-            raise InputError(
-                f"{path}: the added token {token.content!r:.40} has the id {token.id}, "
-                f"but its place in the vocabulary, or behind it, is {there}; correct the "
-                "files of the tokenizer, or give a different model.")
-        placed.append(token._replace(id=there))
-    return placed
+    return value, ids
 
 
 # ---- writing ---------------------------------------------------------------
 
 
-def _special(piece: str, kind: int) -> dict[str, Any]:
-    return {"SpecialToken": {"id": piece, "type_id": kind}}
+# [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+_PAIR = [{kind: {"id": name, "type_id": segment}} for kind, name, segment in (
+    ("SpecialToken", "[CLS]", 0), ("Sequence", "A", 0), ("SpecialToken", "[SEP]", 0),
+    ("Sequence", "B", 1), ("SpecialToken", "[SEP]", 1))]
+_SINGLE = _PAIR[:3]
 
 
-def _text(name: str, kind: int) -> dict[str, Any]:
-    return {"Sequence": {"id": name, "type_id": kind}}
-
-
-_SINGLE = [_special("[CLS]", 0), _text("A", 0), _special("[SEP]", 0)]
-_PAIR = [*_SINGLE, _text("B", 1), _special("[SEP]", 1)]
-
-
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _class_of(test) -> str:
     """Returns a regular expression's class of all characters that pass a test."""
     codes = [code for code in range(sys.maxunicode + 1)
@@ -160,7 +132,7 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
         steps += [replaced(f"{_class_of(str.isspace)}+", " "), replaced("^ | $", "")]
     if strip_accents:
         steps += [{"type": "NFKD"}, {"type": "StripAccents"} if rules.all_marks else
-                  replaced(_class_of(ORIGINAL.is_combining), "")]
+                  replaced(_class_of(unicodedata.combining), "")]
     if do_lower_case:
         steps.append({"type": "Lowercase"})
     table = model.normalizer_spec.precompiled_charsmap
@@ -182,10 +154,9 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
          "byte_fallback": model.trainer_spec.byte_fallback})
 
 
-def from_word_pieces(pieces: Iterable[str], do_lower_case: bool, strip_accents: bool,
+def from_word_pieces(ids: Mapping[str, int], do_lower_case: bool, strip_accents: bool,
                      rules: Rules) -> dict[str, Any]:
     """Returns the content of a tokenizer.json for a WordPiece vocabulary."""
-    ids = {piece: i for i, piece in enumerate(pieces)}
     return _content(
         ids, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
         {"type": "BertNormalizer", "clean_text": True,
@@ -199,19 +170,16 @@ def from_word_pieces(pieces: Iterable[str], do_lower_case: bool, strip_accents: 
 
 def _content(ids: Mapping[str, int], names: Sequence[str], normalizer: Any,
              pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
-    """Returns the content of a file with these steps, those special tokens of `names`
-    that have an id, and the templates [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
-    special = {piece: ids.get(piece, 0) for piece in ("[CLS]", "[SEP]")}
+    """Returns the content of a file with these steps, and those special tokens of
+    `names` that have an id."""
     return {
         "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [
-            {"id": ids[piece], "content": piece, "single_word": False, "lstrip": False,
-             "rstrip": False, "normalized": False, "special": True}
-            for piece in names if piece in ids],
+        "added_tokens": [{"id": ids[piece], **AddedToken(piece, ids[piece])._asdict()}
+                         for piece in names if piece in ids],
         "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder,
         "post_processor": {
             "type": "TemplateProcessing", "single": _SINGLE, "pair": _PAIR,
             "special_tokens": {
-                piece: {"id": piece, "ids": [i], "tokens": [piece]}
-                for piece, i in special.items()}},
+                piece: {"id": piece, "ids": [ids.get(piece, 0)], "tokens": [piece]}
+                for piece in ("[CLS]", "[SEP]")}},
         "model": model}

@@ -64,19 +64,12 @@ class Options:
 
 
 class Vocabulary(NamedTuple):
-    """A trained model.
+    """A trained model, and the size of its text."""
 
-    Attributes:
-      model: content of the .model file.
-      vocab: content of the .vocab file; a line has a piece, a tab, its log probability.
-      sentences: number of sentences in the text.
-      characters: number of their characters after preprocessing.
-    """
-
-    model: bytes
-    vocab: bytes
+    model: bytes  # content of the .model file
+    vocab: bytes  # of the .vocab file; a line has a piece, a tab, its log probability
     sentences: int
-    characters: int
+    characters: int  # after preprocessing
 
 
 def train(lines: Iterable[str], options: Options = Options(),
@@ -141,15 +134,18 @@ def _train_apart(lines: Iterable[str], counts: collections.Counter, **arguments:
 
 
 def serve() -> None:
-    """Runs the trainer's process: reads arguments and then sentences, one per line, and
-    writes the model; or the error, with status 1."""
+    """Runs the trainer's process: reads arguments and sentences, one per line, and writes
+    the model; or the error, with status 1."""
     stream, model = sys.stdin.buffer, io.BytesIO()
     arguments = json.loads(stream.readline())
+    # The trainer's own sample would differ in each process.
+    lines = sample(stream, arguments["input_sentence_size"], _SEED)
+    lines.reverse()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            # The trainer's own sample would differ in each process.
-            sentence_iterator=_freed(sample(
-                stream, arguments["input_sentence_size"], _SEED)),
+            # Each line is freed when the trainer has read it.
+            sentence_iterator=(lines.pop()[:-1].decode("utf-8", "surrogatepass")
+                               for _ in range(len(lines))),
             model_writer=model, **arguments)
     except Exception as error:
         sys.stdout.write(str(error))
@@ -168,13 +164,6 @@ def sample(items: Iterable[T], size: int, seed: int) -> list[T]:
         elif (place := draw.randrange(number + 1)) < size:
             chosen[place] = item
     return chosen
-
-
-def _freed(lines: list[bytes]) -> Iterator[str]:
-    """Yields the lines, each of which is freed when the trainer has read it."""
-    lines.reverse()
-    while lines:
-        yield lines.pop()[:-1].decode("utf-8", "surrogatepass")
 
 
 def sentences(lines: Iterable[str], options: Options, counts: collections.Counter

@@ -72,15 +72,6 @@ def test_only_words_that_the_old_vocabulary_cuts_up_give_pieces(folder):
         extend(str(folder / "old.model"), whole, OPTIONS)
 
 
-def test_a_sample_is_drawn_from_the_whole_text(folder):
-    options = OPTIONS._replace(input_sentence_size=101)
-    found = extend(str(folder / "old.model"), [*GENERAL, *DOMAIN, ""], options)
-    everything = extend(str(folder / "old.model"), [*GENERAL, *DOMAIN], OPTIONS)
-    assert 4 * found.pieces_before < everything.pieces_before
-    assert found == extend(
-        str(folder / "old.model"), [*GENERAL, *DOMAIN, ""], options)
-
-
 @pytest.fixture(scope="module", name="results")
 def _results(folder):
     import tensorflow as tf

@@ -115,15 +115,6 @@ def test_no_sequences():
     assert made.input_ids.shape == (0, 8) and made.lengths.shape == (0,)
 
 
-@pytest.mark.parametrize("lengths, num_a, num_b", [
-    ([(3, 2)], 2, 2), ([(3, 2), (1, 1)], 4, 2), ([(1, 1), (3, 3)], 4, 4), ([(7, 0)], 7, 0)])
-def test_segments_that_do_not_fit(lengths, num_a, num_b):
-    with pytest.raises((ValueError, IndexError)):
-        sequences.assemble_batch(
-            np.array(lengths, LENGTHS), np.zeros(num_a, np.uint16),
-            np.zeros(num_b, np.uint16), 8, CLS, SEP)
-
-
 # ---- words -----------------------------------------------------------------
 
 
