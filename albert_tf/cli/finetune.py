@@ -21,8 +21,8 @@ from albert_tf.cli import flags as cli_flags, script, start
 from albert_tf.cli.define import check_needs, define, options_in, take
 from albert_tf.cli.flags import Values
 from albert_tf.errors import InputError
-from albert_tf.finetuning import model_folder, tables
 from albert_tf.finetuning.command import Command
+from albert_tf.finetuning.common import written_format_of
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.recipes import (
     NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data, sampled)
@@ -217,7 +217,7 @@ def _use_kept_task(command: Command) -> None:
     given."""
     values = command.values
     folder = values.output_dir or ""
-    task = model_folder.read(folder) if holds_checkpoint(folder) else None
+    task = vocabulary.task_settings(folder) if holds_checkpoint(folder) else None
     if task is None:
         return
     try:
@@ -237,7 +237,7 @@ def _check_prediction_file(command: Command) -> None:
     path = "prediction_file" in values and values.prediction_file
     if not path:
         return
-    tables.written_format_of(path)
+    written_format_of(path)
     inputs = [name for name in ("spm_model_file", "vocab_file", "albert_config_file",
                                 "data_dir", "train_file", "dev_file", "test_file",
                                 "predict_file")

@@ -23,19 +23,13 @@ Answer = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One input, ready for the model.
+    """One input, ready for the model."""
 
-    Attributes:
-      sequences: the model's inputs, without padding.
-      answer: a function: the model's outputs for the sequences → the answer.
-      by: the Answering that built the request.
-      cut: the number of tokens of the texts that the model does not read.
-    """
-
-    sequences: Sequence[Mapping[str, Any]]
+    sequences: Sequence[Mapping[str, Any]]  # The model's inputs, without padding.
+    # The model's outputs for the sequences → the answer.
     answer: Callable[[Sequence[Mapping[str, np.ndarray]]], Answer]
     by: "Answering"
-    cut: int = 0
+    cut: int = 0  # How many tokens of the texts the model does not read.
 
     @property
     def length(self) -> int:
@@ -43,23 +37,15 @@ class Request:
 
 
 class Answering:
-    """Answers with one head of a model: inputs → requests → outputs → answers.
+    """Answers with one head of a model: inputs → requests → outputs → answers."""
 
-    Attributes:
-      fields: what an input consists of, optional texts last.
-      inputs: the model's inputs, int32.
-      head: the head, or None for the model's hidden states.
-      max_length: the maximum number of tokens of a sequence.
-      in_windows: whether longer texts are always read in windows, not cut.
-      averages: whether longer texts can be read in windows whose outputs are averaged
-        (`mean`).
-    """
-
-    fields: Sequence[Field] = TEXTS
-    in_windows = averages = False
+    fields: Sequence[Field] = TEXTS  # Of an input, optional texts last.
+    in_windows = False  # Whether longer texts are always read in windows, not cut.
+    averages = False  # Whether they can be, with the `mean` of the windows' outputs.
 
     def __init__(self, model: Any, head: Optional[Head]):
-        """`model` is a checkpoints.load.Loaded."""
+        """`model` is a checkpoints.load.Loaded; without a head, the answers are made
+        from its hidden states."""
         from albert_tf.modeling.encoder import Computation
 
         self.head = head and head.serving()
@@ -77,7 +63,6 @@ class Answering:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields."""
         return tuple(field.name for field in self.fields)
 
     @property
@@ -108,7 +93,6 @@ class Answering:
 
     def mean(self, outputs: Sequence[Mapping[str, np.ndarray]]
              ) -> Mapping[str, np.ndarray]:
-        """Returns the mean of the outputs for the windows of a text."""
         return {name: np.mean([row[name] for row in outputs], axis=0)
                 for name in outputs[0]}
 
@@ -121,7 +105,6 @@ class Answering:
         return self.head.predictions(self.head_outputs(features))
 
     def head_outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Computes the outputs of the head for a batch, as tensors."""
         return self.model.run(self.head, features, computation=self.computation)
 
     def exchanged(self, features: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -20,32 +20,21 @@ def features_option(split: str) -> Any:
 class Command(abc.ABC):
     """The part of a task's script that other tasks' scripts do not have (cli.finetune).
 
-        command = SquadCommand(values)
-        command.task().name
-
-    Attributes:
-      values: the values of the options, as `values.max_seq_length`; whether one was
-        given, as `values["max_seq_length"].present`.
-      options: the dataclasses of the task's options.
-      defaults: options of all tasks → their defaults here, if they differ.
-      helps: likewise, what their help says besides.
-      first: the flags of the task that --help describes first.
-      without: the options of Settings that it has not.
-      in_epochs: whether the length of a run is given in epochs by default.
-      own_data: whether the recipe depends on the data, and a run has a number of
-        evaluations.
-      head: the name of the head, if its labels can be chosen.
-      data_options: split → the option with its data.
-      feature_options: split → the option with its file of features.
+    `values` are those of the options, as `values.max_seq_length`; whether one was given
+    is `values["max_seq_length"].present`.
     """
 
-    options: Sequence[type] = ()
+    options: Sequence[type] = ()  # The dataclasses of the task's options.
+    # Options of all tasks → their defaults here, and what their help says besides.
     defaults: Mapping[str, Any] = {}
     helps: Mapping[str, str] = {}
-    first = ""
-    without = ""
-    in_epochs = own_data = False
-    head = ""
+    first = ""  # The flags of the task that --help describes first.
+    without = ""  # The options of Settings that it has not.
+    in_epochs = False  # Whether the length of a run is given in epochs by default.
+    # Whether the recipe depends on the data, and a run has a number of evaluations.
+    own_data = False
+    head = ""  # The name of the head, if its labels can be chosen.
+    # Split → the option with its data, and the one with its file of features.
     data_options: Mapping[str, str]
     feature_options: Mapping[str, str] = {}
 
@@ -86,19 +75,17 @@ class Command(abc.ABC):
 
     # ---- for labels ----------------------------------------------------------
 
-    def need_files(self, uses: Mapping[str, str]) -> None:
-        """Raises InputError if the file of a split that is used is not given."""
-        wanted = dict(zip(uses, (self.values.do_train, self.values.do_eval,
-                                 self.values.do_predict)))
-        for split, use in uses.items():
-            if wanted[split] and not self.values[f"{split}_file"].value:
+    def check_files(self, uses: Mapping[str, str]) -> None:
+        """Raises InputError if the file of a split that is used is not given. Removes
+        invisible characters from --labels, and checks it."""
+        values = self.values
+        for (split, use), wanted in zip(uses.items(), (
+                values.do_train, values.do_eval, values.do_predict)):
+            if wanted and not values[f"{split}_file"].value:
                 raise InputError(f"give --{split}_file, the file to {use}.")
-
-    def clean_labels(self) -> None:
-        """Removes invisible characters from --labels, and checks it."""
-        if self.values["labels"].present:
-            self.values.labels = list(map(label_names.cleaned, self.values.labels))
-            label_names.check_lines(self.values.labels, "--labels", "remove it")
+        if values["labels"].present:
+            values.labels = list(map(label_names.cleaned, values.labels))
+            label_names.check_lines(values.labels, "--labels", "remove it")
 
     def initial_model(self) -> Optional[Checkpoint]:
         """Returns the initial checkpoint if it has this head, else None."""

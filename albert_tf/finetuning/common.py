@@ -1,12 +1,14 @@
-"""Helpers that the tasks share: sets of examples, label checks, output files."""
+"""Helpers that the tasks share: sets of examples, notes on them, files of results."""
 
+import csv
+import io
 import json
 import os
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, row_files, rows, text_files
 from albert_tf.errors import InputError
 
 # The scores of a test set with labels, in a run's folder.
@@ -14,6 +16,9 @@ PREDICT_RESULTS = "predict_results.json"
 
 # A model's outputs for a set: name → one row per record.
 Outputs = Mapping[str, Sequence]
+
+
+# ---- examples --------------------------------------------------------------
 
 
 class ExampleSet(NamedTuple):
@@ -28,27 +33,24 @@ class ExampleSet(NamedTuple):
 def read_shards(where: str, flag: str, read: Callable[[str, int], ExampleSet]
                 ) -> ExampleSet:
     """Reads the files that a path, a glob or a list with commas stands for, in the order
-    of files.expand_patterns, as one set.
-
-    `read` takes a file and the number of examples before it. With several files the log
-    says how many examples each has.
-    """
-    parts: list[ExampleSet] = []
-    paths = files.shards(where, flag)
-    for path in paths:
-        parts.append(read(path, sum(len(part.examples) for part in parts)))
-    if len(parts) == 1:
-        return parts[0]
-    log_shards(flag, {path: len(part.examples) for path, part in zip(paths, parts)})
-    return ExampleSet([each for part in parts for each in part.examples], tuple(paths),
-                      tuple(note for part in parts for note in part.notes))
+    of files.expand_patterns, as one set. `read` takes a file and the number of examples
+    before it."""
+    parts: dict[str, ExampleSet] = {}
+    for path in files.shards(where, flag):
+        parts[path] = read(path, sum(len(part.examples) for part in parts.values()))
+    log_shards(flag, {path: len(part.examples) for path, part in parts.items()})
+    return ExampleSet([each for part in parts.values() for each in part.examples],
+                      tuple(parts),
+                      tuple(note for part in parts.values() for note in part.notes))
 
 
 def log_shards(flag: str, counts: Mapping[str, int]) -> None:
     """Logs how many examples each of several files has."""
     listed = [f"{path} ({count:,})" for path, count in counts.items()]
-    logging.info("%s: %s examples from %d files: %s.", flag, f"{sum(counts.values()):,}",
-                 len(counts), ", ".join(listed[:10] + ["..."] * (len(listed) > 10)))
+    if len(counts) > 1:
+        logging.info("%s: %s examples from %d files: %s.", flag,
+                     f"{sum(counts.values()):,}", len(counts),
+                     ", ".join(listed[:10] + ["..."] * (len(listed) > 10)))
 
 
 def check_labelled(examples: Iterable, use: str = "scored",
@@ -62,15 +64,25 @@ def check_labelled(examples: Iterable, use: str = "scored",
                 f"{use}.")
 
 
+def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
+    """Returns one sentence on the lines that are `what`, or () if there are none."""
+    listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
+    line = row_files.unit(path)
+    return (f"{path}: {len(numbers)} {line}(s) {what} ({line} {listed}).",) * bool(numbers)
+
+
 def cut_note(full: int, total: int, most: int, what: str = "texts") -> str:
     """Returns a sentence on the texts that fill the `most` tokens they may have."""
     return (f"{full:,} of {total:,} {what} fill all {most} tokens that the model reads; "
             "what is longer is cut.")
 
 
-def as_table(rows: Iterable[Iterable[str]]) -> str:
+# ---- files of results ------------------------------------------------------
+
+
+def as_table(cells: Iterable[Iterable[str]]) -> str:
     """Returns lines of tab-separated cells."""
-    return "".join("\t".join(row) + "\n" for row in rows)
+    return "".join("\t".join(row) + "\n" for row in cells)
 
 
 def as_json(value: Any, indent: int = 2) -> str:
@@ -80,8 +92,41 @@ def as_json(value: Any, indent: int = 2) -> str:
 
 def write_files(folder: str, contents: Mapping[str, str]) -> list[str]:
     """Writes texts by file name; returns the paths."""
-    paths = [os.path.join(folder, name) for name in contents]
-    for path, content in zip(paths, contents.values()):
-        with files.atomic_write(path) as stream:
-            stream.write(content.encode())
-    return paths
+    for name, content in contents.items():
+        files.write(os.path.join(folder, name), content.encode())
+    return [os.path.join(folder, name) for name in contents]
+
+
+def written_format_of(path: str) -> str:
+    """Returns the format of a file of predictions, given its name."""
+    kind = rows.kind_of(path)
+    if kind == "parquet" or path.lower().endswith(text_files.COMPRESSED):
+        raise InputError(f"{path}: predictions are written as .tsv, .csv or .jsonl, not "
+                         "compressed; choose such a name.")
+    return kind
+
+
+def write_predictions(folder: str, contents: Mapping[str, str],
+                      table: Sequence[Sequence[str | int]], prediction_file: str = ""
+                      ) -> list[str]:
+    """Writes files of a folder, name → content, and a readable table, whose first row
+    names the columns, to `prediction_file` or predictions.tsv; returns the paths.
+
+    A name in .csv or .jsonl keeps the texts unchanged; in TSV, white space within a cell
+    is written as one blank.
+    """
+    path = prediction_file or os.path.join(folder, "predictions.tsv")
+    kind, stream = written_format_of(path), io.StringIO()
+    if kind == "csv":
+        csv.writer(stream, lineterminator="\n").writerows(table)
+    elif kind == "jsonl":
+        for row in table[1:]:
+            stream.write(json.dumps({
+                name: float(cell) if name.startswith("probability") else cell
+                for name, cell in zip(table[0], row)}, ensure_ascii=False) + "\n")
+    else:
+        stream.write(as_table(
+            [" ".join(str(cell).split()) for cell in row] for row in table))
+    paths = write_files(folder, contents)
+    files.write(path, stream.getvalue().encode())
+    return [*paths, path]

@@ -16,11 +16,8 @@ _DTYPES = {"int64": np.int32, "float32": np.float32}
 class Ragged:
     """A column whose rows differ in length.
 
-    Attributes:
-      values: the values of all rows, concatenated, [sum of sizes].
-      offsets: the position in `values` where row n begins; entry n + 1 is where it
-        ends; int64 [N + 1].
-      row_shape: the shape of one row, such as (None,) or (4, None).
+    `values` are those of all rows, concatenated. Row n begins at offsets[n] and ends at
+    offsets[n + 1], int64 [N + 1]; its shape is `row_shape`, (None,) or (4, None).
     """
 
     def __init__(self, values: np.ndarray, offsets: np.ndarray,
@@ -33,24 +30,18 @@ class Ragged:
 
     def __getitem__(self, row: int) -> np.ndarray:
         """Returns row `row` in its own shape, such as [len] or [4, len]."""
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        row %= len(self)
-        values = self.values[self.offsets[row]:self.offsets[row + 1]]
-        return values.reshape([-1 if d is None else d for d in self.row_shape])
+        begin, end = self.offsets[:-1][row], self.offsets[1:][row]
+        return self.values[begin:end].reshape(
+            [-1 if size is None else size for size in self.row_shape])
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self[row] for row in range(len(self)))
 
     @property
-    def width(self) -> int:
-        """The number of values per unit of length: 1 for (None,), 4 for (4, None)."""
-        return int(np.prod(self.row_shape[:-1], dtype=np.int64))
-
-    @property
     def lengths(self) -> np.ndarray:
         """The last dimension of each row, int64 [N]."""
-        return np.diff(self.offsets) // self.width
+        return np.diff(self.offsets) // int(
+            np.prod(self.row_shape[:-1], dtype=np.int64))
 
 
 Column = Union[np.ndarray, Ragged]
@@ -116,13 +107,10 @@ class FeatureTable:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the columns as arrays by name."""
-        result = {}
-        for name, column in self.columns.items():
-            is_ragged = isinstance(column, Ragged)
-            result[name] = column.values if is_ragged else column
-            if is_ragged:
-                result[_offsets(name)] = column.offsets
-        return result
+        ragged = {name: column for name, column in self.columns.items()
+                  if isinstance(column, Ragged)}
+        return {**self.columns, **{name: column.values for name, column in ragged.items()},
+                **{_offsets(name): column.offsets for name, column in ragged.items()}}
 
     @functools.cached_property
     def tensors(self) -> dict[str, Any]:

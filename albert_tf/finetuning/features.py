@@ -26,13 +26,9 @@ from albert_tf.records.spec import FeatureSpec
 # Starting processes takes longer than computing this many examples.
 _FEW_EXAMPLES = 1000
 _LARGEST_CHUNK = 256
-# Digits of a digest in a file's name.
-_DIGITS = 16
+_DIGITS = 16  # of a digest in a file's name
 
 Function = Callable[[Any], list[dict]]
-
-
-# ---- making them -----------------------------------------------------------
 
 
 def featurize_all(
@@ -47,14 +43,14 @@ def featurize_all(
     process receives it once, with all it holds (the tokenizer). `what` names the set in
     messages. num_workers=0 is one process per CPU core, or this one for a small set.
     """
-    workers = num_workers or parallel.num_cores()
+    workers, size = num_workers or parallel.num_cores(), 1
     if len(examples) < _FEW_EXAMPLES:
         workers = 1
     else:
         logging.info("Computing the features of %s: %s examples, %d process%s.", what,
                      f"{len(examples):,}", workers, "es" * (workers > 1))
-    size = 1 if workers == 1 else max(
-        1, min(_LARGEST_CHUNK, len(examples) // (8 * workers)))
+    if workers > 1:
+        size = max(1, min(_LARGEST_CHUNK, len(examples) // (8 * workers)))
     chunks = (examples[at:at + size] for at in range(0, len(examples), size))
     progress = Progress(f"features of {what}", "examples", len(examples))
     with parallel.WorkerPool(functools.partial(_featurized, function), workers) as pool:
@@ -71,17 +67,9 @@ def _featurized(function: Function, chunk: Sequence
              for features in function(example)] for example in chunk]
 
 
-# ---- keeping them ----------------------------------------------------------
-
-
 def digest_of(code: Iterable[str], spec: FeatureSpec, **made_of: Any) -> str:
-    """Returns the digest of all that features are made of.
-
-    Args:
-      code: the folders of the modules that compute them.
-      spec: the features of a record.
-      **made_of: JSON values, such as flags, versions and digests of inputs.
-    """
+    """Returns the digest of all that features are made of: the modules in the folders
+    `code`, the features of a record, and JSON values, such as flags and digests."""
     modules = [files.sha256(path) for folder in code
                for path in sorted(glob.glob(os.path.join(folder, "*.py")))]
     shapes = [[f.name, f.dtype, f.shape, f.limit, f.parsed] for f in spec.features]
@@ -106,11 +94,11 @@ def load_or_create(path: str, spec: FeatureSpec,
         raise InputError(f"{path}: there is no example to compute features from; check "
                          "the input.")
     end = f"{files.INCOMPLETE}-{os.urandom(4).hex()}"
-    with files.staged(path, end=end) as [staged]:
-        with files.open_binary(staged, "wb") as stream:
-            # TensorFlow's files of a store have no position, and do not count bytes.
-            np.savez(types.SimpleNamespace(
-                read=None, flush=stream.flush,
-                write=lambda data: stream.write(data) or len(data)), **table.arrays())
+    with files.staged(path, end=end) as [staged], files.open_binary(
+            staged, "wb") as stream:
+        # TensorFlow's files of a store have no position, and do not count bytes.
+        np.savez(types.SimpleNamespace(
+            read=None, flush=stream.flush,
+            write=lambda data: stream.write(data) or len(data)), **table.arrays())
     logging.info("Wrote the features of %d records to %s.", table.num_rows, path)
     return table

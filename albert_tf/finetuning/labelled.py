@@ -5,8 +5,8 @@ from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from albert_tf.finetuning import metrics, tables
-from albert_tf.finetuning.common import Outputs, check_labelled
+from albert_tf.finetuning import common, metrics
+from albert_tf.finetuning.common import Outputs
 from albert_tf.finetuning.task import FineTuningTask
 
 # A column of a table of predictions: its title and its cells.
@@ -15,28 +15,23 @@ Column = tuple[str, Iterable[str | int]]
 
 class LabelledTask(FineTuningTask):
     """A task whose outputs are the `probabilities` of `labels`, and whose examples have
-    a `label`, None if it is unknown, and `where`, their place in a file.
+    a `label`, None if it is unknown, and `where`, their place in a file."""
 
-    Attributes:
-      labels: the label of each class id.
-      counted: what examples are called in predict_results.json.
-      column_names: the titles in a table of predictions, if they are different.
-    """
-
-    labels: tuple[str, ...]
-    counted = "examples"
+    labels: tuple[str, ...]  # The label of each class id.
+    counted = "examples"  # What they are called in predict_results.json.
+    # The titles in a table of predictions, if they are different.
     column_names: Mapping[str, str] = types.MappingProxyType({})
 
     def label_ids(self, examples: Sequence[Any]) -> np.ndarray:
         """Returns the class ids, int64 [N]. Raises InputError without a label."""
-        check_labelled(examples)
+        common.check_labelled(examples)
         ids = {label: i for i, label in enumerate(self.labels)}
         return np.array([ids[example.label] for example in examples], np.int64)
 
-    def rows(self, outputs: Outputs) -> np.ndarray:
+    def rows(self, outputs: Outputs, name: str = "probabilities") -> np.ndarray:
         """Returns the probabilities [N, labels]. Raises DivergenceError if one is not
         finite."""
-        rows = np.stack(outputs["probabilities"])
+        rows = np.stack(outputs[name])
         metrics.check_finite(rows, "the model's output for example {}".format)
         return rows
 
@@ -46,14 +41,7 @@ class LabelledTask(FineTuningTask):
 
     def scores(self, examples: Sequence[Any], outputs: Outputs) -> dict[str, float]:
         """Computes the metrics of examples that all have labels."""
-        return self.metrics_of(self.decisions(outputs), self.label_ids(examples))
-
-    def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
-                   ) -> dict[str, float]:
-        """Computes the metrics of decisions and labels, in the order of metric_names.
-        """
-        return {name: metrics.compute(name, predictions, labels)
-                for name in self.metric_names}
+        raise NotImplementedError
 
     def score(self, data, outputs, table):
         return self.scores(data.examples, outputs)
@@ -64,12 +52,6 @@ class LabelledTask(FineTuningTask):
 
     def chance_loss(self, data, table):
         return metrics.entropy(self.label_ids(data.examples))
-
-    # ---- files ---------------------------------------------------------------
-
-    def report(self, examples: Sequence[Any], outputs: Outputs) -> str:
-        """Returns a report on examples that all have labels as text; "" for none."""
-        return ""
 
     def results(self, data, outputs, table):
         known = [i for i, each in enumerate(data.examples) if each.label is not None]
@@ -84,6 +66,12 @@ class LabelledTask(FineTuningTask):
         return ({self.counted: len(known), **scores, **bounds},
                 self.report(examples, outputs))
 
+    # ---- files ---------------------------------------------------------------
+
+    def report(self, examples: Sequence[Any], outputs: Outputs) -> str:
+        """Returns a report on examples that all have labels as text; "" for none."""
+        return ""
+
     def predicted(self, folder, data, outputs, table, settings, own):
         return self.write_predictions(
             folder, data.examples, outputs, settings.prediction_file if own else "",
@@ -92,13 +80,9 @@ class LabelledTask(FineTuningTask):
     def write_predictions(
             self, folder: str, examples: Sequence[Any], outputs: Outputs,
             prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
-        """Writes `contents`, and predictions.tsv, a readable table: what is
+        """Writes `contents`, and a readable table (common.write_predictions): what is
         `described`, the prediction, its probability, and the true label if known.
-        Returns the paths.
-
-        `prediction_file` replaces predictions.tsv (tables.write_predictions).
-        `all_probabilities` adds the probability of each label.
-        """
+        Returns the paths. `all_probabilities` adds the probability of each label."""
         rows, chosen = self.rows(outputs), self.decisions(outputs)
         names = list(map(self.named, chosen))
         columns: list[Column] = [*self.described(examples, bool(prediction_file)),
@@ -114,7 +98,7 @@ class LabelledTask(FineTuningTask):
                 "" if example.label is None else self.shown(example.label)
                 for example in examples]))
         titles, cells = zip(*columns)
-        return tables.write_predictions(
+        return common.write_predictions(
             folder, self.contents(examples, rows, names),
             [titles, *zip(*cells, strict=True)], prediction_file)
 
@@ -129,7 +113,7 @@ class LabelledTask(FineTuningTask):
     def contents(self, examples: Sequence[Any], rows: np.ndarray, names: Sequence[str]
                  ) -> Mapping[str, str]:
         """Returns the further files of predictions: name → content."""
-        return {}
+        raise NotImplementedError
 
     def named(self, decision: Any) -> str:
         """Returns the name of a decision."""

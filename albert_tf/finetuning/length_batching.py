@@ -234,7 +234,6 @@ def _assembler(table: FeatureTable, length: int):
     constants in it, and all datasets of a table share them.
     """
     features = [f for f in table.spec.features if f.parsed]
-    names = {f.name: f.parsed_name or f.name for f in features}
     tensors = table.tensors
 
     def assemble(rows):
@@ -251,7 +250,7 @@ def _assembler(table: FeatureTable, length: int):
                 where, there = positions[feature.shape]
                 pad = tf.constant(feature.pad_value, values.dtype)
                 value = tf.where(there, tf.gather(values, where), pad)
-            batch[names[feature.name]] = value
+            batch[feature.name] = value
         return batch
 
     return assemble

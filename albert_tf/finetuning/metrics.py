@@ -16,15 +16,15 @@ import numpy as np
 from albert_tf.errors import DivergenceError, InputError
 
 
-def _f1(predictions, labels, **options) -> float:
+def _f1(predictions, labels, average: str = "binary") -> float:
     from sklearn.metrics import f1_score
 
-    return f1_score(labels, predictions, zero_division=0.0, **options)
+    return f1_score(labels, predictions, zero_division=0.0, average=average)
 
 
 def _macro_f1(predictions, labels) -> float:
     if predictions.ndim == 1:
-        return _f1(predictions, labels, average="macro")
+        return _f1(predictions, labels, "macro")
     return np.mean([_f1(*columns) for columns in zip(predictions.T, labels.T)])
 
 
@@ -34,16 +34,13 @@ def _matthews(predictions, labels) -> float:
     return matthews_corrcoef(labels, predictions)
 
 
-def _pearson(predictions, labels) -> float:
-    from scipy.stats import pearsonr
+def _correlation(name: str) -> Callable[..., float]:
+    def statistic(predictions, labels) -> float:
+        from scipy import stats
 
-    return pearsonr(predictions, labels).statistic
+        return getattr(stats, name)(predictions, labels).statistic
 
-
-def _spearman(predictions, labels) -> float:
-    from scipy.stats import spearmanr
-
-    return spearmanr(predictions, labels).statistic
+    return statistic
 
 
 METRICS = {
@@ -54,14 +51,13 @@ METRICS = {
     "macro_f1": _macro_f1,
     # Metrics of labels of which a text has any number, [N, K], 1 for those that it has.
     # Their macro_f1 is the mean F1 of all K labels.
-    "micro_f1": lambda predictions, labels: _f1(
-        predictions.reshape(-1), labels.reshape(-1)),
+    "micro_f1": lambda predictions, labels: _f1(predictions.ravel(), labels.ravel()),
     "exact_match": lambda predictions, labels: np.mean(
         np.all(predictions == labels, axis=-1)),
     "matthews": _matthews,
     # Metrics of numbers.
-    "pearson": _pearson,
-    "spearman": _spearman,
+    "pearson": _correlation("pearsonr"),
+    "spearman": _correlation("spearmanr"),
     "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
 }
 # Metrics that are a share of the examples, and have an `interval`.
@@ -133,10 +129,9 @@ def best_threshold(probabilities: np.ndarray, labels: np.ndarray
 def check_finite(outputs: np.ndarray, describe: Callable[[int], str]) -> None:
     """Raises DivergenceError if one of a model's outputs [N, ...] is not finite;
     `describe` names output number n."""
-    wrong = np.flatnonzero(
-        ~np.isfinite(outputs).reshape(len(outputs), -1).all(axis=-1))
-    if wrong.size:
-        raise diverged(describe(wrong[0]))
+    finite = np.isfinite(outputs).reshape(len(outputs), -1).all(axis=-1)
+    if not finite.all():
+        raise diverged(describe(finite.argmin()))
 
 
 def diverged(what: str) -> DivergenceError:
@@ -149,15 +144,6 @@ def diverged(what: str) -> DivergenceError:
 # ---- a model that has not learned ------------------------------------------
 
 
-def entropy_by_label(labels: np.ndarray, weights: Sequence[float] = ()) -> float:
-    """Returns the mean entropy of labels [N, K], each given or not: the loss of a model
-    that knows only how frequent each label is. With `weights` [K], labels that are given
-    count as often."""
-    return float(np.mean([
-        entropy(column, [1, weights[i]] if len(weights) else ())
-        for i, column in enumerate(np.transpose(labels))]))
-
-
 def entropy(labels: np.ndarray, weights: Sequence[float] = ()) -> float:
     """Returns the entropy of class ids [N]: the loss of a model that knows only how
     frequent each class is. With `weights` [K], it is the loss in which each class counts
@@ -166,6 +152,14 @@ def entropy(labels: np.ndarray, weights: Sequence[float] = ()) -> float:
         np.asarray(weights, np.float64) if len(weights) else 1)
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum() * counts.sum() / len(labels))
+
+
+def entropy_by_label(labels: np.ndarray, weights: Sequence[float] = ()) -> float:
+    """Returns the mean entropy of labels [N, K], each given or not. With `weights` [K],
+    labels that are given count as often."""
+    return float(np.mean([
+        entropy(column, [1, weights[i]] if len(weights) else ())
+        for i, column in enumerate(np.transpose(labels))]))
 
 
 def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]
@@ -181,7 +175,7 @@ def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str
     of_labels = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     loss = float(-np.log(np.maximum(of_labels, 1e-30)).mean())
     accuracy, share = np.mean(chosen == labels), counts.max() / len(labels)
-    if loss >= entropy(labels) and accuracy <= share:
-        return (f"the loss is {loss:.3f} and the accuracy {accuracy:.3f}, no better "
-                f"than those of guessing ({entropy(labels):.3f} and {share:.3f})")
-    return ""
+    if loss < entropy(labels) or accuracy > share:
+        return ""
+    return (f"the loss is {loss:.3f} and the accuracy {accuracy:.3f}, no better than "
+            f"those of guessing ({entropy(labels):.3f} and {share:.3f})")

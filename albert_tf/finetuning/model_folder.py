@@ -6,7 +6,7 @@ that define the task, and a copy of the vocabulary.
 
 import json
 import os
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
@@ -29,12 +29,11 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
 
 def check_keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str
                ) -> dict[str, Any]:
-    """Returns what `keep` would write, and raises the InputErrors that it would
-    raise."""
+    """Returns what `keep` would write, or raises its InputError."""
     settings = json.loads(json.dumps(
         {**settings, "vocabulary": {**tokenizer.vocabulary_of(vocabulary_path),
                                     **settings.get("vocabulary", {})}}))
-    before = read(folder)
+    before = vocabulary.task_settings(folder)
     # A run that saved no checkpoint does not claim the folder.
     if holds_checkpoint(folder):
         if before is None:
@@ -51,28 +50,28 @@ def check_use(folder: str, settings: Mapping[str, Any], training: bool) -> None:
     A model may be evaluated on a different task with the same labels. In training,
     `keep` checks the labels, because they may come from the data.
     """
-    stored = read(folder)
-    key = "labels" if "labels" in settings else "task"
-    if stored is not None and (
-            holds_checkpoint(folder) if key == "task" else not training):
+    before = vocabulary.task_settings(folder)
+    if before is None:
+        return
+    if "labels" not in settings:
+        if holds_checkpoint(folder):
+            check_same(folder, before, {"task": settings["task"]})
+    elif not training:
         # Labels of texts and tags of words may be the same.
-        kind = {"head": "classification"}
-        check_same(folder, {**kind, **stored}, json.loads(json.dumps(
-            {key: settings[key]} if key == "task" else
-            {"head": settings.get("head", kind["head"]), key: settings[key]})))
+        head = {"head": "classification"}
+        check_same(folder, {**head, **before}, {
+            **head, **settings, "labels": list(settings["labels"])}, ("head", "labels"))
 
 
-def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises InputError if task, head, labels or vocabulary differ between the two."""
-    for key in ("task", "head", "labels"):
-        if key in before and key in now and before[key] != now[key]:
+def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any],
+               keys: tuple[str, ...] = ("task", "head", "labels", "vocabulary")) -> None:
+    """Raises InputError if one of these entries that both have differs."""
+    for key in keys:
+        if key not in before or key not in now:
+            continue
+        if key == "vocabulary":
+            vocabulary.check(before[key], now[key], folder)
+        elif before[key] != now[key]:
             raise InputError(
                 f"{folder} has a model for a different task ({key}: {before[key]!r} "
                 f"there, {now[key]!r} in this run); choose a different --output_dir.")
-    if "vocabulary" in now and "vocabulary" in before:
-        vocabulary.check(before["vocabulary"], now["vocabulary"], folder)
-
-
-def read(folder: str) -> Optional[dict[str, Any]]:
-    """Returns the settings in a folder's task.json, or None without that file."""
-    return vocabulary.task_settings(folder)

@@ -17,21 +17,14 @@ class Recipe:
     """Settings for fine-tuning on a task, and their source.
 
         RECIPES["sst-2"].batch_size  # 32
-
-    Attributes:
-      albert_dropout: both dropout rates inside the model, that of hidden values and
-        that of attention probabilities; None: those of the model.
-      classifier_dropout: the dropout rate before the task's head; None: the default.
-      learning_rate: the highest learning rate, reached after `warmup_steps`.
-      num_train_steps: the number of training steps, including the warm-up.
-      source: where the settings come from.
     """
 
+    # Both dropout rates inside the model, and that before the head; None: the default.
     albert_dropout: float | None
     classifier_dropout: float | None
     batch_size: int
-    learning_rate: float
-    num_train_steps: int
+    learning_rate: float  # The highest, reached after `warmup_steps`.
+    num_train_steps: int  # With the warm-up.
     warmup_steps: int
     max_seq_length: int
     source: str = "the paper's table 14"
@@ -116,11 +109,8 @@ def recipe_for_data(num_examples: int, lengths: Sequence[int], config: AlbertCon
         recipe_for_data(5000, [20, 31, 26], AlbertConfig.named("base")).num_train_steps
         # 1562
 
-    Args:
-      num_examples: the number of training examples.
-      lengths: the numbers of tokens of some of them, with [CLS] and [SEP].
-      config: the model's, whose width and size decide the learning rate.
-      batch_size: the number of examples in a batch; 0: given by num_examples.
+    `lengths` are the numbers of tokens of some examples, with [CLS] and [SEP]. The width
+    and size of the model decide the learning rate. batch_size=0 is given by num_examples.
     """
     epochs, own_size = next((epochs, size) for least, epochs, size in _BY_EXAMPLES
                             if num_examples >= least)

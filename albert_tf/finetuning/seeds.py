@@ -14,7 +14,7 @@ import dataclasses
 import gc
 import os
 import statistics
-from typing import Any, Callable, Mapping
+from typing import Any
 
 from absl import logging
 
@@ -22,7 +22,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, copy_whole, find_checkpoint, holds_checkpoint)
 from albert_tf.checkpoints.run_files import claim_run_folder
-from albert_tf.errors import DivergenceError, InputError
+from albert_tf.errors import DivergenceError, InputError, reading
 from albert_tf.finetuning import model_folder
 
 SEEDS_FILE = "seeds.json"
@@ -35,59 +35,52 @@ def check_folder(folder: str, several: bool) -> None:
     """Raises InputError if a folder has several runs and one is to be trained there, or
     the reverse."""
     there = files.exists(os.path.join(folder, SEEDS_FILE))
-    if there and not several:
+    if there != several and (there or holds_checkpoint(folder)):
         raise InputError(
-            f"{folder} has the runs of several seeds. Train with --num_seeds as "
+            f"{folder} has {'the runs of several seeds' * there}"
+            f"{'the model of a single run' * several}, but --num_seeds and "
+            "--restart_on_failure create one folder per run in --output_dir; train as "
             "before, or choose a different --output_dir.")
-    if several and not there and holds_checkpoint(folder):
-        raise InputError(
-            f"{folder} has the model of a single run, but --num_seeds and "
-            "--restart_on_failure create one folder per run in --output_dir; choose "
-            "a different --output_dir.")
 
 
-def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], str],
-              train_data: Mapping[str, str], evaluation_set: Mapping[str, Any]) -> None:
-    """Trains with every seed, and retries failed runs if the settings say so.
-
-    `train` trains and evaluates with the settings of one run. It raises DivergenceError
-    if that fails, and returns what is wrong with the trained model, "" if nothing is.
-    A finished run with other data is refused: scores on different sets would be
-    compared.
-    """
+def train_all(course: Any) -> None:
+    """Trains a course.Course with every seed, and retries failed runs if its settings
+    say so. A finished run with other data is refused: scores on different sets would be
+    compared."""
     from albert_tf.training import run_folder
 
-    folder, metric = settings.run.output_dir, task.main_metric
+    settings, metric = course.settings, course.task.main_metric
+    folder, known, chosen = settings.run.output_dir, {}, []
     path = os.path.join(folder, SEEDS_FILE)
-    known, chosen = _read(path), []
+    if files.exists(path):
+        with reading(path, binary=True):
+            known = {run["name"]: run for run in text_files.read_object(path)["runs"]}
     for index in range(settings.num_seeds):
         for retry in range(1 + _MOST_RETRIES * settings.restart_on_failure):
             first = settings.run.step.random_seed + index
-            seed = (first + retry * _RETRY_SEED) % 2**31
             name = f"seed-{first}" + f"-retry-{retry}" * bool(retry)
             of_run = dataclasses.replace(
                 settings, learning_rate=settings.learning_rate / 2 ** retry,
                 do_predict=False, export_dir="", run=dataclasses.replace(
                     settings.run, output_dir=os.path.join(folder, name),
-                    step=dataclasses.replace(settings.run.step, random_seed=seed)))
+                    step=dataclasses.replace(settings.run.step, random_seed=(
+                        first + retry * _RETRY_SEED) % 2**31)))
+            part = dataclasses.replace(course, settings=of_run)
             if name in known:
-                run = known[name]
-                check_same(task, of_run, strategy, train_data, evaluation_set)
+                check_same(part)
                 logging.info("%s is finished already.", name)
             else:
                 logging.info("Training %s: learning rate %g.", name,
                              of_run.learning_rate)
-                run = {"name": name, "seed": seed,
-                       "learning_rate": of_run.learning_rate,
-                       **_train_one(of_run, strategy, train)}
+                known[name] = {"name": name, "seed": of_run.run.step.random_seed,
+                               "learning_rate": of_run.learning_rate, **_train(part)}
             # Runs of an earlier command with more seeds stay in the file.
-            known[name] = run
             text_files.write_json(
                 path, {"metric": metric, "runs": list(known.values())})
-            if not run["failure"]:
+            if not known[name]["failure"]:
                 break
-            logging.warning("%s failed: %s", name, run["failure"])
-        chosen.append(run)
+            logging.warning("%s failed: %s", name, known[name]["failure"])
+        chosen.append(known[name])
     scored = [run for run in chosen if metric in run["metrics"]]
     if not scored:
         raise InputError(
@@ -113,58 +106,43 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
         for name, value in summary.items()))
 
 
-def _train_one(settings: Any, strategy: Any, train: Callable[[Any], str]
-               ) -> dict[str, Any]:
+def _train(course: Any) -> dict[str, Any]:
+    """Trains one run; returns its last step, its metrics, and what is wrong with it."""
     import tf_keras
 
     from albert_tf.training import run_folder
 
-    folder = settings.run.output_dir
+    folder = course.settings.run.output_dir
     # Clears the memory and the names of the previous run. This must happen outside the
     # strategy's scope, which it would clear, too.
     tf_keras.backend.clear_session()
     gc.collect()
     files.make_directory(folder, "--output_dir")
     claim_run_folder(folder)
-    with run_folder.held(folder, strategy):
-        model_folder.keep(folder, settings.kept, settings.vocabulary)
+    with run_folder.held(folder, course.strategy):
+        model_folder.keep(folder, course.settings.kept, course.settings.vocabulary)
         try:
-            failure = train(settings)
+            failure = course.run()
         except DivergenceError as error:
             return {"step": None, "metrics": {}, "failure": str(error)}
     results = text_files.read_object(os.path.join(folder, run_folder.RESULTS_FILE))
     return {"step": results.pop("step"), "metrics": results, "failure": failure}
 
 
-def _read(path: str) -> dict[str, dict[str, Any]]:
-    """Returns the finished runs in seeds.json by name."""
-    if not files.exists(path):
-        return {}
-    advice = "remove the file, and evaluate the runs again"
-    try:
-        runs = text_files.read_object(path, advice)["runs"]
-        return {run["name"]: run for run in runs}
-    except (KeyError, TypeError):
-        raise InputError(
-            f"{path}: the file does not list the runs; {advice}.") from None
-
-
-def check_same(task: Any, settings: Any, strategy: Any, train_data: Mapping[str, str],
-               evaluation_set: Mapping[str, Any], advice: str = "") -> None:
-    """Raises InputError if the run in a folder was trained with different options, or
-    was trained or evaluated on different data."""
+def check_same(course: Any, advice: str = "") -> None:
+    """Raises InputError if the run in a course's folder was trained with different
+    options, or was trained or evaluated on different data."""
     from albert_tf.training import run_folder
     from albert_tf.training.log import evaluations
 
+    settings, evaluation_set = course.settings, course.evaluation_set
     folder = settings.run.output_dir
     changes = run_folder.changed_options(folder, {
-        run_folder.TRAIN_DATA: train_data,
-        **settings.run.kept(), **task.kept_options(settings),
-        "learning_rate": settings.learning_rate,
-        "num_replicas": strategy.num_replicas_in_sync})
-    evaluated_on = next((row.get("set") for row in reversed(evaluations(folder))), None)
-    if evaluated_on and settings.do_eval and run_folder.different(evaluated_on, evaluation_set):
-        changes["evaluation_set"] = evaluated_on, evaluation_set
+        **settings.run.kept(), **course.options(),
+        "num_replicas": course.strategy.num_replicas_in_sync})
+    rows = [row["set"] for row in evaluations(folder) if row.get("set")]
+    if rows and settings.do_eval and run_folder.different(rows[-1], evaluation_set):
+        changes["evaluation_set"] = rows[-1], evaluation_set
     for name, (old, new) in changes.items():
         raise InputError(
             f"{folder} is of a different {name}: it was {old!r}, and is {new!r} now. "

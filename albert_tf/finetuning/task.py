@@ -32,39 +32,16 @@ from albert_tf.training.options import OPTIMIZERS, RunOptions
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of a fine-tuning run, the same for every task.
+    """The settings of a fine-tuning run, the same for every task."""
 
-    Attributes:
-      run: the options of the run; without num_train_steps, num_train_epochs gives
-        them.
-      vocabulary: the path of the tokenizer's file.
-      make_strategy: a function that returns the tf.distribute strategy of the devices.
-      data: split → the path of its data, for `FineTuningTask.read`.
-      num_warmup_steps: -1: given by warmup_proportion.
-      num_evaluations: the number of evaluations in training; 0: given by
-        run.save_checkpoints_steps.
-      export_dir: the folder for a SavedModel of the best checkpoint; "" for none.
-      features_dir: the folder for features that are not in feature_files.
-      feature_files: split → (the flag for its file of features, the file); the file is
-        "" if the flag was not given.
-      kept: the contents of task.json.
-      options: values for options.json, in addition to the options of the run.
-      check_memory: a function that raises InputError if a batch does not fit into
-        memory; maps the batch-size flag to the batch's contents.
-      callbacks: functions that get the metrics and checkpoints of training
-        (training.log).
-      changes_allowed: whether a run that began with other data or options continues,
-        with a warning.
-    """
-
-    run: RunOptions
+    run: RunOptions  # Without num_train_steps, num_train_epochs gives them.
     config: AlbertConfig
     tokenizer: FullTokenizer
-    vocabulary: str
-    make_strategy: Callable[[], Any]
-    data: Mapping[str, str]
-    kept: Mapping[str, Any]
-    features_dir: str
+    vocabulary: str  # The path of the tokenizer's file.
+    make_strategy: Callable[[], Any]  # Returns the tf.distribute strategy of the devices.
+    data: Mapping[str, str]  # Split → the path of its data, for `FineTuningTask.read`.
+    kept: Mapping[str, Any]  # The contents of task.json.
+    features_dir: str  # The folder of features that are not in feature_files.
     do_train: bool = option(False, "Train the model.")
     do_eval: bool = option(
         False, "Evaluate each checkpoint during training, and the best checkpoint at the "
@@ -102,7 +79,7 @@ class Settings:
         False, "If training diverges, or is still at chance level after half of the "
         "steps, retry up to three times with a new seed and half the learning rate.",
         needs="do_train", only_with="do_eval")
-    export_dir: str = ""
+    export_dir: str = ""  # For a SavedModel of the best checkpoint.
     prediction_file: Optional[str] = option(
         None, "File for the predictions of --do_predict: .tsv, .csv or .jsonl; .csv and "
         ".jsonl keep the texts unchanged. Default: predictions.tsv in --output_dir.",
@@ -110,15 +87,19 @@ class Settings:
     all_probabilities: bool = option(
         False, "Add the probability of each label to the predictions.",
         needs="do_predict")
-    num_warmup_steps: int = -1
+    num_warmup_steps: int = -1  # -1: given by warmup_proportion.
     num_train_epochs: float = 0.0
     warmup_proportion: float = 0.1
-    num_evaluations: int = 0
+    num_evaluations: int = 0  # In training; 0: given by run.save_checkpoints_steps.
+    # Values for options.json besides those of `run`.
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Split → the flag for its file of features, and the file, "" if it was not given.
     feature_files: Mapping[str, tuple[str, str]] = dataclasses.field(
         default_factory=dict)
+    # Raises InputError if a batch does not fit into memory: flag of its size → contents.
     check_memory: Callable[..., None] = lambda **batches: None
-    callbacks: Sequence[Callback] = ()
+    callbacks: Sequence[Callback] = ()  # See training.log.
+    # Whether a run that began with other data or options continues, with a warning.
     changes_allowed: bool = True
 
     @property
@@ -127,9 +108,9 @@ class Settings:
         return self.do_train and (self.num_seeds > 1 or self.restart_on_failure)
 
     def scheduled(self, num_examples: int) -> "Settings":
-        """Returns the settings with the number of steps for a training set, and how
-        many of them are warm-up (run_squad_v1.py in the original implementation, which
-        counts questions, not their windows)."""
+        """Returns the settings with the numbers of steps and of warm-up steps for a
+        training set (run_squad_v1.py in the original implementation, which counts
+        questions, not their windows)."""
         steps = self.run.num_train_steps or int(
             num_examples / self.run.train_batch_size * self.num_train_epochs)
         if steps < 1:
@@ -162,29 +143,20 @@ class FineTuningTask(abc.ABC):
 
     In its methods, `data` is the result of `read`, `table` has its features, and
     `outputs` are the objective's predictions: name → one array per row of the table.
-
-    Attributes:
-      main_metric: the metric that chooses the best checkpoint; higher is better.
-      metric_names: the metrics of `score` that are reported.
-      evaluation_split, prediction_split: the names of these sets; the training set's
-        is "train".
-      in_windows: whether texts longer than a sequence are read in windows, not cut.
-      vectors_of_piece: the number of vectors, of the encoder's width, that the head
-        computes for each token in evaluation.
-      texts: the fields of an example that hold its texts.
     """
 
-    main_metric: str
-    metric_names: Sequence[str]
+    main_metric: str  # Chooses the best checkpoint; higher is better.
+    metric_names: Sequence[str]  # The metrics of `score` that are reported.
+    # The names of these sets; the training set's is "train".
     evaluation_split, prediction_split = "dev", "test"
-    in_windows = False
+    in_windows = False  # Whether longer texts are read in windows, not cut.
+    # How many vectors, as wide as the encoder, the head computes for each token.
     vectors_of_piece = 0
-    texts: Sequence[str] = ()
+    texts: Sequence[str] = ()  # The fields of an example that hold its texts.
 
     def chosen_by(self: Task, metric: str) -> Task:
         """Returns the task, a dataclass, with another metric that chooses the best
-        checkpoint. Raises InputError if it is none of those of which a higher value is
-        better."""
+        checkpoint, one of which a higher value is better."""
         able = [name for name in self.metric_names if name not in LOWER_IS_BETTER]
         if metric not in able:
             raise InputError(
@@ -229,8 +201,8 @@ class FineTuningTask(abc.ABC):
 
     @abc.abstractmethod
     def feature_settings(self, split: str) -> dict[str, Any]:
-        """Returns the settings, besides vocabulary and length, that determine the
-        features."""
+        """Returns the settings, besides vocabulary and length, that features depend on.
+        """
 
     def check_features(self, sets: Mapping[str, Any],
                        tables: Mapping[str, FeatureTable], settings: Settings) -> None:
@@ -259,8 +231,8 @@ class FineTuningTask(abc.ABC):
 
     def failure(self, data: Any, outputs: Mapping[str, Any],
                 table: FeatureTable) -> str:
-        """Returns a sentence if the evaluation set's outputs show that the model has
-        not learned (one class for all examples, for instance), else ""."""
+        """Returns a sentence if the outputs show that the model has not learned (one
+        class for all examples, for instance), else ""."""
         return ""
 
     def chance_loss(self, data: Any, table: FeatureTable) -> Optional[float]:

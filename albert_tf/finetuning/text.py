@@ -21,16 +21,10 @@ ORDER_LABELS = ("in order", "swapped")
 
 @dataclasses.dataclass(frozen=True)
 class TextTask:
-    """A task whose examples are strings.
+    """A task whose examples are strings."""
 
-    Attributes:
-      tokenizer: the tokenizer of training.
-      max_seq_length: the maximum number of tokens of a sequence, including special
-        ones.
-    """
-
-    tokenizer: FullTokenizer
-    max_seq_length: int
+    tokenizer: FullTokenizer  # That of training.
+    max_seq_length: int  # Of a sequence, with special tokens.
 
     def __post_init__(self):
         check_length(self.max_seq_length)
@@ -92,21 +86,13 @@ class TextTask:
 @dataclasses.dataclass(frozen=True)
 class Texts(TextTask):
     """The text task of a classifier: one text or, with `pairs`, two, of which the
-    second may be "". The longer of two texts is cut first.
+    second may be "". The longer of two texts is cut first."""
 
-    Attributes:
-      labels: names of the classes; () for a regression, whose answer is `score`, or
-        `scores` if it has several numbers.
-      pairs: whether an example is two texts.
-      problem_type: what the model's outputs are, as for the head.
-      label_threshold: probability from which on a label is given, if a text has any
-        number of them.
-    """
-
+    # () for a regression, whose answer is `score`, or `scores` if it has several numbers.
     labels: Sequence[str] = ()
     pairs: bool = False
-    problem_type: str = ""
-    label_threshold: float = LABEL_THRESHOLD
+    problem_type: str = ""  # What the model's outputs are, as for the head.
+    label_threshold: float = LABEL_THRESHOLD  # If a text has any number of labels.
 
     @property
     def inputs(self):
@@ -151,17 +137,12 @@ class Vectors(Texts):
 
 
 class Windows(NamedTuple):
-    """W windows of texts that are longer than a sequence, the same as in training.
+    """W windows of texts that are longer than a sequence, the same as in training."""
 
-    Attributes:
-      text: the number of each window's text, int64 [W], ascending.
-      places: the positions of a window's tokens among the tokens of all texts, int64
-        [W, (tokens)].
-      own: whether no other window has more context for a token, bool [W, (tokens)].
-    """
-
-    text: tf.Tensor
+    text: tf.Tensor  # The number of each window's text, int64 [W], ascending.
+    # The positions of a window's tokens among those of all texts, int64 [W, (tokens)].
     places: tf.RaggedTensor
+    # Whether no other window has more context for a token, bool [W, (tokens)].
     own: tf.RaggedTensor
 
     def of(self, ragged: tf.RaggedTensor) -> tf.RaggedTensor:
@@ -199,23 +180,11 @@ def in_windows(pieces: tf.RaggedTensor, room: tf.Tensor, stride: int) -> Windows
 
 def first_of(ragged: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
     """Returns at most `counts` [N] values of each row, from its start."""
-    place = tf.range(tf.size(ragged.values, tf.int64)) - tf.gather(
-        ragged.row_starts(), ragged.value_rowids())
-    return _kept(ragged, place < tf.gather(counts, ragged.value_rowids()))
-
-
-def last_of(ragged: tf.RaggedTensor, count: int) -> tf.RaggedTensor:
-    """Returns at most `count` values of each row, from its end."""
-    remaining = tf.gather(ragged.row_limits(), ragged.value_rowids()) - tf.range(
-        tf.size(ragged.values, tf.int64))
-    return _kept(ragged, remaining <= count)
-
-
-def _kept(ragged, kept):
-    """Returns the values of a ragged tensor where the mask `kept` is true."""
+    rows = ragged.value_rowids()
+    place = tf.range(tf.size(rows, tf.int64)) - tf.gather(ragged.row_starts(), rows)
+    kept = place < tf.gather(counts, rows)
     return tf.RaggedTensor.from_value_rowids(
-        ragged.values[kept], ragged.value_rowids()[kept], ragged.nrows(),
-        validate=False)
+        ragged.values[kept], rows[kept], ragged.nrows(), validate=False)
 
 
 def chosen(probabilities: tf.Tensor, labels: Sequence[str]) -> Tensors:

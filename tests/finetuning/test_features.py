@@ -85,19 +85,6 @@ def test_features_that_are_for_predictions_only_have_lengths_of_their_own():
     assert table.columns["unique_ids"].tolist() == [[10**9 + 1], [10**9 + 2]]
 
 
-def test_labels_of_a_regression_are_floats():
-    spec = classification_spec(1, 100)
-    table = features.FeatureTable.from_values(
-        spec, [example(0, 2) | {"label_ids": [2.5]}])
-    assert table.columns["label_ids"].tolist() == [[2.5]]
-    assert table.columns["label_ids"].dtype == np.float32
-
-
-def test_a_table_without_examples():
-    table = features.FeatureTable.from_values(SPEC, [])
-    assert table.num_rows == 0 and not table.lengths.size
-
-
 @pytest.mark.parametrize("error, change, message", [
     (InputError, {"input_ids": [100, 1, 1]}, "input_ids holds 100, which is not in 0..99"),
     (InputError, {"label_ids": [3]}, "label_ids holds 3, which is not in 0..2, as num_"),

@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-import time
 
 import pytest
 
@@ -50,28 +49,6 @@ def test_results_come_in_the_order_of_the_examples(workers):
     assert ids(featurize(Featurize(), num_workers=workers)) == EXPECTED
 
 
-class Meeting(Featurize):
-    """Goes on once two processes have come, so that none does all the work."""
-
-    def __init__(self, folder):
-        super().__init__()
-        self.folder = str(folder)
-
-    def __call__(self, example):
-        open(os.path.join(self.folder, str(os.getpid())), "wb").close()
-        deadline = time.monotonic() + 60
-        while len(os.listdir(self.folder)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return super().__call__(example)
-
-
-def test_two_processes_share_the_work(tmp_path):
-    results = list(featurize(Meeting(tmp_path)))
-    assert ids(results) == EXPECTED
-    processes = {record["process"][0] for r in results for record in r}
-    assert os.getpid() not in processes and len(processes) == 2
-
-
 def test_results_are_the_same_with_tensorflow_loaded_and_the_function_is_sent_once():
     import tensorflow as tf
 
@@ -103,20 +80,3 @@ def test_the_first_wrong_example_is_named(workers):
 def test_what_cannot_be_done(function, examples, workers, error, message):
     with pytest.raises(error, match=message):
         list(featurize(function, examples, workers))
-
-
-def test_a_reader_that_stops_early_ends_the_processes():
-    results = featurize(Featurize())
-    next(results)
-    process = next(results)[0]["process"][0]
-    results.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(process, 0)
-
-
-def test_a_long_job_says_how_far_it_is(caplog, monkeypatch):
-    list(featurize(Featurize(), [1, 2]))
-    assert not caplog.messages
-    monkeypatch.setattr("albert_tf.jobs.progress.SECONDS_BETWEEN_LINES", 0)
-    list(featurize(Featurize(), [1, 2]))
-    assert "features of train: 2 of 2 examples (100.0%)" in caplog.text

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import records
 from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.finetuning.race.task import choice_spec
 from albert_tf.finetuning.squad.dataset import span_spec
@@ -254,17 +253,6 @@ def test_a_resumed_run_sees_what_the_unbroken_one_sees():
                 np.testing.assert_array_equal(batch[name], value)
 
 
-def test_parsed_names_are_those_in_batches():
-    spec = records.FeatureSpec((
-        records.Feature("input_ids", "int64", (None,), pad_value=7),
-        records.Feature("old", "int64", (1,), parsed_name="new")))
-    table = FeatureTable.from_values(spec, [{"input_ids": [1, 2], "old": [3]}])
-    dataset, _ = batches_of(table, 1, (4,)).evaluation_dataset(0, Pipeline(1))
-    [batch] = dataset.as_numpy_iterator()
-    assert batch["new"].tolist() == [[3]] and "old" not in batch
-    assert batch["input_ids"].tolist() == [[1, 2, 7, 7]]
-
-
 def test_data_is_no_part_of_the_graph():
     """A graph may not be larger than 2 GB, the data may."""
     table = make_table(count=1)
@@ -307,21 +295,3 @@ def test_every_example_is_evaluated_exactly_once(kind, batch, replicas, num_shar
         own = np.sum(length_batching.buckets(table.lengths, SHAPES) == shape)
         assert counts == {-(-own // (batch * replicas * num_shards))}
     assert rows == collections.Counter(range(table.num_rows))
-
-
-def test_a_bucket_without_rows():
-    dataset, per_replica = batches_of(
-        make_table(), shapes=(*SHAPES, 32)).evaluation_dataset(3, Pipeline(2, 2))
-    assert per_replica == 0 and not list(dataset)
-    assert dataset.element_spec["input_ids"].shape == [2, 32]
-
-
-def test_datasets_are_dealt_out_to_replicas_whole():
-    batches = batches_of(make_table(), shapes=(24,), steps=5)
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        data = iter(batches.train(0)[0])
-    for step in range(5):
-        parts = strategy.experimental_local_results(next(data)["example_index"])
-        assert np.concatenate([p.numpy() for p in parts]).tolist() == (
-            batches.plan.step(step)[1].tolist())

@@ -34,9 +34,9 @@ def with_model(folder):
 
 
 def test_task_is_read_as_it_was_kept(folder, vocabulary):
-    assert model_folder.read(str(folder)) is None
+    assert model_vocabulary.task_settings(str(folder)) is None
     keep(folder, vocabulary, labels=("好", "坏"))
-    kept = model_folder.read(str(folder))
+    kept = model_vocabulary.task_settings(str(folder))
     assert kept["labels"] == ["好", "坏"] and kept["flags"] == {"max_seq_length": 8}
     assert "好" in (folder / "task.json").read_text(encoding="utf-8")
     assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
@@ -56,7 +56,7 @@ def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
     with pytest.raises(InputError, match="vocab.txt .*model, which"):
         keep(folder, vocabulary)
     assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
-    assert model_folder.read(str(folder))["flags"] == {"max_seq_length": 9}
+    assert model_vocabulary.task_settings(str(folder))["flags"] == {"max_seq_length": 9}
 
 
 def test_tags_are_no_labels_of_texts(folder, vocabulary):
@@ -74,7 +74,7 @@ def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
     keep(folder, vocabulary)
     vocabulary.write_text("[PAD]\nb\n")
     keep(folder, vocabulary, task="rte")
-    assert model_folder.read(str(folder))["task"] == "rte"
+    assert model_vocabulary.task_settings(str(folder))["task"] == "rte"
     assert (folder / "vocab.txt").read_text() == "[PAD]\nb\n"
 
 
@@ -96,12 +96,12 @@ def kept_as(**changes):
 def test_damaged_task(content, message, tmp_path):
     (tmp_path / "task.json").write_text(content)
     with pytest.raises(InputError, match=f"task.json.*{message}"):
-        model_folder.read(str(tmp_path))
+        model_vocabulary.task_settings(str(tmp_path))
 
 
 def test_settings_of_what_was_made_from_a_model(tmp_path):
     (tmp_path / "task.json").write_text('{"task": "rte", "flags": {"doc_stride": 9}}')
-    assert model_folder.read(str(tmp_path)) == {
+    assert model_vocabulary.task_settings(str(tmp_path)) == {
         "task": "rte", "flags": {"doc_stride": 9}}
     assert model_vocabulary.kept_beside(str(tmp_path)) is None
 

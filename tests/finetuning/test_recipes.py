@@ -24,10 +24,6 @@ def test_steps_and_batch_follow_the_number_of_examples(rows, batch, steps, warmu
     assert f"{rows} examples" in recipe.source
 
 
-def test_a_batch_that_is_given_changes_the_steps():
-    assert recipe_for_data(5000, [9], BASE, 8).num_train_steps == 6250
-
-
 def test_the_length_holds_nearly_all_texts_and_fits_the_model():
     assert recipe_for_data(100, [9] * 99 + [400], BASE).max_seq_length == 16
     assert recipe_for_data(100, [9] * 90 + [400] * 10, BASE).max_seq_length == 400

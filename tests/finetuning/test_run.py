@@ -157,14 +157,6 @@ def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
     assert_close(tf1_tensors(task.model), trained[1])
 
 
-@pytest.mark.slow
-def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
-    run = make(tmp_path, evaluation=None)
-    run.train()
-    for name, value in trained[1].items():
-        np.testing.assert_array_equal(tf1_tensors(run.task.model)[name], value)
-
-
 def train_until_stopped(run, step):
     """Trains; SIGTERM comes during this step."""
     run.signals = tiny_run.SignalAt(run, step)
@@ -201,26 +193,6 @@ def test_every_example_is_evaluated_once_and_in_order(
     assert metrics["loss"] == pytest.approx(-log_probs.mean(), rel=1e-4)
     assert metrics["accuracy"] == pytest.approx(
         (expected.argmax(axis=-1) == labels).mean())
-
-
-def test_labels_do_not_matter_to_predictions(trained):
-    other = FeatureTable.from_values(
-        SPEC, [{**row, "label_ids": [0]} for row in DEV_ROWS])
-    run = make(trained[0], train=None, evaluation=None)
-    run.load()
-    for name, values in predict(run, other).items():
-        np.testing.assert_array_equal(values, predict(run, DEV)[name])
-
-
-def test_prediction_of_longer_sequences_than_in_training(trained):
-    short = FeatureTable.from_values(
-        SPEC, [row for row in make_rows(60, 4) if len(row["input_ids"]) <= 8])
-    run = make(trained[0], train=None, evaluation=short)
-    run.load()
-    expected = make(trained[0], train=None)
-    expected.evaluate(best=True)
-    np.testing.assert_allclose(predict(run, DEV)["logits"],
-                               expected.evaluator.predictions["logits"], atol=1e-5)
 
 
 # ---- early stopping and the best -------------------------------------------
@@ -297,12 +269,6 @@ def test_no_model_to_start_from(tmp_path):
         make(tmp_path, from_scratch=False).train()
     assert not list(tmp_path.glob("model.ckpt*"))
     assert not (tmp_path / "albert_config.json").exists()
-
-
-def test_own_checkpoint_needs_no_from_scratch(trained):
-    run = make(trained[0], from_scratch=False)
-    run.train()
-    assert run.current_step == STEPS
 
 
 def test_head_must_be_there_where_nothing_is_trained(trained, tmp_path):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.common import ExampleSet
-from albert_tf.finetuning.course import _padded, _read, fine_tune
+from albert_tf.finetuning.course import Course, fine_tune, read
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.training.memory import Sequences
@@ -156,7 +156,8 @@ def test_lengths_to_train_with_do_not_depend_on_other_sets():
     sizes = {"train": (3, 20, 21), "dev": (9, 40), "test": (8,)}
     tables = {split: types.SimpleNamespace(lengths=np.array(lengths), num_rows=1)
               for split, lengths in sizes.items()}
-    found = _padded(types.SimpleNamespace(max_seq_length=64, num_lengths=2), tables)
+    found = Course(None, types.SimpleNamespace(max_seq_length=64, num_lengths=2), {},
+                   tables=tables).padded()
     assert [padded.lengths for padded in found.values()] == [
         (8, 24), (8, 24, 40), (8, 24, 40)]
 
@@ -221,12 +222,12 @@ def test_texts_in_two_sets_are_counted(caplog):
         read=lambda texts, split: ExampleSet([example(each, split) for each in texts]))
     settings = types.SimpleNamespace(
         data=data, do_train=True, do_eval=True, do_predict=True)
-    _read(task, settings)
+    read(task, settings)
     [record] = caplog.records
     assert record.getMessage().startswith(
         "1 of 2 examples of dev and 2 of 3 examples of test have texts that are also in "
         "train or dev: ")
     caplog.clear()
     settings.data = {**data, "dev": ["x"], "test": ["y"]}
-    _read(task, settings)
+    read(task, settings)
     assert not caplog.records

@@ -123,7 +123,6 @@ class ClassificationCommand(Command):
 
     def task(self):
         values = self.values
-        self.clean_labels()
         task = self._own_task() if self.own_data else self._glue_task()
         reading = ["text_column", "text_b_column", "label_column", "header", "delimiter",
                    *["label_separator"] * values.multi_label,
@@ -151,32 +150,27 @@ class ClassificationCommand(Command):
             return dataclasses.replace(task, labels=tuple(labels))
         if values["labels"].present:
             raise InputError(
-                f"--labels={','.join(labels)}: " + (
-                    f"the labels of {name} are {', '.join(task.labels)}; give each of "
-                    "them once, in the order of the model's outputs." if task.labels else
-                    f"{name} has numbers instead of labels; leave the flag out."))
+                f"--labels={','.join(labels)}: the labels of {name} are "
+                f"{', '.join(task.labels) or 'numbers'}; give each of them once, in the "
+                "order of the model's outputs, or leave the flag out.")
         return task
 
     def _own_task(self) -> ClassificationTask:
         values = self.values
-        self.need_files(_USES)
+        self.check_files(_USES)
         if not values.label_separator:
             raise InputError("--label_separator is empty; give what separates the labels "
                              "in a column.")
         labels, separator = values.label_column, None
         if values.multi_label:
-            columns = tuple((labels or "").split(","))
-            labels, separator = (columns, None) if len(columns) > 1 else (
-                labels, values.label_separator)
-        probability = values.probability_column
-        if probability and "," in probability:
-            probability = tuple(probability.split(","))
+            labels = _columns(labels)
+            separator = None if isinstance(labels, tuple) else values.label_separator
         data = {split: custom.DataFile(
             path, values.text_column, values.text_b_column,
             None if split == "test" and not values.test_labels else labels,
             values.header, delimiter=values.delimiter, guid=values.id_column,
             guid_needed=values["id_column"].present, separator=separator,
-            probability=probability if split == "train" else None)
+            probability=_columns(values.probability_column) if split == "train" else None)
             for split in SPLITS if (path := values[f"{split}_file"].value)}
         known = () if values.labels or values.train_file or values.regression else (
             self.initial_labels())
@@ -187,15 +181,13 @@ class ClassificationCommand(Command):
     def _check_problem(self, problem_type: str) -> None:
         """Raises InputError if the initial model's outputs are of another kind, and
         nothing is trained."""
-        if holds_checkpoint(self.values.output_dir or ""):
+        model = None if holds_checkpoint(self.values.output_dir or "") else (
+            self.initial_model())
+        if not model or model.problem_type in ("", problem_type):
             return
-        model = self.initial_model()
-        theirs = model.problem_type if model else ""
-        if theirs in ("", problem_type):
-            return
-        (there, advice), (here, _) = _PROBLEM[theirs], _PROBLEM[problem_type]
+        (there, advice), (here, _) = _PROBLEM[model.problem_type], _PROBLEM[problem_type]
         what = (f"the outputs of --init_checkpoint={self.values.init_checkpoint} are for "
-                f"{there} ({theirs}), this task has {here}")
+                f"{there} ({model.problem_type}), this task has {here}")
         if not self.values.do_train:
             raise InputError(f"{what}; {advice}.")
         logging.warning("%s: training changes the meaning of its outputs.", what)
@@ -215,3 +207,8 @@ class ClassificationCommand(Command):
         soft = ("probability_column", "temperature") if task.soft else ()
         return {**{name: self.values[name].value for name in soft},
                 **({"class_weights": task.class_weights} if task.class_weights else {})}
+
+
+def _columns(names: Optional[str]) -> Optional[str | tuple[str, ...]]:
+    """Returns the column that a flag names, or each of several, separated by commas."""
+    return tuple(names.split(",")) if names and "," in names else names

@@ -17,11 +17,10 @@ from typing import Any, Mapping, NamedTuple
 from albert_tf import files, rows
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
-from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification.label_cells import parse_label
 from albert_tf.finetuning.classification.task import (
-    UNCLEAN, ClassificationTask, Example)
-from albert_tf.finetuning.common import ExampleSet
+    UNCLEAN, ClassificationTask, Example, Numbers)
+from albert_tf.finetuning.common import ExampleSet, line_note
 
 
 class _Columns(NamedTuple):
@@ -44,17 +43,12 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
     or in data_dir."""
     paths = {os.path.join(data_dir, folder, name): columns
              for name, columns in alternatives.items() for folder in (*folders, "")}
-    for path, columns in paths.items():
-        if files.exists(path):
-            return _read_file(path, columns, split, labels)
-    raise InputError(
-        f"--task_name={task}: there is neither {' nor '.join(paths)}; give the folder of "
-        "the GLUE download as --data_dir.")
-
-
-def _read_file(path: str, columns: _Columns, split: str, labels: tuple[str, ...]
-               ) -> ExampleSet:
-    examples: list[Example] = []
+    path = next(filter(files.exists, paths), None)
+    if path is None:
+        raise InputError(
+            f"--task_name={task}: there is neither {' nor '.join(paths)}; give the "
+            "folder of the GLUE download as --data_dir.")
+    columns, examples = paths[path], []
     blank, short, long, unclean = [], [], [], []  # Numbers of lines.
     names = [name for name in (columns.text_a, columns.text_b, columns.label,
                                columns.guid) if name is not None]
@@ -67,7 +61,7 @@ def _read_file(path: str, columns: _Columns, split: str, labels: tuple[str, ...]
                                  "download.")
             short.append(number)
             continue
-        if row.pop(None, None):
+        if row.get(None):
             long.append(number)
         label = row.get(columns.label) if columns.label else None
         if label is not None and not label_names.is_clean(label):
@@ -75,14 +69,14 @@ def _read_file(path: str, columns: _Columns, split: str, labels: tuple[str, ...]
         # The original implementation counts lines from 0.
         guid = f"{split}-{number - 1}" if columns.guid is None else row[columns.guid]
         examples.append(Example(
-            guid.strip(), row[columns.text_a], row.get(columns.text_b),
+            guid.strip(), row[columns.text_a],
+            row[columns.text_b] if columns.text_b else None,
             None if label is None else parse_label(label, labels, where), where))
     return ExampleSet(examples, (path,), (
-        *tables.line_note(path, blank, "blank and left out"),
-        *tables.line_note(path, short, "left out because they have too few columns"),
-        *tables.line_note(path, long,
-                          "longer than the header; the extra columns are ignored"),
-        *tables.line_note(path, unclean, UNCLEAN)))
+        *line_note(path, blank, "blank and left out"),
+        *line_note(path, short, "left out because they have too few columns"),
+        *line_note(path, long, "longer than the header; the extra columns are ignored"),
+        *line_note(path, unclean, UNCLEAN)))
 
 
 def _task(name: str, folder: str, labels: tuple[str, ...], submission: str,
@@ -91,7 +85,7 @@ def _task(name: str, folder: str, labels: tuple[str, ...], submission: str,
           file_names: tuple[str, str] = ("dev.tsv", "test.tsv"),
           submission_range: tuple[float, float] | None = None
           ) -> ClassificationTask:
-    return ClassificationTask(
+    return (ClassificationTask if labels else Numbers)(
         name=name, labels=labels, metric_names=metrics, main_metric=metrics[0],
         readers={split: functools.partial(
             _read, task=name, split=split, folders=(folder,), labels=labels,

@@ -20,15 +20,10 @@ from albert_tf.text.inputs import Field
 @dataclasses.dataclass(frozen=True)
 class Classification(Head):
     """A linear layer on the pooled output (`classifier_utils.create_model` in the
-    original implementation, which has regression and one label for each text).
+    original implementation, which has regression and one label for each text)."""
 
-    Attributes:
-      dropout_prob: the dropout rate of the pooled output in training.
-      problem_type: one of checkpoint.PROBLEMS; "": a regression if `width` is 1, else
-        one label.
-    """
-
-    dropout_prob: float = 0.1
+    dropout_prob: float = 0.1  # Of the pooled output in training.
+    # One of checkpoint.PROBLEMS; "": a regression if `width` is 1, else one label.
     problem_type: str = ""
 
     name, title = "classification", "classification head"
@@ -36,7 +31,6 @@ class Classification(Head):
 
     @property
     def problem(self) -> str:
-        """The meaning of the outputs, one of checkpoint.PROBLEMS."""
         return self.problem_type or (REGRESSION if self.width == 1 else ONE_LABEL)
 
     def outputs(self, layers, encoded, features, dropout, training=False):

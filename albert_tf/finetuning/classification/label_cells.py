@@ -7,12 +7,13 @@ r"""Labels as they are written in one cell: one, several, a list, zeros and ones
 """
 
 import ast
+import itertools
 import json
 import math
 import re
 from typing import Any, Sequence
 
-from albert_tf.checkpoints.labels import cleaned, shown
+from albert_tf.checkpoints.labels import check_lines, cleaned, shown
 from albert_tf.errors import InputError
 
 _QUOTED = r"""[ub]?'(?:[^'\\]|\\.)*'|[ub]?"(?:[^"\\]|\\.)*\""""
@@ -23,48 +24,47 @@ _BRACKETS = ("[]", "()", "{}")
 _NUMBERS = re.compile(r"[\s,;|/]+")
 
 
+def number(value: Any) -> float:
+    """Returns a cell's number; NaN if it is none. (Python's float reads 1_5 as 15.)"""
+    try:
+        return math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def truth(value: Any) -> bool | None:
+    """Returns whether a cell says 1 or true; None if it says neither that nor 0."""
+    word = str(value).strip().lower()
+    return {1.0: True, 0.0: False}.get(
+        number({"true": 1, "false": 0}.get(word, word)))
+
+
 def as_text(value: Any, where: str, column: str) -> str | None:
     """Returns a label or id as text; None if it is missing."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise InputError(f"{where}: '{column}' is {value!r:.40}; it must be a text, a "
-                         "number, true or false"
-                         + isinstance(value, list) * ", or with --multi_label a list"
-                         + ".")
+                         "number, true or false, or with --multi_label a list.")
     return json.dumps(value)  # 1, 0.5, true
 
 
-def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
-    """Parses a label in a file: one of `labels`, or a number if there are none.
-    `where` is "file, line 12"."""
+def parse_label(text: str, labels: Sequence[str] | None, where: str) -> str | float:
+    """Parses a label in a file: one of `labels`, any text if they are None, or a number
+    if they are (). `where` is "file, line 12"."""
     # A model may have labels that were not cleaned.
-    text = text.strip() if text.strip() in labels else cleaned(text)
-    if labels:
-        if text not in labels:
-            raise InputError(f"{where}: the label {shown(text)} is not one "
-                             f"of {', '.join(map(shown, labels))}; fix the "
-                             "file, or the task's labels.")
+    text = text.strip() if text.strip() in (labels or ()) else cleaned(text)
+    if labels is None:
+        check_lines([text], where, "remove it")
+    elif labels and text not in labels:
+        raise InputError(f"{where}: the label {shown(text)} is not one of "
+                         f"{', '.join(map(shown, labels))}; fix the file, or the task's "
+                         "labels.")
+    if labels or labels is None:
         return text
-    try:
-        # Python's float would read 1_5 as 15.
-        value = math.nan if "_" in text else float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    if not math.isfinite(value := number(text)):
         raise InputError(f"{where}: the label '{text}' is not a number; fix the file.")
     return value
-
-
-def truth(text: str | None) -> bool | None:
-    """Returns whether a cell says 1 or true; None if it says neither that nor 0."""
-    word = (text or "").strip().lower()
-    if word in ("true", "false"):
-        return word == "true"
-    try:
-        return {1.0: True, 0.0: False}.get(float(word))
-    except ValueError:
-        return None
 
 
 def one(value: Any, where: str, column: str) -> str | None:
@@ -85,22 +85,23 @@ def several(value: Any, where: str, column: str, separator: str,
     `labels` are those of the task, if they are known, and `ordered` says whether the
     user gave their order, which that of zeros and ones is.
     """
+    words: list[str | None] | None
     if isinstance(value, list):
-        words: list[str | None] | None = [as_text(each, where, column) for each in value]
+        words = [as_text(each, where, column) for each in value]
     else:
         if (text := as_text(value, where, column)) is None:
             return None
-        words = _elements(text, separator)  # type: ignore[assignment]
+        words = _elements(text, separator)
         if words is None:
-            numbers = _NUMBERS.split(text.strip())
-            words = (numbers if None not in map(truth, numbers)  # type: ignore
-                     else text.split(separator))
-    if None in words:
+            words = [*_NUMBERS.split(text.strip())]
+            if None in map(truth, words):
+                words = [*text.split(separator)]
+    names = [word for word in words if word is not None]
+    if len(names) < len(words):
         raise InputError(f"{where}: '{column}' holds {str(value)[:60]!r}, which is not a "
                          "list of labels that can be read; write them with "
                          f"{separator!r} between them, or as a JSON list of texts.")
-    names = [str(word) for word in words]
-    given = list(map(truth, names))
+    given = [*map(truth, names)]
     if not names or None in given:
         return names
     count = len(labels or ())
@@ -111,10 +112,9 @@ def several(value: Any, where: str, column: str, separator: str,
     if are_names or not ordered or len(names) != count:
         raise InputError(
             f"{where}: '{column}' holds {str(value)[:40]!r}, {len(names)} times 0 or 1. "
-            "Give --labels, in its order, with one label for each, "
-            + (f"not {count}, " if ordered and count else "")
-            + "or write the names of the labels.")
-    return [label for label, is_given in zip(labels or (), given) if is_given]
+            "Give --labels, in its order, with one label for each, or write the names of "
+            "the labels.")
+    return [*itertools.compress(labels or (), given)]
 
 
 def _elements(text: str, separator: str) -> list[str | None] | None:

@@ -28,20 +28,13 @@ def by_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) 
         target_names=[names[i] for i in listed], zero_division=0.0).rstrip()
     if absent := [name for i, name in enumerate(names) if i not in listed]:
         text += f"\n\nNeither in the data nor predicted: {', '.join(absent)}."
-    return text if several else text + matrix_text(labels, predictions, names)
-
-
-def matrix_text(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]
-                ) -> str:
-    """Returns the confusion matrix of class ids [N] as text; "" if it has too many
-    labels."""
+    if several or len(listed) > _MOST_IN_TEXT:
+        return text
     matrix, names = _matrix(labels, predictions, names)
-    if len(names) > _MOST_IN_TEXT:
-        return ""
     cells = [["", *names],
              *([name, *map(str, row)] for name, row in zip(names, matrix))]
     widths = [max(map(len, column)) for column in zip(*cells)]
-    return "\n\nRows are the labels, columns the predictions:\n\n" + "\n".join(
+    return text + "\n\nRows are the labels, columns the predictions:\n\n" + "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths))
         for line in cells)
 

@@ -13,12 +13,12 @@ If a text has any number of labels, the weight of a label multiplies the loss of
 that have it (`pos_weight` in PyTorch): as it is given, or (N - n) / n if balanced.
 """
 
-import math
 from typing import Mapping, Sequence
 
 import numpy as np
 
 from albert_tf.errors import InputError
+from albert_tf.finetuning.classification.label_cells import number
 
 BALANCED = "balanced"
 _MOST = 1e6
@@ -33,19 +33,11 @@ def parse(words: Sequence[str]) -> str | dict[str, float]:
         return BALANCED
     weights: dict[str, float] = {}
     for word in words:
-        label, equals, number = word.rpartition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if not equals or math.isnan(value):
-            raise InputError(f"--class_weights: '{word}' does not have the form "
-                             "label=number; give balanced, or a weight for each label: "
-                             "no=1,yes=4.5.")
-        if label.strip() in weights:
-            raise InputError(f"--class_weights has '{label.strip()}' more than once; "
-                             "give each label once.")
-        weights[label.strip()] = value
+        label, _, weight = word.rpartition("=")
+        if label.strip() in weights or not 0 < number(weight) <= _MOST:
+            raise InputError(f"--class_weights: '{word}': give balanced, or once for each "
+                             f"label label=weight, a number above 0, up to {_MOST:g}.")
+        weights[label.strip()] = number(weight)
     return weights
 
 
@@ -54,18 +46,10 @@ def check(given: str | Mapping[str, float], labels: Sequence[str]) -> None:
     if given and not labels:
         raise InputError("--class_weights are for labels, but this task predicts "
                          "numbers; leave the flag out.")
-    if given in ("", BALANCED):
-        return
-    if not isinstance(given, Mapping):
-        raise InputError(f"--class_weights={given!r:.40}: give {BALANCED}, or label → "
-                         "weight.")
-    for label, weight in given.items():
+    for label in given if isinstance(given, Mapping) else ():
         if label not in labels:
             raise InputError(f"--class_weights: '{label}' is not one of the labels "
                              f"{', '.join(labels)}; correct it.")
-        if not (isinstance(weight, (int, float)) and 0 < weight <= _MOST):
-            raise InputError(f"--class_weights: the weight of '{label}' is {weight}; "
-                             f"give a number above 0, up to {_MOST:g}.")
 
 
 def weights(given: str | Mapping[str, float], labels: Sequence[str], ids: np.ndarray

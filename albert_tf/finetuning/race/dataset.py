@@ -13,7 +13,7 @@ begins with the level ("high75.txt"). Files of a split are <split>*.parquet besi
 other, or in a folder <split>; "validation" is "dev".
 """
 
-import glob
+import collections
 import os
 import re
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
@@ -30,61 +30,47 @@ _WHOLE_LEVEL = "all.txt"
 
 
 class RaceExample(NamedTuple):
-    """One question about one passage.
+    """One question about one passage."""
 
-    Attributes:
-      example_id: the passage's id, such as "high75.txt".
-      number: the number of the question within the passage, from 0.
-      level: one of LEVELS.
-      article: the passage.
-      label: the number of the right option; None if unknown.
-      where: the file, and the line or row if the file has several passages.
-    """
-
-    example_id: str
-    number: int
-    level: str
-    article: str
+    example_id: str  # The passage's id, such as "high75.txt".
+    number: int  # The number of the question within the passage, from 0.
+    level: str  # One of LEVELS.
+    article: str  # The passage.
     question: str
     options: tuple[str, ...]
-    label: Optional[int]
-    where: str
+    label: Optional[int]  # The number of the right option; None if unknown.
+    where: str  # The file, and the line or row if the file has several passages.
 
 
 def read(data_dir: str, split: str, levels: Sequence[str]) -> list[RaceExample]:
     """Reads the questions of a split's levels; see RaceTask.read for their order."""
     paths = _row_files(data_dir, split)
-    passages = _of_rows(paths) if paths else _of_folders(data_dir, split, levels)
     examples: list[RaceExample] = []
     first: dict[str, RaceExample] = {}  # id → its first question
-    for where, level, passage in passages:
+    for where, level, passage in (
+            _of_rows(paths) if paths else _of_folders(data_dir, split, levels)):
         for example in _examples(where, level, passage):
             before = first.setdefault(example.example_id, example)
             # A passage of rows has a row for each question.
-            is_same = paths and before.article == example.article
-            if before.where != where and not is_same:
+            if before.where != where and not (
+                    paths and before.article == example.article):
                 raise InputError(
                     f"{where}: the id '{example.example_id}' is also the id of the "
                     f"passage in {before.where}. Give each passage its own id, because "
                     "predictions are written by id.")
-            examples.append(example)
-    for level in levels:
-        if not any(example.level == level for example in examples):
-            raise InputError(
-                f"{', '.join(paths) or data_dir}: there is no question of the level "
-                f"{level}{_other(levels, level)}.")
-    examples = sorted((example for example in examples if example.level in levels),
-                      key=lambda example: LEVELS.index(example.level))
-    numbers = dict.fromkeys(first, -1)
+            if level in levels:
+                examples.append(example)
+    there = {example.level for example in examples}
+    for level in [level for level in levels if level not in there]:
+        raise InputError(
+            f"{', '.join(paths) or data_dir}: there is no question of the level {level} "
+            "(--high_only and --middle_only use only one).")
+    examples.sort(key=lambda example: LEVELS.index(example.level))
+    numbers: collections.Counter[str] = collections.Counter()
     for i, example in enumerate(examples):
-        numbers[example.example_id] += 1
         examples[i] = example._replace(number=numbers[example.example_id])
+        numbers[example.example_id] += 1
     return examples
-
-
-def _other(levels: Sequence[str], level: str) -> str:
-    other = LEVELS[1 - LEVELS.index(level)]
-    return f"; give --{other}_only to use only the other level" * (len(levels) > 1)
 
 
 def _row_files(data_dir: str, split: str) -> list[str]:
@@ -92,12 +78,12 @@ def _row_files(data_dir: str, split: str) -> list[str]:
     paths = []
     for name in {"dev": ("dev", "validation")}.get(split, (split,)):
         folder = os.path.join(data_dir, name)
-        paths += [os.path.join(data_dir, file) for file in _visible(data_dir)
-                  if re.match(rf"{name}\b", file) and row_files.is_row_file(file)]
         # `datasets` keeps intermediate results beside what it saves to disk.
-        paths += [os.path.join(folder, file) for file in _visible(folder)
-                  if row_files.is_row_file(file) and not file.startswith("cache-")]
-    return paths
+        paths += [os.path.join(data_dir, file) for file in _visible(data_dir)
+                  if re.match(rf"{name}\b", file)] + [
+            os.path.join(folder, file) for file in _visible(folder)
+            if not file.startswith("cache-")]
+    return [path for path in paths if row_files.is_row_file(path)]
 
 
 def _visible(folder: str) -> list[str]:
@@ -140,33 +126,24 @@ def _of_folders(data_dir: str, split: str, levels: Sequence[str]) -> Iterator[_P
     for level in levels:
         folder = os.path.join(of_split, level)
         names = [name for name in _visible(folder) if name.endswith(".txt")]
-        if not names:
-            raise InputError(f"{folder}: there is no such folder, or no .txt file in "
-                             f"it; check --data_dir{_other(levels, level)}.")
-        if _WHOLE_LEVEL not in names:
-            pattern = folder if files.is_remote(folder) else glob.escape(folder)
-            for path in sorted(files.expand_patterns(
-                    [os.path.join(pattern, "*.txt")], "--data_dir"), key=_file_order):
-                passage = text_files.read_object(path, "the passage must be one object")
-                yield path, level, _with_id(passage, level + os.path.basename(path))
-            continue
         whole = os.path.join(folder, _WHOLE_LEVEL)
-        if len(names) > 1:
+        if not names or len(names) > 1 and _WHOLE_LEVEL in names:
             raise InputError(
-                f"{folder}: there are {_WHOLE_LEVEL} and {len(names) - 1} other .txt "
-                "files, so that each passage may occur twice; remove the one or the "
-                "others.")
-        for where, passage in rows(whole, kind="jsonl"):
-            yield where, level, _with_id(passage, f"{level}{number_of(where)}.txt")
+                f"{folder}: there is no such folder, or it has no .txt file, or "
+                f"{_WHOLE_LEVEL} and others, so that each passage may occur twice; check "
+                "--data_dir (--high_only and --middle_only use only one level).")
+        passages = rows(whole, kind="jsonl") if _WHOLE_LEVEL in names else (
+            (path, text_files.read_object(path, "the passage must be one object"))
+            for path in (os.path.join(folder, name)
+                         for name in sorted(names, key=_file_order)))
+        for where, passage in passages:
+            name = (f"{number_of(where)}.txt" if _WHOLE_LEVEL in names
+                    else os.path.basename(where))
+            yield where, level, {**passage, "id": passage.get("id") or level + name}
 
 
-def _with_id(passage: dict[str, Any], default: str) -> dict[str, Any]:
-    return {**passage, "id": passage.get("id") or default}
-
-
-def _file_order(path: str) -> tuple:
+def _file_order(name: str) -> tuple:
     """Returns a sort key: files named by number in order, then the others by name."""
-    name = os.path.basename(path)
     stem = name.removesuffix(".txt")
     return (0, int(stem), name) if stem.isdecimal() else (1, 0, name)
 
@@ -183,14 +160,12 @@ def _examples(where: str, level: str, passage: Any) -> Iterator[RaceExample]:
             f"{where}: there are {len(questions)} questions, {len(options)} lists of "
             f"options and {len(answers or ())} answers; each question needs each.")
     for number, (question, choices) in enumerate(zip(questions, options)):
-        here = f"{where}, question {number + 1}"
-        if len(choices) != NUM_CHOICES:
-            raise InputError(f"{here}: there are {len(choices)} options; give "
-                             f"{NUM_CHOICES} texts.")
         answer = "A" if answers is None else answers[number].strip()
-        if answer not in tuple(LETTERS):
-            raise InputError(f"{here}: the answer '{answer}' is not one of "
-                             f"{', '.join(LETTERS)}; correct it.")
+        if len(choices) != NUM_CHOICES or answer not in tuple(LETTERS):
+            raise InputError(
+                f"{where}, question {number + 1}: there are {len(choices)} options, and "
+                f"the answer is '{answer}'; give {NUM_CHOICES} options, and one of "
+                f"{', '.join(LETTERS)} as the answer.")
         yield RaceExample(
             str(passage["id"]), number, level, passage["article"], question,
             tuple(choices), None if answers is None else LETTERS.index(answer), where)

@@ -15,16 +15,10 @@ from albert_tf.text.inputs import Field
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoice(Head):
-    """One score for each choice of an example (`race_utils.create_model` in the
-    original implementation).
+    """One score for each choice of an example, which is a sequence of passage, question
+    and option (`race_utils.create_model` in the original implementation)."""
 
-    Each choice is a separate sequence with passage, question and option.
-
-    Attributes:
-      dropout_prob: the dropout rate of the pooled output in training.
-    """
-
-    dropout_prob: float = 0.1
+    dropout_prob: float = 0.1  # Of the pooled output in training.
 
     name, title = "multiple_choice", "head of multiple choice"
     task, rank, fixed_width = "choose", 3, True

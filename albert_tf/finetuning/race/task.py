@@ -69,12 +69,9 @@ class RaceTask(LabelledTask):
         implementation). Only "test" may lack answers.
 
         The order is: middle before high; within a level, the order of all.txt's lines,
-        or of the numbers in the files' names; within a passage, its own order.
-
-        Args:
-          where: the folder RACE as downloaded, or the folder that contains it, or a
-            folder of Parquet or Arrow files.
-          split: "train", "dev" or "test".
+        or of the numbers in the files' names; within a passage, its own order. `where`
+        is the folder RACE as downloaded, or the one that contains it, or one of Parquet
+        or Arrow files.
         """
         levels = [level for level in LEVELS
                   if not (self.high_only and level == "middle"
@@ -112,10 +109,9 @@ class RaceTask(LabelledTask):
         max_seq_length. If question and option alone are too long, they are cut, and the
         article is left out; the original fails.
 
-        Returns:
-          A list of one dict (other tasks have several): input_ids, input_mask and
-          segment_ids [4, length of the longest choice], and label_ids [1], 0 if the
-          answer is unknown.
+        Returns a list of one dict (other tasks have several): input_ids, input_mask and
+        segment_ids [4, length of the longest choice], and label_ids [1], 0 if the answer
+        is unknown.
         """
         return [self.fitted(example, tokenizer)[0]]
 
@@ -146,8 +142,7 @@ class RaceTask(LabelledTask):
         for split, table in tables.items():
             lengths = np.concatenate([rows.sum(axis=-1) for rows in table.columns[
                 "segment_ids"]]) - 1  # [SEP]
-            full = int(np.count_nonzero(lengths >= most))
-            if full:
+            if full := int(np.count_nonzero(lengths >= most)):
                 logging.warning("--max_qa_length=%d, %s: %s", self.max_qa_length, split,
                                 cut_note(full, len(lengths), most,
                                          "options with their questions"))
@@ -174,11 +169,9 @@ class RaceTask(LabelledTask):
     # of its questions, like the answers in RACE's files
 
     def described(self, examples, full):
-        columns = [("id", [each.example_id for each in examples]),
-                   ("question_number", [each.number + 1 for each in examples]),
-                   ("level", [each.level for each in examples]),
-                   ("passage", [each.article for each in examples]),
-                   ("question", [each.question for each in examples])]
+        cells = zip(*((each.example_id, each.number + 1, each.level, each.article,
+                       each.question) for each in examples))
+        columns = [*zip(("id", "question_number", "level", "passage", "question"), cells)]
         return columns if full else [*columns[:3], columns[4]]
 
     def beside(self, examples, chosen):

@@ -9,7 +9,7 @@ from typing import Sequence
 
 import tensorflow as tf
 
-from albert_tf.finetuning.text import TextTask, as_many, chosen, first_of, last_of
+from albert_tf.finetuning.text import TextTask, as_many, chosen, first_of
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
 
@@ -45,7 +45,7 @@ class Choices(TextTask):
         parts = parts.with_values(tf.strings.join([parts.values, glue, option]))
         endings = self.ops.ids(tf.strings.reduce_join(parts, axis=-1))
         room = self.max_seq_length - NUM_SPECIAL_PAIR
-        endings = last_of(endings, min(self.max_qa_length, room))
+        endings = endings[:, -min(self.max_qa_length, room):]
         rows = tf.repeat(tf.range(passages.nrows()), choices)
         features = self.packed(
             first_of(tf.gather(passages, rows), room - endings.row_lengths()), endings,

@@ -16,8 +16,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
-from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import as_json, write_files
+from albert_tf.finetuning.common import as_json, write_files, write_predictions
 from albert_tf.finetuning.squad import languages
 from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
 from albert_tf.finetuning.squad.languages import Outcome
@@ -201,7 +200,7 @@ def write_prediction_files(
                               answers, and whether the prediction is one of them (both
                               empty if `dataset` is None)
 
-    `prediction_file` replaces predictions.tsv (tables.write_predictions). It also has
+    `prediction_file` replaces predictions.tsv (common.write_predictions). It also has
     the passage, and the positions where the answer begins and ends in it.
     """
     predictions = answers.predictions
@@ -209,7 +208,7 @@ def write_prediction_files(
                 "nbest_predictions.json": as_json(predictions.nbest)}
     if predictions.null_odds is not None:
         contents["null_odds.json"] = as_json(predictions.null_odds)
-    return tables.write_predictions(output_dir, contents, [*_readable(
+    return write_predictions(output_dir, contents, [*_readable(
         examples, answers, dataset, bool(prediction_file))], prediction_file)
 
 

@@ -20,8 +20,8 @@ from albert_tf import files
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
-from albert_tf.finetuning import metrics, tables
-from albert_tf.finetuning.common import ExampleSet, Outputs, read_shards
+from albert_tf.finetuning import metrics
+from albert_tf.finetuning.common import ExampleSet, Outputs, line_note, read_shards
 from albert_tf.finetuning.tagging import files as tag_files, scoring
 from albert_tf.finetuning.tagging.files import Sentence, Tagged
 from albert_tf.finetuning.tagging.readers import Reading
@@ -124,7 +124,7 @@ class TaggingTask(FineTuningTask):
         found[f"have tags that {self.scheme} does not allow there; they are read as "
               "conlleval reads them"] = misplaced
         notes = [note for what, numbers in found.items()
-                 for note in tables.line_note(where, numbers, what)]
+                 for note in line_note(where, numbers, what)]
         if 0 < len(bare) < len(sentences):
             notes.append(f"{where}: {len(bare)} of {len(sentences)} sentences have no tags; "
                          "the file is therefore not scored.")
