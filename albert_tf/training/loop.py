@@ -140,8 +140,8 @@ class Run:
         return Evaluator(self.task, self.batches.evaluation(), self.computation)
 
     def load(self, best: bool = True) -> None:
-        """Loads weights to evaluate or predict with; see run_folder.load_to_use."""
-        run_folder.load_to_use(self, best)
+        """Loads weights to evaluate or predict with; see run_folder.load."""
+        run_folder.load(self, best)
 
     def evaluate(self, best: bool = False) -> dict[str, float]:
         """Evaluates the latest or best checkpoint in output_dir, or init_checkpoint.
@@ -202,7 +202,7 @@ class Run:
         """
         options, output_dir = self.options, self.options.output_dir
         # 1. Load the weights and their step. A failure here changes no files.
-        run_folder.load_to_train(self)
+        run_folder.load(self, to_train=True)
         first = self.current_step
         # 2. Let the chief write the task's own files.
         if self.chief:

@@ -70,20 +70,12 @@ class Orders(DynamicMasking):
 
     def __call__(self, features: Mapping[str, tf.Tensor],
                  draws: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draws the orders of a batch.
+        """Returns a batch's features with `order` int32 [B, S], 0 for tokens that are not
+        predicted, the larger the later for others, and with `masked_lm_positions`, `_ids`
+        and `_weights` [B, P] of the predicted ones, in place of `token_boundary`.
 
-        Args:
-          features: `input_ids`, `input_mask`, `token_boundary` int32 [B, S], and
-            others, which stay unchanged.
-          draws: int32 [B, 2 · S], each uniform over all int32: for each of S words its
-            rank in the order of the visits, and the size of the n-gram that begins
-            there.
-
-        Returns:
-          `features` without `token_boundary`; `order` int32 [B, S], 0 for tokens that
-          are not predicted, and for the others larger numbers, later ones the larger;
-          and `masked_lm_positions`, `masked_lm_ids` and `masked_lm_weights` [B, P] of
-          the predicted tokens.
+        `draws` are int32 [B, 2 · S]: for each of S words its rank in the order of the
+        visits, and the size of the n-gram that begins there.
         """
         visits = self.visits(
             features, *self.draws_of_tokens(features["input_ids"], draws))
@@ -100,13 +92,8 @@ class Orders(DynamicMasking):
 
 def streams_mask(order: tf.Tensor, places: tf.Tensor, input_mask: tf.Tensor
                  ) -> tf.Tensor:
-    """Returns which keys each row of the two streams sees, bool [B, S + P, S + P].
-
-    Args:
-      order: the place of each token in the order, int32 [B, S].
-      places: those of the predicted tokens, int32 [B, P].
-      input_mask: 0 for padding, [B, S].
-    """
+    """Returns which keys each row of the two streams sees, bool [B, S + P, S + P], given
+    the places in the order of all tokens [B, S] and of the predicted ones [B, P]."""
     # A row sees what is not later than this: content up to itself, a query less.
     last_seen = tf.concat([order, places - 1], axis=1)
     seen = order[:, tf.newaxis] <= last_seen[:, :, tf.newaxis]  # [B, S + P, S]
@@ -179,8 +166,7 @@ class AlbertForPermutation(AlbertForPreTraining):
 
 
 def _metrics(heads: Tensors, features: Tensors, losses: Tensors) -> WeightedValues:
-    """Returns the metrics of pretraining; those of words have names of their own, as
-    their values are not comparable with those of masked tokens."""
+    # Not comparable with the metrics of masked tokens.
     return {name.replace("masked_lm", "permutation"): values for name, values in
             pretraining_metrics(heads, features, losses).items()}
 

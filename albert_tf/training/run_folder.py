@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping
 
 import tensorflow as tf
 from absl import logging
@@ -21,7 +21,6 @@ from albert_tf.checkpoints.restore import restore_tf1, write_config
 from albert_tf.errors import InputError
 from albert_tf.training import devices
 from albert_tf.training.input_pipeline import num_streams
-from albert_tf.training.options import RunOptions
 
 OPTIONS_FILE = "options.json"
 RESULTS_FILE = "eval_results.json"
@@ -120,69 +119,56 @@ def remove_unfinished(output_dir: str) -> None:
 # ---- where a run starts ----------------------------------------------------
 
 
-def load_to_train(run) -> None:
-    """Loads the weights to train from: the first of these that exists. Logs which one.
+def load(run, best: bool = False, to_train: bool = False) -> None:
+    """Loads the weights of a loop.Run: the first of these that exists. Logs which one.
 
-      1. the latest checkpoint in output_dir, or the one that resume_from names, at its
-         exact step;
-      2. the weights of init_checkpoint, at step 0;
-      3. random weights, at step 0, if the options allow them.
-
-    `run` is a loop.Run.
+      1. a checkpoint in output_dir: the one that resume_from names, else the `best` or
+         the latest, `to_train` with the optimizer's state;
+      2. the weights of init_checkpoint, at step 0, with a head if nothing is trained;
+      3. to train, random weights, at step 0, if the options allow them.
     """
     options = run.options
-    latest = _checkpoint(options, best=False, to_train=True)
-    devices.check_same_start(
-        run.strategy, step_of(latest) if latest else 0, run.evaluation_set)
+    path = (chosen_checkpoint(options.output_dir, options.resume_from)
+            if options.resume_from else
+            checkpoint_of(options.output_dir, best, to_train))
+    if to_train:
+        devices.check_same_start(
+            run.strategy, step_of(path) if path else 0, run.evaluation_set)
     # A failed start must not tie the folder to its config, but a config with different
     # shapes explains later errors.
-    if latest:
+    if path:
         _keep_config(run)
-        restore(run.checkpoint, latest,
-                resume=os.path.basename(latest) != BEST_CHECKPOINT)
-        logging.info("Resuming at step %d from %s.%s", run.current_step, latest,
+    if path and to_train:
+        restore(run.checkpoint, path, resume=os.path.basename(path) != BEST_CHECKPOINT)
+        logging.info("Resuming at step %d from %s.%s", run.current_step, path,
                      " Leave --resume_from out once this run has saved a checkpoint."
                      if options.resume_from else "")
+    elif path:
+        restore(tf.train.Checkpoint(model=run.task.model, step=run.step), path, False)
+        logging.info("Using %s, step %d.", path, run.current_step)
     elif options.init_checkpoint:
-        _initialize(run, run.task.may_be_new)
-    elif options.from_scratch:
+        restore_tf1(
+            run.task.model, options.init_checkpoint,
+            allow_partial=options.allow_partial_init,
+            init_from_group0=options.init_from_group0, labels=run.task.labels,
+            may_be_new=run.task.may_be_new if to_train else lambda name: False)
+        logging.info("Starting at step 0 from the weights of %s.",
+                     options.init_checkpoint)
+    elif to_train and options.from_scratch:
         logging.info(
             "Starting at step 0 from random weights: %s holds no checkpoint and "
             "no init_checkpoint is given.", options.output_dir)
     else:
-        raise _no_model(options, "or --from_scratch to train from random weights")
+        raise InputError(
+            f"there is no model to use: {options.output_dir} holds no checkpoint; give "
+            "--init_checkpoint or an --output_dir with one, or --from_scratch to train "
+            "from random weights.")
     _keep_config(run)
 
 
-def _no_model(options: RunOptions, else_give: str) -> InputError:
-    return InputError(f"there is no model to use: {options.output_dir} holds no "
-                      "checkpoint and no --init_checkpoint is given; give one, "
-                      f"{else_give}.")
-
-
-def load_to_use(run, best: bool) -> None:
-    """Loads the weights to evaluate or predict with: the best checkpoint in output_dir
-    if `best`, else its latest; without a checkpoint, init_checkpoint. The run's
-    optimizer is not changed."""
-    path = _checkpoint(run.options, best)
-    if path:
-        _keep_config(run)
-        weights = tf.train.Checkpoint(model=run.task.model, step=run.step)
-        restore(weights, path, resume=False)
-        logging.info("Using %s, step %d.", path, run.current_step)
-    elif run.options.init_checkpoint:
-        # The checkpoint must hold the head, too, because nothing is trained here.
-        _initialize(run, lambda name: False)
-        _keep_config(run)
-    else:
-        raise _no_model(run.options, "or an --output_dir with a checkpoint")
-
-
-def _checkpoint(options: RunOptions, best: bool, to_train: bool = False
-                ) -> Optional[str]:
-    return (chosen_checkpoint(options.output_dir, options.resume_from)
-            if options.resume_from else
-            checkpoint_of(options.output_dir, best, to_train))
+def _keep_config(run) -> None:
+    if run.chief:
+        write_config(run.options.output_dir, run.config)
 
 
 @contextlib.contextmanager
@@ -196,21 +182,6 @@ def saving(folder: str, step: int) -> Iterator[None]:
     yield
     if is_first:
         files.remove(path)
-
-
-def _initialize(run, may_be_new: Callable[[str], bool]) -> None:
-    options = run.options
-    restore_tf1(
-        run.task.model, options.init_checkpoint,
-        allow_partial=options.allow_partial_init,
-        init_from_group0=options.init_from_group0, may_be_new=may_be_new,
-        labels=run.task.labels)
-    logging.info("Starting at step 0 from the weights of %s.", options.init_checkpoint)
-
-
-def _keep_config(run) -> None:
-    if run.chief:
-        write_config(run.options.output_dir, run.config)
 
 
 # ---- options ---------------------------------------------------------------

@@ -86,8 +86,7 @@ class Trainer:
 
     @functools.cached_property
     def runs_on_device(self) -> bool:
-        """True if the loop runs on the device, as on TPUs. Otherwise it runs on the
-        host, where progress can be shown after any step and starting a step is fast."""
+        """True on TPUs, which run many steps without the host."""
         return isinstance(self.strategy, tf.distribute.TPUStrategy)
 
     @property
@@ -106,13 +105,8 @@ class Trainer:
         return self.task.model.trainable_variables
 
     def _compiles(self, several: bool) -> bool:
-        """Returns True if XLA compiles the step of one replica or, for `several`, the
-        computation of each replica.
-
-        XLA cannot compile the exchange between replicas that are not TPUs. Therefore it
-        compiles the whole step of a single replica, but only the part before the
-        exchange of several.
-        """
+        """Returns True if XLA compiles the whole step of a single replica or, for
+        `several`, the part before their exchange, which XLA cannot compile."""
         return (self.options.jit_compile and not self.runs_on_device
                 and several == (self.strategy.num_replicas_in_sync > 1))
 
@@ -242,8 +236,7 @@ class Trainer:
         return *sums, done < parts if stops else None
 
     def _exchanged(self, context, loss, gradients, dropped):
-        """Returns the loss, the clipped gradients, their norm, and whether any replica
-        has dropped the step (None: it cannot), of all replicas."""
+        """Returns the loss, clipped gradients, their norm, and `dropped` of all."""
         def clip(gradients):
             return optimization.clip_by_global_norm(
                 gradients, self.options.clip_norm, optimization.squares_of_rows(
@@ -268,7 +261,6 @@ class Trainer:
         return loss, *clip(gradients), dropped
 
     def _replica_step(self, computation, parts, features):
-        """Runs one training step on one replica."""
         # 1. Take the denominators of the losses from the whole batch, so that the
         #    losses of replicas and parts add up to its loss.
         context = tf.distribute.get_replica_context()
@@ -294,7 +286,6 @@ class Trainer:
             self._choose(~dropped, self._update, (loss, gradients, norm, sums))
 
     def _update(self, loss, gradients, norm, sums):
-        """Updates weights and metrics on one replica."""
         # 1. Remember the first step that is not finite; the loop checks it before it
         #    saves. With loss scaling such steps are normal until the smallest scale.
         good = tf.math.is_finite(loss + norm)
