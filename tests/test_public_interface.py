@@ -144,8 +144,7 @@ def test_paths_of_pathlib(config, tmp_path):
             read()
 
 
-LAZY = ("", "checkpoints", "masking", "modeling", "records", "serving", "tokenization",
-        "training")
+LAZY = ("", "checkpoints", "masking", "modeling", "records", "serving", "tokenization")
 
 
 def for_type_checkers(package):
