@@ -4,10 +4,8 @@ float16 holds numbers from 6e-8 to 65504, and most gradients of a loss are small
 Therefore the loss is multiplied by a scale before the backward pass, and the gradients
 are divided by it as soon as they are float32. The scale is kept as large as possible: a
 step whose loss or gradient is not finite is skipped and halves the scale; GROWTH_STEPS
-good steps double it. The numbers are those of tf_keras's LossScaleOptimizer. That class
-is not used, because it wraps the optimizer: checkpoints would have different names in
-float16 than in float32, and clipping, which happens between unscaling and the exchange
-of the replicas, would depend on it.
+good steps double it. The numbers are those of tf_keras's LossScaleOptimizer, which is
+not used, as it wraps the optimizer: checkpoints would have other names in float16.
 """
 
 import tensorflow as tf
@@ -28,10 +26,8 @@ class LossScaling(tf.Module):
         gradients = [scaling.unscale(gradient) for gradient in gradients]
         scaling.update(tf.math.is_finite(loss))
 
-    Attributes:
-      scale: the scale, a power of two, so that scaling does not round.
-      good_steps: number of good steps since the scale last changed.
-      skipped_steps: number of steps skipped since step 0.
+    `scale` is a power of two, so that scaling does not round; `good_steps` counts the
+    good steps since it last changed, `skipped_steps` those skipped since step 0.
     """
 
     def __init__(self):
@@ -55,9 +51,8 @@ class LossScaling(tf.Module):
         return gradient * factor
 
     def update(self, good: tf.Tensor) -> None:
-        """Updates the state after a step, in replica context. `good`, a bool scalar,
-        the same on all replicas, is True if the step's loss and gradients were
-        finite."""
+        """Updates the state after a step, in replica context; `good`, a bool scalar and
+        the same on all, says whether the step's loss and gradients were finite."""
         scale, steps = tf.identity(self.scale), self.good_steps + 1
         grows = good & (steps >= GROWTH_STEPS)
         self.scale.assign(tf.where(

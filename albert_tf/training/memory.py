@@ -26,8 +26,8 @@ class Sequences(NamedTuple):
 
     def memory(self, examples: int, config: AlbertConfig, of_piece: float,
                size: int) -> float:
-        """Returns the bytes of `examples` examples with `of_piece` numbers of `size`
-        bytes for each token."""
+        """Returns the bytes of examples with `of_piece` numbers of `size` bytes for
+        each token."""
         return examples * self.of_example * (
             self.filled * self.length * size * of_piece
             + 2 * 4 * self.predictions * config.vocab_size)
@@ -74,8 +74,7 @@ def training_memory(config: AlbertConfig, step: StepOptions, examples: int,
 
 def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,
                       sequences: Sequences) -> float:
-    """Returns the bytes of the activations of a batch without gradients, where each
-    layer's activations are freed after it."""
+    """Returns the bytes of the activations of a batch, freed after each layer."""
     hidden = config.hidden_size
     return sequences.memory(examples, config, max(
         5 * hidden + config.num_attention_heads * sequences.length,

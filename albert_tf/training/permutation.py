@@ -37,7 +37,6 @@ from typing import Mapping
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
 from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.modeling.albert import attention_bias, filled_in
@@ -135,10 +134,6 @@ class AlbertForPermutation(AlbertForPreTraining):
     def encoded(self, features, training, seed, computation):
         """Returns the encoder's outputs; `sequence_output` are the query rows, and
         `pooled_output` is that of the content stream."""
-        if features.get("order") is None:
-            raise InputError(
-                "the model's inputs have no order, the place of each token in the "
-                "order [batch, tokens]; training.permutation.Orders draws it.")
         input_ids, mask, segment_ids = filled_in(features)
         order, positions = (tf.cast(features[name], tf.int32)
                             for name in ("order", "masked_lm_positions"))

@@ -1,19 +1,15 @@
 """Schedules of depth: a number of layers that grows during training, without TensorFlow.
 
-A schedule is written LAYERS:SHARE,... and depends only on the step, so that a run that
-was killed resumes exactly where it stopped. The learning-rate schedule is in
-`optimization`.
-
-If all layers share one block, their number can grow during training: no weights are
-copied, and the moments of the optimizer stay valid. A step with fewer layers leaves out
-the last ones, each with all its inner groups.
+If all layers share one block, their number can grow: no weights are copied, and the
+moments of the optimizer stay valid. A step with fewer layers leaves out the last ones,
+each with all its inner groups. A schedule depends only on the step, so that a run that
+was killed resumes exactly where it stopped.
 """
 
 import bisect
 import dataclasses
 import itertools
 import math
-import re
 from typing import Optional
 
 from albert_tf.config import AlbertConfig
@@ -28,23 +24,20 @@ class Phases:
     >>> [phases.at(step) for step in (0, 499, 500, 749, 750, 999)]
     [3, 3, 6, 6, 12, 12]
 
-    Attributes:
-      values: number of layers of each phase.
-      ends: step at which each phase ends; the last phase never ends.
     """
 
     values: tuple[int, ...]
-    ends: tuple[int, ...]
+    ends: tuple[int, ...]  # step at which each phase ends; the last phase never ends
 
     @classmethod
     def parse(cls, text: str, num_steps: int) -> "Phases":
         """Parses "layers:share of the steps,…", the value of --depth_schedule."""
-        phases = [re.fullmatch(r"\s*(\d{1,9}):([0-9.]+(?:e-?\d+)?)\s*", phase)
-                  for phase in text.split(",")]
         try:
-            shares = [float(phase[2]) for phase in phases]
-        except (TypeError, ValueError):
-            shares = []
+            layers, shares = zip(*(
+                (int(number), float(share)) for number, _, share in (
+                    phase.partition(":") for phase in text.split(","))))
+        except ValueError:
+            shares = ()
         if not all(share > 0 for share in shares) or (
                 not math.isclose(sum(shares), 1, abs_tol=1e-3)):
             raise InputError(
@@ -53,7 +46,7 @@ class Phases:
         whole = sum(shares)
         ends = (*(round(done / whole * num_steps)
                   for done in list(itertools.accumulate(shares))[:-1]), num_steps)
-        return cls(tuple(int(phase[1]) for phase in phases), ends)
+        return cls(layers, ends)
 
     def at(self, step: int) -> int:
         """Returns the number of layers of step `step`, which counts from 0."""

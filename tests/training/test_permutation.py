@@ -16,7 +16,6 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
 from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_tensors
-from albert_tf.errors import InputError
 from albert_tf.masking import reference
 from albert_tf.masking.options import MaskingOptions, cumulative_ngram_probabilities
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
@@ -165,12 +164,6 @@ def test_later_uses_drop_the_vector_by_name(tmp_path):
     np.testing.assert_allclose(
         other(features)["sentence_order_logits"],
         plain(features)["sentence_order_logits"], rtol=0, atol=1e-6)
-
-
-def test_a_model_without_an_order_is_refused():
-    features = tiny_run.features(tiny_run.examples(1))
-    with pytest.raises(InputError, match="inputs have no order"):
-        AlbertForPermutation(tiny_run.config())(features)
 
 
 # ---- the loss --------------------------------------------------------------
