@@ -339,7 +339,9 @@ def main(argv):
 
     if devices.is_chief(strategy):
         claim_run_folder(options.output_dir)
-    streams = data.streams(options) if FLAGS.do_train else None
+    streams = run_folder.streams(
+        options.output_dir, sum(info.num_records for info in data.train),
+        options.train_batch_size) if FLAGS.do_train else None
     task_options = _task_options(data, streams)
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:

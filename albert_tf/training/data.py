@@ -119,15 +119,6 @@ class PretrainingData(NamedTuple):
             "number of sequences": min(
                 total, max_eval_steps * eval_batch_size or total)} if infos else {}
 
-    def streams(self, options: RunOptions) -> int:
-        """Returns the number of streams into which the training records are split (see
-        run_folder.streams)."""
-        from albert_tf.training import run_folder
-
-        return run_folder.streams(
-            options.output_dir, sum(info.num_records for info in self.train),
-            options.train_batch_size)
-
     def batches(self, options: RunOptions, masking: Optional[MaskingOptions],
                 config: AlbertConfig, streams: Optional[int], seed: int,
                 max_eval_steps: int = 0):
@@ -155,7 +146,6 @@ def _digest_of_beginning(path: str) -> str:
 
 
 def _paths(options: Any) -> tuple[list[str], list[str]]:
-    """Returns the training files and the evaluation files."""
     train, evaluation = [], []
     if options.do_train or not options.eval_input_file:
         train = files.expand_patterns(options.input_file or "", "--input_file")
