@@ -1,6 +1,7 @@
 """Splits text into tokens and ids with SentencePiece or WordPiece, as the original
 implementation does."""
 
+import importlib
 import numbers
 import os
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
@@ -50,14 +51,14 @@ class FullTokenizer:
                 do_lower_case: Optional[bool] = None,
                 spm_model_file: Optional[StrPath] = None,
                 strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
-        if cls is not FullTokenizer:
-            return super().__new__(cls)
-        from albert_tf.tokenization import hf_tokenizer, sentencepiece_tokenizer
-
-        plain = spm_model_file and not (rules and rules.added) and (
-            not tokenizer_json.is_file(os.fspath(spm_model_file)))
-        return super().__new__(sentencepiece_tokenizer.SentencePieceTokenizer if plain
-                               else hf_tokenizer.HfTokenizer)
+        if cls is FullTokenizer:
+            module, name = ("sentencepiece_tokenizer", "SentencePieceTokenizer") if (
+                spm_model_file and not (rules and rules.added)
+                and not tokenizer_json.is_file(os.fspath(spm_model_file))
+            ) else ("hf_tokenizer", "HfTokenizer")
+            cls = getattr(importlib.import_module(
+                f"albert_tf.tokenization.{module}"), name)
+        return super().__new__(cls)
 
     def __init__(self, vocab_file: Optional[StrPath] = None,
                  do_lower_case: Optional[bool] = None,
