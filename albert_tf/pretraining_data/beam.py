@@ -1,10 +1,8 @@
-"""Creates the same pretraining records as `local`, on a cluster with Apache Beam.
+"""Creates the same pretraining records as `local`, on a cluster with Apache Beam
+(requirements-beam.txt).
 
     spans --scatter--> parts of packs --GroupByKey--> buckets --write--> records
     files of records --divide--> outputs --join--> shards, renamed at the end
-
-Beam is an optional dependency that is imported when a run begins
-(requirements-beam.txt).
 """
 
 import dataclasses
@@ -42,14 +40,10 @@ _NOT_STARTED = re.compile(
 def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
         runner_options: Sequence[str] = (), *,
         sizes: Sizes = Sizes()) -> dict[str, Any]:
-    """Creates a pretraining data set with one of Beam's runners.
+    """Creates a pretraining data set, as local.create does, with one of Beam's runners.
+    Workers need this package, and must reach input and output files by the same names.
 
         run(options, tokenizer, "FlinkRunner", ["--flink_master=host:8081"])
-
-    Workers need this package, and must reach input and output files by the same names.
-    Their memory depends on the runner: the DirectRunner holds everything in this
-    process, Dask one partition at a time, and others a few packs and buckets.
-    The summary is that of local.create.
     """
     beam = package()
     checks.check(options, tokenizer)
@@ -101,7 +95,7 @@ def build(beam, pipeline, spans: Sequence[Span], job: "Job") -> None:
 
 
 def package():
-    """Returns the package apache_beam; raises InputError if it is not installed."""
+    """Imports and returns apache_beam."""
     try:
         import apache_beam
     except ImportError as error:
@@ -112,8 +106,8 @@ def package():
 
 
 def new_pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
-    """Returns an empty pipeline for a runner's name, or the full name of its class;
-    `num_parts` is the number of parts into which the input can be divided."""
+    """Returns an empty pipeline for a runner's name, or the full name of its class, and
+    the number of parts into which the input can be divided."""
     # Processes that a runner starts here import this package.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (
         str(pathlib.Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))

@@ -1,11 +1,9 @@
-"""Checks before and during data creation: impossible settings, and text that gives poor
-data."""
+"""Checks of data creation: impossible settings, and text that gives poor data."""
 
 import os
 import shutil
 from typing import Sequence
 
-import numpy as np
 from absl import logging
 
 from albert_tf import files, text_files
@@ -32,27 +30,25 @@ def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
         {"--input_file": options.input_files,
          "the vocabulary": [tokenizer.vocabulary_path]})
     _check_no_other_shards(options.output_files)
-    instances, masking = options.instances, options.instances.masking
-    wanted = round(instances.max_seq_length * masking.masked_lm_prob)
+    masking, length = options.instances.masking, options.instances.max_seq_length
+    wanted = round(length * masking.masked_lm_prob)
     if wanted > masking.max_predictions_per_seq:
         logging.warning(
             "--max_predictions_per_seq=%d is fewer than the %d tokens that "
             "--masked_lm_prob=%g masks of %d.", masking.max_predictions_per_seq, wanted,
-            masking.masked_lm_prob, instances.max_seq_length)
+            masking.masked_lm_prob, length)
 
 
 def _check_no_other_shards(paths: tuple[str, ...]) -> None:
-    """Raises InputError if shards of a data set with other shard numbers are there."""
+    """Refuses shards of a data set with other shard numbers."""
     names = {path if files.is_remote(path) else os.path.abspath(path) for path in paths}
     for folder, name in {os.path.split(SHARD.sub("", name)) for name in names}:
         for other in files.names_in(folder):
             path = os.path.join(folder, other)
-            if path not in names and SHARD.search(other) and (
-                    SHARD.sub("", other) == name):
+            if path not in names and other != name and SHARD.sub("", other) == name:
                 raise InputError(
-                    f"--output_file: {path} is a shard from a different run, and a "
-                    "pattern for the new files would match it too; remove the files of "
-                    "that run, or choose a different name.")
+                    f"--output_file: {path} is a shard from a different run, which a "
+                    "pattern for the new files would match too; remove that run's files.")
 
 
 def estimate(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
@@ -60,31 +56,25 @@ def estimate(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
     """Logs how much will be written, from the beginning of the text; warns if the disk of
     `folder` has too little room for it and for unfinished work."""
     block = next(read_span(options.input_files, spans[0], encoder.prepare,
-                           _SAMPLE_BYTES), None) if spans else None
-    if block is None:
+                           _SAMPLE_BYTES), None)
+    if not block:
         return
     lengths = encoder.encode(block.lines).lengths
-    sentence = lengths.sum() / max(1, np.count_nonzero(lengths))
     text_bytes = sum(span.num_bytes for span in spans)
-    copies = options.dupe_factor * text_bytes / sum(
-        len(line.encode()) + 1 for line in block.lines)
+    copies = options.dupe_factor * text_bytes / len("\n".join(block.lines).encode())
     # One target length in ten is shorter, a sequence's last sentence is cut on average in
     # its middle, and a document's last sequence is half full.
     length = options.instances.max_seq_length
     instances = copies * (len(block.first) / 2 + lengths.sum() / (
-        0.95 * length + sentence / 2))
+        0.95 * length + lengths.mean() / 2))
     # A token has an id of one to three bytes, and three numbers of a byte.
     records = instances * (
         4.8 * length + 8 * options.instances.masking.num_prediction_slots + 180)
-    logging.info(
-        "The records will be about %s instances, %s (text of %s, --dupe_factor=%d, "
-        "--max_seq_length=%d); until the end they take twice the space.",
-        f"{instances:,.0f}", amount(records), amount(text_bytes), options.dupe_factor,
-        length)
+    logging.info("The records will be about %s instances, %s; until the end they take "
+                 "twice the space.", f"{instances:,.0f}", amount(records))
     while folder and not os.path.isdir(folder):
         folder = os.path.dirname(folder)
-    if not files.is_remote(folder) and (
-            free := shutil.disk_usage(folder or ".").free) < 2 * records:
+    if (free := shutil.disk_usage(folder or ".").free) < 2 * records:
         logging.warning("%s has %s free.", folder or "This folder", amount(free))
 
 
@@ -97,9 +87,8 @@ def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
     instances, alone = options.instances, corpus.documents == 1
     if alone and instances.random_next_sentence:
         raise InputError(
-            "The input is one document, but --sentence_objective=next (or "
-            "--random_next_sentence) takes second segments from other documents; put a "
-            "blank line between documents.")
+            "The input is one document, but --sentence_objective=next takes second "
+            "segments from other documents; put a blank line between documents.")
     if corpus.documents_alone and instances.random_next_sentence or alone and (
             instances.sentence_objective, instances.single_segment) == (
                 "order", "random"):
@@ -119,11 +108,9 @@ def check_number(made: InstanceCounts, options: DataOptions) -> None:
     number = sum(made.lengths.values())
     if not number:
         raise InputError(
-            f"The input gives no instance, because all {made.skipped} chunks are "
-            "single sentences, which --single_segment=skip leaves out; give documents "
-            "with more sentences or --single_segment=random.")
+            f"The input gives no instance, because all {made.skipped} chunks are single "
+            "sentences; give longer documents or --single_segment=random.")
     if number < len(options.output_files):
         raise InputError(
-            f"The input gives {number} instances, too few for "
-            f"{len(options.output_files)} output files; give more text or fewer output "
-            "files.")
+            f"The input gives {number} instances, too few for {len(options.output_files)} "
+            "output files; give more text or fewer files.")

@@ -41,9 +41,8 @@ class PieceEncoder:
         encoder = PieceEncoder(FullTokenizer(spm_model_file="30k-clean.model"))
         encoder.encode(encoder.prepare(["The cat sat on the mat."])).codes
 
-    `word_start` is the rule by which SentencePiece tokens start a word, "release" or
-    "sentencepiece"; WordPiece has one rule. An encoder can be pickled. `dtype` is the
-    type of the codes, `separator` the code of [SEP], which ends each document.
+    `word_start` is the rule by which SentencePiece tokens start a word; WordPiece has
+    one. `separator` is the code of [SEP], which ends each document.
     """
 
     def __init__(self, tokenizer: FullTokenizer, word_start: str = "release"):
@@ -64,19 +63,13 @@ class PieceEncoder:
         self._is_final[[tokenizer.unk_id, *self._splits]] = False
 
     def prepare(self, lines: Sequence[str]) -> list[str]:
-        """Returns tokenizer.prepare(line).strip() for each line, which `encode` takes.
-
-        "" is a blank line. With SentencePiece a line of combining characters alone
-        becomes blank too.
-        """
+        """Returns tokenizer.prepare(line).strip() for each line; "" is a blank line, with
+        SentencePiece also one of combining characters alone."""
         return list(map(str.strip, self.tokenizer.prepare_batch(lines)))
 
     def encode(self, lines: list[str]) -> EncodedLines:
-        """Returns the codes of prepared lines.
-
-        Whether an unknown token starts a word depends on its text, as in
-        masking.reference.mask_sequence, although all unknown tokens have one id.
-        """
+        """Returns the codes of prepared lines. Whether an unknown token starts a word
+        depends on its text, as in masking.reference.mask_sequence."""
         if self.tokenizer.uses_sentencepiece:
             codes, lengths = self._encode_sentencepiece(lines)
         else:

@@ -4,13 +4,10 @@
     buckets  --write----> a file of records from the bucket's part of all packs
     outputs  <--join----- the files of all buckets in a row, divided equally
 
-Spans and buckets are units of work that do not depend on each other (packs). They can
-therefore run in any number of processes, and interrupted work is resumed from the
-finished units.
-
-Records have the same distribution as those of `release`. Random numbers are functions
-of the seed and the document (keyed_random), so records do not depend on the number of
-workers.
+Spans and buckets are units of work that do not depend on each other (packs): they run in
+any number of processes, and interrupted work is resumed from the finished units. Records
+have the same distribution as those of `release`. Random numbers are functions of the
+seed and the document (keyed_random), so records do not depend on the number of workers.
 """
 
 import dataclasses
@@ -48,12 +45,9 @@ _SPAN, _BUCKET = "plans-{:05d}", "unit-{:06d}"  # the names of units
 
 @dataclasses.dataclass
 class Worker:
-    """A function for worker processes: worker((step, name, unit)) does one unit.
-
-    A unit that is finished already is not done again. A step takes the worker, the
-    unit's name and the unit, and returns what WorkFolder.finish stores: JSON values and
-    the names of its files.
-    """
+    """A function for worker processes: worker((step, name, unit)) does one unit, unless
+    it is finished. A step takes the worker, the unit's name and the unit, and returns
+    what WorkFolder.finish stores: JSON values and the names of its files."""
 
     options: DataOptions
     encoder: PieceEncoder
@@ -126,27 +120,23 @@ def read_pack(path: str, bucket: int, dtype: np.dtype
 def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int = 0,
            work_dir: str | None = None,
            sizes: Sizes = Sizes()) -> dict[str, Any]:
-    """Creates a pretraining data set, or resumes one that was interrupted.
-
-    The records do not depend on the number of processes; 0 means one on each core.
+    """Creates a pretraining data set, or resumes one that was interrupted; returns the
+    summary, as in its JSON file. With num_workers=0 there is a process on each core.
     `work_dir` is a folder for unfinished work, which is removed at the end, by default
-    the first output's name and ".unfinished". It takes as much as the records, and half
-    of it more until they are complete. Returns the summary, as in its JSON file.
-    """
+    the first output's name and ".unfinished"."""
     check(options, tokenizer)
     started = time.monotonic()
     workers = num_workers or parallel.num_cores()
     spans = plan_spans(options.input_files, sizes.span_bytes)
     text_bytes = sum(span.num_bytes for span in spans)
-    if text_bytes < sizes.few_bytes:
-        workers = 1
     folder = WorkFolder.beside(options.output_files[0], work_dir)
     encoder = PieceEncoder(tokenizer, options.word_start)
     estimate(options, encoder, spans, folder.path)
     worker = Worker(options, encoder, folder, packs.num_buckets(
         text_bytes, options.dupe_factor, sizes), sizes)
     with folder.used(_settings(options, tokenizer), state_of(options.input_files)):
-        with parallel.WorkerPool(worker, workers) as pool:
+        with parallel.WorkerPool(
+                worker, 1 if text_bytes < sizes.few_bytes else workers) as pool:
             corpus, counts, pieces = _make(worker, pool, spans)
         with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
             for path, parts in zip(outputs, divided(pieces, len(outputs))):
@@ -171,12 +161,10 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
             zip(itertools.repeat(step), names, items), what)
 
     progress = Progress("tokenizing", "MB", sum(s.num_bytes for s in spans) / 1e6)
-    read = 0
     for span, info in zip(spans, results(scatter, names, spans, "tokenizing")):
         corpus.merge(info["text"])
         counts.merge(info["made"])
-        read += span.num_bytes
-        progress.update(read / 1e6, f"{corpus.documents:,} documents")
+        progress.add(span.num_bytes / 1e6)
     check_text(corpus, options)
     check_number(counts, options)
 

@@ -4,8 +4,7 @@
     a bucket of all packs --records--> masked records, sorted by a random number
 
 An instance's bucket is given by the highest bits of its random number, so the order of
-buckets and the order within each make a uniform shuffle of all instances. A slice of
-the text is in memory as a whole; nothing is looked up elsewhere.
+buckets and the order within each make a uniform shuffle of all instances.
 """
 
 import math
@@ -56,10 +55,8 @@ def num_buckets(text_bytes: int, dupe_factor: int, sizes: Sizes = Sizes()) -> in
 
 def slices(paths: Sequence[str], span: Span, encoder: PieceEncoder,
            counts: CorpusCounts, size: int) -> Iterator[Documents]:
-    """Yields the documents of a span, at least `size` tokens at a time.
-
-    A document of several times that size is continued in the next slice as another.
-    """
+    """Yields the documents of a span, at least `size` tokens at a time. One of several
+    times that size is continued in the next slice as another."""
     # Codes, tokens in each line, lines at which documents begin, and their ids.
     held: list[tuple[np.ndarray, np.ndarray, Sequence[int], Sequence[int]]] = []
     num_codes = 0
@@ -115,10 +112,8 @@ def _documents(held: Sequence[tuple], separator: int,
 def scatter(span: Span, options: DataOptions, encoder: PieceEncoder, num_buckets: int,
             sizes: Sizes, corpus: CorpusCounts,
             counts: InstanceCounts) -> Iterator[Pack]:
-    """Yields the instances of all copies of a span's documents.
-
-    The text is added to `corpus`, and everything except masks to `counts`.
-    """
+    """Yields the instances of all copies of a span's documents; adds the text to
+    `corpus`, and all but masks to `counts`."""
     for documents in slices(
             options.input_files, span, encoder, corpus, sizes.slice_codes):
         held, num_bytes = [], 0
@@ -159,11 +154,8 @@ def _codes_at(codes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.nda
 
 def records(rows: np.ndarray, codes: np.ndarray, options: InstanceOptions,
             tokenizer: FullTokenizer, counts: InstanceCounts) -> Iterator[bytes]:
-    """Yields the masked records of a bucket in the bytes of a TFRecord file.
-
-    `rows` and `codes` are those of the bucket in all packs, concatenated. The masks are
-    added to `counts`.
-    """
+    """Yields the masked records of a bucket in the bytes of a TFRecord file, and adds the
+    masks to `counts`; `rows` and `codes` are those of all packs, concatenated."""
     order = np.argsort(rows["order"], kind="stable")
     start_a = sums_before(rows["length_a"] + rows["length_b"])[:-1][order]
     rows = rows[order]
@@ -183,12 +175,7 @@ def records(rows: np.ndarray, codes: np.ndarray, options: InstanceOptions,
             rows["mask"][some], options.masking, ids, tokenizer.vocab_size)
         counts.add_masks(masked.num_masked, masked.shown, masked.ngram_words)
         yield encode.frames(spec, {
-            "input_ids": masked.input_ids,
-            "input_mask": sequences.input_mask,
-            "segment_ids": sequences.segment_ids,
-            "token_boundary": masked.token_boundary,
-            "masked_lm_positions": masked.masked_lm_positions,
-            "masked_lm_ids": masked.masked_lm_ids,
+            **sequences._asdict(), **masked._asdict(),
             "masked_lm_weights": (
                 np.arange(num_slots) < masked.num_masked[:, None]).astype(np.float32),
             "next_sentence_labels": rows["label"][some, None],

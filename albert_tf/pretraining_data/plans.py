@@ -7,10 +7,9 @@
     plan   where an instance's tokens are among those of its slice
 
 Instances have the same distribution as those of instances.create_instances. The t-th
-chunks of all walks that have not ended are found together. Every random number is a
-function of the walk's key and t (keyed_random), so instances do not depend on which
-walks are processed together. A decision uses its own number from the walk's or the
-chunk's key, so it does not depend on how many numbers were drawn before.
+chunks of all walks that have not ended are found together. Every decision has its own
+random number, a function of the walk's key and t (keyed_random), so instances do not
+depend on which walks are processed together.
 """
 
 from typing import Iterator, NamedTuple
@@ -26,10 +25,9 @@ from albert_tf.tokenization import sequences
 # The codes for the second segment's origin are indices into ORIGINS.
 _FOLLOWING, _SWAPPED, _RANDOM_DOCUMENT, _ONE_SEGMENT = range(len(ORIGINS))
 
-# One instance. order: a random number that gives its rank in the shuffle; mask: the key
-# for its masks. The first segment is length_a tokens from the slice's code start_a on,
-# and likewise the second. Both are already swapped and cut. length_b is 0 if there is
-# no second segment.
+# One instance. order: its random rank in the shuffle; mask: the key for its masks. The
+# first segment is length_a tokens from the slice's code start_a on, and likewise the
+# second, both swapped and cut. length_b is 0 if there is no second segment.
 PLAN = np.dtype([
     ("order", "<u8"), ("mask", "<u8"), ("start_a", "<i8"), ("start_b", "<i8"),
     ("length_a", "<u4"), ("length_b", "<u4"), ("label", "u1"), ("origin", "u1")])
@@ -59,10 +57,10 @@ class Documents(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """The codes at which the sentences of a slice of documents start and end."""
+    """The codes at which the sentences of a slice start, and end before a separator."""
 
     start: np.ndarray  # int64 [S]
-    end: np.ndarray  # int64 [S]; before the separator, if there is one
+    end: np.ndarray  # int64 [S]
     first_sentence: np.ndarray  # int64 [D + 1], of each document
 
 
@@ -73,8 +71,7 @@ class _Walks(NamedTuple):
     document: np.ndarray  # int64 [W]; number of the first document
     begin: np.ndarray  # int64 [W]
     end: np.ndarray  # int64 [W]
-    # int64 [W]; tokens in a chunk. (Full sentences draw a target for every chunk.)
-    target: np.ndarray
+    target: np.ndarray  # int64 [W]; tokens in a chunk; full sentences draw each time
 
 
 class _Chunks(NamedTuple):
@@ -89,12 +86,9 @@ class _Chunks(NamedTuple):
 def plan_chunks(documents: Documents, copies: range, options: InstanceOptions,
                 seed: int, counts: InstanceCounts,
                 at_once: int = AT_ONCE) -> Iterator[np.ndarray]:
-    """Yields the instances made from a slice of documents as PLAN [N].
-
-    `copies` are the numbers of the copies to make. At most `at_once` walks advance
-    together. Everything except masks is added to `counts`. Some ten thousand instances
-    are yielded at a time, which bounds the memory.
-    """
+    """Yields the instances made from copies of a slice of documents as PLAN [N], some ten
+    thousand at a time, which bounds the memory; adds all but masks to `counts`. At most
+    `at_once` walks advance together."""
     first_sentence, num_documents = documents.first_sentence, len(documents.ids)
     # Each document before a sentence has a separator after it.
     start = sums_before(documents.sentence_lengths)[:-1] + np.repeat(
@@ -112,21 +106,16 @@ def plan_chunks(documents: Documents, copies: range, options: InstanceOptions,
             key, document, first_sentence[document],
             first_sentence[document + (1 if pairs else num_documents)], target)
         for chunks in _chunks(text, walks, options, at_once):
-            if pairs:
-                chunks = _without_skipped(text, chunks, options, counts)
-                yield _segment_pairs(text, walks, chunks, options, counts)
-            else:
-                yield _full_sentences(text, walks, chunks, options, counts)
+            make = _segment_pairs if pairs else _full_sentences
+            yield make(text, walks, chunks, options, counts)
 
 
 def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
             at_once: int) -> Iterator[_Chunks]:
-    """Yields the first chunks of all walks, then the second ones, and so on.
-
-    Yields `at_once` chunks or more at a time. If the end of a chunk depends on random
-    numbers and there are few walks, numbers are computed for many steps ahead, because
-    a step takes as long for one walk as for hundreds.
-    """
+    """Yields the first chunks of all walks, then the second ones, and so on, `at_once` or
+    more at a time. If the end of a chunk depends on random numbers and there are few
+    walks, numbers are computed for many steps ahead, because a step takes as long for
+    one walk as for hundreds."""
     full_sentences = options.sentence_objective == "none"
     draws = full_sentences or options.random_next_sentence
     active, position = np.arange(len(walks.key)), walks.begin
@@ -173,33 +162,23 @@ def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
         yield _Chunks(*map(np.concatenate, zip(*parts)))
 
 
-def _without_skipped(text: _Text, chunks: _Chunks, options: InstanceOptions,
-                     counts: InstanceCounts) -> _Chunks:
-    """Leaves out and counts single sentences from which no pair is to be made."""
-    if options.single_segment == "random":
-        return chunks
-    length = text.end[chunks.end - 1] - text.start[chunks.begin]
-    skip = chunks.end - chunks.begin == 1
-    counts.skipped += int(skip.sum())
-    counts.skipped_pieces += int(length[skip].sum())
-    return _Chunks(*(field[~skip] for field in chunks))
-
-
 def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
                    options: InstanceOptions, counts: InstanceCounts) -> np.ndarray:
     """Divides each chunk into two segments, as instances._pair_of_chunk does."""
+    length = text.end[chunks.end - 1] - text.start[chunks.begin]
+    if options.single_segment == "skip":
+        kept = chunks.end - chunks.begin > 1
+        counts.skipped += int((~kept).sum())
+        counts.skipped_pieces += int(length[~kept].sum())
+        chunks, length = _Chunks(*(field[kept] for field in chunks)), length[kept]
     key, plans = _plans_of(walks, chunks)
-    num_sentences = chunks.end - chunks.begin
-    start = text.start[chunks.begin]
-    length = text.end[chunks.end - 1] - start
+    start, num_sentences = text.start[chunks.begin], chunks.end - chunks.begin
     split = num_first(keyed_random.word(key, SPLIT), num_sentences)
     first = text.end[chunks.begin + split - 1] - start
     # Half of the pairs are negative. For sentence order their segments are swapped, so
     # that both kinds have the same topic and words and differ only in coherence.
     swap = keyed_random.as_uniform(keyed_random.word(key, LABEL)) < 0.5
-    other = swap & options.random_next_sentence
-    if options.single_segment == "random":
-        other |= num_sentences == 1
+    other = swap & options.random_next_sentence | (num_sentences == 1)
     swap &= ~other
     plans["start_a"] = np.where(swap, start + first, start)
     plans["start_b"] = np.where(swap, start, start + first)
@@ -270,30 +249,23 @@ def target_lengths(numbers: np.ndarray, options: InstanceOptions) -> np.ndarray:
 
 
 def num_first(numbers: np.ndarray, num_sentences: np.ndarray) -> np.ndarray:
-    """Returns the number of sentences in each chunk's first segment: int64 [N].
-
-    It is at least 1, and leaves one sentence for the second segment if there are two or
-    more. `numbers` are random, `num_sentences` counts the chunk's sentences, both [N].
-    """
+    """Returns the number of sentences in each chunk's first segment: int64 [N], at least
+    1, and one less than the chunk's at most if that has several."""
     return 1 + keyed_random.below(numbers, num_sentences - 1)
 
 
 def other_documents(numbers: np.ndarray, own: np.ndarray,
                     num_documents: int) -> np.ndarray:
-    """Returns random documents that differ from `own`, if there is a different one:
-    int64 [N]. `numbers` are random."""
+    """Returns random documents that differ from `own`, if there is one: int64 [N]."""
     other = keyed_random.below(numbers, max(num_documents - 1, 1))
     return np.minimum(other + (other >= own), num_documents - 1)
 
 
 def random_starts(text: _Text, documents: np.ndarray, numbers: np.ndarray,
                   targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses text from a random sentence on in each of `documents`, all [K].
-
-    A text has enough sentences to reach the target (in tokens), at least one, and ends
-    at the end of the document at the latest. `numbers` are random. Returns the first
-    code of each text and its number of tokens, int64 [K].
-    """
+    """Chooses text from a random sentence on in each of `documents`, all [K]: as many
+    sentences as reach the target, at least one, up to the document's end. Returns the
+    first code of each text and its number of tokens, int64 [K]."""
     first, limit = text.first_sentence[documents], text.first_sentence[documents + 1]
     first += keyed_random.below(numbers, limit - first)
     start = text.start[first]
@@ -311,9 +283,9 @@ def cuts(keys: np.ndarray, length_a: np.ndarray, length_b: np.ndarray,
     Binomial(n, 1/2) for n tokens. The bits for the second segment follow those for the
     first. If more is cut from the first, no fewer tokens are cut at either end.
 
-    `keys`, uint64 [N], are PLAN_KEYs; `room`, [N], is the maximum length of both
-    segments together. Returns the number of tokens to remove, and how many of them from
-    the front, each for both segments: int64 [N].
+    `keys`, uint64 [N], are PLAN_KEYs; `room`, [N], is for both segments together.
+    Returns the number of tokens to remove, and how many of them from the front, each for
+    both segments: int64 [N].
     """
     half = room // 2
     cut_a = np.maximum(length_a - np.maximum(room - half, room - length_b), 0)

@@ -1,11 +1,9 @@
-"""Creates records identical to those of the original implementation, in memory.
-
-Documents are held as strings, and all random numbers are drawn from one generator in
-the order of the original. Equal seeds therefore give identical records. Everything runs
-in one process, and memory grows with the text and with dupe_factor. `local` creates
-records of the same distribution faster and in constant memory.
+"""Creates records identical to those of the original implementation, in memory: all
+random numbers are drawn from one generator in its order. `local` creates records of the
+same distribution faster and in constant memory.
 """
 
+import itertools
 import time
 from typing import Any, Iterator, Optional, Sequence
 
@@ -17,7 +15,7 @@ from albert_tf.pretraining_data.instances import (
     Document, DocumentInstances, Instance, Pieces)
 from albert_tf.pretraining_data.job_options import DataOptions
 from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT
-from albert_tf.pretraining_data.spans import BLOCK_BYTES, plan_spans, read_span
+from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, published)
 from albert_tf.jobs.progress import Progress
@@ -28,40 +26,37 @@ from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
-def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
-                   block_bytes: int = BLOCK_BYTES
+def read_documents(paths: Sequence[str], tokenizer: FullTokenizer
                    ) -> tuple[list[Document], CorpusCounts]:
     """Reads and tokenizes all documents with at least one sentence, in order.
 
     A document ends at a blank line. If a file does not end in one, its last document
-    continues in the next file, as in the original. Equal tokens share one
-    string.
+    continues in the next file, as in the original. Equal tokens share one string.
     """
     spans = plan_spans(paths)
     progress = Progress("tokenizing", "bytes", sum(span.num_bytes for span in spans))
-    documents, counts, known = [[]], CorpusCounts(), {}
+    lines, firsts, known = [], [], {}
 
-    def prepare(lines: list[str]) -> list[str]:
-        return [tokenizer.prepare(line).strip() for line in lines]
+    def prepare(texts: list[str]) -> list[str]:
+        return [tokenizer.prepare(text).strip() for text in texts]
 
     for span in spans:
-        for block in read_span(paths, span, prepare, block_bytes):
-            first = set(block.first)
-            for i, tokens in enumerate(tokenizer.tokenize_batch(block.lines)):
-                if i in first:
-                    documents.append([])
-                documents[-1].append([known.setdefault(p, p) for p in tokens])
-                counts.lines_without_pieces += not tokens
+        for block in read_span(paths, span, prepare):
+            firsts += [len(lines) + first for first in block.first]
+            lines += [[known.setdefault(piece, piece) for piece in tokens]
+                      for tokens in tokenizer.tokenize_batch(block.lines)]
         progress.add(span.num_bytes)
-    documents = [list(filter(None, lines)) for lines in documents if any(lines)]
-    sentences = [sentence for document in documents for sentence in document]
-    counts.documents, counts.sentences = len(documents), len(sentences)
-    counts.single_sentence_documents = sum(len(d) == 1 for d in documents)
-    counts.pieces = sum(map(len, sentences))
+    documents = [list(filter(None, lines[first:end])) for first, end in
+                 itertools.pairwise([*firsts, len(lines)])]
+    documents = list(filter(None, documents))
+    sentences = list(filter(None, lines))
     unk_id = tokenizer.unk_id
     unknown = {p for p in known if tokenizer.vocab.get(p, unk_id) == unk_id}
-    counts.unknown_pieces = sum(piece in unknown for s in sentences for piece in s)
-    return documents, counts
+    return documents, CorpusCounts(
+        len(documents), len(sentences), sum(map(len, sentences)),
+        sum(piece in unknown for sentence in sentences for piece in sentence),
+        lines_without_pieces=len(lines) - len(sentences),
+        single_sentence_documents=sum(len(document) == 1 for document in documents))
 
 
 def create_full_sentences(
@@ -74,21 +69,18 @@ def create_full_sentences(
     2019, section 4.2, FULL-SENTENCES). A sentence longer than the target length becomes
     an instance by itself; only such sentences are truncated.
     """
-    # Mark the first sentence of each document: a [SEP] will precede it.
-    sentences = [(index == 0, sentence) for document in documents
-                 for index, sentence in enumerate(document)]
+    # The first sentence of each document follows a [SEP], but in a new sequence.
+    sentences = [(sentence, [SEP, *sentence] if index == 0 else sentence)
+                 for document in documents for index, sentence in enumerate(document)]
     found, position = [], 0
     while position < len(sentences):
         # 1. Take one sentence, whatever its length, and more while they fit.
         target_length = instances.draw_target_length(options, random)
-        text = list(sentences[position][1])
+        text = list(sentences[position][0])
         position += 1
-        while position < len(sentences):
-            is_first, sentence = sentences[position]
-            addition = [SEP, *sentence] if is_first else sentence
-            if len(text) + len(addition) > target_length:
-                break
-            text += addition
+        while position < len(sentences) and (
+                len(text) + len(sentences[position][1]) <= target_length):
+            text += sentences[position][1]
             position += 1
         # 2. Truncate, which only a single long sentence needs, and mask.
         segment, _ = sequences.truncate_at_random_ends(
@@ -98,12 +90,12 @@ def create_full_sentences(
             len(text) - len(segment), pieces, options, random))
     return DocumentInstances(found, [])
 
+
 def create_walks(
         documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
         random: RandomSource) -> Iterator[DocumentInstances]:
-    """Yields all instances of one copy of the documents: a walk over each document in
-    turn; without a sentence objective, one walk over all of them.
-    """
+    """Yields all instances of one copy of the documents: a walk over each document, or
+    without a sentence objective one over all of them."""
     if options.sentence_objective == "none":
         yield create_full_sentences(documents, pieces, options, random)
         return
@@ -133,9 +125,7 @@ def make_records(
         documents: list[Document], tokenizer: FullTokenizer, options: DataOptions,
         random: RandomSource) -> tuple[list[bytes], InstanceCounts]:
     """Returns the shuffled, serialized instances of all documents, and their counts.
-
-    `documents` are shuffled in place, as in the original. All draws are from `random`.
-    """
+    `documents` are shuffled in place, as in the original."""
     rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
     pieces = Pieces.of(tokenizer.vocab, rule)
     spec = pretraining_spec(
@@ -162,11 +152,8 @@ def make_records(
 
 def create(options: DataOptions, tokenizer: FullTokenizer,
            random: Optional[RandomSource] = None) -> dict[str, Any]:
-    """Creates a pretraining data set, as local.create does, in one process.
-
-    By default both generators in `random` start from options.random_seed. Returns the
-    summary.
-    """
+    """Creates a pretraining data set, as local.create does; returns the summary.
+    By default both generators in `random` start from options.random_seed."""
     check(options, tokenizer)
     started = time.monotonic()
     documents, corpus = read_documents(options.input_files, tokenizer)

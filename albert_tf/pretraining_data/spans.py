@@ -54,11 +54,9 @@ class Lines(NamedTuple):
 
 
 def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
-    """Cuts an input into spans, in a way that depends only on the sizes of its files.
-
-    Text is cut anywhere, but compressed text is not cut. Small files share a span.
-    `size` is the size of a span in bytes, by default one of 256 of the input.
-    """
+    """Cuts an input into spans, in a way that depends only on the sizes of its files:
+    text anywhere, compressed text not at all. Small files share a span. `size` is that of
+    a span in bytes, by default one of 256 of the input."""
     # About those of the text.
     lengths = [files.size(path) * (_COMPRESSION if path.endswith(text_files.COMPRESSED)
                                    else 1) for path in paths]
@@ -87,15 +85,9 @@ def read_span(paths: Sequence[str], span: Span,
               prepare: Callable[[list[str]], list[str]],
               block_bytes: int = BLOCK_BYTES,
               max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Lines]:
-    """Yields the documents of a span in blocks; the first block begins with a document.
-
-        for span in plan_spans(paths):
-            for block in read_span(paths, span, encoder.prepare):
-                print(block.lines, block.first, block.ids)
-
-    `paths` are all files of the input. `prepare` turns lines (which may end in "\\r")
-    into lines for the tokenizer; a line that becomes "" is blank.
-    """
+    """Yields the documents of a span of `paths`, all files of the input, in blocks; the
+    first block begins with a document. `prepare` turns lines (which may end in "\\r")
+    into lines for the tokenizer; a line that becomes "" is blank."""
     # `begun`: a blank line of this span has been seen. `inside`: a document has begun
     # since the last blank line.
     begun, inside = span.first_file == 0 and span.start == 0, False

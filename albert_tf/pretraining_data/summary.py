@@ -1,12 +1,13 @@
 """The summary of a pretraining data set: counts, shares and lengths, as JSON.
 
-Counts are filled where data is created, on any number of workers. They are passed on as
-JSON and merged into one summary.
+Counts are filled on any number of workers, passed on as JSON, and merged.
 """
 
+import bisect
 import collections
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import time
@@ -40,10 +41,10 @@ class _Counts:
         """Adds the vars() of other counts, which may come from JSON."""
         for name, value in other.items():
             if isinstance(value, Mapping):
-                # JSON turns keys that are numbers into strings.
-                vars(self)[name].update({
-                    int(key) if str(key).isdecimal() else key: count
-                    for key, count in value.items()})
+                # In JSON, keys that are numbers are strings.
+                _add(vars(self)[name], (
+                    (int(key) if str(key).isdecimal() else key, count)
+                    for key, count in value.items()))
             else:
                 vars(self)[name] += int(value)
 
@@ -69,12 +70,7 @@ class CorpusCounts(_Counts):
 
 @dataclasses.dataclass
 class InstanceCounts(_Counts):
-    """Counts over the instances, filled while they are planned and masked.
-
-        counts = InstanceCounts()
-        counts.add(walk)  # instances.DocumentInstances
-        counts.as_dict(max_seq_length=512)["padding_share"]
-    """
+    """Counts over the instances, filled while they are planned and masked."""
 
     lengths: collections.Counter = _counter()  # instances by length in tokens
     origins: collections.Counter = _counter()  # instances by second segment's origin
@@ -93,17 +89,17 @@ class InstanceCounts(_Counts):
         self.add_plans([len(one.tokens) for one in items],
                        [ORIGINS.index(one.origin) for one in items],
                        sum(one.num_cut for one in items))
-        shown = [(one.tokens[position], label) for one in items for position, label in
-                 zip(one.masked_lm_positions, one.masked_lm_labels)]
-        is_mask = sum(seen == MASK for seen, _ in shown)
-        is_same = sum(seen == label != MASK for seen, label in shown)
+        shown = collections.Counter(
+            0 if one.tokens[position] == MASK else 1 + (one.tokens[position] != label)
+            for one in items for position, label in
+            zip(one.masked_lm_positions, one.masked_lm_labels))
         self.add_masks([len(one.masked_lm_positions) for one in items],
-                       [is_mask, is_same, len(shown) - is_mask - is_same],
+                       [shown[kind] for kind in range(3)],
                        np.bincount([size for one in items for size in one.ngrams]))
 
     def add_plans(self, num_pieces: Any, origins: Any, num_cut: int) -> None:
-        """Counts N planned instances, without their masks: their lengths and indices of
-        ORIGINS, [N], and the number of tokens that were cut off."""
+        """Counts N planned instances: their lengths and indices of ORIGINS, [N], and the
+        number of tokens that were cut off."""
         _add(self.lengths, enumerate(np.bincount(num_pieces)))
         _add(self.origins, zip(ORIGINS, np.bincount(origins)))
         self.cut += int(num_cut)
@@ -116,10 +112,9 @@ class InstanceCounts(_Counts):
 
     def as_dict(self, max_seq_length: int) -> dict[str, Any]:
         """Returns all counts and their shares, as they go into the JSON file."""
-        count = sum(self.lengths.values())
+        count, masked = self.lengths.total(), self.shown.total()
         pieces = sum(length * n for length, n in self.lengths.items())
         positions = count * max_seq_length
-        masked = sum(self.shown.values())
         label_1 = sum(self.origins[origin] for origin in LABEL_1)
         return {
             "instances": count,
@@ -137,9 +132,8 @@ class InstanceCounts(_Counts):
                 "instances": {str(n): self.masked[n] for n in sorted(self.masked)}},
             "shown_instead": {name: _share(self.shown[name], masked)
                               for name in _SHOWN},
-            "ngram_words": {
-                str(size): _share(n, sum(self.ngrams.values()))
-                for size, n in sorted(self.ngrams.items())},
+            "ngram_words": {str(size): _share(n, self.ngrams.total())
+                            for size, n in sorted(self.ngrams.items())},
             "instances_without_predictions": self.masked[0],
             "pieces_cut_off": self.cut,
             "single_sentences_skipped": self.skipped,
@@ -159,49 +153,36 @@ def _share(part: float, whole: float) -> float:
 
 
 def _distribution(counted: collections.Counter) -> dict[str, float]:
-    """Returns mean, minimum, lower median and maximum of counted numbers; 0 if none."""
-    count = sum(counted.values())
-    median = seen = 0
-    for number in sorted(counted):
-        seen += counted[number]
-        if 2 * seen >= count:
-            median = number
-            break
-    return {
-        "mean": _share(sum(number * n for number, n in counted.items()), count),
-        "min": min(counted, default=0),
-        "median": median,
-        "max": max(counted, default=0),
-    }
+    """Returns mean, minimum, lower median and maximum of counted numbers, of which there
+    is one at least."""
+    numbers = sorted(counted)
+    ranks = list(itertools.accumulate(map(counted.__getitem__, numbers)))
+    return {"mean": _share(sum(n * counted[n] for n in numbers), ranks[-1]),
+            "min": numbers[0],
+            "median": numbers[bisect.bisect_left(ranks, ranks[-1] / 2)],
+            "max": numbers[-1]}
 
 
-def describe(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the content of the JSON file as lines of text."""
+def _log(summary: Mapping[str, Any], options: DataOptions) -> None:
+    """Logs the most important counts, and warns of lines that make poor instances."""
     text, length, shown = summary["text"], summary["length"], summary["shown_instead"]
-    yield (f"text: {text['documents']:,} documents, {text['sentences']:,} sentences, "
-           f"{text['pieces']:,} tokens, {text['unknown_share']:.3%} unknown; "
-           f"{text['lines_without_pieces']:,} lines without tokens")
-    yield (f"instances: {summary['instances']:,}, {summary['label_1_share']:.1%} with "
-           "label 1; second segment: " + ", ".join(
-               f"{name} {n:,}" for name, n in summary["second_segment"].items()))
-    yield (f"length: {length['mean']:.1f} tokens on average, {length['min']} to "
-           f"{length['max']}; {summary['padding_share']:.1%} padding; "
-           f"{summary['pieces_cut_off']:,} tokens cut off to fit; "
-           f"{summary['single_sentences_skipped']:,} single sentences left out")
-    yield (f"predictions: {summary['predicted_share']:.1%} of the tokens, shown as "
-           f"[MASK] {shown['mask']:.1%}, unchanged {shown['same']:.1%}, a random token "
-           f"{shown['other']:.1%}; n-grams of " + ", ".join(
-               f"{words} words {share:.1%}"
-               for words, share in summary["ngram_words"].items()))
-
-
-def _warn_of_lines(summary: Mapping[str, Any], options: DataOptions) -> None:
-    """Warns of text whose lines make poor instances."""
-    corpus = summary["text"]
     kept, cut, skipped = (summary[f"pieces_{name}"] for name in (
         "in_instances", "cut_off", "skipped"))
+    logging.info(
+        f"Text: {text['documents']:,} documents, {text['sentences']:,} sentences, "
+        f"{text['pieces']:,} tokens, {text['unknown_share']:.3%} unknown.")
+    logging.info(
+        f"Instances: {summary['label_1_share']:.1%} with label 1; "
+        f"{length['mean']:.1f} tokens on average, {length['min']} to {length['max']}; "
+        f"{summary['padding_share']:.1%} padding; {cut:,} tokens cut off to fit; "
+        f"{summary['single_sentences_skipped']:,} single sentences left out.")
+    logging.info(
+        f"Predictions: {summary['predicted_share']:.1%} of the tokens, shown as [MASK] "
+        f"{shown['mask']:.1%}, unchanged {shown['same']:.1%}, a random token "
+        f"{shown['other']:.1%}.")
     # The label of a pair is a coin; a share of few coins may be high by chance.
-    chance = 1 / max(summary["instances"], 1) ** 0.5
+    chance = 1 / summary["instances"] ** 0.5
+    share = _share(cut + skipped, kept + cut + skipped)
     if summary["label_1_share"] > _MUCH_LABEL_1 + chance or (
             max(cut, skipped) > _MUCH_CUT * (kept + cut + skipped)):
         logging.warning(
@@ -209,9 +190,8 @@ def _warn_of_lines(summary: Mapping[str, Any], options: DataOptions) -> None:
             "tokens are cut off to fit or left out by --single_segment=%s. Lines have "
             "%.0f tokens on average, and --max_seq_length=%d. Write one sentence per "
             "line and several to a document, which prepare_corpus.py does.",
-            100 * summary["label_1_share"],
-            100 * _share(cut + skipped, kept + cut + skipped),
-            options.instances.single_segment, corpus["pieces"] / corpus["sentences"],
+            100 * summary["label_1_share"], 100 * share,
+            options.instances.single_segment, text["pieces"] / text["sentences"],
             options.instances.max_seq_length)
 
 
@@ -219,11 +199,8 @@ def _warn_of_lines(summary: Mapping[str, Any], options: DataOptions) -> None:
 
 
 def summary_path(output_file: str) -> str:
-    """Returns the path of the summary, which is beside the first output.
-
-    It has no number of a shard. Its name begins differently, so that a glob for the
-    outputs does not match it.
-    """
+    """Returns the path of the summary, which is beside the first output. Its name begins
+    differently, so that a glob for the outputs does not match it."""
     folder, name = os.path.split(SHARD.sub("", output_file))
     return os.path.join(folder, f"summary-{name}.json")
 
@@ -233,10 +210,8 @@ def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCoun
               made: InstanceCounts, started: float
               ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yields the summary, and temporary names for the outputs, which the block writes.
-
-    At its end all outputs and the summary get their names, and the log says what was
-    made since `started` (time.monotonic). If the block raises, older files stay.
-    """
+    At its end all files get their names, and the log says what was made since `started`
+    (time.monotonic). If the block raises, older files stay."""
     summary = {
         "settings": dataclasses.asdict(options),
         "vocabulary": {
@@ -258,11 +233,6 @@ def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCoun
     seconds = time.monotonic() - started
     logging.info("Created %d instances in %s (%.0f per second).", summary["instances"],
                  duration(seconds), summary["instances"] / max(seconds, 1e-9))
-    for line in describe(summary):
-        logging.info("%s", line)
-    _warn_of_lines(summary, options)
-    shown = options.output_files
-    if len(shown) > 4:
-        shown = (*shown[:2], "...", shown[-1])
-    for line in (*shown, path):
-        logging.info("Wrote %s", line)
+    _log(summary, options)
+    ends = dict.fromkeys((options.output_files[0], options.output_files[-1]))
+    logging.info("Wrote %s, and %s.", " ... ".join(ends), path)

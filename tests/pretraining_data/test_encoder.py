@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from albert_tf.pretraining_data.encoder import PieceEncoder, code_dtype
-from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.sequences import WordStarts
 from tests.helpers import FIXTURES, SHARED
@@ -114,22 +113,6 @@ def test_the_type_holds_every_code():
 
 
 # Many texts prepared at once.
-
-@pytest.mark.parametrize("lower", [True, False])
-def test_many_texts_are_prepared_as_each_by_itself(lower):
-    changed = [chr(i) for i in range(0x30000) if unicodedata.decomposition(chr(i))
-               or unicodedata.combining(chr(i)) or chr(i).isspace()]
-    assert preprocess_batch(changed, lower) == [
-        preprocess_text(char, lower) for char in changed]
-    # A capital sigma's small letter depends on its neighbours, marks change places.
-    rng = random.Random(5)
-    pool = [*changed, *"a\u03a3\u0130' ." * 500, *"\n\t \x1c\x85\r" * 100]
-    texts = ["".join(rng.choices(pool, k=rng.randrange(9))) for _ in range(4000)]
-    assert preprocess_batch(texts, lower) == [
-        preprocess_text(text, lower) for text in texts]
-    assert preprocess_batch([], lower) == []
-    assert preprocess_batch(["", " "], lower) == ["", ""]
-
 
 def test_no_combining_character_lies_where_none_is_looked_for():
     assert not any(map(unicodedata.combining,

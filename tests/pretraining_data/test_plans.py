@@ -295,15 +295,6 @@ def test_instances_do_not_depend_on_groups(setting, walks_at_once):
     assert total == counts
 
 
-@pytest.mark.parametrize("walks_at_once", [1, 7])
-def test_full_sentences_do_not_depend_on_groups_of_copies(walks_at_once):
-    options, slices = _options("none_half_short"), _slices(_varied(), [3, 5])
-    expected, counts = _plan(slices, options, range(6))
-    plans, same_counts = _plan(slices, options, range(6), at_once=walks_at_once)
-    np.testing.assert_array_equal(plans, expected)
-    assert same_counts == counts
-
-
 @pytest.mark.parametrize("setting", ["order", "next", "none"])
 @pytest.mark.parametrize("texts, copies", [
     ([[[1] * 3] * 4000], 3),  # a long document
@@ -318,11 +309,3 @@ def test_groups_are_small_enough_to_bound_the_memory(setting, texts, copies):
         InstanceCounts(), at_once=100)]
     # What there was so far, and at most one more of each walk.
     assert max(sizes) < 200 and len(sizes) > 3
-
-
-def test_keys_are_all_different():
-    plans, _ = _plan(_slices(_varied(), [8]), _options("next"), range(300))
-    assert len(plans) > 3000
-    assert len(np.unique([plans["order"], plans["mask"]])) == 2 * len(plans)
-    other, _ = _plan(_slices(_varied(), [8]), _options("next"), range(3), SEED + 1)
-    assert not np.isin(other["order"], plans["order"]).any()

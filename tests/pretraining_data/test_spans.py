@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data import spans as text_spans
 from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.text import readers
 from albert_tf.tokenization.cleaning import preprocess_batch
@@ -164,37 +163,6 @@ def test_long_lines(tmp_path, ending, block):
                 read_all([path], size, **sizes)
 
 
-class Endless(io.RawIOBase):
-    """A file without a line end; counts what is read of it."""
-
-    num_read = 0
-
-    def readable(self):
-        return True
-
-    def seek(self, place, whence=0):
-        return place
-
-    def readinto(self, buffer):
-        Endless.num_read += len(buffer)
-        buffer[:] = b"x" * len(buffer)
-        return len(buffer)
-
-
-def test_of_an_endless_line_no_more_is_read_than_the_limit(monkeypatch):
-    monkeypatch.setattr(files, "size", lambda path: 100 << 20)
-    monkeypatch.setattr(files, "open_binary", lambda path: Endless())
-    spans = plan_spans(["a.txt"], 1 << 20)
-    Endless.num_read = 0
-    with pytest.raises(InputError, match="a.txt, byte 0: a line is longer than 1 MiB"):
-        documents(["a.txt"], spans[:1], max_line_bytes=1 << 20)
-    assert Endless.num_read <= (1 << 20) + 2 * text_spans.BLOCK_BYTES
-    # Those who read other spans find no line that begins there.
-    Endless.num_read = 0
-    assert documents(["a.txt"], spans[5:6], max_line_bytes=1 << 20) == []
-    assert Endless.num_read <= (1 << 20) + 2 * text_spans.BLOCK_BYTES
-
-
 @pytest.mark.parametrize("ending", [e for e in COMPRESS if e])
 @pytest.mark.parametrize("damage", ["cut", "plain"])
 def test_damaged_files(tmp_path, ending, damage):
@@ -219,5 +187,3 @@ def test_compressed_text_is_read_everywhere(tmp_path, ending):
     assert read_all([path]) == [(0, lines)]
     [document] = readers.read_documents([path], readers.Layout(line_breaks="keep"), {})
     assert document.paragraphs == lines
-
-

@@ -9,7 +9,7 @@ from albert_tf.pretraining_data.options import (
     FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.pretraining_data.instances import DocumentInstances, Instance
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, describe)
+    CorpusCounts, InstanceCounts)
 
 S = 20
 
@@ -98,10 +98,3 @@ def test_counts_of_text():
         "documents": 3, "sentences": 8, "pieces": 160, "unknown_pieces": 4,
         "lines_without_pieces": 4, "single_sentence_documents": 1, "documents_alone": 0,
         "unknown_share": 0.025}
-
-
-def test_description():
-    text = CorpusCounts(1200, sentences=7, pieces=1000, unknown_pieces=2).as_dict()
-    lines = "\n".join(describe({"text": text, **added().as_dict(S)}))
-    for number in ("1,200", "0.200%", "40.0%", "15.2", "24.0%", "10.5%", "62.5%", "60.0%"):
-        assert number in lines

@@ -191,7 +191,7 @@ def results(tmp_path_factory):
 
 def test_script_without_tensorflow_and_vocab_file(results):
     done = results.ok("right")
-    output = re.search(r"Wrote (.*train.tfrecord)\n", done["log"])[1]
+    output = re.search(r"Wrote (.*train.tfrecord), and", done["log"])[1]
     spec = pretraining_spec(24, 8)
     records = [spec.parse_numpy(each) for each in read_records(output)]
     assert len(records) > 4 and not done["loaded"]
@@ -200,7 +200,7 @@ def test_script_without_tensorflow_and_vocab_file(results):
 
 def test_records_of_a_recipe(results):
     done = results.ok("fast")
-    output = re.search(r"Wrote (.*fast.tfrecord)\n", done["log"])[1]
+    output = re.search(r"Wrote (.*fast.tfrecord), and", done["log"])[1]
     spec = pretraining_spec(24, 10)
     records = [spec.parse_numpy(each) for each in read_records(output)]
     assert "The recipe sets --masked_lm_prob=0.4, --max_predictions_per_seq=10." in (
