@@ -144,7 +144,7 @@ def test_paths_of_pathlib(config, tmp_path):
             read()
 
 
-LAZY = ("", "checkpoints", "masking", "modeling", "records", "serving", "tokenization")
+LAZY = ("", "checkpoints", "modeling", "serving", "tokenization")
 
 
 def for_type_checkers(package):

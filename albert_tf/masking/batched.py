@@ -40,19 +40,14 @@ _ORDINAL = np.uint64(2**20 - 1)
 _LAST = np.uint64(2**64 - 1)
 
 
-def _thresholds(cumulative: Sequence[float]) -> list[int]:
+def thresholds(cumulative: Sequence[float]) -> list[int]:
     """Returns the limits between outcomes for a random integer of 32 bits: the number
     of limits that are <= the integer is the index of the outcome."""
     return [round(probability * 2**32) for probability in cumulative[:-1]]
 
 
-def size_thresholds(options: MaskingOptions) -> list[int]:
-    """Returns such limits between n-grams of 1, 2, ... words."""
-    return _thresholds(cumulative_ngram_probabilities(options))
-
-
 # What is shown: [MASK], the token itself, or a random token.
-SHOWN_THRESHOLDS = _thresholds(
+SHOWN_THRESHOLDS = thresholds(
     [SHOWN_AS_MASK, SHOWN_AS_MASK + (1 - SHOWN_AS_MASK) * REST_SHOWN_AS_ITSELF, 1])
 
 
@@ -73,11 +68,6 @@ def mask_batch(
         keys: np.ndarray, options: MaskingOptions, special_ids: SpecialIds,
         vocab_size: int) -> MaskedBatch:
     """Masks n-grams in each sequence, with the odds of reference.mask_sequence.
-
-        masked = mask_batch(
-            sequences.input_ids, sequences.starts_word, sequences.lengths,
-            keyed_random.keys_of(seed, np.arange(len(sequences.lengths))),
-            MaskingOptions(), SpecialIds(cls=2, sep=3, mask=4), vocab_size=30000)
 
     `input_ids` are integers [N, S], S below 2^20, of which `lengths` [N] count, special
     tokens included; [CLS] and [SEP] are never masked. `starts_word`, bool [N, S], is
@@ -145,10 +135,10 @@ class _NgramChoice:
     """A choice of n-grams in every row, as in reference.choose_ngrams but in batches.
 
     A row's words are visited in a random order. Most rows have used up their budget
-    after visiting a small part of their words. Words are therefore first drawn with
-    replacement, with one number each, and words that were visited before are skipped,
-    which is a random order too. After about as many visits as its budget, a row that
-    still has room continues with the words not visited, sorted by other random numbers.
+    after a small part of their words. Words are therefore first drawn with replacement,
+    and skipped if they were visited before, which is a random order too. After about as
+    many visits as its budget, a row that still has room continues with the words not
+    visited, sorted by other random numbers.
 
     `_free` holds for each word the longest n-gram that may begin there, in words: 0
     once the word was visited or taken, and less than `ngram` if a taken word follows.
@@ -160,7 +150,7 @@ class _NgramChoice:
                  options: MaskingOptions, first_number: int):
         ngram = options.ngram
         self._words, self._keys, self._first_number = words, keys, first_number
-        self._thresholds = size_thresholds(options)
+        self._thresholds = thresholds(cumulative_ngram_probabilities(options))
         count = len(budget)
         self._num_words = np.diff(words.of_row)
         self._budget = np.where(self._num_words > 0, budget, 0)
@@ -178,8 +168,7 @@ class _NgramChoice:
         self._taken = []  # (first words, places in _free, sizes) of each step
 
     def exclude(self, other: "_NgramChoice") -> None:
-        """Excludes words that a different choice in the same batch took; call before
-        `run`."""
+        """Excludes words that a different choice in the same batch took."""
         for _, places, sizes in other._taken:
             self._take(places, sizes)
 
@@ -343,11 +332,8 @@ def _shuffled(positions: _Positions, keys: np.ndarray) -> np.ndarray:
 
 def _shuffled_columns(
         numbers: np.ndarray, eligible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorts the eligible columns of each row by random numbers [R, C].
-
-    Returns them, filled up with zeros, int64 [R, maximum number of eligible columns],
-    and the number of eligible columns, int64 [R].
-    """
+    """Sorts the eligible columns of each row by random numbers [R, C]; returns them,
+    filled up with zeros, int64 [R, most of a row], and their numbers, int64 [R]."""
     counts = eligible.sum(axis=1)
     columns = np.arange(numbers.shape[1], dtype=np.uint64)
     # _LAST is larger than the number of any eligible column, because the low bits of

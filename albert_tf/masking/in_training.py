@@ -15,16 +15,17 @@ from typing import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.masking.batched import SHOWN_THRESHOLDS, size_thresholds
-from albert_tf.masking.options import MaskingOptions, SpecialIds
+from albert_tf.masking.batched import SHOWN_THRESHOLDS, thresholds
+from albert_tf.masking.options import (
+    MaskingOptions, SpecialIds, cumulative_ngram_probabilities)
 
 _DRAWS_PER_PIECE = 4
 _NEVER = np.iinfo(np.int32).max
 
 
-def _signed(thresholds: Sequence[int]) -> list[int]:
-    """Returns thresholds for draws that are uniform over int32 instead of uint32."""
-    return [threshold - 2**31 for threshold in thresholds]
+def _signed(limits: Sequence[int]) -> list[int]:
+    """Returns limits for draws that are uniform over int32 instead of uint32."""
+    return [limit - 2**31 for limit in limits]
 
 
 class DynamicMasking:
@@ -105,7 +106,8 @@ class DynamicMasking:
         order = tf.argsort(
             tf.where(numbers < num_words, places, _NEVER), axis=1, stable=True)
         sizes = 1 + sum(tf.cast(sizes >= threshold, tf.int32)
-                        for threshold in _signed(size_thresholds(self._options)))
+                        for threshold in _signed(
+                            thresholds(cumulative_ngram_probabilities(self._options))))
         length = tf.reduce_sum(tf.cast(filled, tf.int32), axis=1)
         taken = _take_ngrams(
             _ngram_lengths(word_lengths, num_words, sizes, self._options.ngram),

@@ -3,8 +3,7 @@
 Every file is scanned, and its first records are checked: whether they fit the
 specification, are masked, and have the special ids. The summaries that
 create_pretraining_data.py writes beside its records name the vocabulary and the
-sentence objective. Records without a summary, such as those from the original
-implementation, are accepted; ids that are out of range are reported when they are read.
+sentence objective; the original implementation writes none.
 """
 
 import collections
@@ -23,11 +22,9 @@ from albert_tf.errors import InputError
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo, read_records, scan
 
-_THREADS = 8
 # A short sequence may have no mask, if its words are longer than its budget. If this
 # many have none, nothing was masked.
 _FIRST_RECORDS = 20
-_SUMMARIES = "summary-*.json"
 
 
 def _first_records(
@@ -44,7 +41,7 @@ def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
         list(_first_records(path, spec, 1))
         return scan(path)
 
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
         return list(pool.map(check, paths))
 
 
@@ -52,16 +49,12 @@ def explain_read_error(
         paths: Sequence[str], spec: FeatureSpec, error: Exception
 ) -> InputError | None:
     """Returns the error that names file and record for one that tf.data raised, whose
-    message names no file; to be raised `from error`.
-
-    Reads `paths` up to the first record that is damaged or does not fit `spec`. Returns
-    None if `error` is not about reading records, or if all files can be read now.
-    TensorFlow raises a UnicodeDecodeError instead of a tf.errors.OpError if its message
-    quotes the bytes of a record that is not an example.
-    """
+    message names no file; to be raised `from error`. Returns None if `error` is not about
+    reading records, or if all of `paths` can be read now."""
     import tensorflow as tf
 
     # InvalidArgumentError has many other causes; parse_example uses one of these texts.
+    # The error is a UnicodeDecodeError if it would quote a record that is no example.
     parsing = (isinstance(error, tf.errors.InvalidArgumentError) and any(
         sign in str(error) for sign in ("Key: ", "Feature: ", "parse example")))
     if parsing or isinstance(error, (
@@ -78,11 +71,9 @@ def explain_read_error(
 
 
 def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
-    """Changes a pretraining_spec for records that are masked during training.
-
-    token_boundary is read too, because it shows where words start. The prediction slots
-    are empty and not read, and their number may differ.
-    """
+    """Changes a pretraining_spec for records that are masked during training, for which
+    token_boundary shows where words start. Their prediction slots, which are empty, are
+    not read, and their number may differ."""
     def change(feature):
         if feature.name == "token_boundary":
             return dataclasses.replace(feature, parsed=True, limit=2)
@@ -101,18 +92,15 @@ def are_masked(paths: Sequence[str], spec: FeatureSpec) -> list[bool]:
 
 
 def check_masks(paths: Sequence[str], spec: FeatureSpec, drawn_by: str = "") -> None:
-    """Raises InputError unless records are masked, or unmasked if `drawn_by` is a flag
-    by which training draws what to predict."""
+    """Refuses records that are not masked, or are if `drawn_by` is a flag by which
+    training draws what to predict."""
     for path, masked in zip(paths, are_masked(paths, spec)):
-        if masked and drawn_by:
-            raise InputError(
-                f"{path}: the records are masked already; leave out {drawn_by}, or "
-                "create the records with --masked_lm_prob=0.")
-        if not masked and not drawn_by:
-            raise InputError(
-                f"{path}: the records are not masked, so there is nothing to "
-                "predict; give --dynamic_masking, or create the records with "
-                "--masked_lm_prob above 0.")
+        if masked == bool(drawn_by):
+            raise InputError(f"{path}: the records are " + (
+                f"masked already; leave out {drawn_by}, or create them with "
+                "--masked_lm_prob=0." if masked else
+                "not masked, so there is nothing to predict; give --dynamic_masking, or "
+                "create them with --masked_lm_prob above 0."))
 
 
 def special_ids(
@@ -120,12 +108,10 @@ def special_ids(
         summary: Optional[Mapping[str, Any]],
         given: Mapping[str, Optional[int]],
         drawn_by: str = "--dynamic_masking") -> dict[str, int]:
-    """Returns ids by name (cls, sep, mask), from flags or from the records' summary.
-
-    Compares them with the first record of each file. `summary` is the `special_ids`
-    from `check_vocabulary`, `given` the values of the flags cls_id, sep_id and mask_id,
-    or None, and `drawn_by` the flag that needs the ids.
-    """
+    """Returns ids by name (cls, sep, mask), and compares them with the first record of
+    each file. `summary` is the `special_ids` from `check_vocabulary`, `given` the values
+    of the flags cls_id, sep_id and mask_id, or None, and `drawn_by` the flag that needs
+    the ids."""
     ids = {name: (summary or {}).get(name) if (value := given[f"{name}_id"]) is None
            else value for name in ("cls", "sep", "mask")}
     if len(set(ids.values())) < 3 or not all(
@@ -133,9 +119,8 @@ def special_ids(
         raise InputError(
             f"{drawn_by} needs three different ids below vocab_size {vocab_size}, but "
             "--cls_id, --sep_id and --mask_id (by default from the summary beside "
-            f"{paths[0]}) are {', '.join(map(str, ids.values()))}; give 2, 3 and 4 "
-            "for the released SentencePiece vocabularies, or the tokens' line numbers "
-            "minus 1 for a WordPiece vocabulary.")
+            f"{paths[0]}) are {', '.join(map(str, ids.values()))}; give those of the "
+            "vocabulary, such as 2, 3 and 4 of the released SentencePiece models.")
     for path in paths:
         [arrays] = _first_records(path, spec, 1)
         sequence = arrays["input_ids"][arrays["input_mask"] > 0]
@@ -143,8 +128,7 @@ def special_ids(
             if id_ != ids[name]:
                 raise InputError(
                     f"{path}, record 1: the sequence has the id {id_} for [{name.upper()}]"
-                    f", but --{name}_id is {ids[name]}; give the ids of the vocabulary "
-                    "that the records were made with.")
+                    f", but --{name}_id is {ids[name]}; give the ids of its vocabulary.")
     return ids
 
 
@@ -164,8 +148,7 @@ def summaries_of(paths: Sequence[str]) -> list[RecordSummary]:
     """Reads the summaries of record files; skips others with a warning."""
     summaries = []
     for folder in dict.fromkeys(map(os.path.dirname, paths)):
-        # The original implementation, for example, writes no summary.
-        for name in fnmatch.filter(files.names_in(folder or "."), _SUMMARIES):
+        for name in fnmatch.filter(files.names_in(folder or "."), "summary-*.json"):
             path = os.path.join(folder, name)
             try:
                 content = text_files.read_object(path)
@@ -183,11 +166,8 @@ def summaries_of(paths: Sequence[str]) -> list[RecordSummary]:
 
 def sentence_objective(
         summaries: Iterable[RecordSummary], given: Optional[str] = None) -> str:
-    """Returns the meaning of the records' label: "order", "next" or "none".
-
-    The paper compares models trained on each (table 5). The meaning is `given` by the
-    user, else taken from the summaries, else "order".
-    """
+    """Returns the meaning of the records' label, "order", "next" or "none": `given` by
+    the user, else by the summaries, else "order"."""
     known, source = given, "--sentence_objective"
     for summary in summaries:
         stated = summary.settings.get("instances", {}).get("sentence_objective")
@@ -195,28 +175,21 @@ def sentence_objective(
             raise InputError(
                 f"{summary.records[0]} was made with the sentence objective {stated}, "
                 f"as {summary.path} says, but {source} says {known}; use records with "
-                "the same objective"
-                + (f", or give --sentence_objective={stated}." if given else "."))
+                "the same objective, or give theirs.")
         if not known:
             known, source = stated, summary.path
     return known or "order"
 
 
-# What is kept of a vocabulary, and what of it must be equal in all summaries, with the
-# value that they leave out.
-_KEPT = ("file", "sha256", "size", "kind", "do_lower_case", "path", "special_ids",
-         "strip_accents", "rules")
+# What of a vocabulary must be equal in all summaries, with the value that they leave out.
 _EQUAL = {"sha256": None, "strip_accents": True, "rules": {}}
 
 
 def check_vocabulary(
         summaries: Iterable[RecordSummary], vocab_size: int
 ) -> Optional[dict[str, Any]]:
-    """Compares the vocabularies that records were made with to the model's.
-
-    Returns their `file`, `sha256`, `size` and, if known, `special_ids`, or None if no
-    summary names a vocabulary.
-    """
+    """Compares the vocabularies that records were made with to the model's; returns what
+    the summaries say of it, or None if they name none."""
     known: dict[str, Any] = {}
     known_from = ""
     for summary in summaries:
@@ -225,18 +198,15 @@ def check_vocabulary(
             raise InputError(
                 f"{first} was made with a vocabulary of {size} tokens, as "
                 f"{summary.path} says, but the config's vocab_size is {vocab_size}; "
-                f"set it to {size} (--config_overrides=vocab_size={size}), or make the "
-                "records with the model's vocabulary.")
+                f"give --config_overrides=vocab_size={size}, or make the records again.")
         if not summary.vocabulary.get("sha256"):
             continue
-        vocabulary = {name: value for name in _KEPT
-                      if (value := summary.vocabulary.get(name)) is not None}
-        vocabulary["file"] = os.path.basename(str(vocabulary.get("file")))
+        vocabulary = {**summary.vocabulary, "file": os.path.basename(
+            str(summary.vocabulary.get("file")))}
         for name, default in _EQUAL.items():
             if known and known.get(name, default) != vocabulary.get(name, default):
                 raise InputError(
-                    f"{known_from} and {first} were made with different vocabularies "
-                    f"or flags: the summaries beside them differ in {name}; make them "
-                    "with the same ones.")
+                    f"{known_from} and {first} were made with different vocabularies or "
+                    f"flags: their summaries differ in {name}; make them again.")
         known, known_from = {**known, **vocabulary, "size": vocab_size}, first
     return known or None

@@ -61,7 +61,7 @@ class Feature:
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """The features of a record, for writing and for parsing.
+    """The features of a record.
 
         spec = FeatureSpec((Feature("ids", "int64", (2,)),))
         [record] = encode.serialize(spec, {"ids": [[5, 6]]})
@@ -71,12 +71,9 @@ class FeatureSpec:
     features: tuple[Feature, ...]
 
     def parse_numpy(self, serialized: bytes, where: str = "record") -> dict:
-        """Parses one record: name on disk → NumPy array, int64 or float32, of the
-        feature's shape.
-
-        Features that are not in the specification are ignored. One with parsed=False is
-        left out if the record lacks it. `where` is the record's file and number.
-        """
+        """Parses one record: name on disk → NumPy array of the feature's shape. One with
+        parsed=False is left out if the record lacks it. `where` is the record's file and
+        number."""
         try:
             entries = Example.FromString(serialized).features.feature
         except message.DecodeError as error:
@@ -91,7 +88,11 @@ class FeatureSpec:
             values = getattr(entries[feature.name], kind).value
             if (entries[feature.name].WhichOneof("kind") != kind
                     or not feature.fits(len(values))):
-                raise InputError(f"{where}: {_misfit(feature, len(values))}.")
+                raise InputError(
+                    f"{where}: {feature.name} has {len(values)} {feature.dtype} values "
+                    f"instead of {feature.num_values}" + (
+                        f"; set {feature.set_by} to {len(values)}, or create the data "
+                        "again." if feature.set_by and values else "."))
             array = arrays[feature.name] = np.array(
                 values, _DTYPES[feature.dtype]).reshape(
                     [-1 if d is None else d for d in feature.shape])
@@ -104,10 +105,8 @@ class FeatureSpec:
 
         `serialized` is a string tensor, [] for one record or [B] for a batch. The
         results have the features' shapes, after [B] for a batch. int64 becomes int32,
-        which accelerators prefer. A record that does not fit raises
-        tf.errors.InvalidArgumentError when the graph runs; `checks.explain_read_error`
-        turns it into a readable error. Variable features are read by
-        finetuning.feature_table.
+        which accelerators prefer. For a record that does not fit see
+        `checks.explain_read_error`.
         """
         import tensorflow as tf
 
@@ -123,7 +122,7 @@ class FeatureSpec:
             tf.reduce_all((tensors[f.name] >= 0) & (tensors[f.name] < f.limit)),
             [f"Feature: {f.name} has a value outside 0..{f.limit - 1}"])
             for f in features if f.limit]
-        with tf.control_dependencies([check for check in checks if check is not None]):
+        with tf.control_dependencies(list(filter(None, checks))):
             tensors = {name: tf.identity(value) for name, value in tensors.items()}
         return {
             f.parsed_name or f.name: (tf.cast(tensors[f.name], tf.int32)
@@ -131,31 +130,20 @@ class FeatureSpec:
             for f in features}
 
 
-def _misfit(feature: Feature, number: int) -> str:
-    """Returns what is wrong if an example has this many values of a feature."""
-    multiple = "a multiple of " if feature.is_variable else ""
-    advice = (f" (set {feature.set_by} to {number}, or create the data again)"
-              if feature.set_by and number else "")
-    return (f"{feature.name} has {number} {feature.dtype} values instead of "
-            f"{multiple}{feature.num_values}{advice}")
-
-
 def excess(feature: Feature, values: np.ndarray) -> str:
     """Returns what is wrong if not all values are below the feature's limit."""
     worst = values.max() if values.max() >= feature.limit else values.min()
-    advice = (f", as {feature.limited_by} says; create the data again, "
-              "or change the config" if feature.limited_by else "")
-    return (f"{feature.name} holds {worst}, which is not in "
-            f"0..{feature.limit - 1}{advice}")
+    return f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}" + (
+        f", as {feature.limited_by} says; create the data again, or change the config"
+        if feature.limited_by else "")
 
 
 def model_inputs(shape: tuple, vocab_size: int, type_vocab_size: int, set_by: str = ""
                  ) -> tuple[Feature, ...]:
     """Returns the features that every model reads, with the original names.
 
-    If vocab_size or type_vocab_size is 0, those ids are not checked. Fine-tuning stores
-    sequences without padding. The last dimension of `shape` is then None, and batches
-    are padded to a common length later.
+    If vocab_size or type_vocab_size is 0, those ids are not checked. Where sequences are
+    stored without padding, the last dimension of `shape` is None.
     """
     return (Feature("input_ids", "int64", shape, set_by, limit=vocab_size,
                     limited_by="vocab_size"),
@@ -169,11 +157,8 @@ def model_inputs(shape: tuple, vocab_size: int, type_vocab_size: int, set_by: st
 def pretraining_spec(
         max_seq_length: int, max_predictions_per_seq: int, vocab_size: int = 0,
         type_vocab_size: int = 0) -> FeatureSpec:
-    """Returns the specification of pretraining records: sequences [S], predictions [P].
-
-    With do_permutation the original implementation writes twice as many prediction
-    slots as requested; give the doubled number here.
-    """
+    """Returns the specification of pretraining records: sequences [S], predictions [P],
+    which are twice as many as requested with do_permutation."""
     def predictions(name, dtype, **kwargs):
         return Feature(name, dtype, (max_predictions_per_seq,),
                        "max_predictions_per_seq", **kwargs)

@@ -123,15 +123,6 @@ def test_a_row_does_not_depend_on_its_batch_or_padding(name):
                     getattr(other, field)[place], getattr(whole, field)[old])
 
 
-def test_no_sequences():
-    batch = batched.mask_batch(
-        np.zeros((0, 8), np.int32), np.zeros((0, 8), bool), np.zeros(0, int),
-        np.zeros(0, np.uint64), OPTIONS["permuted"], IDS,
-        vocab_size=9)
-    assert batch.input_ids.shape == (0, 8) and batch.masked_lm_ids.shape == (0, 40)
-    assert not batch.shown.any() and not batch.ngram_words.any()
-
-
 def test_masks_stay_what_they_are():
     """Data made earlier with the same seed must come out again, on any machine."""
     batch = mask_batch([row_of(*[1, 2, 1, 1, 3] * 2)] * 2, OPTIONS["much_permuted"])

@@ -12,7 +12,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, cumulative_ngram_probabilities
-from albert_tf.masking.reference import RandomSource, group_words, mask_sequence
+from albert_tf.masking.reference import RandomSource, mask_sequence
 from albert_tf.tokenization.sequences import WordStarts
 from tests.helpers import FIXTURES
 
@@ -39,22 +39,6 @@ def test_masks_of_the_release(case):
     assert masked.token_boundary == case["token_boundary"]
     assert source.python.random() == case["next_random"]
     assert source.numpy.random_sample() == case["next_np_random"]
-
-
-def test_words_are_grouped_by_their_starts():
-    pieces = ["[CLS]", "▁при", "вет", "▁мир", ",", "▁2", "019", "[SEP]"]
-    starts, boundary = WordStarts("sentencepiece"), [1, 1, 0, 1, 0, 1, 0, 1]
-    assert group_words(pieces, starts, whole_words=True) == (
-        [[1, 2], [3, 4], [5, 6]], boundary)
-    assert group_words(pieces, starts, whole_words=False) == (
-        [[1], [2], [3], [4], [5], [6]], boundary)
-
-
-def test_one_seed_fixes_both_generators():
-    draws = [(s.python.random(), s.numpy.random_sample())
-             for s in map(RandomSource.from_seed, (1, 1, 2, -5))]
-    assert draws[0] == draws[1]
-    assert len({d[0] for d in draws}) == 3 == len({d[1] for d in draws})
 
 
 @pytest.mark.parametrize("probability", [0.15, 0.1, 0.25, 0.5, 1.0, 0.01, 0.0])

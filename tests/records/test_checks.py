@@ -28,12 +28,6 @@ def refused(path, spec=SPEC):
     return message
 
 
-def test_check_files_keeps_the_order(tmp_path):
-    paths = [write(tmp_path / f"{n}", range(n)) for n in (7, 2, 5)]
-    infos = checks.check_files(paths, SPEC)
-    assert [(i.path, i.num_records) for i in infos] == list(zip(paths, (7, 2, 5)))
-
-
 def test_another_length(tmp_path, path):
     checks.check_files([str(path)], SPEC)
     other = write(tmp_path / "x", [example(0, 8, 3)], pretraining_spec(8, 3))

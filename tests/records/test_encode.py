@@ -110,26 +110,11 @@ def test_records_of_one_batch_differ_in_length():
     assert len(set(map(len, serialized))) == 4
 
 
-@pytest.mark.parametrize("values", [
-    [0.0, -0.0, 1.5], [np.inf, -np.inf, 1e-45], [1e300, 1, 0],
-    [2, 3, 2**60 + 2**36 + 1], [True, False, True]])
-def test_floats(values):
-    spec = FeatureSpec((Feature("x", "float32", (3,)),))
-    for array in (np.array([values]), np.array([values], float)):
-        check(spec, {"x": array})
-
-
 @pytest.mark.parametrize("name", ["x", "n" * 127, "n" * 128])
 def test_lengths_around_those_that_take_another_byte(name):
     for count in [*range(110, 135), 16370, 16383, 16384]:
         check(FeatureSpec((Feature(name, "int64", (count,)),)),
               {name: np.ones((1, count), np.uint8)})
-
-
-def test_no_records():
-    spec, batch = pretraining_batch(1, 8, 2, 99)
-    batch = {name: values[:0] for name, values in batch.items()}
-    assert encode.serialize(spec, batch) == [] and encode.frames(spec, batch) == b""
 
 
 def test_frames_are_what_the_writer_writes(tmp_path):

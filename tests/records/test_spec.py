@@ -71,13 +71,6 @@ def test_a_record_without_token_boundary_is_read():
     assert SPEC.parse(record)["input_ids"].shape == [S]
 
 
-def test_scalar_features():
-    spec = records.FeatureSpec((records.Feature("label", "float32", ()),))
-    record = serialized(spec, {"label": [2.5]})
-    assert spec.parse_numpy(record)["label"] == 2.5
-    assert spec.parse(record)["label"].shape == []
-
-
 def test_ids_out_of_range_are_told():
     ids = records.FeatureSpec((records.Feature("ids", "int64", (2,), limit=100),))
     with pytest.raises(InputError, match="^x: ids holds 100"):
