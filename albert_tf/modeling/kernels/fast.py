@@ -96,12 +96,14 @@ def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
 
-    @tf.custom_gradient
-    def add(inputs, bias):
-        outputs = tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype))
-        return outputs, lambda upstream: (upstream, *_sum_rows(upstream))
+    return with_gradient(
+        lambda inputs, bias: tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)),
+        lambda upstream: (upstream, *_sum_rows(upstream)), inputs, bias)
 
-    return add(inputs, bias)
+
+def with_gradient(function, gradient, *inputs):
+    """Returns function(*inputs), whose gradients are gradient(*upstream)."""
+    return tf.custom_gradient(lambda *inputs: (function(*inputs), gradient))(*inputs)
 
 
 def _sum_rows(*tensors):

@@ -24,7 +24,7 @@ from typing import Optional
 import tensorflow as tf
 
 from albert_tf.modeling.kernels import fast, tpu
-from albert_tf.modeling.kernels.fast import product
+from albert_tf.modeling.kernels.fast import product, with_gradient
 from albert_tf.modeling.kernels.plain import Dropped, Parts
 
 # N is a multiple of B · S / 16, because XLA compiles the element-wise parts for each N.
@@ -194,45 +194,30 @@ class Packed(Layout):
         return tf.reshape(padded, [self._batch, self._length, hidden.shape[-1]])
 
     def _gather(self, inputs, indices, reverse):
-        @tf.custom_gradient
-        def gather(inputs):
-            return (tf.gather(inputs, indices),
-                    lambda upstream: tf.gather(upstream, reverse))
-
-        return gather(inputs)
+        return with_gradient(lambda inputs: tf.gather(inputs, indices),
+                             lambda upstream: tf.gather(upstream, reverse), inputs)
 
     def at(self, hidden, positions):
         positions += self._length * tf.range(self._batch)[:, tf.newaxis]
         indices = tf.gather(self._places, positions)
 
-        @tf.custom_gradient
-        def gather(hidden):
-            # The gradient is handwritten, because TensorFlow warns about gradients of
-            # gathers with unknown size.
-            return tf.gather(hidden, indices), lambda upstream: (
-                tf.math.unsorted_segment_sum(upstream, indices, tf.shape(hidden)[0]))
-
-        return gather(hidden)
+        # TensorFlow warns about its own gradients of gathers with unknown size.
+        return with_gradient(
+            lambda hidden: tf.gather(hidden, indices),
+            lambda upstream: tf.math.unsorted_segment_sum(
+                upstream, indices, tf.shape(hidden)[0]), hidden)
 
     def to_heads(self, hidden, heads, depth):
         count = hidden.shape[-1] // (heads * depth)
-
-        @tf.custom_gradient
-        def convert(hidden):
-            return (self._to_heads(hidden, count, heads, depth),
-                    lambda *upstream: self._from_heads(tf.stack(upstream)))
-
-        return convert(hidden)
+        return with_gradient(
+            lambda hidden: self._to_heads(hidden, count, heads, depth),
+            lambda *upstream: self._from_heads(tf.stack(upstream)), hidden)
 
     def from_heads(self, context):
         _, heads, _, depth = context.shape
-
-        @tf.custom_gradient
-        def convert(context):
-            return (self._from_heads(context[tf.newaxis]),
-                    lambda upstream: self._to_heads(upstream, 1, heads, depth)[0])
-
-        return convert(context)
+        return with_gradient(
+            lambda context: self._from_heads(context[tf.newaxis]),
+            lambda upstream: self._to_heads(upstream, 1, heads, depth)[0], context)
 
     # The D numbers of a head move together, so that one gather packs and transposes. It
     # is as fast as a transpose.

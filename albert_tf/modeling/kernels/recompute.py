@@ -103,20 +103,16 @@ def copies(kernel: tf.Tensor, dtype: tf.DType, uses: int) -> list[tf.Tensor]:
 def _tap(kernel, low, count, last):
     """Returns `count` copies of `low` and, unless they are the last, the kernel for the
     next ones."""
-    @tf.custom_gradient
-    def tap(kernel):
-        def gradient(*upstream):
-            # TensorFlow merges nested sums into one, which would keep the gradients of
-            # all layers until the end. It does not merge the sum in an island.
-            size = kernel.shape.num_elements()
-            if size >= fast.MIN_SIZE and fast.on_cpu():
-                return fast.island(_sum, *upstream)
-            return _sum(*upstream)
+    def gradient(*upstream):
+        # TensorFlow merges nested sums into one, which would keep the gradients of all
+        # layers until the end. It does not merge the sum in an island.
+        if kernel.shape.num_elements() >= fast.MIN_SIZE and fast.on_cpu():
+            return fast.island(_sum, *upstream)
+        return _sum(*upstream)
 
-        rest = () if last else (tf.identity(kernel),)
-        return (*(tf.identity(low) for _ in range(count)), *rest), gradient
-
-    return tap(kernel)
+    return fast.with_gradient(
+        lambda kernel: (*(tf.identity(low) for _ in range(count)),
+                        *([] if last else [tf.identity(kernel)])), gradient, kernel)
 
 
 def _sum(*tensors):

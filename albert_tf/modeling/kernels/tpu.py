@@ -51,12 +51,10 @@ def join(context: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def _add_bias(inputs, bias):
-    @tf.custom_gradient
-    def add(inputs, bias):
-        return inputs + tf.cast(bias, inputs.dtype), lambda upstream: (
-            upstream, tf.reduce_sum(wide(upstream), axis=[0, 1]))
-
-    return add(inputs, bias)
+    return fast.with_gradient(
+        lambda inputs, bias: inputs + tf.cast(bias, inputs.dtype),
+        lambda upstream: (upstream, tf.reduce_sum(wide(upstream), axis=[0, 1])),
+        inputs, bias)
 
 
 def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -64,15 +62,12 @@ def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     a product, because a TPU would sort the positions before it adds to their rows."""
     positions = tf.cast(positions, tf.int32)
 
-    @tf.custom_gradient
-    def gather(hidden):
-        def gradient(upstream):
-            chosen = tf.one_hot(positions, hidden.shape[1], axis=1, dtype=upstream.dtype)
-            return tf.einsum("bsq,bqh->bsh", chosen, upstream)
+    def gradient(upstream):
+        chosen = tf.one_hot(positions, hidden.shape[1], axis=1, dtype=upstream.dtype)
+        return tf.einsum("bsq,bqh->bsh", chosen, upstream)
 
-        return tf.gather(hidden, positions, batch_dims=1), gradient
-
-    return gather(hidden)
+    return fast.with_gradient(
+        lambda hidden: tf.gather(hidden, positions, batch_dims=1), gradient, hidden)
 
 
 # ---- attention -------------------------------------------------------------
