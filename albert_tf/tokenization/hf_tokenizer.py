@@ -4,7 +4,6 @@ A vocab.txt is tokenized as in the original implementation, except that characte
 private use are dropped and that a capital sigma at the end of a word becomes "σ".
 """
 
-import functools
 import json
 import math
 import os
@@ -40,11 +39,6 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
         words = line.split()
         vocab.setdefault(words[0] if words else " ", len(vocab))
     return vocab
-
-
-@functools.lru_cache(maxsize=100_000)
-def _is_mark(char: str) -> bool:
-    return unicodedata.category(char)[0] == "M"
 
 
 class HfTokenizer(FullTokenizer):
@@ -170,7 +164,8 @@ class HfTokenizer(FullTokenizer):
         encoded, = self._encoded([text])
         pieces = self._tokens(encoded)
         marks = set() if text.isascii() else {
-            char for char in filter(_is_mark, set(text)) if not self.normalized(char)}
+            char for char in set(text)
+            if unicodedata.category(char)[0] == "M" and not self.normalized(char)}
         if not (marks or self.uses_sentencepiece or self.added):
             starts, ends = zip(*encoded.offsets) if encoded.ids else ((), ())
             return list(map(PieceSpan, pieces, encoded.ids, starts, ends))

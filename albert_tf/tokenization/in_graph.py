@@ -35,7 +35,7 @@ TOKENIZER_FILE = "tokenizer_config.json"
 _CODES = 0x110000
 _SURROGATES = range(0xD800, 0xE000)
 _PAGE = 256
-_LISTS = 1 << 24  # larger than all differences of code points and of ids
+_ITSELF = -1  # in place of a list of values
 # It stands for the second half of a quote, and is dropped like a mark. In a text it is
 # unknown, as is the one before it.
 _SECOND = "\U0010ffff"
@@ -98,30 +98,19 @@ class Expansion:
     """A map of keys to lists of values; keys not in `changed` map to themselves."""
 
     def __init__(self, changed: dict[int, Sequence[int]], size: int):
-        # What is added to a key, or from _LISTS on the number of its list.
-        table, lists = np.zeros(size, np.int64), [[0]]
-        for key, values in changed.items():
-            if len(values) == 1:
-                table[key] = values[0] - key
-            else:
-                table[key] = _LISTS + len(lists)
-                lists.append([*values])
-        self._table, self._counts = Table(table), np.array([*map(len, lists)], np.int32)
+        number = np.zeros(size, np.int32)  # of a key's list; 0 if it has none
+        number[list(changed)] = np.arange(1, len(changed) + 1)
+        self._number, lists = Table(number), [[_ITSELF], *changed.values()]
         self._values = np.concatenate(lists).astype(np.int32)
-        self._first = np.cumsum(self._counts, dtype=np.int32) - self._counts
+        self._splits = np.cumsum([0, *map(len, lists)])
 
     def __call__(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the values for keys [C], and for each the index of its key."""
-        entries = self._table(keys)
-        number = tf.maximum(entries - _LISTS, 0)  # of a list, or 0
-        counts = tf.gather(self._counts, number)
-        source = tf.repeat(tf.range(tf.size(keys)), counts)
-        within = tf.range(tf.size(source)) - tf.gather(
-            tf.cumsum(counts, exclusive=True), source)
-        number = tf.gather(number, source)
-        return tf.where(
-            number > 0, tf.gather(self._values, tf.gather(self._first, number) + within),
-            tf.gather(keys + entries, source)), source
+        lists = tf.RaggedTensor.from_row_splits(self._values, self._splits, validate=False)
+        found = tf.gather(lists, self._number(keys))
+        source = tf.cast(found.value_rowids(), tf.int32)
+        return tf.where(tf.equal(found.values, _ITSELF), tf.gather(keys, source),
+                        found.values), source
 
 
 _PAGES = ["".join(map(chr, range(first, first + _PAGE)))

@@ -139,11 +139,8 @@ UTF_16 = "Text as some editors write it.\n"
 @pytest.mark.parametrize("content, named", [
     (b"\xef\xbb\xbfab\xff", ", line 1: byte 6"),
     (UTF_16.encode("utf-16-le") * 3, ", line 1: it looks binary"),
-    (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0),
-     ", line 3: byte 2"),
     (b"text\n" * 3 + b"\0" * 100, ", line 4: it looks"),
-    (UTF_16.encode("utf-16") * 3, ".*iconv"),
-    (gzip.compress(b"text, text, and more text" * 9, mtime=0), ".*compressed file")])
+    (UTF_16.encode("utf-16") * 3, ".*iconv")])
 def test_other_bytes_than_text(tmp_path, content, named):
     with pytest.raises(InputError, match=f"a.txt{named}"):
         read_all([written(tmp_path, content, "a.txt")])
@@ -175,15 +172,3 @@ def test_damaged_files(tmp_path, ending, damage):
                  lambda: list(readers.read_documents([path], readers.Layout(), {}))):
         with pytest.raises(InputError, match=message):
             read()
-
-
-@pytest.mark.parametrize("ending", COMPRESS)
-def test_compressed_text_is_read_everywhere(tmp_path, ending):
-    parts = [b"\xef\xbb\xbfone\ntwo\n", b"three\r\nfour"]
-    # Two streams one after the other are one, as with cat.
-    path = written(tmp_path, b"".join(map(COMPRESS[ending], parts)), f"a.txt{ending}")
-    lines = ["one", "two", "three", "four"]
-    assert [line for _, line in text_files.read_lines(path)] == lines
-    assert read_all([path]) == [(0, lines)]
-    [document] = readers.read_documents([path], readers.Layout(line_breaks="keep"), {})
-    assert document.paragraphs == lines

@@ -18,7 +18,7 @@ from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.train_sentencepiece import (
     Options, train, vocab_lines)
 from tests.commands import run_commands
-from tests.helpers import ROOT, SHARED, run_python
+from tests.helpers import ROOT, SHARED
 
 SMALL = Options(vocab_size=110, num_threads=2)
 FIRST = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]",
@@ -120,27 +120,6 @@ def test_an_error_in_the_input_comes_through():
 
     with pytest.raises(InputError, match="line 7 is damaged"):
         train(damaged(), SMALL)
-
-
-SAMPLED = """
-import sys, train_sentencepiece as script
-folder = sys.argv[1]
-sources = {name: [f"{folder}/{name}"] for name in ("a", "b")}
-sys.stdout.write("\\n".join(script.sampled(sources, 0.5)))
-"""
-
-
-def test_sources_are_sampled(tmp_path):
-    """100 and 900 sentences become 250 and 750."""
-    (tmp_path / "a").write_text("\n".join(f"a {i}\n" for i in range(100)))
-    (tmp_path / "b").write_text("\n".join(f"b {i}" for i in range(900)))
-    done = run_python("-c", SAMPLED, tmp_path, check=True)
-    found = collections.Counter(done.stdout.split("\n"))
-    assert {found[f"a {i}"] for i in range(100)} == {2, 3}
-    assert {found[f"b {i}"] for i in range(900)} == {0, 1}
-    assert abs(sum(found[f"a {i}"] for i in range(100)) - 250) <= 1
-    assert abs(sum(found.values()) - 1000) <= 2
-    assert run_python("-c", SAMPLED, tmp_path).stdout == done.stdout
 
 
 WRONG = {  # message → flags
