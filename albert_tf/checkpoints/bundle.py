@@ -1,12 +1,10 @@
 """Reads TensorFlow's checkpoint files with NumPy alone, and writes them by TensorFlow.
 
 A checkpoint (TensorFlow calls it a tensor bundle) consists of "PREFIX.index", a sorted
-table of name → type, shape and position, and of data files that hold the numbers one
-after the other. The table is a LevelDB table: blocks of entries whose keys leave out
-the prefix shared with the previous key, then a block that lists the blocks, and a
-footer that points to it.
-
-Each tensor is read when it is asked for.
+table of name → type, shape and position, and of data files with the numbers, which are
+read when they are asked for. The table is a LevelDB table: blocks of entries whose keys
+leave out the prefix shared with the previous key, then a block that lists the blocks,
+and a footer that points to it.
 """
 
 import dataclasses
@@ -31,8 +29,7 @@ _STRING = 7
 _TYPES = {number: np.dtype(name) for number, name in {
     1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?",
     14: ml_dtypes.bfloat16, 17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}.items()}
-# Children of a Keras model that hold none of its weights: the optimizer that it was
-# compiled with, and Keras's own lists of layers and metrics.
+# Children of a Keras model that hold none of its weights.
 _NO_WEIGHTS = ("optimizer", "keras_api")
 
 
@@ -64,23 +61,27 @@ def in_file(path: str, shape: Iterable[int], read: Callable[[], np.ndarray],
 # ---- protocol buffers ------------------------------------------------------
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Returns the number at a position, and the position after it."""
-    number = shift = 0
-    while data[place] > 127:
-        number |= (data[place] & 127) << shift
-        shift, place = shift + 7, place + 1
-    return number | data[place] << shift, place + 1
+def _varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
+    """Returns the `count` numbers from a position on, and the position after them."""
+    numbers = [0] * count
+    for i in range(count):
+        shift = 0
+        while data[place] > 127:
+            numbers[i] |= (data[place] & 127) << shift
+            shift, place = shift + 7, place + 1
+        numbers[i] |= data[place] << shift
+        place += 1
+    return numbers, place
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Yields the number and the value (int or bytes) of each protocol buffer field."""
     place = 0
     while place < len(message):
-        key, place = _varint(message, place)
+        (key,), place = _varints(message, place, 1)
         kind = key & 7
         if kind in (0, 2):
-            value, place = _varint(message, place)
+            (value,), place = _varints(message, place, 1)
         if kind:
             size = value if kind == 2 else {1: 8, 5: 4}[kind]
             value, place = message[place:place + size], place + size
@@ -114,16 +115,10 @@ def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     footer = content[-_FOOTER:]
     if len(footer) < _FOOTER or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("this is not the index of a checkpoint")
-    _, place = _handle(footer, 0)  # The block of statistics, which is empty.
-    index, _ = _handle(footer, place)
+    # Offset and size of the block of statistics, which is empty, and of the list.
+    _, _, *index = _varints(footer, 0, 4)[0]
     for _, where in _block(content, *index):
-        yield from _block(content, *_handle(where, 0)[0])
-
-
-def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
-    offset, place = _varint(data, place)
-    size, place = _varint(data, place)
-    return (offset, size), place
+        yield from _block(content, *_varints(where, 0, 2)[0])
 
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -134,9 +129,7 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
     restarts, = struct.unpack_from("<I", data, size - 4)
     end, place, key = size - 4 - 4 * restarts, 0, b""
     while place < end:
-        shared, place = _varint(data, place)
-        unshared, place = _varint(data, place)
-        length, place = _varint(data, place)
+        (shared, unshared, length), place = _varints(data, place, 3)
         key = key[:shared] + data[place:place + unshared]
         place += unshared
         yield key, data[place:place + length]
@@ -162,9 +155,8 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
     kind, offset, size = values.get(1, 0), values.get(4, 0), values.get(5, 0)
     path = _DATA_FILE.format(prefix, values.get(3, 0), shards)
     if offset + size > size_of(path):
-        with files.open_binary(path):  # What is no data at all is named first.
-            raise InputError(f"{path}: the file ends before the tensor {name} does; copy "
-                             "or download it again.")
+        files.open_binary(path).close()  # What is no data at all is named first.
+        raise ValueError(f"{path} ends before the tensor {name} does")
     crc = int.from_bytes(values.get(6, b""), "little")
 
     def read_array() -> np.ndarray:
@@ -174,7 +166,7 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
         if kind == _STRING and shape == ():
             # The length, its checksum, and the text. The tensor's checksum covers the
             # same, with the length in 32 bits.
-            length, place = _varint(raw, 0)
+            (length,), place = _varints(raw, 0, 1)
             raw = struct.pack("<I", length & 0xFFFFFFFF) + raw[place:]
         elif kind not in _TYPES:
             raise ValueError(f"the type of the tensor {name} is not supported")
@@ -195,8 +187,7 @@ def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
     """Returns the tensors of a checkpoint by the full names of their variables, for
     name-based checkpoints of TensorFlow 1 and for object-based ones.
 
-    With `model_only`, returns only the tensors of the object `model`, or all if the
-    checkpoint has no such child.
+    With `model_only` only those of the object `model`, or all if there is none.
     """
     tensors = read(prefix)
     if OBJECT_GRAPH not in tensors:
@@ -204,23 +195,24 @@ def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
     content = tensors[OBJECT_GRAPH].read().item()
     with reading(f"{prefix}.index", binary=True):
         nodes = [_node(node) for number, node in fields(content) if number == 1]
-        variables = [pair for number in (
-            _of_model(nodes) if model_only else range(len(nodes)))
-                     for pair in nodes[number][1]]
-        tensors_by_name: dict[str, Tensor] = {}
-        for name, key in variables:
-            if model_only and name in tensors_by_name:
+        numbers = [nodes[0][0].get("model", 0)] if model_only else range(len(nodes))
+        for number in numbers:  # The list grows by the objects below each.
+            for name, child in nodes[number][0].items() if model_only else ():
+                if name not in _NO_WEIGHTS and child not in numbers:
+                    numbers.append(child)
+        found: dict[str, Tensor] = {}
+        for name, key in (pair for number in numbers for pair in nodes[number][1]):
+            if model_only and name in found:
                 raise InputError(
                     f"{prefix}: two variables of the model are named '{name}' and "
                     "cannot be distinguished; give a checkpoint of an ALBERT model.")
             # Outside of the model a name may occur twice; then the key replaces it.
-            tensors_by_name[key if name in tensors_by_name else name] = tensors[key]
-    return tensors_by_name
+            found[key if name in found else name] = tensors[key]
+    return found
 
 
 def _node(content: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Returns the numbers of an object's children by their names, and the full name and
-    key of each of its variables."""
+    """Returns an object's children, name → number, and its variables' names and keys."""
     children, variables = {}, []
     for kind, value in fields(content):
         if kind == 1:
@@ -231,19 +223,6 @@ def _node(content: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
             key = attribute[3].decode()
             variables.append((attribute.get(2, b"").decode() or key, key))
     return children, variables
-
-
-def _of_model(nodes: list[tuple[dict[str, int], list]]) -> Iterator[int]:
-    """Yields the numbers of `model`, or else of the root, and of all objects below."""
-    waiting = [nodes[0][0].get("model", 0)]
-    seen = {*waiting}
-    while waiting:
-        number = waiting.pop()
-        yield number
-        below = {child for name, child in nodes[number][0].items()
-                 if name not in _NO_WEIGHTS} - seen
-        seen |= below
-        waiting += below
 
 
 # ---- writing ---------------------------------------------------------------

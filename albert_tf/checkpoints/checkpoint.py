@@ -1,13 +1,13 @@
 """The common form of all formats: tensors named as in the original implementation, and
-a report.
+a report. No arithmetic is done on numbers: converting there and back changes no bit.
 
-A format is a module with `read(folder, ...)`, `check(checkpoint)` and
-`write(checkpoint, folder)`. formats.py finds the module that reads a folder, and
-table.py has what formats share. No arithmetic is done on numbers: converting there and
-back changes no bit.
+A format is a module with `read(folder, ...)`, `check(checkpoint)`, which returns it in the
+form that is written, and `write(checkpoint, folder)`. formats.py finds the module that
+reads a folder, and table.py has what formats share.
 """
 
 import dataclasses
+import functools
 import importlib
 import math
 import os
@@ -39,34 +39,30 @@ HEADS = {
 # tell them apart; other files in the folder do.
 ROOT_HEADS = tuple(name for name, (_, variable) in HEADS.items()
                    if variable == "output_weights")
-# What the outputs of a classification head are, by transformers' names (`problem_type`
-# in config.json): numbers, or the scores of labels of which a text has exactly one, or
-# any number.
+# What the outputs of a classification head are, by transformers' names: numbers, or the
+# scores of labels of which a text has exactly one, or any number.
 PROBLEMS = REGRESSION, ONE_LABEL, SEVERAL_LABELS = (
     "regression", "single_label_classification", "multi_label_classification")
 # If a text has any number of labels, it is given those from this probability on.
 LABEL_THRESHOLD = 0.5
 # The reason for dropping a tensor that a model with a different config would use.
 UNEXPECTED = "extra within the model's own names"
-_SHOWN = 3  # names in an error sentence
 # Types whose numbers float32 represents exactly.
 TYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclasses.dataclass
 class Report:
-    """A report on every tensor: matched, dropped or missing. Names are the source's;
-    only missing tensors have the original's names."""
+    """A report on every tensor: matched, dropped or missing; all that a model lacks, or
+    that may be new, keep their values when it is restored."""
 
     source: str
     matched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → theirs
     dropped: dict[str, str] = dataclasses.field(default_factory=dict)  # theirs → why
-    missing: list[str] = dataclasses.field(default_factory=list)
+    missing: list[str] = dataclasses.field(default_factory=list)  # ours
     notes: list[str] = dataclasses.field(default_factory=list)
-    # When a model is restored: variables with a different shape in the source → both
-    # shapes, and variables that may be new. All keep their values, as missing ones do.
-    mismatched: dict[str, str] = dataclasses.field(default_factory=dict)
-    new: list[str] = dataclasses.field(default_factory=list)
+    mismatched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → shapes
+    new: list[str] = dataclasses.field(default_factory=list)  # ours
 
     @property
     def unexpected(self) -> list[str]:
@@ -113,34 +109,20 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A model read from any format, in the common form.
-
-    Attributes:
-      format: name of the format, such as "hf".
-      tensors: float32 tensors by the original's names, read when asked for.
-      heads: names of the model's heads → the width of their outputs.
-      labels: labels of classification and token classification, in the order of the
-        outputs; () for regression of one number.
-      problem_type: what the outputs of the classification head are, one of PROBLEMS;
-        "" if the source does not tell.
-      settings: what a fine-tuned model was trained for, as vocabulary.task_settings;
-        {} for others.
-      sentence: for sentence-transformers, how token vectors are pooled.
-      slots: the optimizer's moments, `<name>/adam_m` and `<name>/adam_v`.
-      step: training step at which the checkpoint was saved.
-    """
+    """A model read from any format, in the common form. Tensors are float32, by the
+    original's names."""
 
     format: str
     config: AlbertConfig
     tensors: Mapping[str, Tensor]
-    heads: Mapping[str, int]
+    heads: Mapping[str, int]  # name → width of the outputs
     report: Report
-    labels: tuple[str, ...] = ()
-    problem_type: str = ""
+    labels: tuple[str, ...] = ()  # in the order of the outputs; () for one number
+    problem_type: str = ""  # one of PROBLEMS, "" if the source does not tell
     vocabulary: Optional[Vocabulary] = None
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    sentence: Any = None
-    slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the task
+    sentence: Any = None  # sentence_transformers.Sentence
+    slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # moments
     step: int = 0
 
     @property
@@ -177,7 +159,7 @@ class Checkpoint:
         folder, name = os.path.split(self.source)
         return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
                   if other.startswith(name)),
-                *([] if self.vocabulary is None else [self.vocabulary.path])]
+                *([self.vocabulary.path] if self.vocabulary else ())]
 
 
 # ---- heads and the original's names ----------------------------------------
@@ -201,10 +183,8 @@ def tasks() -> list[str]:
 
 def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:
     """Returns name → shape of all tensors of a model."""
-    shapes = encoder_shapes(config)
-    for name, outputs in heads.items():
-        shapes |= head_of(name, outputs).shapes(config)
-    return shapes
+    return functools.reduce(dict.__or__, (
+        head_of(*head).shapes(config) for head in heads.items()), encoder_shapes(config))
 
 
 def heads_in(shapes: Mapping[str, Shape], root_head: str = "",
@@ -212,14 +192,14 @@ def heads_in(shapes: Mapping[str, Shape], root_head: str = "",
     """Returns the heads that tensors belong to → their widths. `root_head` names the
     head of `output_weights`, by default classification; `name_of` maps the original's
     names to those in `shapes`."""
-    other_roots = {*ROOT_HEADS} - {root_head or "classification"}
     widths = {}
     for name, (_, variable) in HEADS.items():
-        variable = name_of(variable)
-        if variable in shapes and name not in other_roots:
+        shape = shapes.get(name_of(variable))
+        if shape is not None and (
+                name not in ROOT_HEADS or name == (root_head or "classification")):
             kind = head_of(name)
             widths[name] = kind.width if kind.fixed_width else math.prod(
-                shapes[variable][:1])  # 1 for a scalar, which is refused later
+                shape[:1])  # 1 for a scalar, which is refused later
     return widths
 
 
@@ -244,11 +224,15 @@ def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Check
             checkpoint.report.dropped[checkpoint.report.matched.pop(name)] = why[head]
     config = checkpoint.config if "masked_lm" in heads else dataclasses.replace(
         checkpoint.config, masked_lm_layer_norm_eps=0.0)
-    named = any(head_of(head).has_labels for head in heads)
     return dataclasses.replace(
         checkpoint, config=config, heads=heads,
-        labels=checkpoint.labels if named else (),
+        labels=checkpoint.labels if label_count(heads) else (),
         problem_type=checkpoint.problem_type if "classification" in heads else "")
+
+
+def label_count(heads: Mapping[str, int]) -> int:
+    """Returns the number of outputs that have labels, 0 if the heads have none."""
+    return next((width for name, width in heads.items() if head_of(name).has_labels), 0)
 
 
 def check_problem(problem_type: Any, where: str) -> str:
@@ -261,8 +245,7 @@ def check_problem(problem_type: Any, where: str) -> str:
 
 def check_labels(labels: Any, heads: Mapping[str, int], where: str) -> tuple[str, ...]:
     """Returns a file's labels, one for each output of the head, () if it names none."""
-    count = next((width for name, width in heads.items()
-                  if head_of(name).has_labels), 0)
+    count = label_count(heads)
     if not isinstance(labels, (list, tuple)) or count and labels and (
             len(labels) != count) or not all(
                 isinstance(label, (str, int, float)) for label in labels):
@@ -284,16 +267,14 @@ def outputs_of(values: Mapping[str, Any], heads: Mapping[str, int], where: str
 
 def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """Returns tensors that raise InputError when read if they hold NaN or infinity."""
-    def checked(name, tensor):
-        def read():
-            array = tensor.read()
-            check_finite(source, [(name, array)],
-                         "give a different checkpoint, or allow them with --allow_nan "
-                         "or allow_nan=True")
-            return array
-        return dataclasses.replace(tensor, read=read)
+    def read(name: str, tensor: Tensor) -> np.ndarray:
+        array = tensor.read()
+        check_finite(source, [(name, array)], "give a different checkpoint, or allow "
+                     "them with --allow_nan or allow_nan=True")
+        return array
 
-    return {name: checked(name, tensor) for name, tensor in tensors.items()}
+    return {name: dataclasses.replace(tensor, read=functools.partial(read, name, tensor))
+            for name, tensor in tensors.items()}
 
 
 def check_finite(source: str, values: Iterable[tuple[str, Any]],
@@ -309,7 +290,7 @@ def check_finite(source: str, values: Iterable[tuple[str, Any]],
                 f"cannot be trained or used; {advice}.")
 
 
-def some(names: Iterable[str], most: Optional[int] = _SHOWN) -> str:
+def some(names: Iterable[str], most: Optional[int] = 3) -> str:
     """Returns the first `most` names, and how many more there are."""
     names = list(names)
     rest = len(names[most:]) if most is not None else 0

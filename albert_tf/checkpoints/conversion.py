@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any, Sequence
+from typing import Sequence
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
@@ -30,8 +30,8 @@ def convert(input: StrPath, output: StrPath, format: str, config: formats.Config
         report = convert("runs/sst-2", "sst-2-hf", "hf")
         print(report.summary())
 
-    Errors are raised before anything is written; the output folder is written
-    completely or not at all. TensorFlow is loaded only for "tf1" and "tf_models".
+    The output folder is written completely or not at all. TensorFlow is loaded only for
+    "tf1" and "tf_models".
 
     Args:
       input, config, head, allow_nan: as for `load`.
@@ -48,12 +48,12 @@ def convert(input: StrPath, output: StrPath, format: str, config: formats.Config
     refuse({"format": format, "dtype": dtype}, "convert", "give one of these",
            format=FORMATS, dtype=TYPES)
     for name, is_set, only in (
-            ("dtype", dtype != "float32", "hf"),
-            ("optimizer_state", optimizer_state, "tf1"),
-            ("pooling", pooling, sentence_transformers.NAME),
-            ("max_seq_length", max_seq_length, sentence_transformers.NAME)):
-        if is_set and format != only:
-            raise InputError(f"--{name} is only for --format={only}; leave it out.")
+            ("dtype", dtype != "float32", huggingface),
+            ("optimizer_state", optimizer_state, release),
+            ("pooling", pooling, sentence_transformers),
+            ("max_seq_length", max_seq_length, sentence_transformers)):
+        if is_set and format != only.NAME:
+            raise InputError(f"--{name} is only for --format={only.NAME}; leave it out.")
     target, input, output = FORMATS[format], os.fspath(input), os.fspath(output)
     (files.check_in_tensorflow if target in (release, tf_models)
      else files.check_local)(output, "--output")
@@ -84,9 +84,9 @@ def convert(input: StrPath, output: StrPath, format: str, config: formats.Config
         raise InputError(f"{checkpoint.source}: {error}") from error
     with files.staged(output) as (staged,):
         files.make_directory(staged, output)
-        options: dict[str, dict[str, Any]] = {
-            "hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
-        target.write(checkpoint, staged, **options.get(format, {}))
+        target.write(checkpoint, staged, *(
+            [dtype] if target is huggingface else
+            [optimizer_state] if target is release else ()))
         if checkpoint.kept_settings and target not in (keras_hub, sentence_transformers):
             text_files.write_json(os.path.join(staged, TASK_FILE),
                                   checkpoint.kept_settings, ensure_ascii=False)

@@ -1,9 +1,8 @@
 """Folders of checkpoints: finding the checkpoint that a path stands for, reading its
 tensors, and writing a checkpoint completely or not at all.
 
-A checkpoint is named by its prefix, "run/model.ckpt-500"; its files are
-"run/model.ckpt-500.index" and the data files "run/model.ckpt-500.data-00000-of-00001".
-TensorFlow is imported late, and only where its own errors are explained.
+A checkpoint is named by its prefix, "run/model.ckpt-500", before ".index" and
+".data-00000-of-00001". TensorFlow is imported late.
 """
 
 import contextlib
@@ -12,7 +11,6 @@ import re
 from typing import Any, Callable, Iterable, Mapping, Optional
 
 import numpy as np
-from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle
@@ -52,11 +50,11 @@ def _steps(names: Iterable[str]) -> list[int]:
 def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
                   ) -> Optional[str]:
     """Returns the prefix of a run's best checkpoint if `best` and there is one, else of
-    the latest that its folder lists.
+    the latest that its folder lists, None if the folder never held a checkpoint.
 
-    Returns None if the folder never held a checkpoint. Raises InputError if the list
-    names none that exists: a new start would overwrite what can be repaired. Without
-    the list, a best checkpoint alone is used, but not `to_train`.
+    Raises InputError if the list names none that exists: a new start would overwrite
+    what can be repaired. Without the list, a best checkpoint alone is used, but not
+    `to_train`.
     """
     best_prefix = os.path.join(folder, BEST_CHECKPOINT)
     has_best = files.exists(f"{best_prefix}.index")
@@ -68,7 +66,10 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
     state_file = os.path.join(folder, STATE_FILE)
     if not files.exists(state_file):
         steps = _steps(files.names_in(folder))
-        if (first := _first_save(folder)) in steps:
+        path = os.path.join(folder, FIRST_SAVE_FILE)
+        first = text_files.read_object(path, "remove it").get("step") if (
+            files.exists(path)) else None
+        if first in steps:
             return os.path.join(folder, f"{CHECKPOINT_NAME}-{first}")
         if not steps and not (has_best and to_train):
             return best_prefix if has_best else None
@@ -78,13 +79,6 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
         "write over the checkpoints in the folder. Restore the file, "
         f"{earlier_hint(latest[0] if latest else state_file)}choose a different "
         "--output_dir.")
-
-
-def _first_save(folder: str) -> Optional[int]:
-    """Returns the step of a run that was killed before it wrote its first list."""
-    path = os.path.join(folder, FIRST_SAVE_FILE)
-    return text_files.read_object(path, "remove it").get("step") if (
-        files.exists(path)) else None
 
 
 def all_checkpoints(folder: str) -> list[str]:
@@ -107,14 +101,13 @@ def _listed(folder: str, key: str) -> list[str]:
 
 def earlier_hint(prefix: str) -> str:
     """Returns advice to use a different checkpoint, with a final "or ", or ""."""
-    folder, name = os.path.split(prefix)
+    folder = os.path.dirname(prefix)
     # The files are looked at, because the list of them may be damaged.
-    steps = {f"{CHECKPOINT_NAME}-{step}": str(step)
-             for step in reversed(_steps(files.names_in(folder or ".")))}
-    for other, start in {
-            **steps, BEST_CHECKPOINT: os.path.join(folder, BEST_CHECKPOINT)}.items():
+    starts = [*map(str, reversed(_steps(files.names_in(folder or ".")))),
+              os.path.join(folder, BEST_CHECKPOINT)]
+    for start in starts:
         with contextlib.suppress(InputError):
-            if other != name and bundle.read(os.path.join(folder, other)):
+            if chosen_checkpoint(folder, start) != prefix:
                 return f"give --resume_from={start} to resume from there, or "
     return ""
 
@@ -153,16 +146,11 @@ def find(path: str, names: Optional[Iterable[str]] = None) -> Optional[str]:
         return exported
     prefixes = [
         name.removesuffix(".index") for name in names if name.endswith(".index")]
-    latest = (_listed(path, "model_checkpoint_path") if STATE_FILE in names else [])
+    latest = _listed(path, "model_checkpoint_path") if STATE_FILE in names else []
     # The folder may have been moved since the list was written.
     for name in (BEST_CHECKPOINT, *map(os.path.basename, latest),
                  *(prefixes if len(prefixes) == 1 else ())):
         if name in prefixes:
-            if latest and name not in (BEST_CHECKPOINT, os.path.basename(latest[0])):
-                logging.warning(
-                    "%s: its file '%s' names %s, which does not exist; using %s, the "
-                    "only checkpoint in the folder.", path, STATE_FILE,
-                    os.path.basename(latest[0]), name)
             return os.path.join(path, name)
     if prefixes:
         raise InputError(
@@ -179,18 +167,18 @@ def find_checkpoint(path: StrPath) -> str:
         bundle.read(prefix)
         return prefix
     raise InputError(
-        f"{path}: there is no checkpoint: no file {_SUFFIX.sub('', path)}."
-        f"index, and no folder with {BEST_CHECKPOINT} or a checkpoint that its file "
-        f"'{STATE_FILE}' names; {path_advice(path)}.")
+        f"{path}: there is no checkpoint: neither {_SUFFIX.sub('', path)}.index nor a "
+        f"folder with {BEST_CHECKPOINT} or what its file '{STATE_FILE}' names; "
+        f"{path_advice(path)}.")
 
 
 def inner_advice(path: str) -> str:
     """Returns advice to give the last folder that transformers' Trainer wrote into a
     folder, "" if there is none."""
-    steps = [int(name.removeprefix("checkpoint-")) for name in files.names_in(path)
+    names = [name for name in files.names_in(path)
              if re.fullmatch(r"checkpoint-\d+", name)]
-    return "give one of its checkpoints, such as " + os.path.join(
-        path, f"checkpoint-{max(steps)}") if steps else ""
+    return f"give one of its checkpoints, such as {path}/" + max(
+        names, key=lambda name: (len(name), name)) if names else ""
 
 
 def path_advice(path: str) -> str:
@@ -213,12 +201,8 @@ def _files_of(prefix: str) -> list[str]:
 
 
 def read_tensors(path: StrPath) -> dict[str, np.ndarray]:
-    """Returns all tensors of a checkpoint by the names that the original implementation
-    gives them; `path` as for find_checkpoint.
-
-    From an object-based checkpoint, returns only the variables of its `model`, or all
-    if it has no such child.
-    """
+    """Returns all tensors of a checkpoint by the original implementation's names; from an
+    object-based one only its `model`, if it has one. `path` as for find_checkpoint."""
     tensors = bundle.by_names(find_checkpoint(path), model_only=True)
     # Copied, so that they can be written to.
     return {name: np.array(tensors[name].read()) for name in sorted(tensors)}
@@ -236,15 +220,14 @@ def damage_explained(prefix: str, advice: Callable[[], str]):
     # The reader raises any of these if a file is damaged.
     except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
             IndexError) as error:
-        reason, todo = (
-            "its files are damaged, incomplete or cannot be read", advice())
-        if isinstance(error, AssertionError) or "shape" in str(error) and isinstance(
-                error, ValueError):
-            reason = ("it lacks variables that this model or its optimizer has, or a "
-                      "variable has a different shape than in this model")
-            todo = ("leave out the flags that change the model, such as "
-                    "--config_overrides, or choose a different --output_dir")
-        raise InputError(f"{prefix}: cannot be restored ({reason}); {todo}.") from error
+        is_other = isinstance(error, AssertionError) or (
+            isinstance(error, ValueError) and "shape" in str(error))
+        raise InputError(f"{prefix}: cannot be restored " + (
+            "(it lacks variables of this model or its optimizer, or one has a different "
+            "shape than in this model); leave out the flags that change the model, such "
+            "as --config_overrides, or choose a different --output_dir." if is_other else
+            f"(its files are damaged, incomplete or cannot be read); {advice()}.")
+        ) from error
 
 
 # ---- writing ---------------------------------------------------------------

@@ -1,7 +1,5 @@
-"""Finds the format of a path, and reads the model in it into the common form.
-
-A folder is listed once to recognise its format. A format's module is imported only when
-a folder of it is read.
+"""Finds the format of a path, and reads the model in it into the common form. A format's
+module is imported only when a folder of it is read.
 """
 
 import dataclasses
@@ -63,14 +61,13 @@ def read(path: str, config: Config = None, head: str = "",
     given, path = os.fspath(path), located(path)
     name, where = _recognised(path)
     if not name:
-        raise unknown(path, given)
+        raise InputError(_unknown(path, given))
     checkpoint = _module(name).read(where, config_of(config),
-                                    **({"head": head} if name == "release" else {}))
+                                    *([head] if name == "release" else ()))
     if vocabulary:
         tokenizer_files.check_given(vocabulary, path)
-    else:
-        vocabulary = checkpoint.vocabulary or tokenizer_files.find(
-            path if files.is_folder(path) else os.path.dirname(path))
+    vocabulary = vocabulary or checkpoint.vocabulary or tokenizer_files.find(
+        path if files.is_folder(path) else os.path.dirname(path))
     if vocabulary:
         checkpoint = _without_padding(checkpoint, tokenizer_files.check(
             vocabulary, checkpoint.config.vocab_size).vocab_size)
@@ -86,10 +83,10 @@ def _without_padding(checkpoint: Checkpoint, tokens: int) -> Checkpoint:
         return checkpoint
 
     def cut(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {**tensors, **{
-            name: Tensor((tokens, *tensor.shape[1:]), lambda read=tensor.read: read(
-                )[:tokens], tensor.dtype)
-            for name, tensor in tensors.items() if name.startswith(ROWS)}}
+        return {name: Tensor(
+            (tokens, *tensor.shape[1:]), lambda read=tensor.read: read()[:tokens],
+            tensor.dtype) if name.startswith(ROWS) else tensor
+                for name, tensor in tensors.items()}
 
     checkpoint.report.notes.append(
         f"{size - tokens} of the {size} word embeddings are padding, and left out")
@@ -131,7 +128,7 @@ def folder_of_model(path: str) -> str:
 
 
 def folders_of_models(*paths: str) -> list[str]:
-    """Returns the folders of models; a name on a hub has none that is a user's."""
+    """Returns the folders of models that are not on a hub."""
     return [folder_of_model(path) for path in paths if not hub.is_hub(path)]
 
 
@@ -148,16 +145,14 @@ def is_foreign(path: str) -> bool:
         return False
 
 
-def unknown(path: str, given: str) -> InputError:
-    """Returns the error for a path whose format is not known, `given` by the user."""
+def _unknown(path: str, given: str) -> str:
+    """Returns the sentence for a path whose format is not known, `given` by the user."""
     if not files.exists(path):
-        return InputError(f"{path}: there is no such file or folder; "
-                          f"{folders.path_advice(path)}.")
+        return f"{path}: there is no such file or folder; {folders.path_advice(path)}."
     if onnx_folder.find(path):
-        return InputError(
-            f"{path} is an export for ONNX or TFLite. It can be used with "
-            "albert_tf.load, predict.py and serve.py, but has no weights to train or "
-            "convert; give the model that was exported.")
+        return (f"{path} is an export for ONNX or TFLite. It can be used with "
+                "albert_tf.load, predict.py and serve.py, but has no weights to train or "
+                "convert; give the model that was exported.")
     advice = folders.inner_advice(path) or f"give a folder {_KNOWN}"
-    return InputError(f"{given}: holds no model in a supported format (found: "
-                      f"{some(files.names_in(path), 8) or 'nothing'}); {advice}.")
+    return (f"{given}: holds no model in a supported format (found: "
+            f"{some(files.names_in(path), 8) or 'nothing'}); {advice}.")

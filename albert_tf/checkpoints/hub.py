@@ -3,8 +3,6 @@
     hf://owner/name, hf://owner/name@revision     huggingface_hub
     kaggle://owner/model/framework/variation      kagglehub
     https://www.kaggle.com/models/owner/...       the same
-
-Both packages are optional; they are imported only when such a name is given.
 """
 
 import os
@@ -29,10 +27,8 @@ def local(path: files.StrPath) -> str:
     """Returns a path, or the folder that is fetched if it is a hub's name."""
     path = files.expanded(path)
     if re.match("https?://", path) and not is_hub(path):
-        raise InputError(
-            f"{path}: fetching from this address is not supported (TensorFlow Hub's "
-            "modules are on Kaggle now); give hf://OWNER/NAME or kaggle://HANDLE, or "
-            "download the model and give its folder.")
+        raise InputError(f"{path}: fetching from this address is not supported; give "
+                         "hf://OWNER/NAME or kaggle://HANDLE, or download the model.")
     if not is_hub(path):
         return path
     try:
@@ -42,9 +38,8 @@ def local(path: files.StrPath) -> str:
 
         return kagglehub.model_download(_KAGGLE.sub("", path).strip("/"))
     except Exception as error:  # The package, its requests or the disk may fail.
-        advice = (f"pip install {error.name}" if isinstance(error, ImportError) else
-                  "give hf://OWNER/NAME[@REVISION] or kaggle://OWNER/MODEL/FRAMEWORK/"
-                  "VARIATION[/VERSION], and check the network and your access to it")
+        advice = f"pip install {error.name}" if isinstance(error, ImportError) else (
+            "check the name, the network and your access to it")
         raise InputError(f"{path}: cannot be fetched ({reason_of(error).rstrip('.')}); "
                          f"{advice}.") from error
 

@@ -1,8 +1,6 @@
-"""Hugging Face's folders: config.json and model.safetensors or pytorch_model.bin.
-
-The matrix of a dense layer is transposed there, [out, in]. Everything else is as in the
-original implementation, with different names. Weights may be split into shards, which
-an index lists.
+"""Hugging Face's folders: config.json and model.safetensors or pytorch_model.bin, or
+shards, which an index lists. The matrix of a dense layer is transposed there, [out, in];
+all else is as in the original implementation, with different names.
 """
 
 import dataclasses
@@ -16,11 +14,11 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, check_labels, check_problem, heads_in, shapes_of,
-    with_needed_pooler)
+    ROOT_HEADS, Checkpoint, check_labels, check_problem, heads_in, label_count,
+    shapes_of, with_needed_pooler)
 from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
-from albert_tf.config import AlbertConfig, shown
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import WORDS, Shape
 
@@ -40,8 +38,7 @@ _ACTIVATIONS = {
 _NAMES = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
 # Defaults of Hugging Face's AlbertConfig, for missing keys whose values matter here.
 _DEFAULTS = {"hidden_act": "gelu_new", "embedding_size": 128, "hidden_size": 4096}
-# Keys that are not kept to be written back as they are: those that a Checkpoint holds,
-# and facts about the files of the source.
+# Keys that are not written back: a Checkpoint holds them, or they are of the files.
 _NOT_KEPT = ("architectures", "model_type", "id2label", "label2id", "num_labels",
              "problem_type", "position_embedding_type", "torch_dtype", "dtype",
              "_name_or_path", "transformers_version", "auto_map", "quantization_config")
@@ -51,8 +48,7 @@ _WITH_POOLER = ("AlbertModel", "AlbertForPreTraining",
 
 
 def _group(layer: int, layers: int, groups: int) -> int:
-    """Returns the group of a layer: by other floats than the original's."""
-    return int(layer / (layers / groups))
+    return int(layer / (layers / groups))  # By other floats than the original's.
 
 
 def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +57,6 @@ def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     values = {**_DEFAULTS, **values}
     refuse(values, "config", model_type=("albert",), hidden_act=_ACTIVATIONS,
            position_embedding_type=("absolute",))
-    classes = values.get("architectures")
     known = {field.name for field in dataclasses.fields(AlbertConfig)} - {"extra"}
     config = {name: value for name, value in values.items() if name in known}
     others = {name: value for name, value in values.items()
@@ -69,9 +64,14 @@ def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "hidden_act": _ACTIVATIONS[values["hidden_act"]],
             # A projection from E to H is there in any case if they differ.
             "project_embeddings": config["embedding_size"] == config["hidden_size"],
-            "use_pooler": not isinstance(classes, list) or (
-                classes[:1] or ["AlbertModel"])[0] in _WITH_POOLER,
+            "use_pooler": (_classes(values) or ["AlbertModel"])[0] in _WITH_POOLER,
             **({"huggingface": others} if others else {})}
+
+
+def _classes(values: Mapping[str, Any]) -> list[Any]:
+    """Returns the names of the architectures in a config.json."""
+    return values["architectures"] if isinstance(
+        values.get("architectures"), list) else []
 
 
 # ---- names -----------------------------------------------------------------
@@ -136,7 +136,6 @@ def weights_in(folder: str) -> Optional[str]:
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """Reads the model in a folder that save_pretrained wrote."""
     path = os.path.join(folder, CONFIG)
     values = text_files.read_object(path)
     source, stored = read_weights(folder)
@@ -151,12 +150,11 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     if config is None:
         config = AlbertConfig.from_json_file(path)
     config = config.replace(use_pooler=f"{prefix}pooler.weight" in stored)
-    classes = values.get("architectures")
-    named = [head for head in ROOT_HEADS
-             if isinstance(classes, list) and _CLASSES[head] in classes]
     default = "classification" if config.use_pooler else "token_classification"
-    heads = heads_in({name: tensor.shape for name, tensor in stored.items()},
-                     (named or [default])[0], name_of)
+    root = next((head for head in ROOT_HEADS if _CLASSES[head] in _classes(values)),
+                default)
+    heads = heads_in({name: tensor.shape for name, tensor in stored.items()}, root,
+                     name_of)
     config = with_needed_pooler(config, heads)
     check_groups(config, _group, path)
     checkpoint = matched(
@@ -165,45 +163,35 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         labels=labels_of(values, heads, path),
         problem_type=check_problem(values.get("problem_type"), path) if (
             "classification" in heads) else "")
-    _check_tied(checkpoint, stored)
-    return checkpoint
-
-
-def _check_tied(checkpoint: Checkpoint, stored: Mapping[str, Tensor]) -> None:
-    tensors = checkpoint.tensors
     for name, ours in _TIED.items():
-        if name in stored and ours in tensors and not np.array_equal(
-                stored[name].read().astype(np.float32), tensors[ours].read(),
+        if name in stored and ours in checkpoint.tensors and not np.array_equal(
+                stored[name].read().astype(np.float32), checkpoint.tensors[ours].read(),
                 equal_nan=True):
-            raise InputError(
-                f"{checkpoint.source}: {name} differs from "
-                f"{checkpoint.report.matched[ours]}, but an ALBERT ties the two; save "
-                "the model with tied weights.")
+            raise InputError(f"{source}: {name} differs from what an ALBERT ties it to, "
+                             f"{checkpoint.report.matched[ours]}; save it with tied "
+                             "weights.")
+    return checkpoint
 
 
 def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
               ) -> tuple[str, ...]:
     """Returns the labels, or Hugging Face's default names if there are none."""
-    count = heads.get("classification", heads.get("token_classification", 0))
-    named = values.get("id2label")
+    count, named = label_count(heads), values.get("id2label")
     if not count or (count == 1 and values.get("problem_type") in (None, "regression")
                      and "token_classification" not in heads):
         return ()
     if named is None:
         return _numbered(count)
-    keys = [str(i) for i in range(count)]
-    if not isinstance(named, dict) or {*named} != {*keys}:
-        raise InputError(
-            f"{path}: id2label is {shown(named)}; it must have a label for each of the "
-            f"head's {count} outputs, like {{\"0\": \"no\", \"1\": \"yes\"}}.")
-    return check_labels([named[key] for key in keys], heads, path)
+    with reading(path, binary=True):
+        labels = [named[key] for key in sorted(named, key=int)]
+    return check_labels(labels, heads, path)
 
 
 def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],
                      path: str) -> dict[str, int]:
     """Returns the head whose `outputs` (name → shape) the ONNX graph at `path` computes
     → its width; {} if it computes hidden states. `values` are those of config.json."""
-    classes, shape = values.get("architectures") or (), outputs.get("logits") or ()
+    classes, shape = _classes(values), outputs.get("logits") or ()
     # A graph may leave the last axis of the logits open.
     width = shape[-1] if shape and isinstance(shape[-1], int) else len(
         values.get("id2label") or ()) or (
@@ -216,25 +204,22 @@ def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[A
     if len(shape) == 3:
         return ({"masked_lm": 1} if width == values.get("vocab_size")
                 else {"token_classification": width})
-    if {"last_hidden_state", "sentence_embedding"} & outputs.keys():
-        return {}
-    raise InputError(
-        f"{path} computes {', '.join(outputs)}, which are the outputs of no head that is "
-        "supported (logits, start_logits and end_logits, last_hidden_state, "
-        "sentence_embedding); export the model for one task.")
+    if not {"last_hidden_state", "sentence_embedding"} & outputs.keys():
+        raise InputError(f"{path} computes {', '.join(outputs)}, which are the outputs "
+                         "of no head that is supported; export the model for one task.")
+    return {}
 
 
 def _numbered(count: int) -> tuple[str, ...]:
-    """Returns the names that Hugging Face gives to unnamed classes."""
-    return tuple(f"LABEL_{i}" for i in range(count))
+    return tuple(f"LABEL_{i}" for i in range(count))  # As transformers does.
 
 
 def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     """Returns the path of a folder's weights, and all tensors by their names there."""
     name = weights_in(folder)
     if name is None:
-        raise InputError(f"{folder}: the model is incomplete: it has no weights "
-                         f"({', '.join(_WEIGHTS)}); copy or download the rest.")
+        raise InputError(f"{folder}: it has no weights ({', '.join(_WEIGHTS)}); copy or "
+                         "download the rest.")
     path = os.path.join(folder, name)
     if not name.endswith(".index.json"):
         return path, _read_file(path)
@@ -256,7 +241,6 @@ def _read_file(path: str) -> dict[str, Tensor]:
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written."""
     if "token_classification" in checkpoint.heads:
         checkpoint.report.notes.append(
             "the division of raw text into words, by which the model was trained, is not "
@@ -290,10 +274,7 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
                "hidden_act": _NAMES[checkpoint.config.hidden_act],
                "architectures": [architecture(checkpoint)], "model_type": "albert",
                "dtype": "float32"}
-    count = max(checkpoint.heads.get(head, 0) for head in (
-        "classification", "token_classification"))
-    labels = checkpoint.labels or _numbered(count)
-    if labels:
+    if labels := checkpoint.labels or _numbered(label_count(checkpoint.heads)):
         content["id2label"] = {str(i): label for i, label in enumerate(labels)}
         content["label2id"] = {label: i for i, label in enumerate(labels)}
     if checkpoint.heads.get("classification") == 1 and not checkpoint.labels:

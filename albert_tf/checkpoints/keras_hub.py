@@ -1,12 +1,9 @@
 """keras-hub's presets: config.json and model.weights.h5, and for a task task.json and
-task.weights.h5.
-
-Keras 3 stores variables by the class of their layer and its number among the layers of
-this class, not by name. keras-hub's ALBERT has a projection even for E = H, only one
+task.weights.h5. Keras 3 stores variables by the class of their layer and its number among
+the layers of this class. keras-hub's ALBERT has a projection even for E = H, only one
 activation (gelu in its tanh form), and the epsilon 1e-5 in the masked-LM head.
 """
 
-import dataclasses
 import datetime
 import math
 import os
@@ -19,7 +16,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    SEVERAL_LABELS, Checkpoint, head_of, outputs_of, without_heads)
+    SEVERAL_LABELS, Checkpoint, outputs_of, shapes_of, without_heads)
 from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.checkpoints.tf_models import with_heads
@@ -27,38 +24,35 @@ from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import (
-    BLOCK, POOLER, PROJECTION, WORDS, Shape, count_parameters, encoder_shapes)
+    BLOCK, POOLER, PROJECTION, WORDS, Shape, count_parameters)
 
 NAME = "keras_hub"
 CONFIG, TASK = "config.json", "task.json"
 # The key in CONFIG of what the format has no place for: labels, and how texts are read.
 SETTINGS = "albert_tf"
 WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
-_METADATA = "metadata.json"
 MASKED_LM_EPSILON = 1e-5
 
-# Beginning of our name → keras-hub's layer (_LAYERS), or its part of a block (_PARTS).
-_LAYERS = (
-    (WORDS, "layers/reversible_embedding"),
-    ("bert/embeddings/position_embeddings", "layers/position_embedding"),
-    ("bert/embeddings/token_type_embeddings", "layers/embedding"),
-    ("bert/embeddings/LayerNorm", "layers/layer_normalization"),
-    (PROJECTION, "layers/dense"),
-    (POOLER, "layers/dense_1"),
-    ("cls/predictions/transform/dense", "layers/masked_lm_head/_intermediate_dense"),
-    ("cls/predictions/transform/LayerNorm",
-     "layers/masked_lm_head/_intermediate_layer_norm"),
-    ("cls/predictions", "layers/masked_lm_head"),
-    ("output_", "layers/dense"),
-)
-_PARTS = (("attention_1/self/query", "_self_attention_layer/query_dense"),
-          ("attention_1/self/key", "_self_attention_layer/key_dense"),
-          ("attention_1/self/value", "_self_attention_layer/value_dense"),
-          ("attention_1/output/dense", "_self_attention_layer/output_dense"),
-          ("LayerNorm/", "_self_attention_layer_norm/"),
-          ("ffn_1/intermediate/dense", "_feedforward_intermediate_dense"),
-          ("ffn_1/intermediate/output/dense", "_feedforward_output_dense"),
-          ("LayerNorm_1/", "_feedforward_layer_norm/"))
+# Beginning of our name, or of its part behind that of a block → keras-hub's layer.
+_PARTS = (
+    (WORDS, "reversible_embedding"),
+    ("bert/embeddings/position_embeddings", "position_embedding"),
+    ("bert/embeddings/token_type_embeddings", "embedding"),
+    ("bert/embeddings/LayerNorm", "layer_normalization"),
+    (PROJECTION, "dense"),
+    (POOLER, "dense_1"),
+    ("cls/predictions/transform/dense", "masked_lm_head/_intermediate_dense"),
+    ("cls/predictions/transform/LayerNorm", "masked_lm_head/_intermediate_layer_norm"),
+    ("cls/predictions", "masked_lm_head"),
+    ("output_", "dense"),
+    ("attention_1/self/query", "_self_attention_layer/query_dense"),
+    ("attention_1/self/key", "_self_attention_layer/key_dense"),
+    ("attention_1/self/value", "_self_attention_layer/value_dense"),
+    ("attention_1/output/dense", "_self_attention_layer/output_dense"),
+    ("LayerNorm/", "_self_attention_layer_norm"),
+    ("ffn_1/intermediate/dense", "_feedforward_intermediate_dense"),
+    ("ffn_1/intermediate/output/dense", "_feedforward_output_dense"),
+    ("LayerNorm_1/", "_feedforward_layer_norm"))
 _BLOCK = re.compile(re.escape(BLOCK).replace(r"\{\}", r"(\d+)"))
 # Fields of config.json → ours; `dropout` is both of our dropout rates.
 _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
@@ -68,9 +62,8 @@ _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
            "intermediate_dim": "intermediate_size",
            "max_sequence_length": "max_position_embeddings",
            "num_segments": "type_vocab_size"}
-# Head → the class of keras-hub's task, the learning rate of the optimizer that it is
-# given, and settings of its preprocessor. keras-hub expects the optimizer's step and
-# rate in TASK_WEIGHTS, and warns if they are not there.
+# Head → the class of keras-hub's task, the learning rate of its optimizer, which is
+# expected in TASK_WEIGHTS, as is the step, and settings of its preprocessor.
 _TASKS: dict[str, tuple[str, float, dict[str, Any]]] = {
     "masked_lm": ("AlbertMaskedLM", 5e-5, {
         "mask_selection_rate": 0.15, "mask_selection_length": 96,
@@ -83,15 +76,14 @@ _DROPPED = {f"^({TASK_WEIGHTS}:)?optimizer/": "state of the training"}
 
 
 def name_of(ours: str, inner: int) -> str:
-    """Returns a variable's path in TASK_WEIGHTS for a head, else in WEIGHTS."""
+    """Returns a variable's path in WEIGHTS, or in TASK_WEIGHTS behind that name."""
     block = _BLOCK.match(ours)
+    layer = "layers/" if ours.startswith("bert/") else f"{TASK_WEIGHTS}:layers/"
     if block:
         number = int(block[1]) * inner + int(block[2])
-        rest = ours[block.end():]
-        layer = f"layers/transformer_encoder{f'_{number}' if number else ''}/" + next(
-            theirs.rstrip("/") for part, theirs in _PARTS if rest.startswith(part))
-    else:
-        layer = next(theirs for start, theirs in _LAYERS if ours.startswith(start))
+        layer += f"transformer_encoder{f'_{number}' if number else ''}/"
+    rest = ours[block.end():] if block else ours
+    layer += next(theirs for start, theirs in _PARTS if rest.startswith(start))
     is_second = ours.endswith(("/bias", "/beta")) or ours == "output_bias"
     return f"{layer}/vars/{int(is_second)}"
 
@@ -107,28 +99,31 @@ def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
 
 
 def _group(layer: int, layers: int, groups: int) -> Optional[int]:
-    """Returns the group of a layer. keras-hub requires that all are equally large."""
+    # keras-hub requires that all groups are equally large.
     return layer * groups // layers if layers % groups == 0 else None
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """Reads the model in a preset's folder."""
-    path, task = os.path.join(folder, CONFIG), os.path.join(folder, TASK)
+    path, task, source, of_head = (
+        os.path.join(folder, name) for name in (CONFIG, TASK, WEIGHTS, TASK_WEIGHTS))
     _, values, settings = _description(path, ("AlbertBackbone",))
     check_settings(settings, path)
+    rate = values.get("dropout", 0.0)
     try:
-        config = config or _config(values)
+        config = config or AlbertConfig(
+            **{ours: values.get(theirs) for theirs, ours in _FIELDS.items()},
+            hidden_dropout_prob=rate, attention_probs_dropout_prob=rate,
+            project_embeddings=values.get("embedding_dim") == values.get("hidden_dim"))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    source = os.path.join(folder, WEIGHTS)
     stored = tensor_files.read_h5(source)
     heads, notes = {}, []
     if files.exists(task):
         kind, values, _ = _description(task, _HEADS)
-        of_task = tensor_files.read_h5(os.path.join(folder, TASK_WEIGHTS))
-        bias = of_task.get("layers/dense/vars/1")
-        heads = {_HEADS[kind]: math.prod(bias.shape[:1]) if bias else 1}
+        of_task = tensor_files.read_h5(of_head)
         stored |= {f"{TASK_WEIGHTS}:{name}": tensor for name, tensor in of_task.items()}
+        bias = stored.get(name_of("output_bias", 1))
+        heads = {_HEADS[kind]: math.prod(bias.shape[:1]) if bias else 1}
         if "masked_lm" in heads:
             config = config.replace(masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
         activation = values.get("activation") or "linear"
@@ -137,18 +132,14 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         elif activation != "linear":
             notes.append(
                 f"the task's activation {activation} is not applied to the outputs")
-    elif files.exists(os.path.join(folder, TASK_WEIGHTS)):
-        raise InputError(f"{task} is missing, but {TASK_WEIGHTS} is there; copy or "
-                         f"download the whole folder, or remove {TASK_WEIGHTS} to read "
-                         "only the encoder.")
+    elif files.exists(of_head):
+        raise InputError(f"{task} is missing, but {TASK_WEIGHTS} is there; copy the whole "
+                         "folder, or remove that file to read only the encoder.")
     check_groups(config, _group, path)
-    rows = _rows(encoder_shapes(config), config)
-    for head, outputs in heads.items():
-        rows += [dataclasses.replace(row, theirs=f"{TASK_WEIGHTS}:{row.theirs}")
-                 for row in _rows(head_of(head, outputs).shapes(config), config)]
-    checkpoint = matched(NAME, source, config, heads, rows, stored, _DROPPED,
-                         f"(?!{TASK_WEIGHTS})", settings=settings,
-                         **outputs_of(settings, heads, path))
+    checkpoint = matched(
+        NAME, source, config, heads, _rows(shapes_of(config, heads), config), stored,
+        _DROPPED, f"(?!{TASK_WEIGHTS})", settings=settings,
+        **outputs_of(settings, heads, path))
     checkpoint.report.notes += notes
     return checkpoint
 
@@ -163,20 +154,10 @@ def _description(path: str, kinds: Iterable[str]
         return value["class_name"], dict(value["config"]), dict(value.get(SETTINGS, {}))
 
 
-def _config(values: Mapping[str, Any]) -> AlbertConfig:
-    rate = values.get("dropout", 0.0)
-    config = AlbertConfig(
-        **{ours: values.get(theirs) for theirs, ours in _FIELDS.items()},
-        hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
-    return config.replace(
-        project_embeddings=config.embedding_size == config.hidden_size)
-
-
 # ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written."""
     config, notes = checkpoint.config, checkpoint.report.notes
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         notes.append("keras-hub has only one dropout rate, taken from "
@@ -184,9 +165,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     checkpoint = without_heads(checkpoint, {
         "sentence_order": "keras-hub has no sentence-order head"})
     if len(checkpoint.heads) > 1:
-        raise InputError("a preset of keras-hub has one task, but the model has the "
-                         f"heads {', '.join(checkpoint.heads)}; leave them out "
-                         "(--encoder_only).")
+        raise InputError("a preset of keras-hub has one task, but the model has the heads "
+                         f"{', '.join(checkpoint.heads)}; leave them out (--encoder_only).")
     return as_format(
         checkpoint, NAME, True, _group, needs_pooler=True, head=_TASKS,
         hidden_act=("gelu",), layer_norm_eps=(1e-12,), masked_lm_layer_norm_eps=(
@@ -209,13 +189,12 @@ def _described(kind: str, values: Mapping[str, Any], dtype: str = "") -> dict[st
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes a preset's folder, with a task if the checkpoint has a head."""
     config, heads = checkpoint.config, checkpoint.heads
     kind, rate, settings = _TASKS[next(iter(heads), "classification")]
     backbone = _described("AlbertBackbone", {
         **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
         "dropout": config.hidden_dropout_prob}, "float32")
-    described = {CONFIG: backbone, _METADATA: {
+    described = {CONFIG: backbone, "metadata.json": {
         "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
         "parameter_count": count_parameters(config).with_pooler,
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
@@ -233,7 +212,10 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
             "config_file": "preprocessor.json",
             "sequence_length": checkpoint.max_seq_length,
             "truncate": "round_robin", **settings}, "float32")
-    _write_h5(os.path.join(folder, WEIGHTS), checkpoint, encoder_shapes(config))
+    tensors = in_theirs(checkpoint, _rows(shapes_of(config, heads), config))
+    of_head = {name: tensors.pop(name) for name in [*tensors]
+               if name.startswith(TASK_WEIGHTS)}
+    tensor_files.write_h5(os.path.join(folder, WEIGHTS), tensors)
     for head, outputs in heads.items():
         described[TASK] = _described(kind, {
             "backbone": backbone, "preprocessor": described.get("preprocessor.json"),
@@ -241,20 +223,13 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
                 "num_classes": outputs, "activation": "sigmoid" if (
                     checkpoint.problem_type == SEVERAL_LABELS) else "linear",
                 "dropout": 0.1})})
-        _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
-                  head_of(head, outputs).shapes(config), {
-                      "optimizer/vars/0": np.int64(0),
-                      "optimizer/vars/1": np.float32(rate)})
+        tensor_files.write_h5(os.path.join(folder, TASK_WEIGHTS), {
+            **{name.partition(":")[2]: tensor for name, tensor in of_head.items()},
+            **{f"optimizer/vars/{i}": Tensor.of(np.asarray(value))
+               for i, value in enumerate((np.int64(0), np.float32(rate)))}})
     settings = {**checkpoint.kept_settings, **checkpoint.kept_problem, **(
         {"labels": list(checkpoint.labels)} if checkpoint.labels else {})}
     if settings:
         described[CONFIG] = {**backbone, SETTINGS: settings}
     for name, value in described.items():
         text_files.write_json(os.path.join(folder, name), value)
-
-
-def _write_h5(path: str, checkpoint: Checkpoint, shapes: Mapping[str, Shape],
-              scalars: Mapping[str, np.generic] = {}) -> None:
-    tensor_files.write_h5(path, {
-        **in_theirs(checkpoint, _rows(shapes, checkpoint.config)),
-        **{name: Tensor.of(np.asarray(value)) for name, value in scalars.items()}})

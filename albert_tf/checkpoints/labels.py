@@ -10,16 +10,15 @@ import re
 import unicodedata
 from typing import Any, Iterable, Mapping, Optional, Sequence, TypeVar
 
-import numpy as np
 from absl import logging
 
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import HEADS, REGRESSION, head_of, some
+from albert_tf.checkpoints.checkpoint import (
+    HEADS, REGRESSION, head_of, label_count, some)
 from albert_tf.errors import InputError
 from albert_tf.modeling.head import output_shapes
 
-# The file of the labels in an export, one on each line, and the advice for a label that
-# it cannot hold.
+# The file of the labels in an export, and the advice for a label that it cannot hold.
 LABELS_FILE = "labels.txt"
 RENAME = "rename it in the config.json or task.json of the model"
 Model = TypeVar("Model", bound=Any)
@@ -80,8 +79,7 @@ def relabelled(model: Model, labels: Sequence[str]) -> Model:
     labels = tuple(map(cleaned, labels))
     if not labels or labels == model.labels:
         return model
-    width = next((width for name, width in model.heads.items()
-                  if head_of(name).has_labels), 0)
+    width = label_count(model.heads)
     if width == 1 and model.problem_type in ("", REGRESSION):
         width = 0
     given, source = f"--labels={','.join(labels)}: ", model.report.source
@@ -90,9 +88,7 @@ def relabelled(model: Model, labels: Sequence[str]) -> Model:
                          f"{some(model.labels, _SHOWN)}; leave the flag out.")
     if not width == len(labels) == len({*labels} - {""}):
         raise InputError(f"{given}{source} has {width or 'no'} outputs that have labels; "
-                         + ("give each of them a label, and each label once." if width
-                            else "leave the flag out."))
-    check_lines(labels, "--labels", "remove it")
+                         "give each of them a label, once, or leave the flag out.")
     return dataclasses.replace(model, labels=labels)
 
 
@@ -105,14 +101,9 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
                if name in tensors and tensors[name].shape[0] == len(labels)]
     rows = order(tuple(theirs) if len(theirs) == len(labels) else (), tuple(labels),
                  source) if labels and outputs else None
-    return {**tensors, **{
-        name: dataclasses.replace(
-            tensors[name], read=functools.partial(_rows, tensors[name], rows))
+    return {**tensors, **{name: dataclasses.replace(
+        tensors[name], read=lambda read=tensors[name].read: read()[rows])
         for name in outputs if rows}}
-
-
-def _rows(tensor: Tensor, rows: list[int]) -> np.ndarray:
-    return tensor.read()[rows]
 
 
 @functools.cache  # What is logged is said once.
@@ -121,8 +112,8 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
     """Returns the output of the model `source` for each of our labels, or None if its
     outputs are in the order of ours; logs what is not equal, once.
 
-    Labels are matched by name, if necessary without regard to case. Those without an
-    equal are matched in their order, with a warning.
+    Labels are matched by name, if necessary without regard to case, and those without
+    an equal in their order, with a warning.
     """
     if theirs == ours:
         return None
@@ -153,7 +144,6 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
 
 
 def _key(label: str) -> str:
-    """Returns what is equal for all spellings of a label, such as "not good" and
-    NOT_GOOD."""
+    """Returns what is equal for all spellings, such as "not good" and NOT_GOOD."""
     return re.sub(r"[\s_-]+", "_", unicodedata.normalize(
         "NFC", cleaned(label))).casefold()

@@ -1,6 +1,5 @@
-"""The model card (README.md) of a converted model: YAML that the hubs read, and text.
-
-The card only repeats facts that the source's folder holds.
+"""The model card (README.md) of a converted model: YAML that the hubs read, and text. It
+only repeats facts that the source's folder holds.
 """
 
 import json
@@ -8,10 +7,11 @@ import math
 import os
 import re
 
-from albert_tf import files, text_files
+from albert_tf import files
 from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.checkpoints.folders import NULL_THRESHOLD
+from albert_tf.checkpoints.vocabulary import settings_in
 
 FILE = "README.md"
 # Entries of the source's card that are also true of the converted model.
@@ -42,17 +42,15 @@ def _scores(checkpoint: Checkpoint, name: str, pipeline: str) -> list[str]:
     if they are of another step or their head is not in the folder."""
     task = checkpoint.settings.get("task")
     path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
-    if not task or pipeline not in _PIPELINES.values() or not files.exists(path):
-        return []
-    results = text_files.read_object(path)
-    if results.get("step") != checkpoint.step:
+    results = settings_in(path) or {}
+    if not task or pipeline not in _PIPELINES.values() or (
+            results.get("step") != checkpoint.step):
         return []
     # YAML takes JSON, but reads 1e-05 as a string.
     scores = [{"type": metric, "value": round(value, 4)}
               for metric, value in sorted(results.items())
-              if isinstance(value, (int, float)) and not isinstance(value, bool)
-              and math.isfinite(value) and metric not in (
-                  "step", "loss", NULL_THRESHOLD)]
+              if type(value) in (int, float) and math.isfinite(value)
+              and metric not in ("step", "loss", NULL_THRESHOLD)]
     return [f"metrics: {json.dumps([score['type'] for score in scores])}",
             "model-index: " + json.dumps([{"name": name, "results": [{
                 "task": {"type": pipeline}, "dataset": {"name": task, "type": task},

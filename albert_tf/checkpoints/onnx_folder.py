@@ -1,12 +1,6 @@
-"""Folders of exports for other engines: those of export_model.py, and the ONNX files of
-the Hugging Face hub.
-
-    onnx/model.onnx              the graph of float32
-    onnx/model_fp16.onnx         the same, with weights of 16 bits
-    onnx/model_quantized.onnx    the same, with weights of 8 bits
-    config.json, tokenizer.json  as for transformers
-    portable.json, task.json     only in folders of export_model.py: what the graph does,
-                                 and the settings of the training
+"""Folders of exports for other engines, as export_model.py and the ONNX files of the
+Hugging Face hub have them: `onnx` with the graphs (NAMES), config.json and tokenizer.json
+as for transformers and, of export_model.py alone, portable.json and task.json.
 """
 
 import os
@@ -15,6 +9,7 @@ from typing import Optional
 from albert_tf import files
 from albert_tf.errors import InputError
 
+# What the graph does.
 SETTINGS = "portable.json"
 GRAPHS = "onnx"
 # Type of the weights → the graph's name. transformers.js knows these names; optimum
@@ -24,11 +19,9 @@ NAMES = {"float32": "model.onnx", "float16": "model_fp16.onnx",
 
 
 def find(path: str) -> Optional[tuple[str, str]]:
-    """Returns the folder of an export, and the graph that the path names, "" if it
-    names the folder; None if the path is not an export's.
-
-    A folder that also holds weights is a model, unless the path names a graph.
-    """
+    """Returns the folder of an export, and the graph that the path names, "" if it names
+    the folder. Returns None for others, as for folders that hold weights, too, unless
+    the path names a graph."""
     # Late, because training loads no foreign format.
     from albert_tf.checkpoints import huggingface
 
@@ -69,12 +62,10 @@ def files_of(folder: str, graph: str) -> list[str]:
 def graph_of(folder: str) -> str:
     """Returns the path of the graph that a folder holds, of several by NAMES."""
     graphs = graphs_in(folder)
-    for name in NAMES.values():
-        for path in graphs:
-            if os.path.basename(path) == name:
-                return path
-    if len(graphs) > 1:
+    known = [path for name in NAMES.values() for path in graphs
+             if os.path.basename(path) == name]
+    if len(graphs) > 1 and not known:
         raise InputError(f"{folder} holds several ONNX files, and none is named "
                          f"{NAMES['float32']}; give the path of one: "
                          f"{', '.join(graphs)}.")
-    return graphs[0]
+    return [*known, *graphs][0]

@@ -1,9 +1,8 @@
 """Checkpoints with the original implementation's names: TF1 checkpoints, runs of this
 project, and TensorFlow Hub modules (`module/` before the names).
 
-albert_zh's own layout (`layer_shared`) is read too. It projects the word embeddings
-first, and its position and type embeddings and LayerNorm have width H. That is a model
-with E = H whose word embeddings are the product of two matrices.
+albert_zh's own layout (`layer_shared`) projects the word embeddings first, and all else
+has width H: a model with E = H whose word embeddings are the product of two matrices.
 """
 
 import os
@@ -57,8 +56,7 @@ _ZH_PARTS = (("attention/self/", "attention_1/self/"),
 
 def recognise(prefix: str) -> bool:
     """Returns whether a checkpoint is an ALBERT with the original's names."""
-    return any(name.removeprefix(_HUB_PREFIX) == WORDS
-               for name in bundle.by_names(prefix))
+    return bool({WORDS, _HUB_PREFIX + WORDS} & {*bundle.by_names(prefix)})
 
 
 def is_foreign(prefix: str) -> bool:
@@ -79,9 +77,8 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     if is_module:
         folder = os.path.dirname(folder)
         if objects:
-            raise InputError(f"{folder} is a SavedModel that export_model.py wrote, "
-                             "which is not read as a model; give the model that was "
-                             "exported.")
+            raise InputError(f"{folder} is a SavedModel that export_model.py wrote; give "
+                             "the model that was exported.")
     kind = "tf_hub" if is_module else "run" if objects else NAME
     theirs = {name.removeprefix(_HUB_PREFIX): name for name in stored}
     stored = {ours: stored[name] for ours, name in theirs.items()}
@@ -98,15 +95,14 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
         settings.get("head") if settings.get("head") in ROOT_HEADS else
         "multiple_choice" if settings.get("task") == "race" else ""))
     config = with_needed_pooler(config, heads)
-    steps = [stored[name] for name in ("global_step", "iteration") if name in stored]
+    step = stored.get("global_step", stored.get("iteration"))
     checkpoint = matched(
         kind, prefix, config, heads,
         rows_of(shapes_of(config, heads), lambda name: name), stored, _DROPPED, "bert/",
-        **outputs_of(settings, heads, folder),
-        settings=task,
+        **outputs_of(settings, heads, folder), settings=task,
         slots={name: tensor for name, tensor in stored.items()
                if name.endswith(("/adam_m", "/adam_v"))},
-        step=int(steps[0].read()) if steps else 0)
+        step=int(step.read()) if step else 0)
     matches = checkpoint.report.matched
     matches |= {name: theirs.get(name, name) for name in matches}
     return checkpoint
@@ -116,11 +112,9 @@ def _values(folder: str) -> tuple[dict[str, Any], str]:
     """Returns the config beside a checkpoint and its path, or {} and ""."""
     named = [name for name in files.names_in(folder)
              if re.fullmatch(r".*config.*\.json", name) and "tokenizer" not in name]
-    if CONFIG_FILE in named:
-        named = [CONFIG_FILE]
-    if len(named) != 1:
+    if len(named) != 1 and CONFIG_FILE not in named:
         return {}, ""
-    path = os.path.join(folder, named[0])
+    path = os.path.join(folder, CONFIG_FILE if CONFIG_FILE in named else named[0])
     return text_files.read_object(path), path
 
 
@@ -137,11 +131,9 @@ def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
         if all(sizes[field] == NAMED[name].get(field, 128) for field in (
                 "embedding_size", "hidden_size", "intermediate_size")):
             return AlbertConfig.named(name, **sizes)
-    raise InputError(
-        f"{source}: there is no {CONFIG_FILE}, and the tensors do not tell the "
-        + ("number of layers" if "num_attention_heads" in sizes else
-           "numbers of layers and attention heads")
-        + "; give the config (--albert_config_file, --model, or config=).")
+    raise InputError(f"{source}: there is no {CONFIG_FILE}, and the tensors do not tell "
+                     "all sizes; give the config (--albert_config_file, --model, or "
+                     "config=).")
 
 
 def _from_zh(prefix: str, stored: Mapping[str, Tensor], config: AlbertConfig
@@ -170,7 +162,6 @@ def _from_zh(prefix: str, stored: Mapping[str, Tensor], config: AlbertConfig
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written."""
     if not checkpoint.config.use_pooler:
         checkpoint.report.notes.append(
             "the checkpoint has no pooler; a task that needs one must train it")

@@ -1,8 +1,6 @@
-"""Restores weights by the names of the original implementation, and reads and writes
-the config beside them.
-
-Every variable of a model is named as in the original's checkpoints, therefore restoring
-matches names and shapes. A mismatch is an error unless it is allowed.
+"""Restores weights by the names of the original implementation, which are those of a
+model's variables, and reads and writes the config beside them. A mismatch of names or
+shapes is an error unless it is allowed.
 """
 
 import os
@@ -26,13 +24,9 @@ from albert_tf.files import StrPath
 
 # The optimizer's state and the step, which only checkpoints of training hold.
 _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
-
-# The group in a variable's name; everything before it is the same in all groups.
+# The group in a variable's name.
 _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
-
 _POOLER = "bert/pooler/"
-
-_SHOWN = 3  # names of each kind in the log
 
 
 def _variables(model: tf_keras.Model) -> dict[str, Any]:
@@ -75,9 +69,7 @@ def restore_tf1(model: tf_keras.Model, path: StrPath, allow_partial: bool = Fals
     changes. Works under any tf.distribute strategy, outside of its replicas.
 
         report = restore_tf1(model, "albert_base/model.ckpt-best")
-        print(report.summary())
-
-    The report is also logged. Tensors that do not fit the model are an error.
+        print(report.summary())  # It is also logged.
 
     Args:
       path: as for find_checkpoint, or a folder in any format that `load` accepts.
@@ -91,15 +83,14 @@ def restore_tf1(model: tf_keras.Model, path: StrPath, allow_partial: bool = Fals
       labels: the labels of the model's outputs. If the checkpoint has an output for
         each, its outputs are put in this order (labels.order).
     """
-    (source, stored, theirs), is_head = _opened(model, os.fspath(path)), may_be_new
+    source, stored, theirs = _opened(model, os.fspath(path))
     stored = label_names.ordered(labels, theirs, stored, source)
-    if not any(name.startswith(_POOLER) for name in stored) and (
-            is_head("output_weights")):
-        # The checkpoint has no pooler, such as Hugging Face's masked language models.
-        def may_be_new(name):
-            return is_head(name) or name.startswith(_POOLER)
-
-    return _restore(model, source, stored, allow_partial, init_from_group0, may_be_new)
+    # Hugging Face's masked language models have no pooler, which a task's head may need.
+    lacks_pooler = may_be_new("output_weights") and not any(
+        name.startswith(_POOLER) for name in stored)
+    return _restore(
+        model, source, stored, allow_partial, init_from_group0, lambda name: may_be_new(
+            name) or lacks_pooler and name.startswith(_POOLER))
 
 
 def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]:
@@ -146,8 +137,7 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
                 "the model")
     scopes = {name.split("/")[0] for name in variables if not may_be_new(name)}
     for name in sorted({*stored} - {*sources.values()}):
-        # With init_from_group0 the other groups are left out on purpose. Heads that the
-        # model lacks and the optimizer's state are harmless.
+        # Other groups are left out on purpose; heads that the model lacks are harmless.
         is_harmless = (name.split("/")[0] not in scopes or _OPTIMIZER_STATE.search(name)
                        or init_from_group0 and _GROUP.match(name))
         report.dropped[name] = "not used by this model" if is_harmless else UNEXPECTED
@@ -161,16 +151,16 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
                 ("variables with a different shape", report.mismatched.values()),
                 ("variables of the model that it lacks", report.missing),
                 ("tensors that the model does not have", report.unexpected)) if names)
-            + "; give the config that the checkpoint was made with, every group of "
-            "layers the values of group 0 (--init_from_group0), or accept the "
-            "differences (--allow_partial_init, allow_partial=True).")
+            + "; give the checkpoint's config, every group of layers the values of group "
+            "0 (--init_from_group0), or accept the differences (--allow_partial_init, "
+            "allow_partial=True).")
     # All is checked and read before any variable changes.
     values = {name: stored[name].read() for name in {*report.matched.values()}}
     check_finite(source, values.items())
     for name, theirs in report.matched.items():
         variable = variables[name]
         variable.assign(values[theirs].astype(variable.dtype.as_numpy_dtype))
-    for line in report.summary(_SHOWN).splitlines():
+    for line in report.summary(3).splitlines():
         logging.info("%s", line)
     return report
 

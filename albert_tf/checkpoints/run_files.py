@@ -1,7 +1,5 @@
-"""The names of all files that a run writes into its output_dir, and whose folder it is.
-
-A run replaces files of these names. It therefore starts only in a folder that holds
-none of them, or that an earlier run marked with RUN_FILE.
+"""The names of all files that a run writes into its output_dir. It replaces them, and
+therefore starts only in a folder that holds none of them, or that has RUN_FILE.
 """
 
 import functools
@@ -15,9 +13,7 @@ import albert_tf
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
 
-# Marks the folder of a run. The name is one that no other program uses.
-RUN_FILE = "albert_tf-run.json"
-
+RUN_FILE = "albert_tf-run.json"  # Marks the folder of a run.
 # Patterns of names. The files that hold a model are also written by conversions.
 _MODEL = (r"checkpoint", r"model\.ckpt-(\d+|best)\..*", r"albert_config\.json")
 _RUN = (
@@ -38,8 +34,8 @@ def tasks() -> dict[str, tuple[str, ...]]:
 
 
 def is_of_run(name: str, of: Optional[Iterable[str]] = None) -> bool:
-    """Returns whether pretraining, or a task of these names, by default any, writes such
-    a file."""
+    """Returns whether pretraining, or one of these tasks, by default any, writes such a
+    file."""
     return bool(re.fullmatch("|".join((*_MODEL, *_RUN, *(
         pattern for task in (tasks() if of is None else of)
         for pattern in tasks()[task]))), name))
@@ -54,19 +50,14 @@ def files_of_run(folder: str) -> list[str]:
 
 def check_run_folder(folder: str, task: str = "") -> None:
     """Raises InputError if a run would replace a file that no run of ours wrote, or if
-    TensorFlow cannot write there.
-
-    `task` is a key of `tasks`, or "" for pretraining.
-    """
+    TensorFlow cannot write there; `task` is a key of `tasks`, or "" for pretraining."""
     files.check_in_tensorflow(folder, "--output_dir")
     names = files.names_in(folder)
-    owned = "|".join((*_RUN, *_FOLDERS, *tasks().get(task, ())))
-    for name in names if RUN_FILE not in names else ():
-        if re.fullmatch(owned, name):
-            raise InputError(
-                f"--output_dir={folder} holds {name}, which a run would replace, but is "
-                "not the folder of a run. Move that file away, or choose a different "
-                "--output_dir.")
+    owned = re.compile("|".join((*_RUN, *_FOLDERS, *tasks().get(task, ()))))
+    if RUN_FILE not in names and (found := [*filter(owned.fullmatch, names)]):
+        raise InputError(
+            f"--output_dir={folder} holds {found[0]}, which a run would replace, but is "
+            "not the folder of a run. Move that file away, or choose a different one.")
 
 
 def claim_run_folder(folder: str, task: str = "") -> None:

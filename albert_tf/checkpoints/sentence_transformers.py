@@ -10,7 +10,7 @@ pooled into a sentence embedding.
 import dataclasses
 import os
 import re
-from typing import Any, Iterable, Optional, Union
+from typing import Any, Iterable, Optional, Sequence, Union
 
 from absl import logging
 
@@ -20,7 +20,7 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     Checkpoint, Vocabulary, without_heads)
 from albert_tf.checkpoints.table import changed, refuse
-from albert_tf.checkpoints.vocabulary import settings_in
+from albert_tf.checkpoints.vocabulary import check_settings, settings_in
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import POOLER
@@ -75,15 +75,13 @@ class Sentence:
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """Reads the model, with a Sentence as `sentence`."""
     where = os.path.join(folder, _modules(folder)[0][1])
     path = os.path.join(folder, _PROMPTS)
     values = settings_in(path) or {}
     name, prompts = str(values.get("default_prompt_name")), values.get("prompts") or {}
     if not isinstance(prompts, dict) or prompts.get(name):
-        raise InputError(
-            f"{path}: the default prompt '{name}' is not supported; set "
-            "default_prompt_name to null, and put the prompt before each text.")
+        raise InputError(f"{path}: the default prompt '{name}' is not supported; put it "
+                         "before each text, and set default_prompt_name to null.")
     checkpoint = without_heads(huggingface.read(where, config), _ENCODER_ONLY)
     sentence, flags, vocabulary = described(folder, checkpoint.config)
     path = os.path.join(where, "tokenizer.json")
@@ -107,11 +105,11 @@ def described(folder: str, config: AlbertConfig
               ) -> tuple[Sentence, dict[str, int], Optional[Vocabulary]]:
     """Returns what a folder says besides the weights: how token vectors are pooled, the
     flags that limit the length of texts, and the vocabulary."""
-    places = [(kind, os.path.join(folder, name)) for kind, name in _modules(folder)]
-    where, width = places[0][1], config.hidden_size
-    pooling = _pooling(places[1][1], width)
-    width, layers = width * len(pooling), []
-    for kind, path in places[2:]:
+    (_, where), (_, path), *places = [
+        (kind, os.path.join(folder, name)) for kind, name in _modules(folder)]
+    pooling = _pooling(path, config.hidden_size)
+    width, layers = config.hidden_size * len(pooling), []
+    for kind, path in places:
         if kind == "Dense":
             layers.append(_dense(path, width))
             width = layers[-1].kernel.shape[1]
@@ -122,12 +120,10 @@ def described(folder: str, config: AlbertConfig
     settings = text_files.read_object(os.path.join(where, names[0])) if names else {}
     longest = settings.get("max_seq_length") or (settings_in(os.path.join(
         where, "tokenizer_config.json")) or {}).get("model_max_length")
-    flags = {}
-    if longest is not None:
-        if not isinstance(longest, (int, float)) or not longest >= 1:
-            raise InputError(f"{where}: the maximum length of a text is {longest!r}; "
-                             "set max_seq_length to a whole number of tokens.")
-        flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
+    with reading(where, binary=True):
+        flags = {} if longest is None else {
+            "max_seq_length": int(min(longest, config.max_position_embeddings))}
+    check_settings({"flags": flags}, where)
     vocabulary = tokenizer_files.find(where)
     if vocabulary and settings.get("do_lower_case") is True and (
             not vocabulary.do_lower_case):
@@ -151,14 +147,12 @@ def _modules(folder: str) -> list[tuple[str, str]]:
             {*kinds[2:]} - {"Dense", "Normalize", "Dropout"}) or any(
                 os.path.basename(name) != name for _, name in modules):
         raise InputError(
-            f"{path}: lists {', '.join(kinds) or 'no modules'}; supported are a "
-            "Transformer, a Pooling, and then Dense and Normalize, each with the name of "
-            "a folder beside this file as its path.")
+            f"{path}: lists {', '.join(kinds)}; supported are a Transformer, a Pooling, "
+            "then Dense and Normalize, each with a folder beside this file as its path.")
     return modules
 
 
 def _settings(folder: str, **allowed: Iterable[Any]) -> dict[str, Any]:
-    """Returns the settings of a module, refusing others than the allowed ones."""
     path = os.path.join(folder, huggingface.CONFIG)
     values = text_files.read_object(path)
     refuse(values, path, module_input_name=(None, _VECTOR),
@@ -171,9 +165,13 @@ def _pooling(folder: str, width: int) -> tuple[str, ...]:
                        word_embedding_dimension=(None, width))
     modes = values.get("pooling_mode") or [
         mode for mode, name in _MODES.items() if values.get(name)] or "mean"
-    modes = modes if isinstance(modes, list) else [modes]
+    return _checked(modes if isinstance(modes, list) else [modes], folder)
+
+
+def _checked(modes: Sequence[Any], where: str, advice: str = "give a different model"
+             ) -> tuple[str, ...]:
     for mode in modes:
-        refuse({"pooling_mode": mode}, folder, pooling_mode=_MODES)
+        refuse({"pooling": mode}, where, advice, pooling=POOLING)
     return tuple(modes)
 
 
@@ -194,24 +192,17 @@ def _dense(folder: str, width: int) -> Dense:
 
 def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int = 0
                  ) -> Checkpoint:
-    """Returns the checkpoint with a pooling and a maximum length of texts.
-
-    Args:
-      pooling: kinds from POOLING, separated by commas, or POOLED; default: the
-        checkpoint's own, else the mean.
-      max_seq_length: in tokens; default: as in training, else all positions.
-    """
+    """Returns the checkpoint with a pooling, kinds from POOLING separated by commas or
+    POOLED, by default its own, else the mean, and a maximum length of texts, by default
+    as in training, else all positions."""
     sentence = checkpoint.sentence or Sentence()
     if pooling == POOLED and checkpoint.config.use_pooler:
         kernel, bias = (checkpoint.tensors[f"{POOLER}/{name}"]
                         for name in ("kernel", "bias"))
         sentence = Sentence(("cls",), (Dense(kernel, bias, "Tanh"),))
     elif pooling:
-        modes = tuple(mode.strip() for mode in pooling.split(","))
-        for mode in modes:
-            refuse({"pooling": mode}, f"the format {NAME}", f"{POOLED} needs a pooler",
-                   pooling=POOLING)
-        sentence = Sentence(modes)
+        sentence = Sentence(_checked([*map(str.strip, pooling.split(","))],
+                                     f"the format {NAME}", f"{POOLED} needs a pooler"))
     longest = checkpoint.config.max_position_embeddings
     length = max_seq_length or checkpoint.max_seq_length
     if not 3 < length <= longest:
@@ -222,7 +213,6 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written, with only the encoder."""
     if checkpoint.vocabulary is None:
         checkpoint.report.notes.append("the model's folder holds no vocabulary, which "
                                        "sentence-transformers needs to take text")
@@ -230,7 +220,6 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes Hugging Face's files and those of the modules, for all versions."""
     huggingface.write(checkpoint, folder)
     write_modules(checkpoint.sentence, checkpoint.config.hidden_size,
                   checkpoint.max_seq_length, folder)
@@ -238,14 +227,14 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
 
 def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: str
                   ) -> None:
-    """Writes what `described` reads, except the vocabulary, into the folder of an
-    encoder, whose token vectors have `width` numbers."""
+    """Writes what `described` reads, except the vocabulary; token vectors have `width`
+    numbers."""
     modes = sentence.pooling
-    in_order = list(modes) == [mode for mode in _MODES if mode in modes]
     modules: dict[str, Any] = {"1_Pooling": {
-        "word_embedding_dimension": width,
-        **{name: mode in modes for mode, name in _MODES.items()}} if in_order else {
-            "embedding_dimension": width, "pooling_mode": list(modes)}}
+        "embedding_dimension": width, "pooling_mode": list(modes)}}
+    if modes == tuple(mode for mode in _MODES if mode in modes):  # as older versions
+        modules["1_Pooling"] = {"word_embedding_dimension": width, **{
+            name: mode in modes for mode, name in _MODES.items()}}
     for number, layer in enumerate(sentence.layers, 2):
         modules[f"{number}_{type(layer).__name__}"] = {} if isinstance(
             layer, Normalize) else {
@@ -253,16 +242,14 @@ def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: s
                 "out_features": layer.kernel.shape[1], "bias": layer.bias is not None,
                 "activation_function": "torch.nn.modules."
                 f"{_ACTIVATIONS[layer.activation]}.{layer.activation}"}
-    for name, values in modules.items():
-        files.make_directory(os.path.join(folder, name), folder)
-        text_files.write_json(os.path.join(folder, name, huggingface.CONFIG), values)
-    for name, layer in zip(list(modules)[1:], sentence.layers):
+    for (name, values), layer in zip(modules.items(), (None, *sentence.layers)):
+        where = os.path.join(folder, name)
+        files.make_directory(where, folder)
+        text_files.write_json(os.path.join(where, huggingface.CONFIG), values)
         if isinstance(layer, Dense):
-            tensor_files.write_safetensors(
-                os.path.join(folder, name, "model.safetensors"), {
-                    "linear.weight": changed(layer.kernel, layer.kernel.shape[::-1]),
-                    **({} if layer.bias is None else {"linear.bias": layer.bias})},
-                "float32")
+            tensor_files.write_safetensors(os.path.join(where, "model.safetensors"), {
+                "linear.weight": changed(layer.kernel, layer.kernel.shape[::-1]),
+                **({"linear.bias": layer.bias} if layer.bias else {})}, "float32")
     for name, value in (
             (MODULES, [{
                 "idx": i, "name": str(i), "path": name, "type": "sentence_transformers."

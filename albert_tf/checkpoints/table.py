@@ -1,9 +1,8 @@
 """Tables of tensors, and changes of a model's structure, for all formats.
 
-A format's table has one `Row` for each tensor: our name, theirs, and whether the matrix
-is transposed. `matched` reads a checkpoint by it, `in_theirs` gives the tensors to
-write. `as_format` gives a checkpoint the structure that a format needs, and `refuse`
-raises InputError for values that it does not support.
+`matched` reads a checkpoint by a table with one `Row` for each tensor, `in_theirs` gives
+the tensors to write. `as_format` gives a checkpoint the structure that a format needs,
+and `refuse` raises InputError for values that it does not support.
 """
 
 import dataclasses
@@ -65,12 +64,8 @@ def matched(name: str, source: str, config: AlbertConfig, heads: Mapping[str, in
     """Returns the checkpoint in the format `name` whose tensors are `theirs`. Its
     report says what became of each.
 
-    Args:
-      dropped: pattern of names that are in no row → why such a tensor is not needed.
-      of_model: pattern of names that no model of a different config should have.
-
-    Raises:
-      InputError: tensors are missing or left over, or have a wrong shape or type.
+    `dropped` has patterns of names in no row → why such a tensor is not needed. One that
+    matches the pattern `of_model` is refused, as are missing ones, shapes and types.
     """
     report, remaining, tensors, wrong = Report(source), dict(theirs), {}, []
     for row in rows:

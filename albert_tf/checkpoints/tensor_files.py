@@ -1,8 +1,6 @@
 """Reads and writes other projects' files of tensors: .safetensors, HDF5 (Keras), and
-PyTorch's files, which are read without PyTorch and without running code in them.
-
-Each tensor is read when it is asked for. The packages safetensors and h5py are imported
-only when a file needs them.
+PyTorch's files, which are read without PyTorch and without running code in them. Each
+tensor is read when it is asked for.
 """
 
 import collections
@@ -71,21 +69,20 @@ def read_h5(path: str) -> dict[str, Tensor]:
     files.check_local(path)
     tensors: dict[str, Tensor] = {}
 
-    def read_tensor(name: str, is_bfloat16: bool) -> np.ndarray:
+    def read_tensor(name: str, dtype: str) -> np.ndarray:
         with h5py.File(path, "r") as stream:
             array = np.asarray(stream[name])
-            return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+            return array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             # Keras writes bfloat16 as two bytes without a type, and an attribute says so.
-            is_bfloat16 = item.attrs.get("dtype") == "bfloat16"
+            dtype = ("bfloat16" if item.attrs.get("dtype") == "bfloat16"
+                     else item.dtype.name)
             # Early versions of Keras 3 have a different name for the first part.
             key = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
-            read = functools.partial(read_tensor, name, is_bfloat16)
-            tensors[key] = in_file(
-                path, item.shape or (), read,
-                "bfloat16" if is_bfloat16 else item.dtype.name)
+            tensors[key] = in_file(path, item.shape or (), functools.partial(
+                read_tensor, name, dtype), dtype)
 
     with reading(path, binary=True), h5py.File(path, "r") as stream:
         stream.visititems(visit)
@@ -108,9 +105,8 @@ def write_h5(path: str, tensors: Mapping[str, Tensor]) -> None:
 # ---- PyTorch ---------------------------------------------------------------
 
 # A file is a pickle, which names classes and functions to call. Only those that make
-# tensors are allowed here, and functions of our own take their place; any other name
-# is an error. There are two kinds of files: zip archives (PyTorch 1.6 and later), and
-# older files of several pickles with the numbers after them.
+# tensors are allowed here, and functions of our own take their place. There are two
+# kinds: zip archives (PyTorch 1.6 and later), and several pickles, then the numbers.
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 # PyTorch's class of the numbers → NumPy's type.
 _STORAGES = {name: np.dtype(dtype) for name, dtype in {
@@ -148,8 +144,6 @@ _ALLOWED = {
 
 # Python's own unpickler, not C's, which takes 16 GB for one damaged number.
 class _Unpickler(pickle._Unpickler):
-    """An unpickler that only makes tensors."""
-
     def __init__(self, stream: BinaryIO, path: str, read: Callable[[str], bytes]):
         super().__init__(stream, encoding="utf-8")
         self._path, self._read = path, read
@@ -158,10 +152,9 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise InputError(
-                f"{self._path}: asks for {module}.{name}, which is not a tensor and "
-                "could run any code; it was not run. Give a file that holds only "
-                "weights, as torch.save(model.state_dict(), ...) or save_pretrained "
-                "writes it.")
+                f"{self._path}: asks for {module}.{name}, which could run any code; it "
+                "was not run. Give a file of weights alone, as save_pretrained and "
+                "torch.save(model.state_dict(), ...) write it.")
         return _ALLOWED[module, name]
 
     def persistent_load(self, pid: Any) -> Tensor:

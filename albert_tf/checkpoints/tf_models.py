@@ -1,13 +1,12 @@
 """tf-models' checkpoints and SavedModels (TensorFlow Model Garden, `AlbertEncoder`).
 
-Attention kernels have an axis for the attention heads. A checkpoint is object-based: it
-has the word embeddings below the masked-LM head, if there is one. Variables are
-recognised by the full names that it stores for them.
+Attention kernels have an axis for the attention heads. Variables are recognised by the
+full names that an object-based checkpoint stores for them.
 """
 
 import os
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
@@ -22,35 +21,30 @@ from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS,
 
 NAME = "tf_models"
 _WORDS = "word_embeddings/embeddings"
-_BLOCK = BLOCK.format(0, 0)
-_LAYER = "transformer/"
-# Beginning of our name, of theirs, and of the key in a checkpoint of an encoder.
+_BLOCK, _LAYER = BLOCK.format(0, 0), "transformer/"
+# Beginning of our name, of theirs, and of the key in a checkpoint of an encoder, after
+# the number of the layer with weights.
 _PARTS = (
-    (WORDS, _WORDS, "layer_with_weights-0/embeddings"),
+    (WORDS, _WORDS, "0/embeddings"),
     ("bert/embeddings/position_embeddings", "position_embedding/embeddings",
-     "layer_with_weights-1/embeddings"),
+     "1/embeddings"),
     ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings",
-     "layer_with_weights-2/embeddings"),
-    ("bert/embeddings/LayerNorm", "embeddings/layer_norm", "layer_with_weights-3"),
-    (PROJECTION, "embedding_projection", "layer_with_weights-4"),
-    (f"{_BLOCK}attention_1/self/query", f"{_LAYER}self_attention/query",
-     "layer_with_weights-5/_attention_layer/_query_dense"),
-    (f"{_BLOCK}attention_1/self/key", f"{_LAYER}self_attention/key",
-     "layer_with_weights-5/_attention_layer/_key_dense"),
-    (f"{_BLOCK}attention_1/self/value", f"{_LAYER}self_attention/value",
-     "layer_with_weights-5/_attention_layer/_value_dense"),
-    (f"{_BLOCK}attention_1/output/dense", f"{_LAYER}self_attention/attention_output",
-     "layer_with_weights-5/_attention_layer/_output_dense"),
-    (f"{_BLOCK}LayerNorm/", f"{_LAYER}self_attention_layer_norm/",
-     "layer_with_weights-5/_attention_layer_norm/"),
-    (f"{_BLOCK}ffn_1/intermediate/dense", f"{_LAYER}intermediate",
-     "layer_with_weights-5/_intermediate_dense"),
-    (f"{_BLOCK}ffn_1/intermediate/output/dense", f"{_LAYER}output",
-     "layer_with_weights-5/_output_dense"),
-    (f"{_BLOCK}LayerNorm_1/", f"{_LAYER}output_layer_norm/",
-     "layer_with_weights-5/_output_layer_norm/"),
-    (POOLER, "pooler_transform", "layer_with_weights-6"),
-)
+     "2/embeddings"),
+    ("bert/embeddings/LayerNorm", "embeddings/layer_norm", "3"),
+    (PROJECTION, "embedding_projection", "4"),
+    *((f"{_BLOCK}{ours}", f"{_LAYER}{theirs}", f"5/_{key}") for ours, theirs, key in (
+        ("attention_1/self/query", "self_attention/query",
+         "attention_layer/_query_dense"),
+        ("attention_1/self/key", "self_attention/key", "attention_layer/_key_dense"),
+        ("attention_1/self/value", "self_attention/value",
+         "attention_layer/_value_dense"),
+        ("attention_1/output/dense", "self_attention/attention_output",
+         "attention_layer/_output_dense"),
+        ("LayerNorm/", "self_attention_layer_norm/", "attention_layer_norm/"),
+        ("ffn_1/intermediate/dense", "intermediate", "intermediate_dense"),
+        ("ffn_1/intermediate/output/dense", "output", "output_dense"),
+        ("LayerNorm_1/", "output_layer_norm/", "output_layer_norm/"))),
+    (POOLER, "pooler_transform", "6"))
 _HEAD = (("cls/predictions/transform/dense", "masked_lm/dense"),
          ("cls/predictions/transform/LayerNorm", "masked_lm/layer_norm"),
          ("cls/predictions/output_bias", "masked_lm/output_bias.Sbias"))
@@ -86,9 +80,9 @@ def key_of(ours: str, projects: bool, has_head: bool) -> str:
         return "masked_lm/embedding_table"
     start, key = next(
         (start, key) for start, _, key in _PARTS if ours.startswith(start))
-    if not projects:  # Without a projection the next layers' numbers are one lower.
-        key = re.sub(r"-([56])", lambda match: f"-{int(match[1]) - 1}", key)
-    return f"encoder/{key}{ours.removeprefix(start)}"
+    # Without a projection the next layers' numbers are one lower.
+    number = int(key[0]) - (key[0] > "4" and not projects)
+    return f"encoder/layer_with_weights-{number}{key[1:]}{ours.removeprefix(start)}"
 
 
 def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
@@ -117,12 +111,10 @@ def _stored(prefix: str) -> dict[str, Tensor]:
 
 
 def recognise(prefix: str) -> bool:
-    """Returns whether a checkpoint holds tf-models' ALBERT."""
     return _WORDS in _stored(prefix)
 
 
 def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """Reads the model in a checkpoint, which may be that of a SavedModel."""
     stored = _stored(prefix)
     beside = os.path.join(os.path.dirname(prefix), CONFIG_FILE)
     if config is None and files.exists(beside):
@@ -145,24 +137,22 @@ def _count_layers(prefix: str) -> int:
     if os.path.basename(prefix) != "variables" or not files.exists(path):
         return 0
 
-    def values(message: bytes, number: int) -> list[Any]:
-        return [value for key, value in bundle.fields(message) if key == number]
+    def values(messages: Iterable[Any], number: int) -> list[Any]:
+        return [value for message in messages for key, value in bundle.fields(message)
+                if key == number]
 
     with files.open_binary(path) as stream, reading(path, binary=True):
         # SavedModel.meta_graphs(2).signature_def(5), a map; its outputs(2) are
         # pooled_output twice, sequence_output, and one for each layer.
-        for graph in values(stream.read(), 2):
-            for entry in values(graph, 5):
-                if values(entry, 1) == [b"serving_default"]:
-                    return len(values(values(entry, 2)[0], 2)) - 3
-    return 0
+        return next((len(values(values([entry], 2), 2)) - 3
+                     for entry in values(values([stream.read()], 2), 5)
+                     if values([entry], 1) == [b"serving_default"]), 0)
 
 
 # ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint in the form that is written."""
     checkpoint = without_heads(checkpoint, {
         "sentence_order": "BertPretrainerV2 has no sentence-order head"})
     return as_format(
@@ -191,15 +181,12 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
         setattr(node, last.replace(".S", "/"), value)
 
     with tf.device("CPU"):
-        shapes = shapes_of(config, checkpoint.heads)
-        tensors = in_theirs(checkpoint, _rows(shapes, config))
-        for name in shapes:
-            theirs = name_of(name)
-            variable = tf.Variable(tensors[theirs].read(), name=theirs)
-            place(key_of(name, config.projects_embeddings, has_head), variable)
-            if has_head and name == WORDS:
-                # They are one variable with two names.
-                place("encoder/layer_with_weights-0/embeddings", variable)
+        rows = _rows(shapes_of(config, checkpoint.heads), config)
+        for row, tensor in zip(rows, in_theirs(checkpoint, rows).values()):
+            variable = tf.Variable(tensor.read(), name=row.theirs)
+            place(key_of(row.ours, config.projects_embeddings, has_head), variable)
+            if row.ours == WORDS:  # With a head, one variable has two names.
+                place(key_of(WORDS, True, False), variable)
     if has_head:
         place("model/encoder_network", root.encoder)
         place("model/masked_lm", root.masked_lm)

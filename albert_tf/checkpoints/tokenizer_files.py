@@ -27,7 +27,7 @@ _PLACES = (("", r"spiece\.model", False), ("", r"vocab\.txt", True),
            (os.path.dirname(KERAS_MODEL), r"vocabulary\.spm", False),
            ("", r".*\.model", False), ("", r"vocab.*\.txt", True),
            ("assets", r".*\.model", False), ("assets", r"vocab.*\.txt", True))
-# Hugging Face's names of WordPiece's special tokens.
+# Hugging Face's names of special tokens.
 _WORD_PIECE = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                "pad_token": "[PAD]", "unk_token": "[UNK]"}
 _SENTENCE_PIECE = {"remove_space": True, "bos_token": "[CLS]", "eos_token": "[SEP]",
@@ -53,28 +53,24 @@ def find(folder: str) -> Optional[Vocabulary]:
     """Returns the vocabulary in a folder of any format, or None."""
     if not files.is_folder(folder):
         return None
-    task = vocabulary.task_settings(folder)
-    task = task if task and "vocabulary" in task else None  # Else it is a conversion.
-    where = os.path.join(
-        folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)
-    stored = task["vocabulary"] if task else vocabulary.settings_in(where) or {}
+    task = vocabulary.task_settings(folder) or {}
+    stored = vocabulary.kept_beside(folder) or {}
     path = os.path.join(folder, str(stored.get("file")))
-    if not files.exists(path) or not (task or "kind" in stored):
-        found = None if task else _in_files(folder)
-    else:
-        # A model that was trained here.
+    if not files.exists(path) or not {"vocabulary", "kind"} & {*task, *stored}:
+        found = _in_files(folder)
+    else:  # A model that was trained here.
+        stored = {**task.get("flags", {}), "kind": "WordPiece" if task.get(
+            "vocabulary_flag") == "vocab_file" else "", **stored}
         found = Vocabulary(
-            path, (task.get("flags", {}) if task else stored).get("do_lower_case", True),
-            (task.get("vocabulary_flag") == "vocab_file" if task
-             else stored["kind"] == "WordPiece"),
-            stored.get("strip_accents"), Rules.of(stored.get("rules", {}), where))
+            path, stored.get("do_lower_case", True), stored["kind"] == "WordPiece",
+            stored.get("strip_accents"), Rules.of(stored.get("rules", {}), path))
     if found:
         check_given(found, folder)
     return found
 
 
 def _in_files(folder: str) -> Optional[Vocabulary]:
-    """Returns the vocabulary in a folder without a task.json: tokenizer.json, which is
+    """Returns the vocabulary in a folder without records of it: tokenizer.json, which is
     taken for the spiece.model beside it if the two do the same, else one of _PLACES."""
     names = files.names_in(folder)
     where, path = (os.path.join(folder, name) for name in (_CONFIG, _JSON))
@@ -82,14 +78,14 @@ def _in_files(folder: str) -> Optional[Vocabulary]:
     kind = str(config.get("tokenizer_class") or "TokenizersBackend").removesuffix("Fast")
     refuse({**config, "tokenizer_class": kind}, where, tokenizer_class=_CLASSES,
            **_ONLY)
-    named, added = _CLASSES[kind], _added(folder, names, config)
+    added = _added(folder, names, config)
     # keras-hub has a file of the same name, which describes a Keras object.
     if _JSON in names and "class_name" not in text_files.read_object(path):
         return _in_json(path, "spiece.model" in names, added)
     for inner, pattern, word_piece in _PLACES:
         place = os.path.join(folder, inner) if inner else folder
         matches = [*filter(re.compile(pattern).fullmatch, files.names_in(place))]
-        if len(matches) == 1 and named in (None, word_piece):
+        if len(matches) == 1 and _CLASSES[kind] in (None, word_piece):
             return _plain(os.path.join(place, matches[0]), word_piece, config, added)
     return None
 
@@ -101,31 +97,30 @@ def _added(folder: str, names: Sequence[str], config: Mapping[str, Any]
     found = []
     for name in (_CONFIG, "special_tokens_map.json", "added_tokens.json"):
         path = os.path.join(folder, name)
+        content = text_files.read_object(path) if name in names else {}
         with reading(path, binary=True):
-            content = config if name == _CONFIG else text_files.read_object(path) if (
-                name in names) else {}
             if name == "added_tokens.json":
-                found += [AddedToken.of({"content": content, "special": False,
-                                         "normalized": False}, token_id)
-                          for content, token_id in content.items()]
+                content = {"added_tokens_decoder": {
+                    token_id: {"content": token, "special": False, "normalized": False}
+                    for token, token_id in content.items()}}
             found += [AddedToken.of({**token}, int(token_id)) for token_id, token in (
                 content.get("added_tokens_decoder") or {}).items()]
             for key in ("additional_special_tokens", "extra_special_tokens"):
                 given = content.get(key) or ()
                 found += map(AddedToken.of, given.values() if isinstance(
                     given, Mapping) else given)
-    return [token for token in found if token.content not in _SENTENCE_PIECE.values()
-            and token.content not in _WORD_PIECE.values()]
+    special = {*_SENTENCE_PIECE.values(), *_WORD_PIECE.values()}
+    return [token for token in found if token.content not in special]
 
 
 def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
-           added: Sequence[AddedToken] = ()) -> Vocabulary:
+           added: Sequence[AddedToken]) -> Vocabulary:
     """Returns a vocabulary file with the settings of a tokenizer_config.json, which may
     be this project's or Hugging Face's, or of a vocabulary.json."""
     lower = config.get("do_lower_case", True) is not False
-    stored = vocabulary.kept_beside(os.path.dirname(path) or ".") or {}
-    strips = config.get("strip_accents", stored.get("strip_accents"))
-    rules = Rules.of({**stored, **config}.get("rules", {}), path)
+    settings = {**(vocabulary.kept_beside(os.path.dirname(path) or ".") or {}), **config}
+    strips = settings.get("strip_accents")
+    rules = Rules.of(settings.get("rules", {}), path)
     if "tokenizer_class" in config and "rules" not in config:
         if word_piece:
             rules = Rules(
@@ -167,14 +162,13 @@ def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> Vocabul
     lower, strips = tokenizer.do_lower_case, tokenizer.strip_accents
     found = Vocabulary(path, lower, not tokenizer.uses_sentencepiece, strips,
                        tokenizer.rules)
-    if found.word_piece:
-        return found
     other = os.path.join(os.path.dirname(path), "spiece.model")
-    if not has_plain:
-        logging.warning(
-            "%s splits text as Hugging Face does, which can differ from Google's code. "
-            "If the model was made with that code, save its SentencePiece model as %s.",
-            path, other)
+    if found.word_piece or not has_plain:
+        if not found.word_piece:
+            logging.warning(
+                "%s splits text as Hugging Face does, which can differ from Google's "
+                "code. If the model was made with that code, save its SentencePiece "
+                "model as %s.", path, other)
         return found
     plain = Vocabulary(other, lower, False, strips, Rules(
         quotes=tokenizer.normalized("``") == '"',
@@ -196,37 +190,33 @@ def tokenizer_of(found: Vocabulary) -> FullTokenizer:
 
 def check_given(given: Vocabulary, path: str) -> None:
     """Raises InputError if the model at `path` was made with a different vocabulary."""
-    recorded = vocabulary.kept_beside(path)
-    if recorded:
-        vocabulary.check(
-            {name: recorded[name] for name in ("file", "sha256") if name in recorded},
-            {"file": given.path, "sha256": files.sha256(given.path)}, path)
+    if recorded := vocabulary.kept_beside(path):
+        vocabulary.check_file(recorded, given.path, files.sha256(given.path), path)
 
 
 def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
     """Returns the tokenizer, which must have as many tokens as word embeddings, but for
     rows that pad these to a multiple of 8, 16, 32, 64 or 128."""
     tokenizer = tokenizer_of(found)
-    if any(token.id >= vocab_size for token in tokenizer.added):
+    if behind := [token for token in tokenizer.added if token.id >= vocab_size]:
         raise InputError(
             f"{found.path}: the tokenizer adds " + ", ".join(
-                f"{token.content!r:.40} with the id {token.id}"
-                for token in tokenizer.added if token.id >= vocab_size) + ", but there "
-            f"are {vocab_size} word embeddings (vocab_size): the model was not extended "
-            "for these tokens; remove them from the files of the tokenizer, or give the "
-            "model that was trained with them.")
+                f"{token.content!r:.40} with the id {token.id}" for token in behind)
+            + f", but there are {vocab_size} word embeddings (vocab_size): the model was "
+            "not extended for these tokens; remove them from the tokenizer's files, or "
+            "give the model that was trained with them.")
     padding = vocab_size - tokenizer.vocab_size
-    if padding and any(not vocab_size % multiple and 0 < padding < multiple
-                       for multiple in (8, 16, 32, 64, 128)):
-        logging.warning(
-            "%s has %d tokens. The other %d of the %d word embeddings are taken for "
-            "padding, and left out.", found.path, tokenizer.vocab_size, padding,
-            vocab_size)
-    elif padding:
+    if padding and not any(not vocab_size % multiple and 0 < padding < multiple
+                           for multiple in (8, 16, 32, 64, 128)):
         raise InputError(
             f"{found.path} has {tokenizer.vocab_size} tokens, but there are "
             f"{vocab_size} word embeddings (vocab_size): the model was made with a "
             "different vocabulary; put that one in its folder, or give it.")
+    if padding:
+        logging.warning(
+            "%s has %d tokens. The other %d of the %d word embeddings are taken for "
+            "padding, and left out.", found.path, tokenizer.vocab_size, padding,
+            vocab_size)
     return tokenizer
 
 
@@ -234,8 +224,7 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
 
 
 def sentencepiece_model(found: Vocabulary) -> bytes:
-    """Returns the content of a vocabulary's SentencePiece model, which is all there is
-    of it."""
+    """Returns the content of a SentencePiece model without added tokens."""
     if added := tokenizer_of(found).added:
         raise InputError(
             f"{found.path}: this format cannot hold added tokens such as "
@@ -248,13 +237,11 @@ def sentencepiece_model(found: Vocabulary) -> bytes:
 def write_plain(found: Vocabulary, folder: str) -> None:
     """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt, and
     settings that are not the original implementation's."""
-    name = os.path.basename(found.path)
-    tokenizer = tokenizer_of(found)
+    name, tokenizer = os.path.basename(found.path), tokenizer_of(found)
     if found.word_piece:
-        write_word_pieces(found, os.path.join(folder, "vocab.txt"))
+        _write_word_pieces(tokenizer, folder)
     if isinstance(tokenizer, HfTokenizer) and tokenizer.is_json:
-        _write_json(tokenizer.to_json(), folder)
-        return
+        return _write_json(tokenizer.to_json(), folder)
     if not found.word_piece:
         name = name if name.endswith(".model") else "spiece.model"
         files.copy(found.path, os.path.join(folder, name))
@@ -269,48 +256,48 @@ def write_settings(tokenizer: FullTokenizer, folder: str) -> None:
         "strip_accents": tokenizer.strip_accents, **tokenizer.keeps})
 
 
-def write_word_pieces(found: Vocabulary, path: str) -> None:
-    pieces = tokenizer_of(found).to_json()["model"]["vocab"]
-    files.write(path, "".join(f"{piece}\n" for piece in pieces).encode())
+def _write_word_pieces(tokenizer: HfTokenizer, folder: str) -> None:
+    files.write(os.path.join(folder, "vocab.txt"), "".join(
+        f"{piece}\n" for piece in tokenizer.to_json()["model"]["vocab"]).encode())
 
 
 def write_huggingface(found: Vocabulary, folder: str, longest: int,
                       always_json: bool = False, segments: int = 2) -> None:
-    """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece;
+    """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece.
+
     `longest` is the maximum number of tokens of a sequence. With `always_json` there is
     a tokenizer.json even if BertTokenizer does not need it. For a model with one of
-    `segments`, transformers gives no segment ids, which a pair would have from two."""
+    `segments`, transformers gives no segment ids, which a pair would have from two.
+    """
     tokenizer = tokenizer_of(found)
     lower, rules = tokenizer.do_lower_case, tokenizer.rules
     content = tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else None
     is_json = tokenizer_json.is_file(found.path)
-    config: dict[str, Any] = {
-        "do_lower_case": lower, "model_max_length": longest,
-        "model_input_names": ["input_ids", *["token_type_ids"] * (segments > 1),
-                              "attention_mask"]}
     if found.word_piece:
-        write_word_pieces(found, os.path.join(folder, "vocab.txt"))
+        _write_word_pieces(tokenizer, folder)
         strips = tokenizer.normalized("é") in "eE"
-        config |= {"tokenizer_class": "BertTokenizer",
-                   "strip_accents": None if strips == lower else strips,
-                   "tokenize_chinese_chars": tokenizer.normalized("中") != "中",
-                   **_WORD_PIECE, "rules": rules.changed}
+        config: dict[str, Any] = {
+            "tokenizer_class": "BertTokenizer",
+            "strip_accents": None if strips == lower else strips,
+            "tokenize_chinese_chars": tokenizer.normalized("中") != "中",
+            **_WORD_PIECE, "rules": rules.changed}
         # What BertTokenizer has no setting for.
-        if not (always_json or is_json or (
-                {*rules.changed} - {"split_chinese", "strips_cased"})):
-            content = None
+        always_json |= is_json or bool(
+            {*rules.changed} - {"split_chinese", "strips_cased"})
     else:
-        config |= {"tokenizer_class": "PreTrainedTokenizerFast" if is_json else
-                   "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents,
-                   **_SENTENCE_PIECE}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast" if is_json else
+                  "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents,
+                  **_SENTENCE_PIECE}
         if not is_json:
             files.copy(found.path, os.path.join(folder, "spiece.model"))
-        if not content:
-            content = tokenizer_json.from_sentencepiece(
-                found.path, lower, tokenizer.strip_accents, rules)
-    if content:
+        content = content or tokenizer_json.from_sentencepiece(
+            found.path, lower, tokenizer.strip_accents, rules)
+    if always_json or not found.word_piece:
         _write_json(content, folder)
-    text_files.write_json(os.path.join(folder, _CONFIG), config)
+    text_files.write_json(os.path.join(folder, _CONFIG), {
+        "do_lower_case": lower, "model_max_length": longest,
+        "model_input_names": ["input_ids", *["token_type_ids"] * (segments > 1),
+                              "attention_mask"], **config})
 
 
 def _write_json(content: Mapping[str, Any], folder: str) -> None:

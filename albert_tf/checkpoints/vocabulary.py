@@ -1,7 +1,6 @@
-"""The vocabulary that a model was made with, as recorded beside its checkpoints.
-
-With a different vocabulary a model gives meaningless numbers, but no error. Runs
-therefore compare the SHA-256 of the given vocabulary with the recorded one.
+"""The vocabulary that a model was made with, as recorded beside its checkpoints. Runs
+compare the SHA-256 of theirs with it: with a different vocabulary a model gives
+meaningless numbers, but no error.
 """
 
 import os
@@ -62,13 +61,8 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
     made from it, or None if the folder has none."""
     path = os.path.join(folder, TASK_FILE)
     task = settings_in(path)
-    if task is None or "class_name" in task:
-        return None  # The latter is keras-hub's file of the same name.
-    with reading(path, binary=True):
-        flag = task.get("vocabulary_flag", "vocab_file")
-        if not isinstance(task.get("vocabulary", {"file": ""})["file"], str) or (
-                flag not in ("vocab_file", "spm_model_file")):
-            raise ValueError("it does not say which vocabulary the model was made with")
+    if task is None or "class_name" in task:  # keras-hub's file of the same name.
+        return None
     check_settings(task, path)
     return task
 
@@ -83,6 +77,10 @@ def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
 def check_settings(task: Mapping[str, Any], path: str) -> None:
     """Raises InputError if settings in the file `path` cannot be used."""
     with reading(path, binary=True):
+        if not isinstance(task.get("vocabulary", {"file": ""})["file"], str) or (
+                task.get("vocabulary_flag", "vocab_file") not in (
+                    "vocab_file", "spm_model_file")):
+            raise ValueError("it does not say which vocabulary the model was made with")
         flags, labels = {**task.get("flags", {})}, task.get("labels") or []
         for name in {*_COUNTS} & {*flags}:
             if type(flags[name]) is not int or not 0 < flags[name] < 2**31:
@@ -99,13 +97,18 @@ def settings_in(path: str) -> Optional[dict[str, Any]]:
     return text_files.read_object(path) if files.exists(path) else None
 
 
+def check_file(kept: Mapping[str, Any], path: str, sha256: str, where: str) -> None:
+    """Raises InputError if the file at `path` is not the recorded vocabulary."""
+    if kept.get("sha256") not in (None, sha256):
+        raise InputError(
+            f"{path} is not the vocabulary of the model in {where}, which was made with "
+            f"{kept.get('file', 'a vocabulary without a name')}; give that one (if the "
+            "file was changed, restore it), or choose a different folder.")
+
+
 def check(kept: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     """Raises InputError if two vocabularies or their cleaning of text differ."""
-    if kept.get("sha256") not in (None, given["sha256"]):
-        raise InputError(
-            f"{given['file']} is not the vocabulary of the model in {where}, which was "
-            f"made with {kept.get('file', 'a vocabulary without a name')}; give that "
-            "one (if the file was changed, restore it), or choose a different folder.")
+    check_file(kept, given["file"], given["sha256"], where)
     theirs, ours = ({"strip_accents": each.get("strip_accents", True),
                      **each.get("rules", {})} for each in (kept, given))
     if ours != theirs:
@@ -128,12 +131,8 @@ ROWS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 def with_new_pieces(tensors: Mapping[str, np.ndarray], vocab_size: int,
                     parts: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     """Returns a model's tensors for a vocabulary that was extended at its end, without
-    the optimizer's state.
-
-    The row of a new token is the mean of the rows of the old tokens that its text was
-    split into (`parts`: their ids for each new token). The model therefore starts as if
-    it read the old tokens without their order.
-    """
+    the optimizer's state. The row of a new token is the mean of the rows of the tokens
+    that its text was split into (`parts`: their ids for each new token)."""
     def extended(name, rows):
         if len(rows) != vocab_size:
             raise InputError(

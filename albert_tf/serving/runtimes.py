@@ -105,7 +105,7 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     problem = (values if stored is None else stored).get("problem_type")
     given = given or found or tokenizer_files.find(folder)
     return {
-        "model": None, "report": Report(folder), "format": form, "config": config,
+        "tensors": {}, "report": Report(folder), "format": form, "config": config,
         "heads": heads, "engine": engine, "sentence": sentence, "threshold": threshold,
         "settings": vocabulary.task_settings(folder) or (
             {"flags": flags} if flags else {}),

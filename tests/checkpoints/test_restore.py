@@ -39,7 +39,6 @@ def numbered_tensors(model, seed=0):
 
 
 def numbered_model():
-    """A pretrainer with these values, and they."""
     model = pretrainer()
     tensors = numbered_tensors(model)
     tf1.load_tf1_tensors(model, tensors)
@@ -123,9 +122,7 @@ def head_may_be_new(name):
 
 
 @pytest.mark.parametrize("make_head", [
-    lambda: models.classifier(TINY, 3),
-    # Its own scope is cls/squad, beside the heads of pretraining.
-    lambda: models.spans(TINY)])
+    lambda: models.classifier(TINY, 3), lambda: models.spans(TINY)])
 def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
     tensors, path = stored(tmp_path, pretrainer())
     model = make_head()
@@ -138,28 +135,20 @@ def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
     assert report.unexpected == [] and set(HEADS) <= report.dropped.keys()
     assert f"new, start from random values: {', '.join(head)}" in caplog.text
     assert_holds(model, {**tensors, **{name: before[name] for name in head}})
-    # Nothing is new without leave.
-    check_refused(make_head(), path, "lacks: 2", head[0])
+    check_refused(make_head(), path, "lacks: 2", head[0])  # without leave
 
 
 def test_head_of_another_shape_is_new(tmp_path):
-    def classifier(num_labels):
-        return models.classifier(TINY, num_labels)
-
-    tensors, path = stored(tmp_path, classifier(3))
-    same, other = classifier(3), classifier(2)
-    report = tf1.restore_tf1(same, path, may_be_new=head_may_be_new)
-    assert report.new == [] and report.dropped == {}
-    assert_holds(same, tensors)
-
+    tensors, path = stored(tmp_path, models.classifier(TINY, 3))
+    other = models.classifier(TINY, 2)
+    check_refused(other, path, "a different shape: 2",
+                  "output_bias is [3] in the checkpoint, [2] in the model")
     before = tf1.tf1_tensors(other)
     report = tf1.restore_tf1(other, path, may_be_new=head_may_be_new)
     head = ["output_bias", "output_weights"]
     assert report.new == head and report.complete
     assert report.dropped["output_bias"] == "[3] does not fit [2]: another task's"
     assert_holds(other, {**tensors, **{name: before[name] for name in head}})
-    check_refused(classifier(2), path, "a different shape: 2",
-                  "output_bias is [3] in the checkpoint, [2] in the model")
 
 
 @pytest.mark.parametrize("file, may_be_new", [
@@ -219,20 +208,11 @@ def test_nothing_that_matches_stops_in_any_case(tmp_path):
 # ---- tensors in memory, export ---------------------------------------------
 
 
-def test_tensors_round_trip():
-    model, other = pretrainer(), pretrainer()
-    tensors = numbered_tensors(model)
-    report = tf1.load_tf1_tensors(model, tensors)
-    assert report.complete and list(report.matched) == sorted(tensors)
-    taken = tf1.tf1_tensors(model)
-    tf1.load_tf1_tensors(model, numbered_tensors(model, seed=1))
-    tf1.load_tf1_tensors(other, taken)
-    assert_holds(other, tensors)
-    del taken[HEADS[0]]
+def test_tensors_that_lack_one():
+    model, tensors = numbered_model()
+    del tensors[HEADS[0]]
     with pytest.raises(InputError, match=f"the given tensors.*lacks: 1 .{HEADS[0]}"):
-        tf1.load_tf1_tensors(other, taken)
-    report = tf1.load_tf1_tensors(other, taken, allow_partial=True)
-    assert report.missing == [HEADS[0]]
+        tf1.load_tf1_tensors(model, tensors)
 
 
 def test_export_is_read_by_tf1_and_here(tmp_path):
@@ -241,9 +221,9 @@ def test_export_is_read_by_tf1_and_here(tmp_path):
     tf1.export_tf1(model, path)
     assert sorted(os.listdir(tmp_path / "made")) == [
         "model.ckpt.data-00000-of-00001", "model.ckpt.index"]
-    other = pretrainer()
-    assert tf1.restore_tf1(other, path).complete
-    assert_holds(other, tensors)
+    tf1.load_tf1_tensors(model, numbered_tensors(model, seed=1))
+    assert tf1.restore_tf1(model, path).complete
+    assert_holds(model, tensors)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = {name: tf.compat.v1.get_variable(name, value.shape)
                      for name, value in tensors.items()}
@@ -255,8 +235,7 @@ def test_export_is_read_by_tf1_and_here(tmp_path):
 
 
 @pytest.mark.parametrize("changes, variables, stored_groups", [
-    ({"num_hidden_groups": 2}, 48, 4), ({"parameter_sharing": "ffn"}, 62, 1),
-    ({"parameter_sharing": "none"}, 80, 4)])
+    ({"num_hidden_groups": 2}, 48, 4), ({"parameter_sharing": "ffn"}, 62, 1)])
 def test_every_group_gets_group_0(changes, variables, stored_groups, tmp_path):
     tensors, path = stored(tmp_path, pretrainer(num_hidden_groups=stored_groups))
     model = pretrainer(**changes)
@@ -276,8 +255,6 @@ def test_missing_groups_point_to_group_0(tmp_path):
     _, path = stored(tmp_path, pretrainer())
     check_refused(pretrainer(parameter_sharing="none"), path, "--init_from_group0",
                   "lacks: 48")
-    check_refused(pretrainer(num_hidden_groups=2, inner_group_num=2), path,
-                  "inner_group_1", init_from_group0=True)
 
 
 # ---- this project's own checkpoints ----------------------------------------
@@ -303,7 +280,7 @@ def test_own_training_checkpoint_by_name(tmp_path):
 
 def test_keras_weights_file_by_name(tmp_path):
     model = pretrainer()
-    model.compile(optimizer="adam", metrics=["accuracy"])
+    model.compile(optimizer="adam")
     model.optimizer.build(model.trainable_variables)
     model.save_weights(str(tmp_path / "weights"))
     found = checkpoint_files.read_tensors(str(tmp_path / "weights"))
@@ -356,13 +333,8 @@ def test_all_ways_to_name_a_checkpoint(tmp_path):
     assert checkpoint_files.find_checkpoint(str(tmp_path)) == two
     moved = str(shutil.copytree(tmp_path, tmp_path / "moved [1]"))
     assert checkpoint_files.find_checkpoint(moved) == f"{moved}/model.ckpt-2"
-
-
-def test_the_only_checkpoint_in_place_of_a_lost_one_is_said(tmp_path, caplog):
-    there = write(tmp_path, {"w": np.float32(1)}, "model.ckpt-1")
-    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
-    assert checkpoint_files.find_checkpoint(str(tmp_path)) == there
-    assert "names model.ckpt-2, which does not exist; using model.ckpt-1, " in caplog.text
+    (tmp_path / "model.ckpt-2.index").unlink()
+    assert checkpoint_files.find_checkpoint(str(tmp_path)) == one  # the only one left
 
 
 def test_the_list_as_tensorflow_writes_it(tmp_path):
@@ -406,50 +378,34 @@ def test_a_kill_in_the_first_save_is_no_lost_list(tmp_path):
     assert checkpoint_files.checkpoint_of(folder, **place) == path
 
 
-def test_in_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
-    assert checkpoint_files.read_tensors("model.ckpt") == {"w": 3.0}
-
-
-INDEX, DATA = ".index", ".data-00000-of-00001"
-
-
-def flip_a_bit(path):
-    content = bytearray(pathlib.Path(path + DATA).read_bytes())
-    content[8] ^= 1
-    pathlib.Path(path + DATA).write_bytes(content)
-
-
-@pytest.mark.parametrize("damage, named", [
-    (lambda path: os.remove(path + INDEX), "model.ckpt.index"),
-    (lambda path: os.rename(path + DATA, path + ".data-00000-of-00002"),
-     "model.ckpt.data-00000-of-00001"), (flip_a_bit, "tensor ")])
-def test_damaged_checkpoints_change_no_weight(damage, named, tmp_path):
+def test_a_damaged_checkpoint_changes_no_weight(tmp_path):
     model = pretrainer()
     _, path = stored(tmp_path, model)
-    damage(path)
-    check_refused(model, path, named)
+    data = pathlib.Path(path + ".data-00000-of-00001")
+    content = bytearray(data.read_bytes())
+    content[8] ^= 1
+    data.write_bytes(content)
+    check_refused(model, path, "tensor ")
 
 
 def test_paths_that_are_no_checkpoint(tmp_path):
-    note = tmp_path / "notes.txt"
-    note.write_text("hello")
+    (tmp_path / "notes.txt").write_text("hello")
     gone = tmp_path / "gone"
     gone.mkdir()
     (gone / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
     for path, words in (
-            (note, "notes.txt.index"), (tmp_path / "absent", "absent.index"),
-            (tmp_path / "absent.index", "absent.index"), (tmp_path, "model.ckpt-best"),
-            (gone, "'checkpoint'")):
-        check_refused(pretrainer(), str(path), words)
+            (tmp_path / "notes.txt", "notes.txt.index"), (tmp_path, "model.ckpt-best"),
+            (tmp_path / "absent.index", "absent.index"), (gone, "'checkpoint'")):
+        with pytest.raises(InputError, match=f"{path}.*{words}"):
+            checkpoint_files.find_checkpoint(str(path))
 
 
 # ---- writing ---------------------------------------------------------------
 
 
-def test_writing_replaces_and_leaves_nothing_else(tmp_path):
-    prefix = str(tmp_path / "model.ckpt-best")
+def test_writing_replaces_and_leaves_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prefix = "model.ckpt-best"
     for step in (1, 2):
         checkpoint = tf.train.Checkpoint(step=tf.Variable(step))
         checkpoint_files.write_whole(checkpoint, prefix)
@@ -558,10 +514,8 @@ def test_config_beside_checkpoints(tmp_path):
 # ---- damage ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_are_refused_by_name(value, tmp_path):
+def test_numbers_that_are_none_are_refused_by_name(tmp_path):
     model = pretrainer()
     tensors = numbered_tensors(model)
-    name = "bert/pooler/dense/bias"
-    tensors[name][1] = value
-    check_refused(model, write(tmp_path, tensors), name, "NaN or infinite numbers")
+    tensors["bert/pooler/dense/bias"][1] = np.inf
+    check_refused(model, write(tmp_path, tensors), "pooler/dense/bias holds NaN or inf")
