@@ -14,8 +14,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, check_labels, check_problem, heads_in, label_count,
-    shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, check_labels, heads_in, label_count, outputs_of, shapes_of,
+    with_needed_pooler)
 from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.config import AlbertConfig
@@ -160,9 +160,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     checkpoint = matched(
         NAME, source, config, heads, _rows(shapes_of(config, heads), prefix), stored,
         _DROPPED, r"(albert|embeddings|encoder|pooler)\.",
-        labels=labels_of(values, heads, path),
-        problem_type=check_problem(values.get("problem_type"), path) if (
-            "classification" in heads) else "")
+        **outputs_of({**values, "labels": labels_of(values, heads, path)}, heads, path))
     for name, ours in _TIED.items():
         if name in stored and ours in checkpoint.tensors and not np.array_equal(
                 stored[name].read().astype(np.float32), checkpoint.tensors[ours].read(),

@@ -20,7 +20,7 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     Checkpoint, Vocabulary, without_heads)
 from albert_tf.checkpoints.table import changed, refuse
-from albert_tf.checkpoints.vocabulary import check_settings, settings_in
+from albert_tf.checkpoints.vocabulary import settings_in
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import POOLER
@@ -120,10 +120,12 @@ def described(folder: str, config: AlbertConfig
     settings = text_files.read_object(os.path.join(where, names[0])) if names else {}
     longest = settings.get("max_seq_length") or (settings_in(os.path.join(
         where, "tokenizer_config.json")) or {}).get("model_max_length")
-    with reading(where, binary=True):
-        flags = {} if longest is None else {
-            "max_seq_length": int(min(longest, config.max_position_embeddings))}
-    check_settings({"flags": flags}, where)
+    flags = {}
+    if longest is not None:
+        if not isinstance(longest, (int, float)) or not longest >= 1:
+            raise InputError(f"{where}: the maximum length of a text is {longest!r}; "
+                             "set max_seq_length to a whole number of tokens.")
+        flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
     vocabulary = tokenizer_files.find(where)
     if vocabulary and settings.get("do_lower_case") is True and (
             not vocabulary.do_lower_case):

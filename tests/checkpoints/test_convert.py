@@ -178,16 +178,15 @@ def test_answers_are_those_of_the_run_s_folder(task, tmp_path):
             '{"null_score_diff_threshold": -2.5}')
     run = albert_tf.load(path)
     expected = run.predict(inputs)
-    for format in ("tf1", "hf", "keras_hub")[:3 if task in (
-            "labels", "pairs", "numbers", "vectors") else 2]:
+    # What is made of what was made of it has them, too.
+    for format in ("hf", "keras_hub", "tf1"):
+        if format == "keras_hub" and task in ("tags", "answers", "choices"):
+            continue
         made = str(tmp_path / format)
         convert(path, made, format)
-        found = albert_tf.load(made)
+        path, found = made, albert_tf.load(made)
         assert found.predict(inputs) == expected, format
         assert found.labels == labels and found.threshold == run.threshold
-        # What is made of it again has them, too.
-        convert(made, made + "2", "hf")
-        assert albert_tf.load(made + "2").predict(inputs) == expected, format
     values = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     assert values["model_max_length"] == 24
     if task == "tags":
