@@ -229,8 +229,7 @@ def _node(content: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def write(prefix: str, tensors: Mapping[str, Tensor]) -> None:
-    """Writes a name-based checkpoint by TensorFlow, under the final names of its files:
-    the folder must not be in use yet."""
+    """Writes a name-based checkpoint by TensorFlow into a folder not yet in use."""
     import tensorflow as tf
 
     names = sorted(tensors)

@@ -147,8 +147,7 @@ class Checkpoint:
 
     @property
     def kept_settings(self) -> dict[str, Any]:
-        """What a conversion keeps of the settings: not the vocabulary, nor what
-        config.json has; without a head, only the length of texts."""
+        """The settings that a conversion keeps; without a head, the length of texts."""
         if self.heads:
             return elsewhere(self.settings)
         return {"flags": {"max_seq_length": self.max_seq_length}} if (
@@ -166,8 +165,7 @@ class Checkpoint:
 
 
 def head_of(name: str, width: int = 1, **options: Any) -> Head:
-    """Returns the head with a name (modeling.head), without loading TensorFlow.
-    `options` that are not fields of the head are ignored."""
+    """Returns the head with a name; `options` that are not its fields are ignored."""
     importlib.import_module(HEADS[name][0])
     kind = Head.kinds[name]
     if not kind.fixed_width:
@@ -189,9 +187,8 @@ def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape
 
 def heads_in(shapes: Mapping[str, Shape], root_head: str = "",
              name_of: Callable[[str], str] = str) -> dict[str, int]:
-    """Returns the heads that tensors belong to → their widths. `root_head` names the
-    head of `output_weights`, by default classification; `name_of` maps the original's
-    names to those in `shapes`."""
+    """Returns the heads that tensors belong to → their widths. `root_head` is that of
+    `output_weights`; `name_of` maps the original's names to those in `shapes`."""
     widths = {}
     for name, (_, variable) in HEADS.items():
         shape = shapes.get(name_of(variable))
@@ -203,11 +200,9 @@ def heads_in(shapes: Mapping[str, Shape], root_head: str = "",
     return widths
 
 
-def with_needed_pooler(config: AlbertConfig, heads: Mapping[str, int]) -> AlbertConfig:
-    """Returns the config, with a pooler if one of the heads reads it."""
-    return dataclasses.replace(
-        config, use_pooler=config.use_pooler or any(
-            head_of(name).reads == "pooled_output" for name in heads))
+def read_pooler(heads: Iterable[str]) -> bool:
+    """Returns whether one of the heads reads the pooler's output."""
+    return any(head_of(name).reads == "pooled_output" for name in heads)
 
 
 def without_heads(checkpoint: Checkpoint, why: Mapping[str, str] | str) -> Checkpoint:

@@ -173,8 +173,7 @@ def find_checkpoint(path: StrPath) -> str:
 
 
 def inner_advice(path: str) -> str:
-    """Returns advice to give the last folder that transformers' Trainer wrote into a
-    folder, "" if there is none."""
+    """Returns advice to give the last checkpoint-N of transformers' Trainer, or ""."""
     names = [name for name in files.names_in(path)
              if re.fullmatch(r"checkpoint-\d+", name)]
     return f"give one of its checkpoints, such as {path}/" + max(
@@ -254,9 +253,8 @@ def copy_whole(source: str, prefix: str) -> None:
 
 
 def _write_then_rename(prefix: StrPath, write: Callable[[str], object]) -> None:
-    """Writes the files of a checkpoint under temporary names, then renames them: first
-    the data, last the index. If the process is killed between two renames, the
-    checksums in the old index no longer fit, and reading it is an error."""
+    """Writes the files under temporary names, then renames them, last the index: if the
+    process is killed between two renames, the checksums in the old one do not fit."""
     import tensorflow as tf
 
     prefix = os.fspath(prefix)

@@ -96,8 +96,7 @@ def _without_padding(checkpoint: Checkpoint, tokens: int) -> Checkpoint:
 
 
 def _recognised(path: str) -> tuple[str, str]:
-    """Returns the name of the module that reads a path, or "", and what it reads: the
-    folder or a checkpoint's prefix."""
+    """Returns the module that reads a path, or "", and the folder or prefix it reads."""
     names = files.names_in(path)
     for name, *patterns in _FOLDERS:
         if all(any(map(re.compile(pattern).fullmatch, names)) for pattern in patterns):
@@ -133,8 +132,8 @@ def folders_of_models(*paths: str) -> list[str]:
 
 
 def is_foreign(path: str) -> bool:
-    """Returns whether a path holds a model in a known format that is not a plain
-    checkpoint with the original implementation's names."""
+    """Returns whether a path holds a model of another format than plain checkpoints with
+    the original implementation's names."""
     path = _whole(os.fspath(path))
     if hub.is_hub(path):
         return True

@@ -14,8 +14,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, check_labels, heads_in, label_count, outputs_of, shapes_of,
-    with_needed_pooler)
+    ROOT_HEADS, Checkpoint, check_labels, heads_in, label_count, outputs_of, read_pooler,
+    shapes_of)
 from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.config import AlbertConfig
@@ -149,13 +149,12 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in stored) else ""
     if config is None:
         config = AlbertConfig.from_json_file(path)
-    config = config.replace(use_pooler=f"{prefix}pooler.weight" in stored)
-    default = "classification" if config.use_pooler else "token_classification"
+    pooled = f"{prefix}pooler.weight" in stored
     root = next((head for head in ROOT_HEADS if _CLASSES[head] in _classes(values)),
-                default)
+                "classification" if pooled else "token_classification")
     heads = heads_in({name: tensor.shape for name, tensor in stored.items()}, root,
                      name_of)
-    config = with_needed_pooler(config, heads)
+    config = config.replace(use_pooler=pooled or read_pooler(heads))
     check_groups(config, _group, path)
     checkpoint = matched(
         NAME, source, config, heads, _rows(shapes_of(config, heads), prefix), stored,

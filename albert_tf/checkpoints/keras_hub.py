@@ -146,8 +146,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 
 def _description(path: str, kinds: Iterable[str]
                  ) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-    """Returns the class of a file's Keras object, one of `kinds`, its settings, and
-    those at the key SETTINGS."""
+    """Returns the class of a file's Keras object, its settings, and those of ours."""
     value = text_files.read_object(path)
     refuse({"class_name": value.get("class_name")}, path, class_name=kinds)
     with reading(path, binary=True):

@@ -54,8 +54,7 @@ def load(path: str, config: formats.Config = None, head: str = "",
 
 
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
-    """Builds the model of a checkpoint, with its weights, which may hold NaN or infinity
-    only if `allow_nan`."""
+    """Builds the model of a checkpoint, with its weights."""
     # A model from elsewhere may have been trained with answers in padding.
     options = {"mask_padding": bool(checkpoint.settings),
                "problem_type": checkpoint.problem_type,

@@ -15,7 +15,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, head_of, heads_in, outputs_of, shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, head_of, heads_in, outputs_of, read_pooler,
+    shapes_of)
 from albert_tf.checkpoints.table import as_format, matched, rows_of
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED
@@ -89,12 +90,12 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
                   else published(prefix, sizes_in(stored, SIZES)))
     if any(name.startswith(_ZH_LAYER) for name in stored):
         config, stored = _from_zh(prefix, stored, config)
-    config = config.replace(use_pooler=f"{POOLER}/kernel" in stored)
     settings = {**values, **task}
     heads = heads_in({name: tensor.shape for name, tensor in stored.items()}, head or (
         settings.get("head") if settings.get("head") in ROOT_HEADS else
         "multiple_choice" if settings.get("task") == "race" else ""))
-    config = with_needed_pooler(config, heads)
+    config = config.replace(
+        use_pooler=f"{POOLER}/kernel" in stored or read_pooler(heads))
     step = stored.get("global_step", stored.get("iteration"))
     checkpoint = matched(
         kind, prefix, config, heads,
@@ -169,11 +170,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) -> None:
-    """Writes albert_config.json and model.ckpt-best, which TensorFlow 1 reads.
-
-    With `optimizer_state`, also writes the moments and the step; they are 0 if the
-    checkpoint has none.
-    """
+    """Writes albert_config.json and model.ckpt-best; with `optimizer_state` also the
+    moments and the step, or zeros if the checkpoint has none."""
     shapes = shapes_of(checkpoint.config, checkpoint.heads)
     tensors = {name: checkpoint.tensors[name] for name in shapes}
     if optimizer_state:

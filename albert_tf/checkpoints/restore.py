@@ -51,8 +51,7 @@ def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
 
 
 def export_tf1(model: tf_keras.Model, path: StrPath) -> None:
-    """Writes the weights as a TF1 checkpoint ("albert/model.ckpt"), which TF1's Saver
-    and restore_tf1 can read."""
+    """Writes the weights as a checkpoint that TF1's Saver and restore_tf1 can read."""
     write_tensors(tf1_tensors(model), path)
 
 

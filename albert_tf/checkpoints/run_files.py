@@ -34,8 +34,7 @@ def tasks() -> dict[str, tuple[str, ...]]:
 
 
 def is_of_run(name: str, of: Optional[Iterable[str]] = None) -> bool:
-    """Returns whether pretraining, or one of these tasks, by default any, writes such a
-    file."""
+    """Returns whether pretraining, or one of these tasks (default: any), writes it."""
     return bool(re.fullmatch("|".join((*_MODEL, *_RUN, *(
         pattern for task in (tasks() if of is None else of)
         for pattern in tasks()[task]))), name))

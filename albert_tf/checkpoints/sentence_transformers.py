@@ -215,9 +215,6 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    if checkpoint.vocabulary is None:
-        checkpoint.report.notes.append("the model's folder holds no vocabulary, which "
-                                       "sentence-transformers needs to take text")
     return huggingface.check(without_heads(checkpoint, _ENCODER_ONLY))
 
 

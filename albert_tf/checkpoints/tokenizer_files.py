@@ -146,16 +146,15 @@ def _symbols(path: str) -> set[str]:
 
 
 def _beyond(found: Vocabulary, added: Iterable[AddedToken]) -> list[AddedToken]:
-    """Returns the added tokens that the SentencePiece model does not find by itself, as
-    symbols that cleaning does not change."""
+    """Returns the added tokens that the SentencePiece model does not find by itself."""
     symbols, tokenizer = _symbols(found.path), tokenizer_of(found)
     return [token for token in added if token.special or token.content not in symbols
             or tokenizer.prepare(token.content) != token.content]
 
 
 def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> Vocabulary:
-    """Returns the vocabulary of a tokenizer.json, whose steps decide how text is
-    cleaned. `has_plain` says whether a spiece.model is beside it."""
+    """Returns the vocabulary of a tokenizer.json, which may have a spiece.model beside
+    it (`has_plain`)."""
     own = {token["content"] for token in tokenizer_json.read(path)[0]["added_tokens"]}
     tokenizer = hf_tokenizer.from_json(path, [
         token for token in added if token.content not in own])

@@ -57,8 +57,8 @@ def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
 
 
 def task_settings(folder: str) -> Optional[dict[str, Any]]:
-    """Returns the settings of a fine-tuned model, from its folder or that of what was
-    made from it, or None if the folder has none."""
+    """Returns the settings in the folder of a fine-tuned model or of what was made of
+    it, or None."""
     path = os.path.join(folder, TASK_FILE)
     task = settings_in(path)
     if task is None or "class_name" in task:  # keras-hub's file of the same name.
@@ -68,8 +68,8 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
 
 
 def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings as what is made of the model has them, whose vocabulary and
-    labels are recorded by themselves."""
+    """Returns the settings for what is made of the model, which has its vocabulary and
+    labels in files of their own."""
     return {name: value for name, value in task.items() if name not in (
         "vocabulary", "vocabulary_flag", "labels", "problem_type")}
 
