@@ -176,8 +176,8 @@ def inner_advice(path: str) -> str:
     """Returns advice to give the last checkpoint-N of transformers' Trainer, or ""."""
     names = [name for name in files.names_in(path)
              if re.fullmatch(r"checkpoint-\d+", name)]
-    return f"give one of its checkpoints, such as {path}/" + max(
-        names, key=lambda name: (len(name), name)) if names else ""
+    return "give one of its checkpoints, such as " + os.path.join(
+        path, max(names, key=lambda name: (len(name), name))) if names else ""
 
 
 def path_advice(path: str) -> str:
