@@ -22,8 +22,8 @@ from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS,
 NAME = "tf_models"
 _WORDS = "word_embeddings/embeddings"
 _BLOCK, _LAYER = BLOCK.format(0, 0), "transformer/"
-# Beginning of our name, of theirs, and of the key in a checkpoint of an encoder, after
-# the number of the layer with weights.
+# Beginning of our name, of theirs, and of the key in a checkpoint, which in the encoder
+# begins with the number of a layer.
 _PARTS = (
     (WORDS, _WORDS, "0/embeddings"),
     ("bert/embeddings/position_embeddings", "position_embedding/embeddings",
@@ -44,10 +44,13 @@ _PARTS = (
         ("ffn_1/intermediate/dense", "intermediate", "intermediate_dense"),
         ("ffn_1/intermediate/output/dense", "output", "output_dense"),
         ("LayerNorm_1/", "output_layer_norm/", "output_layer_norm/"))),
-    (POOLER, "pooler_transform", "6"))
-_HEAD = (("cls/predictions/transform/dense", "masked_lm/dense"),
-         ("cls/predictions/transform/LayerNorm", "masked_lm/layer_norm"),
-         ("cls/predictions/output_bias", "masked_lm/output_bias.Sbias"))
+    (POOLER, "pooler_transform", "6"),
+    ("cls/predictions/transform/dense", "bert/cls/predictions/transform/dense",
+     "masked_lm/dense"),
+    ("cls/predictions/transform/LayerNorm", "bert/cls/predictions/transform/LayerNorm",
+     "masked_lm/layer_norm"),
+    ("cls/predictions/output_bias", "bert/cls/predictions/output_bias/bias",
+     "masked_lm/output_bias.Sbias"))
 # What stands before a full name in a model with its own scope.
 _WITH_PREFIX = re.compile(
     r"^.*?(?:^|/)(?=(?:word_embeddings|position_embedding|type_embeddings|embeddings/"
@@ -57,12 +60,10 @@ _ONE_BLOCK: dict[str, Any] = {"num_hidden_groups": (1,), "inner_group_num": (1,)
 _DROPPED = {f"^save_counter|^{bundle.OBJECT_GRAPH}|optimizer": "training state"}
 
 
-def name_of(ours: str) -> str:
+def name_of(ours: str, column: int = 1) -> str:
     """Returns tf-models' full name of a variable for the original implementation's."""
-    if ours.startswith("cls/"):
-        return f"bert/{ours}" + ("/bias" if ours.endswith("output_bias") else "")
-    return next(theirs + ours.removeprefix(start) for start, theirs, _ in _PARTS
-                if ours.startswith(start))
+    part = next(part for part in _PARTS if ours.startswith(part[0]))
+    return part[column] + ours.removeprefix(part[0])
 
 
 # Size → the tensor and its axis that tell it. Layers share their weights, therefore
@@ -73,16 +74,14 @@ _SIZES = {size: (name_of(ours), axis) for size, (ours, axis) in {
 
 def key_of(ours: str, projects: bool, has_head: bool) -> str:
     """Returns the key of a variable in a checkpoint."""
-    for start, theirs in _HEAD:
-        if ours.startswith(start):
-            return theirs + ours.removeprefix(start)
     if ours == WORDS and has_head:
         return "masked_lm/embedding_table"
-    start, key = next(
-        (start, key) for start, _, key in _PARTS if ours.startswith(start))
+    key = name_of(ours, 2)
+    if key.startswith("masked_lm/"):
+        return key
     # Without a projection the next layers' numbers are one lower.
     number = int(key[0]) - (key[0] > "4" and not projects)
-    return f"encoder/layer_with_weights-{number}{key[1:]}{ours.removeprefix(start)}"
+    return f"encoder/layer_with_weights-{number}{key[1:]}"
 
 
 def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
