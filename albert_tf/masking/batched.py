@@ -1,12 +1,9 @@
 """Masks many sequences at a time with NumPy, for data creation.
 
 n-grams are chosen as in the original implementation (`reference`), but with random
-numbers from `keyed_random`. The masks of a sequence therefore depend only on its key,
-its tokens and the options, and not on the rest of the batch or on padding.
-
-In each sequence n-grams are chosen one visit after the other, because each choice
-depends on earlier ones. All sequences in the batch are processed together: step v
-handles the v-th visit of each.
+numbers from `keyed_random`: the masks of a sequence depend only on its key, its tokens
+and the options. Each choice depends on earlier ones, so step v handles the v-th visit of
+all sequences in the batch.
 """
 
 from typing import NamedTuple, Sequence
@@ -28,9 +25,8 @@ _SIZES = 2 << 32  # + w: the size of the n-gram at that word
 _REPLACEMENTS = 2 << 40  # + p: the replacement of the p-th masked token
 _PERMUTATION = 3 << 40  # + p: the order of the permuted tokens
 
-# The number of visits that are prepared at once. A different number would give
-# different masks from the same keys, because it decides when a row continues with its
-# remaining words.
+# The number of visits that are prepared at once. It decides when a row continues with
+# its remaining words: another one would give different masks from the same keys.
 _BLOCK = 8
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(2**32 - 1)

@@ -54,9 +54,7 @@ class DynamicMasking:
         `draws` are int32 [B, num_draws], uniform over all int32: for each of S words
         its rank in the order of the visits and the size of the n-gram that begins
         there, then for each of S tokens the kind of its replacement if it is masked,
-        and the random token. Returns `features` without `token_boundary`, and with
-        `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids` int32 [B, P],
-        `masked_lm_weights` float32 [B, P]; other features stay unchanged.
+        and the random token. Returns the features with those of `predictions`.
         """
         ids = features["input_ids"]
         places, sizes, fates, pieces = self.draws_of_tokens(ids, draws)
@@ -71,8 +69,8 @@ class DynamicMasking:
             draws, [batch, self.num_draws // self._length, self._length]), axis=1)
 
     def predictions(self, features, chosen) -> dict[str, tf.Tensor]:
-        """Returns `features` without `token_boundary`, and with the slots of the chosen
-        tokens, bool [B, S]: their positions, ids and weights."""
+        """Returns `features` without `token_boundary`, and with the chosen tokens, bool
+        [B, S], in slots [B, P]: ascending positions, ids and weights, then zeros."""
         positions, weights = self._slots(chosen)
         ids = tf.gather(features["input_ids"], positions, batch_dims=1)
         return {
@@ -82,11 +80,8 @@ class DynamicMasking:
             "masked_lm_weights": tf.cast(weights, tf.float32)}
 
     def visits(self, features, places, sizes) -> tf.Tensor:
-        """Chooses the tokens to predict as reference.choose_ngrams does.
-
-        Returns for each token the number, from 1, of the visit at which its n-gram was
-        chosen, and 0 if it was not: int32 [B, S].
-        """
+        """Chooses the tokens to predict as reference.choose_ngrams does; returns the
+        number, from 1, of the visit that chose each token, else 0: int32 [B, S]."""
         ids = features["input_ids"]
         filled = features["input_mask"] > 0
         special = self._special_ids
@@ -145,11 +140,9 @@ def _count(inside: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
 
 
 def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:
-    """Returns the tokens in the first 1, ..., N words of each n-gram: int32 [B, S, N].
-
-    These numbers ascend. Beyond the n-gram's size and the sequence's end they are too
-    large for any budget. `word_lengths` and `sizes` are [B, S], `num_words` [B, 1].
-    """
+    """Returns the tokens in the first 1, ..., N words of each n-gram: int32 [B, S, N],
+    ascending, and too many for any budget beyond the n-gram and the sequence.
+    `word_lengths` and `sizes` are [B, S], `num_words` [B, 1]."""
     length = word_lengths.shape[1]
     numbers = tf.range(length)
     ends = tf.cumsum(word_lengths, axis=1)
@@ -162,13 +155,12 @@ def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:
 
 
 def _take_ngrams(lengths, order, budgets) -> tf.Tensor:
-    """Visits words until each sequence's budget is used up; returns for each word the
-    number of the visit that took it, from 1, and 0 if none did.
+    """Visits words until each sequence's budget, [B], is used up; returns for each word
+    the number of the visit that took it, from 1, else 0: int32 [B, S].
 
     An n-gram that exceeds the budget loses words at its end. It is skipped if it still
     does, or if it touches a taken word. `lengths` is the result of _ngram_lengths,
-    `order` the words in the order of their visits, [B, S], `budgets` [B]. The result
-    is int32 [B, S].
+    `order` the words in the order of their visits, [B, S].
     """
     length, ngram = lengths.shape[1:]
     # Visits become the first dimension, so that each iteration reads one row.

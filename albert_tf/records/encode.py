@@ -36,9 +36,7 @@ def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
     except where a name is a prefix of another one: here the prefix comes first.
 
     `batch` maps each name on disk to an array [N, number of values], [N, *shape of the
-    feature], or [N] for a single value. int64 features take integers or booleans,
-    float32 features numbers of any type. A feature of variable length must have the same
-    number of values in all records of the batch.
+    feature], or [N] for a single value, of the same length in all N records.
     """
     features = sorted(spec.features, key=lambda f: f.name.encode())
     payloads = [_payload(f, np.asarray(batch[f.name])) for f in features]

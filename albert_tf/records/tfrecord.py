@@ -48,8 +48,6 @@ class RecordWriter(contextlib.ExitStack):
 
         with RecordWriter(path) as writer:
             writer.write(record)
-
-    If the block raises, no new file is left at `path`, and an older one stays.
     """
 
     def __init__(self, path: str):
@@ -99,8 +97,7 @@ def read_records(path: files.StrPath) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """A TFRecord file: its path, number of records and size in bytes, and the bytes at
-    which every `offsets_every`-th record begins."""
+    """A TFRecord file, and the bytes at which every `offsets_every`-th record begins."""
 
     path: str
     num_records: int
@@ -109,20 +106,15 @@ class FileInfo:
     offsets_every: int = _OFFSETS_EVERY
 
     def near(self, record: int) -> tuple[int, int]:
-        """Returns how many bytes, and then how many records, are before a record.
-
-        Records are numbered from 0 here.
-        """
+        """Returns how many bytes, and then how many records, are before a record, which
+        is numbered from 0 here."""
         known = min(record // self.offsets_every, len(self.offsets) - 1)
         return self.offsets[known], record - known * self.offsets_every
 
 
 def scan(path: str, chunk_size: int = 4 << 20,
          offsets_every: int = _OFFSETS_EVERY) -> FileInfo:
-    """Counts the records in a file from their headers.
-
-    Header checksums are verified, contents are not. Reads `chunk_size` bytes at a time.
-    """
+    """Counts the records in a file from their headers, whose checksums are verified."""
     # Header → size of its frame. There are few different headers, each verified once.
     frame_sizes = {}
     num_records = num_bytes = 0
