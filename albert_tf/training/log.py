@@ -1,6 +1,7 @@
 """The record of a run: metrics.jsonl, the scores that are read from it, curves, and what
 callbacks are told."""
 
+import functools
 import json
 import os
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Optional
@@ -179,19 +180,17 @@ def tensorboard(folder: str) -> Callback:
     folder of its own."""
     import tensorflow as tf
 
-    writers: dict[str, Any] = {}
     # As the package tensorboard makes it, which need not be installed.
     scalar = tf.compat.v1.SummaryMetadata(
         plugin_data={"plugin_name": "scalars"}, data_class=1)
+    writer = functools.cache(lambda split: tf.summary.create_file_writer(
+        os.path.join(folder, split)))
 
-    def write(event: Event) -> None:
-        if event.metrics and event.split not in writers:
-            writers[event.split] = tf.summary.create_file_writer(
-                os.path.join(folder, event.split))
-        for name, value in event.metrics.items():
-            with writers[event.split].as_default():
-                tf.summary.write(name, tf.constant(value), event.step, scalar)
+    def tensorboard_files(event: Event) -> None:
         if event.metrics:
-            writers[event.split].flush()
+            with writer(event.split).as_default(event.step):
+                for name, value in event.metrics.items():
+                    tf.summary.write(name, tf.constant(value), metadata=scalar)
+            writer(event.split).flush()
 
-    return write
+    return tensorboard_files
