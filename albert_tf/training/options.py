@@ -110,13 +110,6 @@ class RunOptions:
         "never.", needs="do_train", only_with="do_eval")
     step: StepOptions = StepOptions()
 
-    def __post_init__(self):
-        # Seeds use the step as a 32-bit number.
-        if self.num_train_steps >= 2 ** 31:
-            raise InputError(
-                f"num_train_steps is {self.num_train_steps}; give fewer than 2^31 "
-                "steps, or fewer epochs.")
-
     def kept(self) -> dict[str, Any]:
         """Returns all options in one flat dict, for options.json in output_dir."""
         flat = dataclasses.asdict(self)
