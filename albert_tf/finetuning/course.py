@@ -216,8 +216,9 @@ class Course:
                                 run.current_step, settings)
 
         if settings.do_train:
-            with watch:
-                run.train()
+            watch.training = True
+            run.train()
+            watch.training = False
         # The last evaluation, the predictions and the export use the best checkpoint.
         metrics: Mapping[str, float] = {}
         if settings.do_eval:
@@ -294,14 +295,13 @@ class Course:
         return {**options, "learning_rate": self.settings.learning_rate}
 
 
-class _Watch(contextlib.AbstractContextManager):
-    """Warns early if a model does not learn. During training, which is its with-block,
-    it raises DivergenceError instead if failed runs are to be retried."""
+class _Watch:
+    """Warns early if a model does not learn. While it is `training`, it raises
+    DivergenceError instead if failed runs are to be retried."""
 
     def __init__(self, course: Course):
-        settings = course.settings
-        self._retries = settings.restart_on_failure
-        self._training = self._said = self._trained = False
+        self._settings = settings = course.settings
+        self.training, self._said = False, False
         steps = settings.run.num_train_steps
         self._patience = max(settings.num_warmup_steps, steps // 5)
         self._last_chance = max(self._patience, steps // 2)
@@ -309,15 +309,8 @@ class _Watch(contextlib.AbstractContextManager):
             course.sets["train"], course.tables["train"]) if settings.do_train else None)
         self.failure = ""  # What the last evaluation found wrong.
 
-    def __enter__(self) -> "_Watch":
-        self._training = True
-        return self
-
-    def __exit__(self, *exception_info) -> None:
-        self._training = False
-
     def reported(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._trained, loss = True, metrics.get("loss")
+        loss = metrics.get("loss")
         if (loss and self._chance and step >= max(self._patience, _FEW_STEPS)
                 and not self._said and loss >= 0.98 * self._chance):
             self._said = True
@@ -326,15 +319,16 @@ class _Watch(contextlib.AbstractContextManager):
 
     def evaluated(self, step: int, failure: str) -> None:
         self.failure = failure
-        if not failure or self._training and step < self._patience:
+        if not failure or self.training and step < self._patience:
             return
         # This evaluation alone decides, so that a resumed run ends in the same way.
-        if self._training and self._retries and step >= self._last_chance:
+        if (self.training and self._settings.restart_on_failure
+                and step >= self._last_chance):
             raise DivergenceError(f"at step {step} {failure}.")
         self._warn(step, failure)
 
     def _warn(self, step: int, what: str) -> None:
-        if not self._trained:
+        if not self._settings.do_train:
             logging.warning(
                 "At step %d %s. If you did not expect that, check that the model was "
                 "trained for this task, with these labels.", step, what)

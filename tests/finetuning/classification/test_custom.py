@@ -1,7 +1,6 @@
 """A user's own TSV, CSV, JSON lines and Parquet."""
 
 import csv
-import datetime
 import json
 import os
 import pickle
@@ -366,14 +365,6 @@ def rows_of(tmp_path, columns=REVIEWS, name="x.parquet", **features):
     return row_tables.write(tmp_path / name, row_tables.table(columns, **features))
 
 
-def test_columns_of_parquet_have_names_or_numbers_and_other_types(tmp_path):
-    path = rows_of(tmp_path, {
-        "key": [7, 8], "a": ["one", "two"], "b": ["un", "deux"], "score": [0.5, 2.0]})
-    found = custom.read(DataFile(path, "1", "b", "score", guid="key"), labels=())
-    assert [(e.guid, e.text_a, e.text_b, e.label) for e in found.examples] == [
-        ("7", "one", "un", 0.5), ("8", "two", "deux", 2.0)]
-
-
 def test_the_schema_names_the_labels_in_its_order(tmp_path):
     train, dev = (DataFile(rows_of(tmp_path, name=name, label=STARS), "text",
                            label="label") for name in ("train.parquet", "dev.arrow"))
@@ -415,15 +406,6 @@ def test_labels_of_parquet_may_be_missing_or_several(tmp_path):
     task = custom.build_task({"train": DataFile(path, "text", label="topics", separator=",")})
     assert task.labels == ("bad", "good", "none")
     assert [e.label for e in task.read("", "train").examples] == [("bad", "good"), ()]
-
-
-@pytest.mark.parametrize("columns, message", [
-    ({"words": ["a"], "label": [1]}, "'text'.*'words', 'label'"),
-    ({"text": ["a", None], "label": [1, 2]}, "row 2: 'text'"),
-    ({"text": ["a"], "label": [datetime.date(2026, 1, 2)]}, "row 1: .*'label'")])
-def test_what_does_not_fit_in_parquet(tmp_path, columns, message):
-    with pytest.raises(InputError, match=message):
-        custom.read(DataFile(rows_of(tmp_path, columns), "text", label="label"))
 
 
 def test_predictions_are_not_written_as_parquet(tmp_path):
