@@ -53,15 +53,12 @@ def log_shards(flag: str, counts: Mapping[str, int]) -> None:
                      ", ".join(listed[:10] + ["..."] * (len(listed) > 10)))
 
 
-def check_labelled(examples: Iterable, use: str = "scored",
-                   missing: str = "there is no label") -> None:
-    """Raises InputError if an example has no label; `use` is what the labels are needed
-    for, as a participle, and `missing` says what is missing."""
+def check_labelled(examples: Iterable) -> None:
+    """Raises InputError if an example has no label."""
     for example in examples:
         if example.label is None:
-            raise InputError(
-                f"{example.where}: {missing}, so this set can be predicted but not "
-                f"{use}.")
+            raise InputError(f"{example.where}: there is no label or answer, so this set "
+                             "can be predicted, but not trained on or scored.")
 
 
 def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:

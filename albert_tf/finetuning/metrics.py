@@ -8,39 +8,33 @@ correlation is undefined: Pearson's and Spearman's are NaN, as in SciPy, and Mat
 is 0.0, as in scikit-learn.
 """
 
+import importlib
 import math
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
 from albert_tf.errors import DivergenceError, InputError
 
 
-def _f1(predictions, labels, average: str = "binary") -> float:
-    from sklearn.metrics import f1_score
+def _library(module: str, name: str, **options: Any) -> Callable[..., float]:
+    """Returns a function of predictions and labels that a library has."""
+    def metric(predictions, labels) -> float:
+        function = getattr(importlib.import_module(module), name)
+        result = function(labels, predictions, **options)
+        return getattr(result, "statistic", result)
 
-    return f1_score(labels, predictions, zero_division=0.0, average=average)
+    return metric
+
+
+_f1 = _library("sklearn.metrics", "f1_score", zero_division=0.0)
+_mean_f1 = _library("sklearn.metrics", "f1_score", zero_division=0.0, average="macro")
 
 
 def _macro_f1(predictions, labels) -> float:
     if predictions.ndim == 1:
-        return _f1(predictions, labels, "macro")
+        return _mean_f1(predictions, labels)
     return np.mean([_f1(*columns) for columns in zip(predictions.T, labels.T)])
-
-
-def _matthews(predictions, labels) -> float:
-    from sklearn.metrics import matthews_corrcoef
-
-    return matthews_corrcoef(labels, predictions)
-
-
-def _correlation(name: str) -> Callable[..., float]:
-    def statistic(predictions, labels) -> float:
-        from scipy import stats
-
-        return getattr(stats, name)(predictions, labels).statistic
-
-    return statistic
 
 
 METRICS = {
@@ -54,10 +48,10 @@ METRICS = {
     "micro_f1": lambda predictions, labels: _f1(predictions.ravel(), labels.ravel()),
     "exact_match": lambda predictions, labels: np.mean(
         np.all(predictions == labels, axis=-1)),
-    "matthews": _matthews,
+    "matthews": _library("sklearn.metrics", "matthews_corrcoef"),
     # Metrics of numbers.
-    "pearson": _correlation("pearsonr"),
-    "spearman": _correlation("spearmanr"),
+    "pearson": _library("scipy.stats", "pearsonr"),
+    "spearman": _library("scipy.stats", "spearmanr"),
     "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
 }
 # Metrics that are a share of the examples, and have an `interval`.
