@@ -155,5 +155,5 @@ def test_a_damaged_list_of_runs(content, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / run_files.RUN_FILE).write_text("{}")
     (tmp_path / "run" / "seeds.json").write_text(content)
-    with pytest.raises(InputError, match="seeds.json: "):
+    with pytest.raises(InputError, match="seeds.json"):
         Scored(tmp_path / "run").run("train", "eval", num_seeds=2)
