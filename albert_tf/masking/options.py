@@ -6,9 +6,10 @@ NumPy) and `in_training` (in TensorFlow).
 
 ALBERT masks n-grams of whole words (section 4.1 of the paper, after SpanBERT by Joshi
 et al.). A single masked token can often be guessed from the rest of its word or of a
-fixed expression, as in "White House [MASK]"; a whole n-gram has to be predicted from
-the context. P(n) is proportional to 1/n: short n-grams are the most frequent, and every
-length contributes the same number of masked words on average, n · P(n).
+fixed expression, as in "the White [MASK]"; a whole n-gram has to be predicted from the
+context. P(n) is proportional to 1/n: short n-grams are drawn most often, and every
+length would contribute the same number of masked words on average, n · P(n), if none
+were shortened to what is left to mask.
 """
 
 import dataclasses

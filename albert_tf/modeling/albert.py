@@ -16,7 +16,7 @@ from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
 from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
 
 # Added to the attention scores of padding. It is finite, so that a sequence whose mask
-# is all zero attends to every position equally, as in the original.
+# is all zero attends as if nothing were masked, as in the original.
 MASKED_SCORE = -10000.0
 
 
@@ -168,6 +168,7 @@ class AlbertModel(ConfiguredModel):
             sequence output, by default all. The last layer computes no other outputs.
           padding_is_read: False allows meaningless outputs at padding, without which
             padding cannot be skipped.
+          computation: its dtype and further ways to compute; by default float32.
           layers_are_read: False allows `encoder_outputs` to have the last one alone.
 
         Returns:

@@ -134,7 +134,7 @@ class AttentionBlock(NamedLayer):
             self.layer_norm.epsilon)
 
     def _heads(self, hidden, layout, kernel, bias):
-        """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
+        """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D] (TPU: [B, S, A, D])."""
         return layout.heads(hidden, kernel, bias, hidden.shape[-1] // self.num_heads)
 
 
@@ -197,7 +197,7 @@ class FeedForwardBlock(NamedLayer):
 
 
 class Encoder(NamedLayer):
-    """Projects the embeddings from E to H if they differ, then runs the layers
+    """Projects the embeddings from E to H if the config does, then runs the layers
     (original: `transformer_model`). The config's `attention_index` and `ffn_index` say
     which blocks a layer uses."""
 
@@ -210,7 +210,7 @@ class Encoder(NamedLayer):
             self.projection = Dense(
                 f"{self.scope}/embedding_hidden_mapping_in",
                 config.embedding_size, config.hidden_size, kernel_initializer(config))
-        # One block for each index that occurs: if the layers share, there is only one.
+        # One block for each index that occurs: if all layers share, there is only one.
         layers = range(config.num_hidden_layers)
         self.attention = self._blocks(
             AttentionBlock, {config.attention_index(layer) for layer in layers})
@@ -244,7 +244,7 @@ class Encoder(NamedLayer):
         if depth is not None and not 1 <= depth <= num_layers:
             raise InputError(f"passes is {depth}; give a number from 1 to "
                              f"{num_layers}, the layers of the config.")
-        # 2. List the blocks of each layer. With shared parameters this is the same pair
+        # 2. List the blocks of each layer. If all layers share, this is the same pair
         #    L times, so its weights are prepared once for all uses.
         layers = [pair for layer in range(num_layers if depth is None else depth)
                   for pair in self._blocks_of(layer)]

@@ -76,7 +76,7 @@ def create_instances(
     """Walks once over a document (the original's create_instances_from_document).
 
     Segments are collected in a chunk until it reaches the target length or the document
-    ends; each chunk gives one instance.
+    ends; each chunk gives one instance, unless single_segment is "skip" and it has one.
 
         pieces = Pieces.of(tokenizer.vocab, "release")
         walk = create_instances(

@@ -23,7 +23,7 @@ LABEL_1 = (SWAPPED, RANDOM_DOCUMENT)
 
 @dataclasses.dataclass(frozen=True)
 class InstanceOptions:
-    """How documents are cut into instances; the original's flags and defaults.
+    """How documents are cut into instances. The defaults are those of the original.
 
         InstanceOptions(max_seq_length=128, single_segment="skip")
     """

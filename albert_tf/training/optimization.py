@@ -1,4 +1,4 @@
-"""Learning rate, gradient clipping, AdamW and LAMB, as in the original implementation.
+"""Learning rate, gradient clipping, AdamW and LAMB; the formulas are the original's.
 
 Sources: LAMB is You et al. 2019, "Large Batch Optimization for Deep Learning", and
 `lamb_optimizer.py` of Google's TF1 code, "the original" below. AdamW and the learning
@@ -11,10 +11,10 @@ With m and v the running means of the gradient and of its square, every step is
     u = m / (sqrt(v) + epsilon) + weight_decay_rate * w
     w = w - learning_rate * r * u
 
-where r is 1 in AdamW and ||w|| / ||u|| in LAMB. Variables of the group `no_decay` have
-neither weight decay nor r. With LAMB's ratio each variable moves by the same fraction
-of its own norm, however large its gradients are: one learning rate then suits all
-layers, even with the large batches of the paper.
+where r is 1 in AdamW and ||w|| / ||u|| in LAMB. Variables whose names match
+NO_DECAY_PATTERNS have neither weight decay nor r. With LAMB's ratio each variable moves
+by the same fraction of its own norm, however large its gradients are: one learning rate
+then suits all layers, even with the large batches of the paper.
 
 The moments start at 0. Neither optimizer corrects this bias; other libraries do.
 Without correction the first update is (1 - beta_1) / sqrt(1 - beta_2), about 3, times
@@ -23,7 +23,8 @@ because LAMB's ratio divides by ||u||.
 
 A training loop averages the gradients over the replicas, clips the mean with
 `clip_by_global_norm`, so that the step is that of the whole batch on one device, and then
-calls `optimizer.apply_gradients` on every replica.
+calls `optimizer.apply_gradients` on every replica. The original clips on every replica,
+and adds up: --replica_gradients=sum.
 """
 
 import collections
