@@ -40,7 +40,7 @@ LONG_FILES = (
     "features/test_features", "finetuning/test_task", "masking/test_in_training",
     "pretraining_data/test_local", "scripts/test_create_pretraining_data",
     "modeling/kernels/test_recompute", "training/test_optimization",
-    "serving/test_saved_model", "golden/test_heads", "tokenization/test_hf_tokenizer")
+    "serving/test_export", "golden/test_heads", "tokenization/test_hf_tokenizer")
 
 
 def pytest_addoption(parser):

@@ -58,7 +58,7 @@ class Embeddings(NamedLayer):
         output = tf.gather(tf.convert_to_tensor(self.word_embeddings), input_ids)
         # Add which segment each token is in, and its position.
         output += self.segments(segment_ids)
-        return output + self.position_embeddings[tf.newaxis, :length]
+        return output + self.position_embeddings[:length]
 
     def segments(self, segment_ids) -> tf.Tensor:
         """Looks up the vectors of segments: int32 [B, S] → float [B, S, E]. A model with

@@ -1,11 +1,10 @@
 """A file of answers in the order of the inputs, JSON lines, in bounded memory.
 
-    inputs ─► units of some batches ─► parts in a folder for unfinished work ─► the file
-
-Each unit is answered by itself, so that its answers depend neither on earlier units nor
-on an interruption.
+Each unit of some batches is answered by itself, so that its answers depend neither on
+earlier units nor on an interruption.
 """
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -26,8 +25,7 @@ _BATCHES = 8  # batches in a unit
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of answers; `wrong` are those with `error`, `cut` those to texts that are
-    cut, by task."""
+    """Counts answers, those with `error`, and those to texts that are cut, by task."""
 
     answers: int = 0
     wrong: int = 0
@@ -35,7 +33,7 @@ class Counts:
     cut: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def full(self, item: Input, answer: Answer) -> Answer:
-        """Counts an answer; returns it with the fields that are kept of its input."""
+        """Counts an answer, and adds the fields that are kept of its input."""
         self.answers += 1
         if "error" not in answer:
             return {**item.kept, **answer}
@@ -49,11 +47,9 @@ class Counts:
         self.answers += other["answers"]
         self.wrong += other["wrong"]
         self.first_wrong = self.first_wrong or other["first_wrong"]
-        for task, count in other["cut"].items():
-            self.cut[task] = self.cut.get(task, 0) + count
+        self.cut = dict(collections.Counter(self.cut) + collections.Counter(other["cut"]))
 
     def check(self) -> None:
-        """Raises InputError if there are answers with `error`."""
         if self.wrong:
             raise InputError(
                 f"{self.wrong:,} of {self.answers:,} inputs have an `error` instead of "

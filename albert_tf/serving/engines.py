@@ -57,9 +57,8 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
       unless: a reason for which "auto" uses TensorFlow, as the end of a sentence.
       export: whether "auto" makes an export, which takes seconds, if none is kept.
 
-    Raises:
-      InputError: the engine that is named cannot be used. "auto" then uses the next
-        one, or TensorFlow, and the sentence, which is a warning, says why.
+    Raises InputError if the engine that is named cannot be used. "auto" then uses the
+    next one, or TensorFlow, and the sentence, which is a warning, says why.
     """
     if name not in (AUTO, TENSORFLOW, *_ENGINES):
         raise InputError(f"the engine {name!r:.40} is not known; give one of "
@@ -68,13 +67,13 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
         raise InputError(f"{path} is an export for {model.format}, and cannot be "
                          f"computed by the engine {name}; leave it out, or give the "
                          "model that was exported.")
-    names, failures = [name], []
+    names, failures = [name], list[str]()
     if name == AUTO:
         names = [each for each, (_, form) in _ENGINES.items()
                  if runtimes.is_installed(form)]
         if parallel.has_accelerator():
             unless = unless or "this machine has an accelerator."
-        if not names:
+        elif not names:
             unless = unless or "neither OpenVINO nor ONNX Runtime is installed."
     if model.engine is not None:
         said = f"that of the export ({model.format})."
@@ -85,13 +84,13 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
     else:
         task = task or next(iter(model.tasks()))
         try:
-            title, engine, note, failures = _loaded(
-                model, names, path, task, export or name != AUTO)
+            title, engine, note = _loaded(
+                model, names, path, task, export or name != AUTO, failures)
         except InputError as error:
             if name != AUTO:
                 raise
+            failures += [str(error)] * export
             said = f"TensorFlow, because {error}"
-            failures = [error] if not isinstance(error, _NotKept) else []
         else:
             model.head(task).use(engine, _suits if name == AUTO else None)
             said = f"{title} for the task {task}, " + (
@@ -108,15 +107,11 @@ def _suits(batch: Mapping[str, np.ndarray]) -> bool:
     return size <= MOST_TOKENS and np.sum(batch["input_mask"]) >= _LEAST_TOKENS * size
 
 
-class _NotKept(InputError):
-    """The error for an export that is not kept, and is not to be made."""
-
-
-def _loaded(model: Any, names: list[str], path: str, task: str, export: bool
-            ) -> tuple[str, runtimes.Engine, str, list[str]]:
+def _loaded(model: Any, names: list[str], path: str, task: str, export: bool,
+            failures: list[str]) -> tuple[str, runtimes.Engine, str]:
     """Returns the title of the first of several engines that can compute a task, the
-    engine with the task's export, a note on both, and why others failed."""
-    answering, failures, kept = model.head(task), [], ("", "")
+    engine with the task's export, and a note on both; adds why others failed."""
+    file = note = ""
     for name in names:
         title, form = _ENGINES[name]
         try:
@@ -124,18 +119,17 @@ def _loaded(model: Any, names: list[str], path: str, task: str, export: bool
         except InputError as error:
             failures.append(str(error))
             continue
-        # Not caught: a second engine would need the same export.
-        kept = kept if kept[0] else _exported(model, path, task, name, export)
-        file, note = kept
+        if not file:  # Not caught: a second engine would need the same export.
+            file, note = _exported(model, path, task, name, export)
         try:
             engine = runtimes.ENGINES[form](file, task, _PRECISION)
             # Some graphs can be loaded, but not run.
-            engine(answering.shortest())
+            engine(model.head(task).shortest())
         except InputError as error:
             failures.append(f"{title}: {error}")
             continue
         return title, engine, "; ".join(
-            [note, *(each.rstrip(".") for each in failures)]), failures
+            [note, *(each.rstrip(".") for each in failures)])
     raise InputError(" ".join(failures))
 
 
@@ -154,8 +148,8 @@ def _exported(model: Any, path: str, task: str, name: str, export: bool
         if files.exists(file):
             return file, f"its export is kept in {file}"
     if not export:
-        raise _NotKept("no export for a faster engine is kept, and making one takes "
-                       f"longer than this answer; --engine={name} makes it.")
+        raise InputError("no export for a faster engine is kept, and making one takes "
+                         f"longer than this answer; --engine={name} makes it.")
     folder = beside
     if files.is_remote(beside) or not files.is_writable(beside):
         folder = cache

@@ -24,7 +24,6 @@ from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
-from albert_tf.errors import InputError
 from albert_tf.features import vectors
 from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
 from albert_tf.jobs.progress import duration
@@ -54,24 +53,17 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
 
     Args:
       model: an AlbertWithHeads, or an AlbertModel if there is no head.
-      head: one of the model's heads.
       export_dir: path of the SavedModel's folder; it must not exist.
-      labels: labels in the order of the outputs; they are written to the asset
-        `labels.txt`, one per line.
+      labels: labels in the order of the outputs, for the asset `labels.txt`.
       dtype: type of the layers' products and activations (Computation).
       text: how strings become ids, if the export takes strings.
-      threshold: null odds above which a question is left unanswered; it is written to
-        the asset `null_score_diff_threshold.txt`.
+      threshold: null odds above which a question is left unanswered, for the asset
+        `null_score_diff_threshold.txt`.
       sentence: how token vectors are pooled, for sentence-transformers.
       settings: the contents of the model's task.json, for an asset of that name.
-
-    Raises:
-      InputError: the folder exists or cannot be written.
     """
     check_lines(labels, f"--export_dir={export_dir}", RENAME)
-    if files.exists(export_dir):
-        raise InputError(f"--export_dir={export_dir} exists already; choose a new "
-                         "folder.")
+    files.check_new(export_dir, "--export_dir")
     begin = time.monotonic()
     constants = _constants(model, dtype)
     computation = Computation(dtype, skip_padding=True, constants=constants)
@@ -105,15 +97,15 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     copies = [copy for weights in constants.values() for copy in weights]
     module.weights = [variable for variable in (*model.weights, *copies)
                       if id(variable) in read]
-    lines = {LABELS_FILE: labels,
-             THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}
-    values = {CONFIG_FILE: model.config.to_dict(), **(
-        {vocabulary.TASK_FILE: vocabulary.elsewhere(settings)} if settings else {})}
-    contents = {**{name: json.dumps(value, indent=1).encode()
-                   for name, value in values.items()}, **{
-        name: "".join(f"{line}\n" for line in of_file).encode()
-        for name, of_file in lines.items() if of_file},
-        **(text.ops.assets if text else {})}
+    contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode(),
+                **(text.ops.assets if text else {})}
+    if settings:
+        contents[vocabulary.TASK_FILE] = json.dumps(
+            vocabulary.elsewhere(settings), indent=1).encode()
+    if labels:
+        contents[LABELS_FILE] = "".join(f"{label}\n" for label in labels).encode()
+    if threshold is not None:
+        contents[THRESHOLD_FILE] = f"{float(threshold)!r}\n".encode()
     with files.staged(export_dir) as (staged,), tempfile.TemporaryDirectory() as at:
         for name, content in contents.items():
             files.write(os.path.join(at, name), content)

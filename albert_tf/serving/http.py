@@ -1,8 +1,6 @@
 """Serves a model over HTTP, with TensorFlow Serving's REST interface.
 
-    request ─► checked, tokenized ─► queue ─► batch by length ─► model ─► reply
-
-`batcher` has the queue.
+    request ─► checked, tokenized ─► queue (batcher) ─► batch ─► model ─► reply
 """
 
 import asyncio
@@ -32,8 +30,6 @@ _VERSION = "1"
 RUNNING: dict[str, Any] = {
     "handler_cancellation": True, "access_log": None, "auto_decompress": False}
 _LEFT = 499  # status in the metrics, as in nginx, if the client left without a reply
-
-
 # How the address spells an option.
 _OPTIONS = {each.name: each for each in options_of(Ask)
             if each.name not in ("task", "batch_size")}
@@ -64,12 +60,14 @@ class Service:
             buckets=_BUCKETS, registry=self._registry)
         self._registry.register(self)  # `collect` yields the other metrics.
         self.app = web.Application(
-            middlewares=[self._guarded()], client_max_size=limits.body_bytes)
+            middlewares=[self._guarded], client_max_size=limits.body_bytes)
         for at in (f"/v1/models/{name}", f"/v1/models/{name}/versions/{_VERSION}"):
-            self.app.router.add_get(at, self._status)
-            self.app.router.add_get(at + "/metadata", self._metadata)
+            self.app.router.add_get(at, _page({"model_version_status": [{
+                "version": _VERSION, "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""}}]}))
+            self.app.router.add_get(at + "/metadata", _page(self._metadata()))
             self.app.router.add_post(at + ":{verb:predict|classify|regress}", self._ask)
-        self.app.router.add_get("/healthz", self._health)
+        self.app.router.add_get("/healthz", _page({"status": "ok"}))
         self.app.router.add_get("/metrics", self._metrics)
         self.app.cleanup_ctx.append(self._working)
         self.app.on_shutdown.append(self._stop)
@@ -89,34 +87,30 @@ class Service:
         for task in self._receiving:
             task.cancel()
 
-    def _guarded(self):
-        """Returns the middleware that counts requests and turns errors into JSON."""
-
-        @web.middleware
-        async def guarded(request, handler):
-            begin, status = time.monotonic(), _LEFT
-            asks = request.method == "POST"
-            self.open += asks
-            try:
-                reply = await handler(request)
-                status = reply.status
-            except (asyncio.CancelledError, ConnectionError):
-                raise
-            except Exception as error:
-                status, sentence = self._explained(error, request)
-                if len(sentence) > 600:  # It names a key, a task or so of the request.
-                    sentence = f"{sentence[:400]} ... {sentence[-150:]}"
-                reply = json_reply({"error": sentence}, status)
-                if status == 503:
-                    reply.headers["Retry-After"] = "1"
-            finally:
-                self.open -= asks
-                if asks:
-                    self._replies.labels(status).inc()
-                    self._seconds.observe(time.monotonic() - begin)
-            return reply
-
-        return guarded
+    @web.middleware
+    async def _guarded(self, request, handler):
+        """Counts a request, and turns errors into JSON."""
+        begin, status = time.monotonic(), _LEFT
+        asks = request.method == "POST"
+        self.open += asks
+        try:
+            reply = await handler(request)
+            status = reply.status
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:
+            status, sentence = self._explained(error, request)
+            if len(sentence) > 600:  # It names a key, a task or so of the request.
+                sentence = f"{sentence[:400]} ... {sentence[-150:]}"
+            reply = json_reply({"error": sentence}, status)
+            if status == 503:
+                reply.headers["Retry-After"] = "1"
+        finally:
+            self.open -= asks
+            if asks:
+                self._replies.labels(status).inc()
+                self._seconds.observe(time.monotonic() - begin)
+        return reply
 
     def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
         """Returns the status and the sentence of a request's error."""
@@ -139,29 +133,17 @@ class Service:
 
     # ---- pages -------------------------------------------------------------
 
-    async def _health(self, request):
-        del request
-        return json_reply({"status": "ok"})
-
-    async def _status(self, request):
-        del request
-        return json_reply({"model_version_status": [{
-            "version": _VERSION, "state": "AVAILABLE",
-            "status": {"error_code": "OK", "error_message": ""}}]})
-
-    async def _metadata(self, request):
-        del request
-        return json_reply({
+    def _metadata(self) -> dict[str, Any]:
+        return {
             "model_spec": {
                 "name": self.name, "signature_name": "", "version": _VERSION},
             "metadata": {"tasks": {task: list(self.model.head(task).names)
                                    for task in self.model.tasks()},
                          "labels": list(self.model.labels),
                          "limits": {"batch_size": self.ask.batch_size,
-                                    **dataclasses.asdict(self.limits)}}})
+                                    **dataclasses.asdict(self.limits)}}}
 
     async def _metrics(self, request):
-        """Replies with the metrics in Prometheus's text format."""
         import prometheus_client as prometheus
 
         del request
@@ -172,16 +154,15 @@ class Service:
         """Yields the metrics that prometheus_client does not count itself."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for kind, name, text, value in (
-                (GaugeMetricFamily, "open_requests", "Requests not yet answered.",
-                 self.open),
-                (GaugeMetricFamily, "queued_sequences",
-                 "Sequences that wait for the model.", self.batcher.waiting),
-                (CounterMetricFamily, "batches", "Batches computed.",
-                 self.batcher.batches),
-                (CounterMetricFamily, "sequences", "Sequences computed.",
-                 self.batcher.sequences)):
-            yield kind(f"albert_{name}", text, value)
+        yield GaugeMetricFamily(
+            "albert_open_requests", "Requests not yet answered.", self.open)
+        yield GaugeMetricFamily(
+            "albert_queued_sequences", "Sequences that wait for the model.",
+            self.batcher.waiting)
+        yield CounterMetricFamily(
+            "albert_batches", "Batches computed.", self.batcher.batches)
+        yield CounterMetricFamily(
+            "albert_sequences", "Sequences computed.", self.batcher.sequences)
 
     # ---- questions ---------------------------------------------------------
 
@@ -260,11 +241,10 @@ class Service:
         self.model.check(ask, given)
         requests = []
         for i, item in enumerate(given):
-            texts = [text for value in (
+            longest = max((len(text) for value in (
                 item.values() if isinstance(item, dict) else [item]) for text in (
-                    value if isinstance(value, list) else [value])]
-            longest = max((len(text) for text in texts if isinstance(text, str)),
-                          default=0)
+                    value if isinstance(value, list) else [value])
+                           if isinstance(text, str)), default=0)
             if longest > self.limits.text_length:
                 raise Refused(413, f"input {i + 1} has a text of {longest} characters; "
                               f"this server accepts at most {self.limits.text_length}.")
@@ -280,20 +260,18 @@ class Service:
 def _inputs(body: dict[str, Any], keys: Sequence[str]) -> list[Any]:
     """Returns the inputs of a body, one by one, which it has under one of the keys."""
     present = [name for name in keys if name in body]
-    if len(present) != 1:
-        raise Refused(400, f"the body must hold {' or '.join(keys)}"
-                      + (", not both." if present else ", a list of texts."))
-    unknown = set(body) - {*present, "signature_name"}
-    if unknown:
-        raise Refused(400, f"the body holds '{min(unknown)}', which is not known.")
+    unknown = set(body) - {*keys, "signature_name"}
+    if len(present) != 1 or unknown:
+        raise Refused(400, f"the body must hold {' or '.join(keys)}, a list of texts; it "
+                      f"holds {', '.join(sorted(unknown or present)) or 'neither'}.")
     items = body[present[0]]
     if present == ["inputs"] and isinstance(items, dict):
         columns = [value if isinstance(value, list) else [value]
                    for value in items.values()]
-        if len({len(column) for column in columns}) > 1:
+        if len({*map(len, columns)}) > 1:
             raise Refused(400, "the lists of inputs have "
-                          f"{', '.join(str(len(column)) for column in columns)} "
-                          "texts; they must have equally many.")
+                          f"{', '.join(map(str, map(len, columns)))} texts; they must "
+                          "have equally many.")
         items = [dict(zip(items, row)) for row in zip(*columns)]
     if not isinstance(items, list) or not items:
         raise Refused(400, f"{present[0]} must be a list of one or more texts.")
@@ -323,6 +301,15 @@ def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
 def _columns(found: Sequence[Answer]) -> dict[str, list]:
     names = dict.fromkeys(name for answer in found for name in answer)
     return {name: [answer.get(name) for answer in found] for name in names}
+
+
+def _page(value: Any) -> Callable[..., Any]:
+    """Returns the handler of a page that stays the same."""
+    async def page(request):
+        del request
+        return json_reply(value)
+
+    return page
 
 
 def json_reply(value: Any, status: int = 200) -> web.Response:

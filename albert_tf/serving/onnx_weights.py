@@ -12,12 +12,23 @@ load it.
 from typing import Any, Callable, Iterable
 
 import numpy as np
+from onnx import TensorProto, helper, numpy_helper
 
 # A matrix with fewer rows or columns, such as a head's, stays as it is.
 _LEAST = 8
 # Number of axes of the inputs → their names, as optimum writes them.
 _AXES = {2: ("batch_size", "sequence_length"),
          3: ("batch_size", "num_choices", "sequence_length")}
+
+# Groups of nodes as the converter writes them: (type, inputs...), or a tensor's name here.
+_MEAN = ("ReduceMean", "x", "axes")
+_CENTRED = ("Sub", "x", _MEAN)
+_SCALE = ("Mul", ("Reciprocal", ("Sqrt", ("Add", (
+    "ReduceMean", ("Mul", _CENTRED, _CENTRED), "axes"), "epsilon"))), "gamma")
+_NORM = ("Add", ("Mul", "x", _SCALE), ("Sub", "beta", ("Mul", _MEAN, _SCALE)))
+_PRODUCT = ("Reshape", ("MatMul", ("Reshape", "x", "rows"), "matrix"), (
+    "Cast", ("Concat", ("Slice", ("Cast", ("Shape", "x")), "start", "end", "axes"),
+             "width")))
 
 
 def stored_as(model: Any, precision: str) -> Any:
@@ -35,28 +46,14 @@ def stored_as(model: Any, precision: str) -> Any:
     elif precision != "float32":
         graph.pack({})
     graph.share_transposed()
-    graph.keep_integers()
     graph.write()
     return model
-
-
-# Groups of nodes as the converter writes them: (type, inputs...), or a tensor's name here.
-_MEAN = ("ReduceMean", "x", "axes")
-_CENTRED = ("Sub", "x", _MEAN)
-_SCALE = ("Mul", ("Reciprocal", ("Sqrt", ("Add", (
-    "ReduceMean", ("Mul", _CENTRED, _CENTRED), "axes"), "epsilon"))), "gamma")
-_NORM = ("Add", ("Mul", "x", _SCALE), ("Sub", "beta", ("Mul", _MEAN, _SCALE)))
-_PRODUCT = ("Reshape", ("MatMul", ("Reshape", "x", "rows"), "matrix"), (
-    "Cast", ("Concat", ("Slice", ("Cast", ("Shape", "x")), "start", "end", "axes"),
-             "width")))
 
 
 class _Graph:
     """A graph's nodes in their order, and its constants."""
 
     def __init__(self, proto):
-        from onnx import numpy_helper
-
         self.proto = proto
         self.stored = {each.name: numpy_helper.to_array(each)
                        for each in proto.initializer}
@@ -114,7 +111,7 @@ class _Graph:
             if matches(node.output[0], _NORM, found):
                 axes, epsilon = stored(found, "axes epsilon")
                 if axes == [-1] and epsilon and len(epsilon) == 1:
-                    node.CopyFrom(_node(
+                    node.CopyFrom(helper.make_node(
                         "LayerNormalization", [found[name] for name in (
                             "x", "gamma", "beta")], node.output, axis=-1,
                         epsilon=epsilon[0]))
@@ -122,8 +119,8 @@ class _Graph:
                 value = self.matrix(found["matrix"])
                 if value is not None and stored(found, "rows width start end axes") == [
                         [-1, len(value)], [value.shape[1]], [0], [-1], [0]]:
-                    node.CopyFrom(_node("MatMul", [found["x"], found["matrix"]],
-                                        node.output))
+                    node.CopyFrom(helper.make_node(
+                        "MatMul", [found["x"], found["matrix"]], node.output))
         read, nodes = {each.name for each in self.proto.output}, []
         for node in reversed(self.proto.node):
             if read.intersection(node.output):
@@ -133,69 +130,30 @@ class _Graph:
 
     def share_transposed(self) -> None:
         """Stores only one of two matrices that are each other's transpose."""
-        nodes, by_type_and_shape = [], {}
-        for name, value in self._read().items():
-            if value.ndim != 2 or min(value.shape) < _LEAST:
-                continue
-            for other in by_type_and_shape.get((value.dtype, *value.shape[::-1]), ()):
-                if np.array_equal(self.stored[other].T, value):
-                    nodes.append(_node("Transpose", [other], [name], perm=[1, 0]))
-                    del self.stored[name]
-                    break
-            else:
-                by_type_and_shape.setdefault(
-                    (value.dtype, *value.shape), []).append(name)
-        self._replace([*nodes, *self.proto.node])
-
-    def keep_integers(self) -> None:
-        """Compares integers as integers. The converter computes the larger or smaller
-        of two integers, such as lengths, in floats. In bfloat16, OpenVINO then has 8
-        bits for them, which turns 301 tokens into 300."""
-        from onnx import TensorProto
-
-        producers = {node.output[0]: node for node in self.proto.node}
-
-        def is_integer(name):
-            """Returns whether a float is a whole number that was cast, or stored."""
-            if name in self.stored:
-                return np.array_equal(self.stored[name], np.round(self.stored[name]))
-            return name in producers and producers[name].op_type == "Cast"
-
-        def is_read_as_integer(name):
-            return all(reader.op_type == "Cast" and reader.attribute[0].i in (
-                TensorProto.INT32, TensorProto.INT64)
-                       for reader in self.proto.node if name in reader.input)
-
-        nodes = []
-        for node in self.proto.node:
-            if node.op_type in ("Max", "Min") and all(
-                    map(is_integer, node.input)) and is_read_as_integer(node.output[0]):
-                for i, name in enumerate(node.input):
-                    node.input[i] = integer = f"{node.output[0]}/{i}"
-                    if name in self.stored:
-                        self.stored[integer] = self.stored[name].astype(np.int64)
-                    else:
-                        nodes.append(_node("Cast", [producers[name].input[0]],
-                                           [integer], to=TensorProto.INT64))
-            nodes.append(node)
-        self._replace(nodes)
-
-    def _read(self) -> dict[str, np.ndarray]:
-        """Returns the constants that nodes read."""
+        nodes, stored = [], {}
         read = {name for node in self.proto.node for name in node.input}
-        return {name: value for name, value in self.stored.items() if name in read}
+        for name, value in list(self.stored.items()):
+            if name not in read or value.ndim != 2 or min(value.shape) < _LEAST:
+                continue
+            other = next((other for other in stored.get(
+                (value.dtype, *value.shape[::-1]), ())
+                          if np.array_equal(self.stored[other].T, value)), None)
+            if other is None:
+                stored.setdefault((value.dtype, *value.shape), []).append(name)
+            else:
+                nodes.append(helper.make_node("Transpose", [other], [name], perm=[1, 0]))
+                del self.stored[name]
+        self._replace([*nodes, *self.proto.node])
 
     def write(self) -> None:
         """Writes constants and names. Everything but inputs and outputs is named by
         number: the converter's names are long, and depend on its previous work, so that
         the same model would give different files."""
-        from onnx import numpy_helper
-
-        names = {each.name: each.name for each in (
-            *self.proto.input, *self.proto.output)}
+        ends = (*self.proto.input, *self.proto.output)
+        names = {each.name: each.name for each in ends}
         names[""] = ""  # an input that is left out
         axes = _AXES[len(self.proto.input[0].type.tensor_type.shape.dim)]
-        for each in (*self.proto.input, *self.proto.output):
+        for each in ends:
             for axis, size in zip(axes, each.type.tensor_type.shape.dim):
                 if size.dim_param:
                     size.dim_param = axis
@@ -217,24 +175,19 @@ class _Graph:
             for old, new in names.items() if old in self.stored)
 
 
-def _node(kind, inputs, outputs, **attributes):
-    from onnx import helper
-
-    return helper.make_node(kind, inputs, outputs, **attributes)
+def _as_floats(name, result):
+    return helper.make_node("Cast", [name], [result], to=TensorProto.FLOAT)
 
 
 def _as_float16(graph, node):
     """Returns the node with its matrices stored as float16 and cast when read."""
-    from onnx import TensorProto
-
     added = []
     for i, name in enumerate(node.input):
         value = graph.matrix(name)
         if value is not None:
             graph.stored[f"{name}/float16"] = value.astype(np.float16)
             node.input[i] = f"{name}/float32"
-            added += graph.once(_node("Cast", [f"{name}/float16"], [node.input[i]],
-                                      to=TensorProto.FLOAT))
+            added += graph.once(_as_floats(f"{name}/float16", node.input[i]))
     return [*added, node]
 
 
@@ -250,8 +203,6 @@ def _integer_product(graph, node):
     """Returns the nodes for MatMul(x, w): x is quantized to 8 bits, the product is
     computed in integers, and multiplied by both scales. Engines recognise these nodes,
     in this order, as one operation."""
-    from onnx import TensorProto
-
     inputs, name = node.input
     value, (output,) = graph.matrix(name), node.output
     if value is None:
@@ -261,26 +212,23 @@ def _integer_product(graph, node):
     packed = f"{inputs}/uint8"
     integers, floats, scales = (f"{output}/{part}" for part in (
         "integers", "floats", "scales"))
-    return [*graph.once(_node("DynamicQuantizeLinear", [inputs], [
+    return [*graph.once(helper.make_node("DynamicQuantizeLinear", [inputs], [
                 packed, f"{packed}/scale", f"{packed}/zero"])),
-            _node("MatMulInteger", [packed, f"{name}/int8", f"{packed}/zero"],
-                  [integers]),
-            _node("Cast", [integers], [floats], to=TensorProto.FLOAT),
-            _node("Mul", [f"{packed}/scale", f"{name}/scale"], [scales]),
-            _node("Mul", [floats, scales], [output])]
+            helper.make_node("MatMulInteger", [
+                packed, f"{name}/int8", f"{packed}/zero"], [integers]),
+            _as_floats(integers, floats),
+            helper.make_node("Mul", [f"{packed}/scale", f"{name}/scale"], [scales]),
+            helper.make_node("Mul", [floats, scales], [output])]
 
 
 def _integer_rows(graph, node):
     """Returns the nodes for Gather(w, i): rows of w, each times its scale."""
-    from onnx import TensorProto
-
     name, rows = node.input
     value, (output,) = graph.matrix(name), node.output
     if value is None or any(each.name == "axis" and each.i for each in node.attribute):
         return _as_float16(graph, node)
     graph.stored[f"{name}/rows"], graph.stored[f"{name}/scales"] = quantized(value, 1)
-    return [_node("Gather", [f"{name}/rows", rows], [f"{output}/integers"]),
-            _node("Cast", [f"{output}/integers"], [f"{output}/floats"],
-                  to=TensorProto.FLOAT),
-            _node("Gather", [f"{name}/scales", rows], [f"{output}/scales"]),
-            _node("Mul", [f"{output}/floats", f"{output}/scales"], [output])]
+    return [helper.make_node("Gather", [f"{name}/rows", rows], [f"{output}/integers"]),
+            _as_floats(f"{output}/integers", f"{output}/floats"),
+            helper.make_node("Gather", [f"{name}/scales", rows], [f"{output}/scales"]),
+            helper.make_node("Mul", [f"{output}/floats", f"{output}/scales"], [output])]

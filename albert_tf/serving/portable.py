@@ -21,8 +21,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
     huggingface, onnx_folder, sentence_transformers, tokenizer_files, vocabulary)
-from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Vocabulary)
+from albert_tf.checkpoints.checkpoint import Checkpoint, Vocabulary
 from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError, reason_of
@@ -31,7 +30,6 @@ from albert_tf.finetuning.text import ORDER_LABELS
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
-from albert_tf.serving import onnx_weights
 from albert_tf.serving.runtimes import FORMS, INPUTS, TFLITE, graph_name, needed, quiet
 from albert_tf.tokenization import tokenizer_json
 
@@ -47,18 +45,11 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
 
         export(albert_tf.load("runs/sst-2"), "classify", "sst-2_int8", "onnx", "int8")
 
-    Args:
-      form: one of FORMS.
-      precisions: some of the form's precisions, one graph each; the first is what
-        `albert_tf.load` uses. float16 is computed in float32 on most processors, int8
-        in integers, with activations quantized batch by batch.
-
-    Raises:
-      InputError: the folder exists, a package is missing, or the model is an export.
+    `form` is one of FORMS, and `precisions` are some of its own, one graph each; the
+    first is what `albert_tf.load` uses. float16 is computed in float32 on most
+    processors, int8 in integers, with activations quantized batch by batch.
     """
-    if files.exists(export_dir):
-        raise InputError(f"--export_dir={export_dir} exists already; choose a new "
-                         "folder.")
+    files.new_folder(export_dir, "--export_dir")
     if loaded.engine is not None:
         raise InputError(f"{loaded.report.source} is already an export; give the model "
                          "that was exported.")
@@ -170,6 +161,8 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
     """Returns name → content of the graphs, which compute Answering.exchanged."""
     import tf2onnx
 
+    from albert_tf.serving import onnx_weights
+
     needs, free = _MEMORY * sum(
         weight.dtype.size * weight.shape.num_elements()
         for weight in answering.model.weights), parallel.available_memory()
@@ -178,13 +171,7 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
             f"the export needs up to {amount(needs)} of memory ({_MEMORY} times the size "
             f"of the weights), but {amount(free)} are free; end other programs, or use a "
             "machine with more memory.")
-    head = answering.head
-    unknown = [each.name for each in (head.reads_also if head else ())
-               if each.served and not each.derived]
-    if unknown:
-        raise InputError(f"the {head.title} reads {', '.join(unknown)}, which graphs "
-                         "in this format do not take; export a SavedModel.")
-    rank = head.rank if head else 2
+    rank = answering.head.rank if answering.head else 2
     function = tf.function(lambda batch: answering.exchanged({
         ours: tf.cast(batch[theirs], tf.int32) for theirs, ours in INPUTS.items()}),
         autograph=False, input_signature=[{

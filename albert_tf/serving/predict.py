@@ -1,7 +1,5 @@
 """Answers texts with any model that `albert_tf.load` accepts.
 
-    texts ─► sequences, as in training ─► batches by length ─► model ─► answers
-
 Answers are in the order of the texts. An answer is a dict of JSON values. A task's keys
 are the same here, in the lines of predict.py, in the replies of serve.py and in the
 outputs of exported models.
@@ -17,7 +15,7 @@ from typing import (
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import checkpoint, formats, hub, load as loading
+from albert_tf.checkpoints import checkpoint, formats, hub, load as loading, onnx_folder
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
@@ -54,9 +52,8 @@ class Model(loading.Loaded):
         does it; None stands for the hidden states."""
         heads: dict[str, Optional[Head]] = {"embed": None}
         for name, width in self.heads.items():
-            head = (self.model.heads[name] if self.model is not None
-                    else checkpoint.head_of(
-                        name, width, problem_type=self.problem_type))
+            head = self.model.heads[name] if self.model is not None else (
+                checkpoint.head_of(name, width, problem_type=self.problem_type))
             heads.setdefault(head.task, head)
         trained = [task for task in heads if task not in _LAST]
         return {task: heads[task] for task in (*trained, *_LAST) if task in heads
@@ -80,24 +77,21 @@ class Model(loading.Loaded):
           text_pairs: second texts, if the task has them, such as questions' passages.
           options: task, top_k, batch_size, windows, truncated, label_threshold,
             probability_list, as the flags of predict.py (serving.options.Ask).
-
-        Raises:
-          InputError: the model cannot do the task, or an input is wrong.
         """
+        is_one = isinstance(texts, (str, Mapping))
+        if not hasattr(texts, "__iter__") or isinstance(texts, bytes):
+            raise InputError(f"{texts!r:.40} is neither a text nor a list of texts; "
+                             "give one of these.")
+        inputs = [texts] if is_one else texts
         if text_pairs is not None:
-            first, second = ([value] if isinstance(value, (str, Mapping)) else
-                             list(value) for value in (texts, text_pairs))
+            first, second = list(inputs), [text_pairs] if isinstance(
+                text_pairs, (str, Mapping)) else list(text_pairs)
             if len(first) != len(second):
                 raise InputError(f"there are {len(first)} texts, but {len(second)} "
                                  "text_pairs; each text needs its own.")
-            inputs: Iterable = list(zip(first, second))
-        else:
-            inputs = [texts] if isinstance(texts, (str, Mapping)) else texts
-        if not hasattr(inputs, "__iter__") or isinstance(inputs, bytes):
-            raise InputError(f"{texts!r:.40} is neither a text nor a list of texts; "
-                             "give one of these.")
+            inputs = zip(first, second)
         results = list(self.stream(inputs, Ask(**options)))
-        return results[0] if isinstance(texts, (str, Mapping)) else results
+        return results[0] if is_one else results
 
     def stream(self, inputs: Iterable[Any], ask: Ask = Ask(), held: int = _STREAMED,
                keep_errors: bool = False) -> Iterator[Answer]:
@@ -237,13 +231,9 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
       engine: what answers the task of the model's head, as for engines.use: with
         "auto", the fastest installed engine for short requests. Its export is kept
         beside the model; later changes of `model` do not change it.
-
-    Raises:
-      InputError: the format is not supported, the model is damaged or incomplete, or the
-        engine cannot be used.
     """
     given, path = os.fspath(path), hub.local(os.fspath(path))
-    if runtimes.recognise(path):
+    if onnx_folder.find(path) is not None:
         model = Model(**runtimes.read(path, vocabulary))
     else:
         loaded = loading.load(path, config, head, allow_nan, vocabulary)
@@ -256,8 +246,8 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
 
 
 def _threshold(folder: str) -> float:
-    """Returns the null odds above which questions are left unanswered, as found by the
-    evaluation; 0 if there was none."""
+    """Returns the null odds above which questions are left unanswered, 0 if no
+    evaluation found any."""
     path = os.path.join(folder, NULL_THRESHOLD_FILE)
     value = text_files.read_object(path).get(
         NULL_THRESHOLD) if files.exists(path) else None

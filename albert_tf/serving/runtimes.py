@@ -55,12 +55,6 @@ def graph_name(form: str, precision: str) -> str:
         onnx_folder.GRAPHS, onnx_folder.NAMES[precision])
 
 
-def recognise(path: str) -> bool:
-    """Returns whether a path is a folder that `export` wrote, or one of ONNX files in
-    the layout of the hub, or a graph in it."""
-    return onnx_folder.find(path) is not None
-
-
 def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     """Returns the values of a serving.predict.Model that uses the engine. Raises
     InputError if the export is damaged, or a package is missing."""
@@ -190,10 +184,6 @@ class _Onnx(Engine):
         self._session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"])
         inputs = self._session.get_inputs()
-        for each in inputs:
-            if any(isinstance(size, int) for size in (each.shape[0], each.shape[-1])):
-                raise ValueError(f"its input {each.name} has the fixed shape {each.shape}, "
-                                 "but batches have any number of texts and tokens")
         self._set({each.name: len(each.shape) for each in inputs}, {
             each.name: np.int32 if "int32" in each.type else np.int64 for each in inputs})
         self.outputs = {each.name: each.shape for each in self._session.get_outputs()}

@@ -9,7 +9,6 @@ import tensorflow as tf
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
 from albert_tf.modeling.kernels import random
 from tests import models, tiny_run
 from tests.models import TAGGING
@@ -222,12 +221,6 @@ def test_initial_values_of_heads():
     # The layers of the SQuAD 2.0 head follow the config.
     values = tf1_tensors(models.conditional_spans(config))
     assert 0.15 < np.abs(values["end_logits/dense_0/kernel"]).max() <= 0.2 + 1e-6
-
-
-@pytest.mark.parametrize("option", ["start_n_top", "end_n_top"])
-def test_a_number_of_candidates_under_1_is_refused(option):
-    with pytest.raises(InputError, match=f"{option} is 0; it must be 1 or more"):
-        models.conditional_spans(case("spans").config, **{option: 0})
 
 
 def test_span_metrics_are_shares_of_right_positions():

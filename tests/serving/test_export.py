@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import albert_tf
 from albert_tf.checkpoints import vocabulary
@@ -16,11 +17,12 @@ from albert_tf.checkpoints.restore import restore_tf1
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
-from albert_tf.serving import portable
+from albert_tf.modeling.encoder import Computation
+from albert_tf.serving import export as model_export, portable
 from albert_tf.serving.export import export
 from tests import models, tiny_run
 from tests.commands import run_commands
-from tests.helpers import HAS_TENSORFLOW_TEXT, load_export
+from tests.helpers import HAS_TENSORFLOW_TEXT, ask_export, load_export
 from tests.serving import tiny_models
 from tests.serving.test_real_texts import as_answers, as_outputs, close
 
@@ -31,32 +33,12 @@ def make(num_labels):
     return models.classifier(config, num_labels, dropout_prob=0.5)
 
 
-def batch(rows, length, masked=2):
-    random = np.random.default_rng(length)
-    ids = random.integers(5, tiny_run.VOCAB_SIZE, (rows, length)).astype(np.int32)
-    mask = np.ones_like(ids)
-    mask[:, length - masked:] = 0
-    return {"input_ids": tf.constant(ids), "input_mask": tf.constant(mask),
-            "segment_ids": tf.constant((ids % 2).astype(np.int32))}
-
-
-@pytest.fixture(scope="module", name="exported")
-def _exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("export") / "below" / "model"
-    model = make(3)
+def test_an_export_is_not_read_as_a_model(tmp_path):
+    folder, model = tmp_path / "below" / "model", make(3)
     export(model, model.head, f"{folder}/", ["no", "maybe", "好"])
-    return folder, model
-
-
-def test_labels_stand_beside_it(exported):
-    folder, _ = exported
     assert (folder / "assets" / "labels.txt").read_text(encoding="utf-8") == (
         "no\nmaybe\n好\n")
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
-
-
-def test_an_export_is_not_read_as_a_model(exported):
-    folder, model = exported
     for use in (albert_tf.load, functools.partial(restore_tf1, model)):
         with pytest.raises(InputError, match=f"{folder} is a SavedModel that export_model"):
             use(str(folder))
@@ -65,11 +47,10 @@ def test_an_export_is_not_read_as_a_model(exported):
 def test_regression_has_no_probabilities(tmp_path):
     model = make(1)
     export(model, model.head, str(tmp_path / "model"), ())
-    features = batch(2, 7)
-    found = tf.saved_model.load(str(tmp_path / "model")).signatures[
-        "serving_default"](**features)
-    assert found.keys() == {"logits"} and found["logits"].shape == (2, 1)
-    np.testing.assert_allclose(found["logits"], model(features)["logits"], atol=1e-6)
+    found = ask_export(str(tmp_path / "model"), FEATURES[:1])
+    assert found.keys() == {"logits"} and found["logits"].shape == (1, 1)
+    np.testing.assert_allclose(
+        found["logits"][0], of_model(model, FEATURES[0])["logits"], atol=1e-6)
     assert not (tmp_path / "model" / "assets" / "labels.txt").exists()
 
 
@@ -103,6 +84,159 @@ def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="/model: cannot be written: no room left"):
         export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
     assert not list(tmp_path.iterdir())
+
+
+# ---- numbers, whatever sequences share a batch -----------------------------
+
+
+LONGEST = 12
+MODELS = {
+    "classifier": lambda config: models.classifier(
+        config, 3),
+    "spans": models.spans,
+    "spans that may be padding": lambda config: models.spans(
+        config, mask_padding=False),
+    "conditional spans": lambda config: models.conditional_spans(
+        config, start_n_top=3, end_n_top=2)}
+
+
+def scoring(name, **changes):
+    config = tiny_run.config(
+        max_position_embeddings=LONGEST, hidden_dropout_prob=0.5, **changes)
+    tf_keras.utils.set_random_seed(1)
+    model = MODELS[name](config)
+    for weight in model.weights:  # So that scores differ, and biases count.
+        weight.assign(weight + 0.5 * tf.random.stateless_normal(weight.shape, [1, 2]))
+    return model
+
+
+def written(model, folder, dtype="float32"):
+    labels = ["no", "maybe", "好"] if model.head.name == "classification" else []
+    export(model, model.head, folder, labels, dtype)
+    return folder
+
+
+@pytest.fixture(scope="module", name="served")
+def _served(tmp_path_factory):
+    """Name → (model, folder of its export), each made once."""
+    @functools.lru_cache
+    def made(name):
+        model = scoring(name)
+        folder = tmp_path_factory.mktemp("export") / "model"
+        return model, written(model, str(folder))
+
+    return made
+
+
+def sequence(length):
+    random = np.random.default_rng(length)
+    ids = random.integers(5, tiny_run.VOCAB_SIZE, length).tolist()
+    return {"input_ids": ids, "input_mask": [1] * length,
+            "segment_ids": [i % 2 for i in ids], "label_ids": [0],
+            "p_mask": [0] * (length - 1) + [int(length > 1)]}
+
+
+FEATURES = [sequence(length) for length in (5, 12, 1, 9, 2, 12, 9)]
+
+
+def of_model(model, features):
+    """The model's outputs for one sequence by itself."""
+    found = model({name: tf.constant([values], tf.int32)
+                   for name, values in features.items()})
+    return {name: value[0].numpy() for name, value in found.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_those_of_the_model(name, served):
+    model, folder = served(name)
+    apart = [of_model(model, features) for features in FEATURES]
+    for batch_size in (1, len(FEATURES)):
+        for first in range(0, len(FEATURES), batch_size):
+            rows = FEATURES[first:first + batch_size]
+            found = ask_export(folder, rows)
+            if name == "classifier":
+                np.testing.assert_allclose(found["probabilities"], tf.nn.softmax(
+                    found["logits"]), atol=1e-6)
+            if name == "spans that may be padding" and batch_size > 1:
+                break  # As in the release, padding changes their normalization.
+            for i, expected in enumerate(apart[first:first + batch_size]):
+                length = len(rows[i]["input_ids"])
+                served_alone = {
+                    key: value for key, value in expected.items() if key in found}
+                assert served_alone
+                for key, value in served_alone.items():
+                    if "index" in key and length < 3:
+                        continue  # Where there are too few positions, any may fill up.
+                    np.testing.assert_allclose(
+                        found[key][i][tuple(map(slice, value.shape))], value, rtol=1e-5, atol=1e-5,
+                        err_msg=f"{key} of sequence {first + i}")
+    assert max(np.ptp(value) for value in apart[1].values()) > 0.1
+
+
+def test_a_model_of_another_shape(tmp_path):
+    model = scoring("classifier", num_hidden_groups=2, embedding_size=8,
+                    inner_group_num=2)
+    found = ask_export(written(model, str(tmp_path / "model")), FEATURES)
+    for features, logits in zip(FEATURES, found["logits"]):
+        np.testing.assert_allclose(
+            logits, of_model(model, features)["logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_bfloat16_is_kept_by_the_export(tmp_path):
+    folders = {dtype: written(scoring("classifier"), str(tmp_path / dtype), dtype)
+               for dtype in ("float32", "bfloat16")}
+    found = {dtype: ask_export(folder, FEATURES)["logits"]
+             for dtype, folder in folders.items()}
+    difference = np.abs(found["bfloat16"] - found["float32"]).max()
+    assert 1e-5 < difference < 0.25 * np.ptp(found["float32"])
+    sizes = {dtype: sum(path.stat().st_size for path in tmp_path.rglob(
+        f"{dtype}/variables/*.data*")) for dtype in folders}
+    assert sizes["bfloat16"] < sizes["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gelu_can_become_part_of_a_product(dtype):
+    """TensorFlow joins a product, a bias and gelu where nothing stands between them."""
+    model = scoring("spans")
+    features = {name: tf.constant(values)[tf.newaxis]
+                for name, values in FEATURES[0].items()}
+    computation = Computation(
+        dtype, skip_padding=True, constants=model_export._constants(model, dtype))
+    graph = tf.function(lambda features: model(features, computation=computation),
+                        autograph=False
+                        ).get_concrete_function(features).graph
+    gelus = [op for op in graph.get_operations() if op.type == "Pow"]
+    assert len(gelus) == model.bert.config.num_hidden_layers
+    for gelu in gelus:
+        bias = gelu.inputs[0].op
+        assert bias.type == "BiasAdd" and bias.inputs[0].op.type == "MatMul"
+        assert gelu.inputs[0].dtype == dtype
+
+
+def test_export_leaves_the_model_as_it_was(served):
+    model, folder = served("classifier")
+    before, features = model.get_weights(), FEATURES[1]
+    model.set_weights([2.0 * weight for weight in before])
+    # Nothing is left of what was computed for the export.
+    changed = of_model(model, features)["logits"]
+    model.set_weights(before)
+    assert np.abs(changed - ask_export(folder, [features])["logits"][0]).max() > 0.1
+    np.testing.assert_allclose(of_model(model, features)["logits"],
+                               ask_export(folder, [features])["logits"][0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_signature_takes_an_empty_batch(name, served):
+    """Which TensorFlow Serving may hand over."""
+    exported = tf.saved_model.load(served(name)[1])
+    serve = exported.signatures["serving_default"]
+    batch = {key: np.array([FEATURES[1][key]], np.int32)
+             for key in serve.structured_input_signature[1]}
+    one, none = (serve(**{
+        key: tf.constant(values[:count]) for key, values in batch.items()})
+        for count in (1, 0))
+    assert {key: [0, *value.shape[1:]] for key, value in one.items()} == {
+        key: value.shape for key, value in none.items()}
 
 
 # ---- text, export_model.py -------------------------------------------------

@@ -64,26 +64,10 @@ def close(answer, other):
         pytest.approx(other["probabilities"], abs=1e-5))
 
 
-def test_long_texts(model):
-    """Whether they are cut, and windows; as in Python."""
-    texts = ["x", "text of them " * 60]
-    plain, mean = (model.predict(texts, windows=windows) for windows in (False, True))
-    assert not close(plain[1], mean[1])
-
-    async def check():
-        async with running(model) as (_, session):
-            path = "/v1/models/tiny:predict?truncated=true"
-            for more, expected, cut in (("", plain, True), ("&windows=true", mean, False)):
-                _, found = await ask(session, {"instances": texts}, path + more)
-                assert all(map(close, found["predictions"], expected))
-                assert [each["truncated"] for each in found["predictions"]] == [
-                    False, cut]
-
-    asyncio.run(check())
-
-
 def test_forms_of_tensorflow_serving(model):
-    expected = model.predict(["One.", ("One.", "Two")])
+    expected, long = model.predict(["One.", ("One.", "Two")]), "text of them " * 60
+    plain, mean = (model.predict(long, windows=windows) for windows in (False, True))
+    assert not close(plain, mean)
 
     async def check():
         async with running(model) as (_, session):
@@ -108,6 +92,12 @@ def test_forms_of_tensorflow_serving(model):
             status, found = await ask(session, {
                 "instances": ["One."], "signature_name": "embed"})
             assert len(found["predictions"][0]["mean"]) == 16
+            # Whether texts are cut, and windows.
+            for more, expected_long, cut in (("", plain, True), ("&windows=true", mean, False)):
+                _, found = await ask(
+                    session, {"instances": [long]}, f"{PREDICT}?truncated=true{more}")
+                assert close(found["predictions"][0], expected_long)
+                assert found["predictions"][0]["truncated"] is cut
             for path, key in (("/v1/models/tiny", "model_version_status"),
                               ("/v1/models/tiny/metadata", "metadata"),
                               ("/healthz", "status")):
@@ -115,9 +105,9 @@ def test_forms_of_tensorflow_serving(model):
                     assert reply.status == 200 and key in await reply.json()
             async with session.get("/metrics") as reply:
                 page = await reply.text()
-            assert 'albert_requests_total{status="200"} 8' in page
-            assert "albert_sequences_total 9" in page
-            assert 'albert_request_seconds_bucket{le="+Inf"} 8' in page
+            assert 'albert_requests_total{status="200"} 10' in page
+            assert 'albert_request_seconds_bucket{le="+Inf"} 10' in page
+            assert "albert_sequences_total " in page and "albert_open_requests 0" in page
 
     asyncio.run(check())
 
@@ -153,26 +143,20 @@ WRONG = [
     (b"{", 400, "not JSON"), (b"\xff{}", 400, "byte 1 of the body is not UTF-8"),
     (b"[" * 8000, 400, "not JSON"), (b"[]", 400, "must be a JSON object"),
     (b"\xef\xbb\xbf{}", 400, "must hold instances or inputs"),
-    ({"instances": ["a"], "inputs": ["a"]}, 400, "not both"),
+    ({"instances": ["a"], "inputs": ["a"]}, 400, "holds inputs, instances"),
     ({"instances": []}, 400, "one or more texts"),
     ({"instances": "a"}, 400, "one or more texts"),
-    ({"instances": ["a"], "extra": 1}, 400, "'extra', which is not known"),
+    ({"instances": ["a"], "extra": 1}, 400, "it holds extra"),
     ({"instances": [{"txt": "a"}]}, 400, "input 1: there is no input 'txt'"),
     ({"instances": ["a", None]}, 400, "input 2: the input is None; give a text"),
     ({"instances": [["a", "b"]]}, 400, "input 1: it is a list"),
     ({"inputs": {"text": ["a", "b"], "text_pair": ["c"]}}, 400, "have 2, 1 texts"),
     ({"instances": ["a"], "signature_name": "order"}, 400, "no head .* 'order'"),
     ({"instances": ["\ud800"]}, 400, "surrogate"),
-    ({"instances": ["a"], "signature_name": "\udfff"}, 400, "surrogate"),
-    ({"instances": [{"\ud800": "a"}]}, 400, "surrogate"),
     *(({"instances": ["a"], "signature_name": name}, 400, "task=.*: give text")
       for name in (None, 1, ["embed"], {"embed": 1})),
-    (b'{"instances": [NaN]}', 400, "input 1"),
-    (b'{"instances": [%s]}' % (b"9" * 5000), 400, "digits"),
-    ({"inputs": {}}, 400, "one or more texts"), (b"", 400, "not JSON"),
-    ({"instances": ["a"], "x" * 5000: 1}, 400, r"xx \.\.\. xx.*, which is not known"),
-    ({"instances": ["a"], "signature_name": "x" * 5000}, 400, r"xx \.\.\. xx"),
-    ({"instances": [{"x" * 5000: 1}]}, 400, r"no input 'xx.*xx \.\.\. xx"),
+    (b'{"instances": [%s]}' % (b"9" * 5000), 400, "digits"), (b"", 400, "not JSON"),
+    ({"instances": ["a"], "x" * 5000: 1}, 400, r"holds xx.*xx \.\.\. xx"),
     ({"instances": ["a"] * 9}, 413, "9 inputs; this server accepts at most 8"),
     ({"instances": ["a" * 501]}, 413, "501 characters; this server accepts at most 500"),
     ({"instances": ["a" * 9000]}, 413, "more than 8192 bytes"),
@@ -323,25 +307,6 @@ def test_a_body_must_arrive_in_time(model, caplog):
 
     asyncio.run(check())
     assert "Traceback" not in caplog.text
-
-
-def test_a_request_is_answered_once(model):
-    """Also if it is answered before its end arrives."""
-    large = request(b'"' + b"a" * 300_000)
-
-    async def check():
-        async with running(model, body_bytes=8192) as (service, session):
-            for data, expected in ((large, 413), (large.replace(b"tiny", b"t"), 404)):
-                reader, writer = await connect(session, data[:200_000])
-                await asyncio.sleep(0.1)
-                writer.write(data[200_000:] + request())
-                came = await asyncio.wait_for(reader.readuntil(b"]}"), 20)
-                assert [int(head.split()[0]) for head in came.split(b"HTTP/1.1 ")[1:]
-                        ] == [expected, 200]
-                writer.close()
-            assert service.open == 0
-
-    asyncio.run(check())
 
 
 def test_clients_that_leave_are_no_fault_of_the_server(model, held, caplog):

@@ -81,12 +81,6 @@ def test_probabilities_as_a_list(model):
     assert tags == model("tags").predict("It is.")
 
 
-def test_probabilities_of_labels_without_a_name_of_their_own():
-    values = np.array([0.25, 0.75], np.float32)
-    assert by_label(values, ()) == {"0": 0.25, "1": 0.75}
-    assert by_label(values, ("same", "same")) == {"0: same": 0.25, "1: same": 0.75}
-
-
 def test_labels_of_which_a_text_has_any_number(tmp_path, model):
     asked = model("several")
     texts = ["It is.", PASSAGE, "Größe"]
@@ -130,8 +124,6 @@ def hugging_face(tmp_path, model, bias, **values):
 @pytest.mark.parametrize("problem, expected", [
     ("multi_label_classification", {
         "labels": ["bad", "good"], "probabilities": [0.9820, 0.9526, 0.2689]}),
-    ("single_label_classification", {
-        "label": "bad", "probability": 0.7275, "probabilities": [0.7275, 0.2676, 0.0049]}),
     (None, {
         "label": "bad", "probability": 0.7275, "probabilities": [0.7275, 0.2676, 0.0049]}),
     ("regression", {"scores": [4.0, 3.0, -1.0]}),
@@ -143,11 +135,11 @@ def test_what_outputs_are_is_read_from_a_config(problem, expected, tmp_path, mod
     for name, value in expected.items():
         assert found[name] == (value if name[:5] == "label" else pytest.approx(
             value, abs=1e-4))
-
-
-def test_a_problem_that_is_not_known_is_refused(tmp_path, model):
+    path = tmp_path / "hf" / "config.json"
+    path.write_text(json.dumps(
+        {**json.loads(path.read_text()), "problem_type": "ranking"}))
     with pytest.raises(InputError, match="hf/config.json: problem_type is 'ranking'"):
-        hugging_face(tmp_path, model("classes"), [4.0, 3.0, -1.0], problem_type="ranking")
+        albert_tf.load(tmp_path / "hf")
 
 
 def test_a_model_answers_for_what_it_was_trained_on(tmp_path):
@@ -259,17 +251,13 @@ def test_cut_texts_are_counted(model, caplog):
 
 
 @pytest.mark.parametrize("kind, task, short, long", [
-    ("classes", "", "It is.", PASSAGE),
     ("classes", "", WHOLE, WHOLE + " of"),
     ("classes", "", ("It is.", "x"), ("It is.", PASSAGE)),
-    ("classes", "", ("x", "It is."), (PASSAGE, PASSAGE)),
-    ("number", "", "x", PASSAGE),
     ("encoder", "embed", "x", PASSAGE),
     ("pretrained", "fill-mask", "x [MASK]", "x [MASK] " + PASSAGE),
     ("pretrained", "order", ("x", "x"), (PASSAGE, "x")),
     ("tags", "", PASSAGE, None),
     ("spans", "", ("Who?", PASSAGE), ("who " * 70, PASSAGE)),
-    ("choices", "", ("x", "Who?", "a", "b"), (PASSAGE, "Who?", "a", "b")),
     ("choices", "", ("x", "Who?", "a", "b"), ("x", "Who?", "a", "b" * 200))])
 def test_answers_tell_whether_texts_are_cut(kind, task, short, long, model):
     for given, cut in ((short, False), (long, True)):
@@ -281,7 +269,7 @@ def test_answers_tell_whether_texts_are_cut(kind, task, short, long, model):
 
 
 @pytest.mark.parametrize("kind, task", [
-    ("classes", ""), ("number", ""), ("classes", "embed"), ("encoder", "")])
+    ("classes", ""), ("number", ""), ("classes", "embed")])
 def test_windows_read_all_of_a_text(kind, task, model):
     """The mean over windows that overlap by half; one window is the old answer."""
     asked = model(kind)
@@ -294,14 +282,12 @@ def test_windows_read_all_of_a_text(kind, task, model):
                for at in range(0, len(pieces) - 31, 31)]
     assert [row["input_ids"] for row in asked.request(
         PASSAGE, Ask(task, windows=True)).sequences] == windows
-    rows = [asked.model({"input_ids": [ids], "input_mask": [[1] * len(ids)],
-                         "segment_ids": [[0] * len(ids)]}) for ids in windows]
-    if kind == "encoder" or task == "embed":
-        encoded = [row if kind == "encoder" else asked.model.bert({
-            "input_ids": [ids], "input_mask": [[1] * len(ids)],
-            "segment_ids": [[0] * len(ids)]}) for row, ids in zip(rows, windows)]
+    compute = asked.model.bert if task else asked.model
+    rows = [compute({"input_ids": [ids], "input_mask": [[1] * len(ids)],
+                     "segment_ids": [[0] * len(ids)]}) for ids in windows]
+    if task:
         np.testing.assert_allclose(long["pooled"], np.mean([
-            each["pooled_output"][0] for each in encoded], axis=0), atol=1e-5)
+            row["pooled_output"][0] for row in rows], axis=0), atol=1e-5)
         return
     logits = np.mean([row["logits"][0] for row in rows], axis=0)
     if kind == "number":
@@ -310,15 +296,6 @@ def test_windows_read_all_of_a_text(kind, task, model):
         np.testing.assert_allclose(
             [*long["probabilities"].values()], softmax(logits), atol=1e-5)
         assert long["label"] == asked.labels[logits.argmax()]
-
-
-@pytest.mark.parametrize("kind, options, error", [
-    ("choices", {}, "windows: the task choose cannot average the answers of windows; "
-     "leave it out, or choose the task embed."),
-    ("pretrained", {"task": "order"}, "windows: the task order cannot average")])
-def test_windows_are_refused_where_they_mean_nothing(kind, options, error, model):
-    with pytest.raises(InputError, match=error):
-        model(kind).predict([("x", "x")], windows=True, **options)
 
 
 @pytest.mark.parametrize("kind, given", [
@@ -349,6 +326,8 @@ def test_what_no_input_can_mend_is_raised(model):
 
 
 def test_choices(model):
+    values = np.array([0.25, 0.75], np.float32)
+    assert by_label(values, ("same", "same")) == {"0: same": 0.25, "1: same": 0.75}
     answer = model("choices").predict(
         {"passage": PASSAGE, "question": "Which _?", "options": ["it", "a", "b"]})
     assert list(answer["probabilities"]) == ["A", "B", "C"]
@@ -372,6 +351,10 @@ def test_choices(model):
     ("spans", ("a",), {}, "'passage' is missing"),
     ("spans", ("a", " "), {}, "has no text"),
     ("choices", ([("p", "q", "one")],), {}, "'options' is .*list of two or more"),
+    ("choices", ([("x", "x")],), {"windows": True},
+     "windows: the task choose cannot average .*, or choose the task embed."),
+    ("pretrained", ([("x", "x")],), {"task": "order", "windows": True},
+     "windows: the task order cannot average"),
 ])
 def test_wrong_inputs_are_refused_in_a_sentence(model, kind, arguments, options,
                                                 pattern):
@@ -386,8 +369,6 @@ def test_wrong_inputs_are_refused_in_a_sentence(model, kind, arguments, options,
 @pytest.fixture(scope="module", name="results")
 def _results(folders, tmp_path_factory):
     data = tmp_path_factory.mktemp("data")
-    (data / "in.jsonl").write_text(
-        '{"id": 7, "text": "It is."}\n{"text": "One", "text_pair": "Größe"}\n')
     (data / "in.txt").write_text("It is.\nOne\tGröße\n")
     (data / "bad.jsonl").write_text(
         '{"text": "It is."}\n{"id": 8, "txt": "x"}\nno\n[1]\n{"text": "One"}\n')
@@ -406,9 +387,6 @@ def _results(folders, tmp_path_factory):
     bare = tiny_models.write(data / "bare", "pretrained")
     (data / "bare" / tiny_models.SPM.name).unlink()
     commands = {
-        "file": [model, f"--input_file={data}/in.jsonl",
-                 f"--output_file={data}/out.jsonl"],
-        "lines": [model, f"--input_file={data}/in.txt"],
         "bad": [model, f"--input_file={data}/bad.jsonl",
                 f"--output_file={data}/bad_out.jsonl"],
         "cut": [model, f"--input_file={data}/cut.txt",
@@ -444,18 +422,6 @@ def test_labels_of_a_model_that_does_not_name_them(results, model):
     expected = model("several").predict("It is.", label_threshold=0.0)
     assert answer["labels"] == expected["labels"] == ["late", "dear", "好"]
     assert answer["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
-
-
-@pytest.mark.long
-def test_the_command_answers_in_json_lines(results, model):
-    results, data = results
-    results.ok("file")
-    first, second = map(json.loads, (data / "out.jsonl").read_text().splitlines())
-    assert first.pop("id") == 7
-    expected = model("classes").predict(["It is.", ("One", "Größe")])
-    for given, answer in zip((first, second), expected):
-        assert given["label"] == answer["label"]
-        assert given["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
 
 
 def answers_in(path):

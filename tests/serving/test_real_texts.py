@@ -1,9 +1,7 @@
 """Real texts: exported models give in a plain process, by saved_model_cli and over HTTP
 what Python's predict gives: `pytest -m slow tests/serving/test_real_texts.py`.
 
-The models are tiny, with the release's vocabulary. A trained one, of one kind:
-
-    python -m tests.serving.test_real_texts sentences runs/sst-2
+The models are tiny, with the release's vocabulary.
 """
 
 import asyncio
@@ -13,7 +11,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import pytest
@@ -185,9 +182,16 @@ async def check_http(model, inputs, wanted, task, ties):
                        for i, one in enumerate(found["predictions"]))
 
 
-def compare(kind, folder, work):
-    """Exports a model, asks it in each way, compares."""
-    exported, inputs, model = work / "exported", inputs_of(kind), albert_tf.load(folder)
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("kind", KINDS)
+def test_exports_and_the_server_answer_as_python_does(kind, tmp_path):
+    pytest.importorskip("tensorflow_text")
+    work, exported, inputs = tmp_path, tmp_path / "exported", inputs_of(kind)
+    folder = tiny_models.write(
+        tmp_path / "model", KINDS[kind][0], SHARED / "data/spm_en/30k-clean.model",
+        tiny_models.TINY.replace(vocab_size=30000, max_position_embeddings=96), **SIZES)
+    model = albert_tf.load(folder)
     with run_commands("export_model", {"export": [
             f"--model={folder}", f"--export_dir={exported}", *KINDS[kind][1]]}) as results:
         results.ok("export")
@@ -206,22 +210,3 @@ def compare(kind, folder, work):
         check_cli(exported, inputs, wanted, work / "cli")
     print(f"{kind}: {len(inputs)} inputs, {sum(len(r.sequences) for r in requests)} "
           f"sequences: equal, {len(ties)} ties", flush=True)
-
-
-def write_tiny(kind, folder):
-    return tiny_models.write(
-        folder, KINDS[kind][0], SHARED / "data" / "spm_en" / "30k-clean.model",
-        tiny_models.TINY.replace(vocab_size=30000, max_position_embeddings=96), **SIZES)
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-@pytest.mark.parametrize("kind", KINDS)
-def test_exports_and_the_server_answer_as_python_does(kind, tmp_path):
-    pytest.importorskip("tensorflow_text")
-    compare(kind, write_tiny(kind, tmp_path / "model"), tmp_path)
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as here:
-        compare(sys.argv[1], sys.argv[2], pathlib.Path(here))

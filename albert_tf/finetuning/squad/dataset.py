@@ -10,8 +10,7 @@ Parquet and Arrow files and JSON lines in which each question is a row, as the l
 """
 
 import dataclasses
-import itertools
-from typing import Any, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, NamedTuple, Optional
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
@@ -56,7 +55,6 @@ class SquadDataset:
     they are left out, in training and in scores.
 
     Attributes:
-      questions: the questions in file order.
       articles: the questions in the form of the list under "data", which the official
         metrics take.
       num_contradictions: the number of questions that are marked as impossible and have
@@ -68,9 +66,6 @@ class SquadDataset:
         name in errors."""
         self.questions: list[Question] = list(
             content if isinstance(content, tuple) else _of_articles(content, name))
-        if not self.questions:
-            raise InputError(f"{name}: there is no question in the file; give a "
-                             "different file.")
         self.num_contradictions, places = 0, dict[str, str]()
         for i, question in enumerate(self.questions):
             content = question.content
@@ -87,34 +82,15 @@ class SquadDataset:
 
     @classmethod
     def read(cls, path: str) -> "SquadDataset":
-        """Reads a file in SQuAD's JSON, or of rows: JSON lines, Parquet or Arrow."""
-        if row_files.is_row_file(path) or _has_lines(path):
-            return cls(_of_rows(path), path)
-        return cls(text_files.read_json(
-            path, "the file may be incomplete; download it again"), path)
-
-    @classmethod
-    def joined(cls, parts: Sequence["SquadDataset"]) -> "SquadDataset":
-        """Returns several files as one; the only one as it is."""
-        if len(parts) == 1:
-            return parts[0]
-        data = cls(tuple(itertools.chain(*(part.questions for part in parts))))
-        data.num_contradictions = sum(part.num_contradictions for part in parts)
-        return data
+        return cls(questions_of(path), path)
 
     def examples(self, *, is_training: bool, version_2: bool) -> list[SquadExample]:
         """Returns the examples in file order (read_squad_examples in the original
         implementation).
 
-        Training sets have one answer per question, evaluation sets several. Training
-        uses the first of several (training_notes counts these questions); the
-        original refuses such a file.
-
-        Args:
-          is_training: whether examples have answers, which must be at the place that
-            the file gives.
-          version_2: whether questions may have no answer (SQuAD 2.0). Questions without
-            the key is_impossible have one.
+        Training uses the first of several answers, which must be at the place that the
+        file gives; the original refuses several. With `version_2`, questions may have
+        no answer; those without the key is_impossible have one.
         """
         examples = []
         for question in self.questions:
@@ -160,12 +136,22 @@ class SquadDataset:
                     "the file marks questions without one.")
 
 
-def _has_lines(path: str) -> bool:
-    """Returns whether a text file has a question on each line, instead of one object,
-    in which SQuAD's have the key "paragraphs" (quotation marks in a text are escaped)."""
-    first = next((line for _, line in text_files.read_lines(path) if line.strip()), "")
-    return first.lstrip().startswith("{") and first.rstrip().endswith("}") and (
-        '"context"' in first and '"paragraphs"' not in first)
+def questions_of(path: str) -> tuple[Question, ...]:
+    """Reads a file in SQuAD's JSON, or of rows: JSON lines, Parquet or Arrow. Lines are
+    told by the first one, an object without SQuAD's key "paragraphs" (quotation marks
+    in a text are escaped)."""
+    first = "" if row_files.is_row_file(path) else next((
+        line.strip() for _, line in text_files.read_lines(path) if line.strip()), "{")
+    if not first or first.startswith("{") and first.endswith("}") and (
+            '"context"' in first and '"paragraphs"' not in first):
+        questions = _of_rows(path)
+    else:
+        questions = tuple(_of_articles(text_files.read_json(
+            path, "the file may be incomplete; download it again"), path))
+    if not questions:
+        raise InputError(f"{path}: there is no question in the file; give a different "
+                         "file.")
+    return questions
 
 
 def _of_rows(path: str) -> tuple[Question, ...]:
@@ -186,8 +172,7 @@ def _of_rows(path: str) -> tuple[Question, ...]:
                               for text, start in zip(texts, starts)]
         if not isinstance(row.get("is_impossible"), bool):
             row.pop("is_impossible", None)
-        context = typed(row, where, context=str)["context"]
-        questions.append(_question(where, context, {
+        questions.append(_question(where, typed(row, where, context=str)["context"], {
             name: row[name] for name in ("id", "question", "answers", "is_impossible")
             if row.get(name) is not None}))
     has_answers = any(q.content.get("answers") for q in questions)
@@ -251,14 +236,8 @@ def _training_answer(question: Question) -> tuple[str, int]:
 
 @dataclasses.dataclass
 class QuestionSet:
-    """The questions of a file.
-
-    Attributes:
-      answered: whether predictions can be scored.
-      language: how answers are compared (see languages).
-      notes: notes for the user, one sentence each.
-      last: a task, a model's outputs, and the answers from them, which are cached.
-    """
+    """The questions of a file, with notes for the user, whether predictions can be
+    scored, and how answers are compared (see languages)."""
 
     dataset: SquadDataset
     examples: list[SquadExample]
@@ -266,6 +245,7 @@ class QuestionSet:
     answered: bool = True
     language: str = languages.ENGLISH
     notes: tuple[str, ...] = ()
+    # A task, a model's outputs, and the answers from them.
     last: Optional[tuple[Any, ...]] = None
 
 
@@ -274,8 +254,8 @@ def span_spec(vocab_size: int, type_vocab_size: int = 2, *,
     """Returns the specification of a window: a question, a part of the paragraph, and a
     span as the answer.
 
-    The features that are not parsed are used to turn predictions into text; these
-    sequences differ in length. Positions are below max_seq_length, unless that is 0.
+    The features that are not parsed turn predictions into text; these sequences differ
+    in length. Positions are below max_seq_length, unless that is 0.
     """
     def single(name, **kwargs):
         return Feature(name, "int64", (1,), **kwargs)

@@ -121,12 +121,6 @@ class ConditionalSpans(Head):
                   Input("start_positions", size=1, served=False))
     has_threshold = True
 
-    def __post_init__(self):
-        for name in ("start_n_top", "end_n_top"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"--{name} is {getattr(self, name)}; it must be 1 or more.")
-
     def shapes(self, config):
         size = config.hidden_size
         return {**dense_shapes("start_logits/dense", size, 1),
@@ -226,10 +220,7 @@ class ConditionalSpans(Head):
     def answering(self):
         return UnanswerableQuestions
 
-    def text_task(self):
-        from albert_tf.finetuning.squad.text import Spans
-
-        return Spans
+    text_task = Spans.text_task
 
 
 def _accuracies(kind, outputs, features):
@@ -309,19 +300,15 @@ class Questions(Answering):
         columns = list(squad.number_features([windows]))
 
         def answer(outputs):
-            predictions = self.task.rank(
-                [example],
-                {name: [row[name] for row in outputs] for name in outputs[0]},
-                {name: [row[name] for row in columns] for name in columns[0]})
+            predictions = self.task.rank([example], *(
+                {name: [row[name] for row in rows] for name in rows[0]}
+                for rows in (outputs, columns)))
             start, end, score = predictions.best[""]
-            odds = None
-            if predictions.null_odds is not None:
-                odds = predictions.null_odds[""]
-                if odds >= self.threshold:
-                    start = end = 0
+            found = {"null_odds": predictions.null_odds[""]} if self.version_2 else {}
+            if found and found["null_odds"] >= self.threshold:
+                start = end = 0
             return {"answer": example.paragraph_text[start:end], "start": start,
-                    "end": end, "score": score} | (
-                        {} if odds is None else {"null_odds": odds})
+                    "end": end, "score": score, **found}
 
         if not windows:  # The passage has no tokens, for example.
             raise InputError("the passage has no text that could be an answer; give a "

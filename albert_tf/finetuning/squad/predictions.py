@@ -25,8 +25,8 @@ from albert_tf.finetuning.metrics import diverged
 # so that every reasonable threshold leaves the question unanswered.
 NO_WINDOW_NULL_ODDS = 1e6
 
-# The original implementation's answer to a question without valid spans: this word in
-# version 1.1, the empty text with an impossible score in version 2.0.
+# The original implementation's answer to a question without valid spans, and its score:
+# version 1.1, version 2.0.
 NO_SPAN_V1 = ("empty", 0.0)
 NO_SPAN_V2 = ("", -1e6)
 
@@ -42,8 +42,8 @@ class Windows(NamedTuple):
     unique_ids: Sequence[int]                        # [N] or [N, 1]
     example_index: Sequence[int]                     # [N] or [N, 1]
     paragraph_len: Sequence[int]                     # [N] or [N, 1]
-    # One entry per token of the paragraph in the window: the offsets of its first and
-    # last character, and whether this window has the most context for the token.
+    # For each token of the paragraph in the window: the offsets of its first and last
+    # character, and whether this window has the most context for it.
     tok_start_to_orig_index: Sequence[np.ndarray]    # N of [pieces]
     tok_end_to_orig_index: Sequence[np.ndarray]      # N of [pieces]
     token_is_max_context: Sequence[np.ndarray]       # N of [pieces]
@@ -94,10 +94,8 @@ class Predictions(NamedTuple):
         threshold, although the search for the best threshold counts it as answered.
         With `answer_at_threshold`, it is answered.
         """
-        if threshold is None:
+        if threshold is None or self.null_odds is None:
             return dict(self.texts)
-        if self.null_odds is None:
-            raise ValueError("predictions of version 1.1 have no null odds")
         return {qas_id: text if (self.null_odds[qas_id] < threshold or (
                     answer_at_threshold and self.null_odds[qas_id] == threshold))
                 else "" for qas_id, text in self.texts.items()}
@@ -217,8 +215,8 @@ def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
 
 def _best_texts(paragraph: str, windows: Windows, spans: Spans, order: np.ndarray,
                 n_best_size: int) -> list[tuple[str, float, float, int]]:
-    """Returns (text, start log-probability, end log-probability, first character) for
-    the best different texts."""
+    """Returns the best different texts, the log-probabilities of their starts and ends,
+    and their first characters."""
     entries: dict[str, tuple[str, float, float, int]] = {}
     for span in order.tolist():
         if len(entries) == n_best_size:

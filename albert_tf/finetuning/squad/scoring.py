@@ -24,18 +24,11 @@ from albert_tf.finetuning.squad.predictions import Predictions
 
 
 class Answers(NamedTuple):
-    """The answers to a set of questions.
-
-    Attributes:
-      predictions: the ranked answers.
-      metrics: the official metrics in percent; empty if true answers are not known.
-      texts: the answers after the threshold of null odds is applied.
-      language: how answers are compared (see languages).
-    """
+    """The answers to a set of questions."""
 
     predictions: Predictions
-    metrics: dict[str, float]
-    texts: dict[str, str]
+    metrics: dict[str, float]  # official, in percent; {} if true answers are not known
+    texts: dict[str, str]      # the answers after the threshold of null odds is applied
     language: str = languages.ENGLISH
 
 
@@ -54,10 +47,8 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
     Args:
       dataset: questions with true answers, all or some of those that were predicted;
         None if the answers are not known.
-      predictions: the answers before any threshold.
-      threshold: the threshold of null odds; None: the one with the best F1 on this
-        dataset, as in the original implementation. See Predictions.texts_at.
-      answer_at_threshold: see Predictions.texts_at.
+      threshold: the threshold of null odds (Predictions.texts_at); None: the one with
+        the best F1 on this dataset, as in the original implementation.
       language: how answers are compared (see languages).
     """
     if dataset is None:
@@ -78,11 +69,10 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
     if threshold is None:
         threshold = best["final_f1_thresh"]
     texts = predictions.texts_at(threshold, answer_at_threshold)
-    return Answers(predictions, _evaluate(dataset, texts, language) | {
-        "best_exact": best["final_exact"],
-        "best_exact_thresh": best["final_exact_thresh"],
-        "best_f1": best["final_f1"],
-        "best_f1_thresh": best["final_f1_thresh"],
+    return Answers(predictions, {
+        **_evaluate(dataset, texts, language),
+        **{name: best[name.replace("best", "final")] for name in (
+            "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")},
         "null_score_diff_threshold": threshold}, texts, language)
 
 
@@ -92,7 +82,14 @@ def question_outcomes(dataset: SquadDataset, texts: Mapping[str, str],
     """Returns the metrics of each question, by id."""
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
-    _check(dataset, texts, version_2)
+    # The official scripts would skip a question, log or fail.
+    dataset.check_answered(version_2)
+    missing = [q.content["id"] for q in dataset.questions
+               if q.content["id"] not in texts]
+    if missing:
+        raise InputError(
+            f"Question '{missing[0]}' has no prediction ({len(missing)} of "
+            f"{len(dataset.questions)} have none); predict and score the same file.")
     if language != languages.ENGLISH:
         return {question.content["id"]: languages.outcome(
             [text for answer in question.content["answers"]
@@ -132,18 +129,6 @@ def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], language: str,
     return dict(scores)
 
 
-def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> None:
-    """Raises InputError where the official scripts would skip a question, log or
-    fail."""
-    dataset.check_answered(version_2)
-    missing = [q.content["id"] for q in dataset.questions
-               if q.content["id"] not in texts]
-    if missing:
-        raise InputError(
-            f"Question '{missing[0]}' has no prediction ({len(missing)} of "
-            f"{len(dataset.questions)} have none); predict and score the same file.")
-
-
 # ---- files -----------------------------------------------------------------
 
 
@@ -151,20 +136,18 @@ def keep_threshold(folder: str, step: int, paths: Sequence[str], threshold: floa
                    trained: bool) -> None:
     """Writes the threshold of the model in a folder, with the files of the questions
     that it is from. Others replace it only if the model was trained, too."""
-    kept = _kept_threshold(folder)
-    digests = [files.sha256(path) for path in paths]
-    if not trained and kept.get("step") == step and kept.get("sha256") != digests:
-        if kept.get(NULL_THRESHOLD) != threshold:
-            logging.warning(
-                "The model keeps the threshold of null odds %s, which was found on %s; "
-                "%s has %g. To let the model use that one, remove %s in %s and evaluate "
-                "again.", kept.get(NULL_THRESHOLD),
-                ", ".join(map(str, kept.get("files", ["other questions"]))),
-                ", ".join(paths), threshold, NULL_THRESHOLD_FILE, folder)
-        return
-    write_files(folder, {NULL_THRESHOLD_FILE: as_json({
-        "step": step, NULL_THRESHOLD: threshold, "files": list(paths),
-        "sha256": digests})})
+    kept, digests = _kept_threshold(folder), [files.sha256(path) for path in paths]
+    if trained or kept.get("step") != step or kept.get("sha256") == digests:
+        write_files(folder, {NULL_THRESHOLD_FILE: as_json({
+            "step": step, NULL_THRESHOLD: threshold, "files": list(paths),
+            "sha256": digests})})
+    elif kept.get(NULL_THRESHOLD) != threshold:
+        logging.warning(
+            "The model keeps the threshold of null odds %s, which was found on %s; "
+            "%s has %g. To let the model use that one, remove %s in %s and evaluate "
+            "again.", kept.get(NULL_THRESHOLD),
+            ", ".join(map(str, kept.get("files", ["other questions"]))),
+            ", ".join(paths), threshold, NULL_THRESHOLD_FILE, folder)
 
 
 def known_threshold(folder: str, step: int, threshold: float | None) -> float:
@@ -229,13 +212,9 @@ def _readable(examples: Sequence[SquadExample], answers: Answers,
         qas_id = example.qas_id
         # If the threshold removed the answer, the row still has the probability of the
         # best one.
-        best = answers.predictions.nbest[qas_id][0]
-        exact = {1.0: "yes", 0.0: "no"}[outcomes[qas_id].exact] if outcomes else ""
-        text = answers.texts[qas_id]
-        passage, place = [], []
-        if own:
-            passage = [example.paragraph_text]
-            place = answers.predictions.best[qas_id][:2] if text else (0, 0)
-        yield (qas_id, *passage, example.question_text, text,
-               f"{best['probability']:.4f}", *place, " | ".join(truth.get(qas_id, ())),
-               exact)
+        best, text = answers.predictions.nbest[qas_id][0], answers.texts[qas_id]
+        place = answers.predictions.best[qas_id][:2] if own and text else (0, 0)
+        yield (qas_id, *([example.paragraph_text] if own else ()),
+               example.question_text, text, f"{best['probability']:.4f}",
+               *place * own, " | ".join(truth.get(qas_id, ())),
+               {1.0: "yes", 0.0: "no"}[outcomes[qas_id].exact] if outcomes else "")

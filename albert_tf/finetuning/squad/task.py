@@ -1,8 +1,6 @@
 """SQuAD 1.1 and 2.0: questions → windows of features → answers, as in the original
-implementation.
-
-`dataset` reads the file, `alignment` finds the characters of tokens, `predictions`
-ranks the model's outputs, and `scoring` computes the metrics.
+implementation. `dataset` reads the file, `alignment` finds the characters of tokens,
+`predictions` ranks the model's outputs, and `scoring` computes the metrics.
 """
 
 import dataclasses
@@ -23,7 +21,7 @@ from albert_tf.finetuning.common import (
 from albert_tf.finetuning.squad import languages, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
 from albert_tf.finetuning.squad.dataset import (
-    QuestionSet, SquadDataset, SquadExample, span_spec)
+    QuestionSet, SquadDataset, SquadExample, questions_of, span_spec)
 from albert_tf.finetuning.squad.predictions import (
     Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
 from albert_tf.finetuning.squad.scoring import Answers
@@ -56,13 +54,7 @@ class SquadTask(FineTuningTask):
         windows = task.featurize(
             questions.examples[0], tokenizer=tokenizer, is_training=False)
 
-    Attributes:
-      threshold: None: the threshold with the best F1 if the true answers are known, else
-        no threshold.
-      answer_at_threshold: see Predictions.texts_at.
-      answer_language: see `languages`.
-      must_score: whether a file to predict must have true answers.
-      main_metric: the metric that chooses the best checkpoint.
+    With `must_score`, a file to predict must have true answers.
     """
 
     version_2: bool = option(
@@ -119,12 +111,10 @@ class SquadTask(FineTuningTask):
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The metrics of the answers after the threshold is applied."""
         return "f1", "exact" if self.version_2 else "exact_match"
 
     @property
     def name(self) -> str:
-        """The name of the task's recipe."""
         return "squad-2.0" if self.version_2 else "squad-1.1"
 
     @property
@@ -137,14 +127,12 @@ class SquadTask(FineTuningTask):
         """Reads the questions of a file, or of several (files.shards), for the split
         "train" or "predict"."""
         is_training, flag = split == "train", f"--{split}_file"
-        paths = files.shards(where, flag)
-        parts = [SquadDataset.read(path) for path in paths]
-        data = SquadDataset.joined(parts)
+        parts = {path: questions_of(path) for path in files.shards(where, flag)}
+        data = SquadDataset(sum(parts.values(), ()))
         questions = QuestionSet(data, data.examples(
-            is_training=is_training, version_2=self.version_2), tuple(paths))
-        if len(paths) > 1:
-            log_shards(flag, {path: len(part.questions)
-                              for path, part in zip(paths, parts)})
+            is_training=is_training, version_2=self.version_2), tuple(parts))
+        if len(parts) > 1:
+            log_shards(flag, {path: len(part) for path, part in parts.items()})
         if data.num_contradictions:
             questions.notes = (
                 f"{where}: {data.num_contradictions} of {len(questions.examples)} "
@@ -152,28 +140,27 @@ class SquadTask(FineTuningTask):
                 "out; remove is_impossible to use them.",)
         if is_training:
             questions.notes += tuple(f"{where}: {note}" for note in data.training_notes())
-        elif not (self.must_score or data.has_any_answer()):
-            questions.answered = False
-        else:
-            try:
+            return questions
+        try:
+            questions.answered = self.must_score or data.has_any_answer()
+            if questions.answered:
                 data.check_answered(self.version_2)
-            except InputError as error:
-                if self.must_score:
-                    raise
-                questions.answered = False
-                questions.notes += (f"No metrics will be computed: {error}",)
-        if questions.answered and not is_training:
+        except InputError as error:
+            if self.must_score:
+                raise
+            questions.answered = False
+            questions.notes += (f"No metrics will be computed: {error}",)
+        if questions.answered:
             self._choose_language(questions)
         return questions
 
     def _choose_language(self, questions: QuestionSet) -> None:
-        """Sets how the answers are compared, with a note if the text told it."""
         questions.language = self.answer_language
-        if self.answer_language == "auto":
-            questions.language = languages.language_of(
-                dict.fromkeys(e.paragraph_text for e in questions.examples))
-        name = languages.CHARACTER_LANGUAGES.get(questions.language)
-        if name and self.answer_language == "auto":
+        if self.answer_language != "auto":
+            return
+        questions.language = languages.language_of(
+            dict.fromkeys(e.paragraph_text for e in questions.examples))
+        if name := languages.CHARACTER_LANGUAGES.get(questions.language):
             questions.notes += (
                 f"{questions.paths[0]}: most of the text is {name}, so that F1 counts "
                 "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
@@ -228,8 +215,7 @@ class SquadTask(FineTuningTask):
             tokenizer.prepare(example.question_text))[:self.max_query_length]
         room = self.max_seq_length - len(question) - NUM_SPECIAL_PAIR
         spans = window_spans(len(paragraph.piece_ids), room, self.doc_stride)
-        return [{**_window(question, paragraph, span, answer, tokenizer),
-                 "is_impossible": [int(is_training and not _holds(span, answer))],
+        return [{**_window(question, paragraph, span, answer, tokenizer, is_training),
                  "token_is_max_context": is_max_context}
                 for span, is_max_context in zip(spans, max_context(spans))]
 
@@ -277,8 +263,8 @@ class SquadTask(FineTuningTask):
 
     def answers(self, questions: QuestionSet, outputs: Outputs,
                 columns: Mapping[str, Sequence]) -> Answers:
-        """Ranks and scores a model's outputs, with one row for each window in the
-        columns of their table of features; caches the result for the last outputs."""
+        """Ranks and scores a model's outputs, given their windows as columns; caches the
+        result for the last outputs."""
         last = questions.last
         if last is None or last[0] != self or last[1] is not outputs:
             last = questions.last = self, outputs, scoring.score(
@@ -359,23 +345,16 @@ class SquadTask(FineTuningTask):
 
 # --- Windows ----------------------------------------------------------------------
 
-def _holds(span: tuple[int, int], answer: Optional[tuple[int, int]]) -> bool:
-    """Returns whether a window (begin, end) contains the whole answer (first, last
-    token)."""
-    return answer is not None and span[0] <= answer[0] and answer[1] < span[1]
-
-
 def _window(question: list[int], paragraph: ParagraphAlignment, span: tuple[int, int],
-            answer: Optional[tuple[int, int]],
-            tokenizer: FullTokenizer) -> dict[str, list[int]]:
-    """Returns a window's features, except those that depend on other windows or on the
-    purpose."""
+            answer: Optional[tuple[int, int]], tokenizer: FullTokenizer,
+            is_training: bool) -> dict[str, list[int]]:
+    """Returns a window's features, except those that depend on other windows."""
     begin, end = span
     input_ids, segment_ids = assemble(
         question, paragraph.piece_ids[begin:end], tokenizer.cls_id, tokenizer.sep_id)
     first = len(question) + 2  # The position after [CLS] question [SEP].
-    positions = ([first + piece - begin for piece in answer]
-                 if _holds(span, answer) else [0, 0])
+    holds = answer is not None and begin <= answer[0] and answer[1] < end
+    positions = [first + piece - begin for piece in answer or ()] if holds else [0, 0]
     return {
         "input_ids": input_ids,
         "input_mask": [1] * len(input_ids),
@@ -386,6 +365,7 @@ def _window(question: list[int], paragraph: ParagraphAlignment, span: tuple[int,
         "paragraph_len": [len(input_ids)],
         "tok_start_to_orig_index": paragraph.starts[begin:end],
         "tok_end_to_orig_index": paragraph.ends[begin:end],
+        "is_impossible": [int(is_training and not holds)],
     }
 
 

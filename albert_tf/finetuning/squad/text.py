@@ -33,12 +33,8 @@ class _Windows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Spans(TextTask):
-    """The text task of questions about passages; its options are those of
-    finetuning.squad.task.SquadTask.
-
-    Attributes:
-      threshold: questions whose null odds reach it have no answer; None for version
-        1.1.
+    """The text task of questions about passages; its options are those of SquadTask.
+    Questions whose null odds reach the threshold, None for version 1.1, have no answer.
     """
 
     doc_stride: int = 128

@@ -50,8 +50,8 @@ IMPOSSIBLE = content(answers=[], is_impossible=True)
      "article 2: 'paragraphs'"),
     (content(context=None), "paragraph 1: 'context'"),
     (content(qas=None), "'qas'"), (content(id=None), f"{AT} 1: 'id'"),
-    (content(id=7), "'id'"), (content(question=None), f"{AT} 'q1': 'question'"),
-    (content(is_impossible="no"), "'is_impossible'"), (content(answers={}), "'answers'"),
+    (content(question=None), f"{AT} 'q1': 'question'"),
+    (content(is_impossible="no"), "'is_impossible'"),
     (content(answers=[{}]), f"{AT} 'q1', answer: 'text'"),
     (content(qas=content()["data"][0]["paragraphs"][0]["qas"] * 2), "same id"),
 ])
@@ -65,7 +65,6 @@ def test_what_is_not_squad_is_told_with_its_place(tmp_path, data, message):
         [], None, [{"text": "", "answer_start": 0}], [{"text": " ", "answer_start": 3}])),
     ([{"text": "clock", "answer_start": 5}], "'clock' .* 5 .*'lock '"),
     ([{"text": "clock", "answer_start": -13}], "character -13"),
-    ([{"text": "clock", "answer_start": 400}], "character 400"),
     ([{"text": "clock"}], "'answer_start'"),
     ([{"text": "clock", "answer_start": "4"}], "'answer_start'")])
 def test_answers_unfit_for_training_are_told_with_the_question(answers, message):
@@ -151,9 +150,6 @@ def test_version_2_needs_its_flag(is_training):
         dataset.examples(is_training=is_training, version_2=False)
     example, = dataset.examples(is_training=is_training, version_2=True)
     assert example.is_impossible == is_training
-
-
-def test_version_1_can_be_read_with_the_flag_of_version_2():
     example, = SquadDataset(content()).examples(is_training=True, version_2=True)
     assert example.answer_text == "clock" and not example.is_impossible
 
@@ -217,14 +213,6 @@ def test_rows_of_a_test_set(tmp_path, answers):
     for version_2 in (False, True):
         with pytest.raises(InputError, match="row 1, question 'q1' has no answer to tra"):
             data.examples(is_training=True, version_2=version_2)
-
-
-def test_answers_to_score_need_no_place(tmp_path):
-    path = of_rows(tmp_path, answers=[{"text": ["clock"], "answer_start": [None]}] * 2,
-                   is_impossible=[0, 0])
-    SquadDataset.read(path).check_answered(False)
-    with pytest.raises(InputError, match="'q1', answer: 'answer_start'"):
-        SquadDataset.read(path).examples(is_training=True, version_2=False)
 
 
 def test_answers_as_a_list(tmp_path):

@@ -4,7 +4,6 @@
 _convert_index, and features as hashes per example with a few in full.
 """
 
-import copy
 import functools
 import gzip
 import hashlib
@@ -366,15 +365,6 @@ def test_features_do_not_depend_on_the_order_of_examples_or_the_process():
     other = pickle.loads(pickle.dumps(function))
     backward = [other(example) for example in reversed(examples)]
     assert forward == backward[::-1]
-
-
-def test_features_may_be_changed_without_changing_later_ones():
-    example = read("train_v1")[0]
-    first, second = featurize(example), featurize(example)
-    before = copy.deepcopy(second)
-    for values in first[0].values():
-        values.clear()
-    assert second == before == featurize(example)
 
 
 def test_an_example_without_features_keeps_its_place_in_the_numbering():

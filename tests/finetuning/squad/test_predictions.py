@@ -265,11 +265,6 @@ def test_questions_without_windows_are_answered_and_listed():
     assert second.texts_at(10.0) == second.texts
 
 
-def test_no_windows_at_all_is_no_failure():
-    found = ranked(paragraph_windows(), [], [])
-    assert found.texts == {"q": ""} and found.without_windows == ["q"]
-
-
 def test_values_that_are_not_numbers_are_told_with_their_question():
     windows = paragraph_windows((0, 2, {0, 1}))
     with pytest.raises(InputError, match="question 'q' is not a number.*learning_rate"):
