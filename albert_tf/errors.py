@@ -72,15 +72,14 @@ def reading(path: str, binary: bool = False) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        reason = (getattr(error, "strerror", None) or "").partition("\n")[0]
-        if binary and not reason:
+        if binary and not getattr(error, "strerror", None):
             raise InputError(
                 f"{path}: the file is damaged, cut short or of a different kind "
                 f"({reason_of(error)}); copy or download it again.") from error
         if not isinstance(error, (OSError, EOFError, UnicodeError)) and (
                 not is_of_library(error)):
             raise
-        raise InputError(f"{path}: {reason or reason_of(error)}.") from error
+        raise InputError(f"{path}: {reason_of(error).rstrip('.')}.") from error
 
 
 def is_of_library(error: BaseException) -> bool:
@@ -91,8 +90,9 @@ def is_of_library(error: BaseException) -> bool:
 def reason_of(error: BaseException) -> str:
     """Returns the first line of an error from TensorFlow or a different library, without
     the names of TensorFlow's operations and of temporary files."""
-    text = (str(getattr(error, "message", error)).strip()
-            or type(error).__name__).splitlines()[0]
-    text = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", text)
+    text = getattr(error, "strerror", None) or (
+        "No such file or directory" if isinstance(error, FileNotFoundError) else
+        str(getattr(error, "message", error)).strip() or type(error).__name__)
+    text = re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:\w+\]", "", text.splitlines()[0])
     return re.sub(r"_temp\d*(_temp)?(/part[^;:\s]*|\.\w+[^;:\s]*)?|\.incomplete"
                   r"(/variables/variables_temp/[^;:\s]*)?", "", text)

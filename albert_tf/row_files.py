@@ -12,9 +12,7 @@ read.
 import contextlib
 import json
 import os
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, NamedTuple, Sequence
-
-from absl import logging
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError, reading
@@ -25,7 +23,6 @@ ENDS = (".parquet", ".arrow", ".arrows", ".feather")
 _ROWS = 1024  # rows that become Python values at a time
 _BATCH = 32 << 20  # bytes of Parquet to read at a time, about, or one row
 _BUFFER = 1 << 20  # bytes of a Parquet column to read at a time
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def is_row_file(path: str) -> bool:
@@ -36,16 +33,6 @@ def is_row_file(path: str) -> bool:
 def unit(path: str) -> str:
     """Returns the word for what has a row of a file: "line" or, for Parquet, "row"."""
     return "row" if is_row_file(path) else "line"
-
-
-class _Table(NamedTuple):
-    """An open file. `batches` yields rows of the columns of these names, and the share
-    of the file that is read with them."""
-
-    columns: dict[str, tuple[str, ...]]  # name → the names of its numbers
-    names: list[str]  # of the columns
-    size: int  # in bytes
-    batches: Callable[[Sequence[str]], Iterator[tuple[Any, float]]]
 
 
 def pyarrow(what: str = "Parquet and Arrow files") -> Any:
@@ -64,12 +51,29 @@ def pyarrow(what: str = "Parquet and Arrow files") -> Any:
 def columns_of(path: str) -> dict[str, tuple[str, ...]]:
     """Returns the columns of a Parquet or Arrow file in their order: name → the names of
     its numbers (`ClassLabel` in `datasets`), () without."""
-    with _opened(path) as table:
-        return table.columns
+    with _opened(path) as (schema, _):
+        return _columns(schema)
+
+
+def _columns(schema: Any) -> dict[str, tuple[str, ...]]:
+    # What `datasets` writes into a schema.
+    about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+    features = about.get("info", {}).get("features", {})
+    return {name: _classes(features.get(name)) for name in schema.names}
+
+
+def _classes(feature: Any) -> tuple[str, ...]:
+    """Returns the names of classes that a feature of `datasets`, or those in its list,
+    have."""
+    if isinstance(feature, list):
+        return _classes(feature[0])
+    if not isinstance(feature, dict):
+        return ()
+    return tuple(map(str, feature["names"])) if feature.get("_type") == "ClassLabel" else (
+        _classes(feature.get("feature")))
 
 
 def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = (),
-              on_bytes: Callable[[int], None] = lambda count: None,
               advice: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (number from 1, column name → value) for each row of a file.
 
@@ -80,27 +84,34 @@ def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = 
       path: the file.
       names: the columns to read, by name or by number from 0; None: all.
       optional: columns that are read, too, if the file has them.
-      on_bytes: is called with the number of bytes on disk that were read since the last
-        call, or nearly this.
       advice: what to do if a column is missing.
     """
-    number = done = 0
-    with _opened(path) as table:
-        titles = {name: table.names[place] for name, place in places_of(
-            path, names, optional, table.names, advice).items()}
-        for batch, share in table.batches(list(titles.values())):
+    number = 0
+    with _opened(path) as (schema, batches):
+        classes = _columns(schema)
+        titles = {name: schema.names[place] for name, place in places_of(
+            path, names, optional, schema.names, advice).items()}
+        for batch in batches(list(titles.values())):
             # pyarrow ends the process at lengths and offsets that are damaged.
             batch.validate(full=True)
             for start in range(0, batch.num_rows, _ROWS):
-                values = [
-                    _named(path, name, batch.column(name).slice(start, _ROWS).to_pylist(),
-                           table.columns[name]) for name in titles.values()]
-                for row in zip(*values):
-                    number += 1
+                for number, row in enumerate(zip(*(
+                        _named(path, name, batch.column(name).slice(start, _ROWS)
+                               .to_pylist(), classes[name])
+                        for name in titles.values())), number + 1):
                     yield number, dict(zip(titles, row))
-            before, done = done, int(share * table.size)
-            on_bytes(done - before)
-        on_bytes(table.size - done)
+
+
+def _named(path: str, name: str, value: Any, classes: Sequence[str]) -> Any:
+    """Returns a value, or those in a list, with names in place of numbers."""
+    if classes and isinstance(value, list):
+        return [_named(path, name, each, classes) for each in value]
+    if not classes or type(value) is not int:
+        return value
+    if not -1 <= value < len(classes):
+        raise InputError(f"{path}: column '{name}' holds {value}, but the file's schema "
+                         f"names only 0 to {len(classes) - 1}.")
+    return None if value < 0 else classes[value]
 
 
 def places_of(path: str, names: Sequence[str] | None, optional: Sequence[str],
@@ -114,13 +125,10 @@ def places_of(path: str, names: Sequence[str] | None, optional: Sequence[str],
         if titles.count(name) > 1:
             raise InputError(f"{path}: {titles.count(name)} columns are named "
                              f"'{name}'; rename all but one.")
-        place = titles.index(name) if name in titles else (
-            int(name) if name.isdecimal() else len(titles))
-        if place < len(titles):
-            for other in (other for other in places if places[other] == place):
-                raise InputError(f"{path}: '{other}' and '{name}' are the same column; "
-                                 "name each column once.")
-            places[name] = place
+        if name in titles:
+            places[name] = titles.index(name)
+        elif name.isdecimal() and int(name) < len(titles):
+            places[name] = int(name)
         elif name in names:
             raise missing(path, name, titles, advice)
     return places
@@ -129,90 +137,32 @@ def places_of(path: str, names: Sequence[str] | None, optional: Sequence[str],
 def missing(where: str, name: str, titles: Iterable[str], advice: str) -> InputError:
     """Returns the error for a column that a file or row does not have."""
     # Without a header, titles may be whole texts, which are too long to show.
-    listed = ", ".join(repr(title if len(title) <= 40 else f"{title[:40]}...")
-                       for title in titles)
+    listed = ", ".join(f"{title!r:.42}" for title in titles)
     return InputError(f"{where}: there is no column '{name}'; the columns are "
                       f"{listed or 'missing'}{advice and '; '}{advice}.")
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[_Table]:
-    """Opens a file. What pyarrow cannot read until it is closed is an InputError."""
+def _opened(path: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterable[Any]]]]:
+    """Opens a file: its schema, and a function of columns that yields batches of rows.
+    What pyarrow cannot read until it is closed is an InputError."""
     package, path = pyarrow(), os.fspath(path)
     # A damaged file may ask for more memory than there is, and hold times that Python
     # does not have.
     with files.open_binary(path) as stream, reading(path, binary=True):
-        begin, size = stream.read(8), stream.seek(0, os.SEEK_END)
+        begin = stream.read(6)
         stream.seek(0)
-        schema, batches = (
-            _parquet(package, stream) if begin.startswith(b"PAR") else
-            _arrow(package, stream, path, size, begin.startswith(b"ARROW1")))
-        # What `datasets` writes into a schema.
-        about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
-        yield _Table({name: _classes(_inside(about, "info", "features", name))
-                      for name in schema.names}, schema.names, size, batches)
-
-
-def _parquet(package: Any, stream: BinaryIO) -> tuple[Any, Callable]:
-    """Returns the schema of a Parquet file, and _Table.batches."""
-    file = package.parquet.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False)
-    total = file.metadata.num_rows
-    size = sum(file.metadata.row_group(i).total_byte_size
-               for i in range(file.metadata.num_row_groups))
-
-    def batches(names):
-        done = 0
-        for batch in file.iter_batches(
-                max(1, min(_ROWS, _BATCH * total // max(size, 1))), columns=list(names)):
-            done += batch.num_rows
-            yield batch, done / total
-
-    return file.schema_arrow, batches
-
-
-def _arrow(package: Any, stream: BinaryIO, path: str, size: int, is_file: bool
-           ) -> tuple[Any, Callable]:
-    reader = package.ipc.open_file(stream) if is_file else package.ipc.open_stream(stream)
-
-    def batches(names):
-        for batch in reader if not is_file else map(
-                reader.get_batch, range(reader.num_record_batches)):
-            yield batch.select(list(names)), stream.tell() / size
-        stream.seek(max(0, size - 8))
-        if not is_file and stream.read() != _END_OF_STREAM:
-            logging.warning("%s: the stream has no end mark; check that it is "
-                            "complete.", path)
-
-    return reader.schema, batches
-
-
-def _named(path: str, name: str, value: Any, classes: Sequence[str]) -> Any:
-    """Returns a value, or those in a list, with names in place of numbers."""
-    if classes and isinstance(value, list):
-        return [_named(path, name, each, classes) for each in value]
-    if not classes or type(value) is not int:
-        return value
-    if not -1 <= value < len(classes):
-        raise InputError(
-            f"{path}: column '{name}' holds {value}, but the file's schema names only "
-            f"0 to {len(classes) - 1} ({', '.join(classes[:10])}"
-            f"{', ...' * (len(classes) > 10)}).")
-    return None if value < 0 else classes[value]
-
-
-def _inside(value: Any, *keys: str) -> Any:
-    """Returns what JSON objects within each other have at these keys, or None."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _classes(feature: Any) -> tuple[str, ...]:
-    """Returns the names of classes that a feature of `datasets`, or those in its list,
-    have."""
-    while inner := (feature[0] if isinstance(feature, list) and feature
-                    else _inside(feature, "feature")):
-        feature = inner
-    names = _inside(feature, "names")
-    is_label = _inside(feature, "_type") == "ClassLabel" and isinstance(names, list)
-    return tuple(map(str, names)) if is_label else ()
+        if begin.startswith(b"PAR"):
+            file = package.parquet.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False)
+            size = sum(file.metadata.row_group(group).total_byte_size
+                       for group in range(file.metadata.num_row_groups))
+            rows = min(_ROWS, _BATCH * file.metadata.num_rows // max(size, 1))
+            yield file.schema_arrow, lambda names: file.iter_batches(
+                max(1, rows), columns=names)
+            return
+        if begin == b"ARROW1":
+            reader = package.ipc.open_file(stream)
+            parts = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            parts = reader = package.ipc.open_stream(stream)
+        yield reader.schema, lambda names: (part.select(names) for part in parts)

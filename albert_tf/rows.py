@@ -7,7 +7,6 @@
 
 import csv
 import os
-import re
 import unicodedata
 from typing import Any, Iterable, Iterator, Sequence
 
@@ -16,7 +15,6 @@ from albert_tf.errors import InputError
 
 _KINDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
           ".json": "jsonl", **dict.fromkeys(row_files.ENDS, "parquet")}
-_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 # A longer cell must be an unclosed quote. Python's limit, 128 KiB, is too small.
 _LONGEST_CELL = 1 << 26
 _NO_TEXT = ("Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me")  # categories of characters
@@ -28,16 +26,14 @@ def kind_of(path: str, default: str = "") -> str:
     """Returns the kind of a file by its name: "tsv", "csv", "jsonl", or "parquet" for
     Parquet and Arrow; an end in text_files.COMPRESSED is ignored. Without a `default`,
     other names raise InputError."""
-    name = os.fspath(path).lower()
-    for end in text_files.COMPRESSED:
-        name = name.removesuffix(end)
-    kind = _KINDS.get(os.path.splitext(name)[1], default)
-    if not kind:
+    name, end = os.path.splitext(os.fspath(path).lower())
+    if end in text_files.COMPRESSED:
+        end = os.path.splitext(name)[1]
+    if not (kind := _KINDS.get(end, default)):
         raise InputError(
-            f"{path}: unknown file extension; the name must end in .tsv, .csv or "
-            f".jsonl, each with or without .gz, or in {', '.join(row_files.ENDS)}"
-            + ("; save the spreadsheet as CSV in UTF-8." if name.endswith(_SPREADSHEETS)
-               else "."))
+            f"{path}: unknown file extension; the name must end in .tsv, .csv or .jsonl, "
+            f"each with or without .gz, or in {', '.join(row_files.ENDS)}. Save a "
+            "spreadsheet as CSV in UTF-8.")
     return kind
 
 
@@ -76,16 +72,19 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
     """
     kind, blank = kind or kind_of(path), [] if blank is None else blank
     if kind == "parquet":
-        for number, row in row_files.read_rows(path, names, optional, advice=advice):
+        for number, row in row_files.read_rows(path, names, optional, advice):
             yield f"{path}, row {number}", row
         return
     lines = text_lines(path) if lines is None else lines
-    for where, row in _objects(
-            path, lines, names, blank, advice) if kind == "jsonl" else _table(
-            path, lines, kind, names, optional, delimiter, header, ragged, blank, advice):
-        if isinstance(row, InputError) and not keep_wrong:
+    for number, row in _objects(
+            path, lines, names, advice) if kind == "jsonl" else _table(
+            path, lines, kind, names, optional, delimiter, header, ragged, advice):
+        if row is None:
+            blank.append(number)
+        elif isinstance(row, InputError) and not keep_wrong:
             raise row
-        yield where, row
+        else:
+            yield f"{path}, line {number}", row
 
 
 def typed(row: Any, where: str, /, **kinds: Any) -> Row:
@@ -173,81 +172,63 @@ def parsed(line: str, path: str, number: int) -> Row | InputError:
 
 
 def _objects(path: str, lines: Iterable[tuple[int, str]], names: Sequence[str] | None,
-             blank: list[int], advice: str) -> Iterator[tuple[str, Any]]:
+             advice: str) -> Iterator[tuple[int, Row | InputError | None]]:
+    """Yields line numbers, and objects, or None for a blank line."""
     for number, line in lines:
-        where = f"{path}, line {number}"
-        if not line.strip():
-            blank.append(number)
-            continue
-        row = parsed(line, path, number)
+        row = parsed(line, path, number) if line.strip() else None
         if isinstance(row, dict):
             for name in names or ():
                 if name not in row:
-                    raise row_files.missing(where, name, row, advice)
-        yield where, row
+                    raise row_files.missing(f"{path}, line {number}", name, row, advice)
+        yield number, row
 
 
 def _table(path: str, lines: Iterable[tuple[int, str]], kind: str,
            names: Sequence[str] | None, optional: Sequence[str], delimiter: str | None,
-           header: bool, ragged: bool, blank: list[int], advice: str
-           ) -> Iterator[tuple[str, Any]]:
+           header: bool, ragged: bool, advice: str
+           ) -> Iterator[tuple[int, Row | InputError | None]]:
+    """Yields line numbers, and rows, or None for a blank line."""
     if delimiter is not None and len(delimiter) != 1:
         raise InputError(f"--delimiter={delimiter!r} is not a single character.")
     places = None
-    for number, cells in (_csv(path, lines, delimiter or ",") if kind == "csv" else (
-            (number, line.split(delimiter or "\t") if line.strip(" ") else [])
-            for number, line in lines)):
-        where = f"{path}, line {number}"
-        if not cells:
-            blank.append(number)
+    for number, cells in _csv(path, lines, delimiter or ",") if kind == "csv" else (
+            (number, line.split(delimiter or "\t")) for number, line in lines):
+        if len(cells) < 2 and not "".join(cells).strip(" "):
+            yield number, None
             continue
         if places is None:
             width = len(cells)
             titles = cells if header else list(map(str, range(width)))
-            other = max(";\t|,", key=cells[0].count)
-            if width == 1 and other in cells[0]:
-                advice = _other_delimiter(other)
-            places = row_files.places_of(path, names, optional, titles, advice)
+            places = row_files.places_of(path, names, optional, titles, (
+                "if another character separates the cells, give --delimiter"
+                if width == 1 else advice))
             if header:
                 continue
         if len(cells) != width and not ragged:
-            yield where, InputError(
-                f"{where}: the row has {len(cells)} columns, but the first line has "
-                f"{width}. If a text contains the delimiter, remove it, or use CSV "
-                "with the text in quotes.")
+            yield number, InputError(
+                f"{path}, line {number}: the row has {len(cells)} columns, but the first "
+                f"line has {width}. If a text contains the delimiter, remove it, or use "
+                "CSV with the text in quotes.")
             continue
         row = {name: cells[place] for name, place in places.items()
                if place < len(cells)}
-        yield where, {**row, None: cells[width:]} if len(cells) > width else row
+        yield number, {**row, None: cells[width:]} if len(cells) > width else row
 
 
 def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
          ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number of a row's first line, and its cells; none if it is blank."""
+    """Yields the number of a row's first line, and its cells."""
     csv.field_size_limit(_LONGEST_CELL)
-    last = ""
-
-    def ended() -> Iterator[str]:
-        nonlocal last
-        for _, last in lines:
-            yield last + "\n"
-
     # Blanks before a cell, and so before its quote, are no part of it.
-    reader, number = csv.reader(ended(), delimiter=delimiter, strict=True,
-                                skipinitialspace=delimiter != " "), 1
+    reader, number = csv.reader(
+        (f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True,
+        skipinitialspace=delimiter != " "), 1
     try:
         for cells in reader:
-            is_blank = len(cells) < 2 and not "".join(cells).strip(" ")
-            yield number, [] if is_blank else cells
+            yield number, cells
             number = reader.line_num + 1
     except csv.Error as error:
-        other = re.search(r'"([;\t|,])"', last)
-        raise InputError(f"{path}, line {number}: not valid CSV ({error}); " + (
-            _other_delimiter(other[1]) if other and other[1] != delimiter else
-            "close each quote that opens a cell, and double each one inside a cell"
-            ) + ".") from error
-
-
-def _other_delimiter(delimiter: str) -> str:
-    name = {"\t": "$'\\t'"}.get(delimiter, f"'{delimiter}'")
-    return f"its cells seem to be separated by {delimiter!r}: add --delimiter={name}"
+        raise InputError(
+            f"{path}, line {number}: not valid CSV ({error}); close each quote that opens "
+            "a cell, and double each one inside a cell. If another character separates "
+            "the cells, give --delimiter.") from error

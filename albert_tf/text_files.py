@@ -12,14 +12,14 @@ import os
 import re
 from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 
-from albert_tf import files, row_files
+from albert_tf import files
 from albert_tf.errors import InputError, reading
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # Compressed bytes to decompress at a time. zstd turns 4 bytes into at most 128 KiB, so
 # a malicious file gives at most 32 MiB at once.
 _ZSTD_STEP = 1024
-# How the content of compressed files begins; a pipe has no name that tells it.
+# How compressed content begins; a pipe has no name that tells it.
 _BEGINS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"(\xb5/\xfd": ".zst"}
 # NUL and half a surrogate pair, which are in no text, in JSON that json.dumps wrote.
 _NO_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
@@ -28,52 +28,40 @@ _NO_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
 def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
     """Returns the decompressed content of an open file if its name ends in COMPRESSED,
     otherwise `stream` itself, which stays open when the result is closed."""
-    path = os.fspath(path)
-    if path.endswith(".gz"):
+    end = os.fspath(path).rpartition(".")[2]
+    if end == "gz":
         return gzip.GzipFile(fileobj=stream)
-    if path.endswith(".bz2"):
+    if end == "bz2":
         return bz2.BZ2File(stream)
-    if path.endswith(".xz"):
+    if end == "xz":
         return lzma.LZMAFile(stream)
-    if path.endswith(".zst"):
-        return io.BufferedReader(_Chunks(_zstd(stream)), 1 << 17)
-    return stream
+    return io.BufferedReader(_Zstandard(stream), 1 << 17) if end == "zst" else stream
 
 
-class _Chunks(io.RawIOBase):
-    """A file that consists of chunks of bytes."""
+class _Zstandard(io.RawIOBase):
+    """The content of Zstandard frames. Raises an error if the last one is cut short,
+    unlike the package's own stream readers."""
 
-    def __init__(self, chunks: Iterator[bytes]):
+    def __init__(self, stream: BinaryIO):
         super().__init__()
-        self._chunks, self._held = chunks, b""
+        self._stream, self._frame, self._data, self._held = stream, None, b"", b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._held and (chunk := next(self._chunks, None)) is not None:
-            self._held = memoryview(chunk)
+        import zstandard
+
+        while not self._held and (data := self._data or self._stream.read(_ZSTD_STEP)):
+            frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+            self._held = memoryview(frame.decompress(data))
+            self._data, self._frame = (
+                (frame.unused_data, None) if frame.eof else (b"", frame))
+        if not self._held and self._frame:
+            raise EOFError("the last Zstandard frame has no end")
         size = min(len(buffer), len(self._held))
         buffer[:size], self._held = self._held[:size], self._held[size:]
         return size
-
-
-def _zstd(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields the content of Zstandard frames. Raises an error if the last one is cut
-    short, unlike the package's own stream readers."""
-    import zstandard
-
-    frame = None  # the decompressor of the open frame
-    while data := stream.read(_ZSTD_STEP):
-        while data:
-            frame = frame or zstandard.ZstdDecompressor().decompressobj()
-            try:
-                yield frame.decompress(data)
-            except zstandard.ZstdError as error:
-                raise OSError(str(error)) from error
-            data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-    if frame:
-        raise EOFError("the last Zstandard frame has no end")
 
 
 def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
@@ -89,10 +77,8 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
     content tells whether it is compressed.
     """
     reported, name = 0, path
-    once = once and files.is_stream(path)
-    with (files.open_stream if once else files.open_binary)(path) as stream, reading(
-            path := files.shown(path)):
-        if once:
+    with reading(path := files.shown(path)), files.open_binary(name, once=once) as stream:
+        if once and files.is_stream(name):
             name = next((end for begin, end in _BEGINS.items()
                          if stream.peek(1).startswith(begin)), "")
         for number, raw in enumerate(decompressed(name, stream), 1):
@@ -117,15 +103,12 @@ def check_sentences(paths: Iterable[str]) -> None:
     """Raises InputError for a file in --input_file that does not have one sentence per
     line: JSON or rows, by its name, or lines that carriage returns alone end."""
     for path in map(os.fspath, paths):
-        if row_files.is_row_file(path) or re.search(
-                r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path.lower()):
-            raise InputError(f"--input_file: {path} is not text with one sentence per "
-                             "line; prepare_corpus.py reads it and writes such text.")
         with files.open_binary(path) as stream, reading(path):
             start = decompressed(path, stream).read(1 << 16)
-        if b"\r" in start.rstrip() and b"\n" not in start:
-            raise InputError(f"--input_file: carriage returns alone end the lines of "
-                             f"{path}; convert it with prepare_corpus.py.")
+        if re.search(r"\.(jsonl?|ndjson|parquet|arrows?|feather)(\.(gz|bz2|xz|zst))?$",
+                     path.lower()) or b"\r" in start.rstrip() and b"\n" not in start:
+            raise InputError(f"--input_file: {path} is not text with one sentence per "
+                             "line; prepare_corpus.py reads it and writes such text.")
 
 
 def parse_json(text: str, path: str, advice: str = "", line: int = 0,
@@ -136,23 +119,20 @@ def parse_json(text: str, path: str, advice: str = "", line: int = 0,
     escape for NUL or half a surrogate pair. Such escapes are allowed if the text is
     `cleaned` later.
     """
-    where = f"{path}, line {line}" if line else path
-    advice = f"{advice and '; '}{advice}."
     try:
         value = json.loads(text)
         # An escape that is part of a pair is none in the JSON that dumps writes.
-        wrong = "\\u" in text and not cleaned and _NO_CHARACTER.search(
-            json.dumps(value, ensure_ascii=False))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {line or error.lineno}: not JSON ({error.msg}, "
-                         f"character {error.colno}){advice}") from error
+        if "\\u" in text and not cleaned and _NO_CHARACTER.search(
+                json.dumps(value, ensure_ascii=False)):
+            raise ValueError("an escape for NUL or half of a surrogate pair, which is no "
+                             "character")
+        return value
     except (RecursionError, ValueError) as error:
-        raise InputError(f"{where}: not JSON that Python can read ({error}){advice}"
-                         ) from error
-    if wrong:
-        raise InputError(f"{where}: a text in it holds an escape for NUL or half of a "
-                         "surrogate pair, which is not a character; remove it.")
-    return value
+        line, reason = line or getattr(error, "lineno", 0), str(error)
+        if isinstance(error, json.JSONDecodeError):
+            reason = f"{error.msg}, character {error.colno}"
+        raise InputError(f"{path}{f', line {line}' * bool(line)}: not JSON ({reason})"
+                         f"{advice and '; '}{advice}.") from error
 
 
 def read_json(path: str, advice: str = "") -> Any:

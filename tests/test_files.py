@@ -62,7 +62,7 @@ def test_json_objects(tmp_path, content, message):
 @pytest.mark.parametrize("text", [
     r'{"a": ["x", {"b": "y\u0000z"}]}', r'{"\ud83d": 1}', r'"\\\u0000"'])
 def test_escapes_of_no_character_are_refused_unless_they_are_cleaned(text):
-    with pytest.raises(InputError, match="a.json: a text in it holds an escape"):
+    with pytest.raises(InputError, match="a.json: not JSON .an escape"):
         text_files.parse_json(text, "a.json")
     assert text_files.parse_json(text, "a.json", cleaned=True)
     assert text_files.parse_json(r'["\ud83d\ude00", "\\u0000", 1.5]', "a.json") == [
@@ -153,17 +153,17 @@ def _odd(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("pattern, message", [
-    ("link/*", "link/b.txt is not a file"), ("link/b.txt", "link/b.txt is not a file"),
-    ("loop/*.txt", "loop/b.txt is not a file"), ("pipe/*", "pipe/b.txt is not a file"),
-    ("pipe/b.txt", "pipe/b.txt is not a file"), ("folder/*", "folder/b.txt is not a file"),
-    ("folder/b.txt", "folder/b.txt is not a file but a folder"),
-    ("**/l*/*", "is not a file"),
-    ("shards/*", r"'shards/\*' matches .*, but shards/r-00001-of-00003 is missing"),
-    ("shards/r-*", "shards/r-00001-of-00003 is missing; restore that file"),
+    ("link/*", "^link/b.txt: No such file"), ("link/b.txt", "^link/b.txt: No such file"),
+    ("loop/*.txt", "^loop/b.txt: Too many"), ("pipe/*", "^pipe/b.txt is a pipe"),
+    ("pipe/b.txt", "^pipe/b.txt is a pipe"), ("folder/*", "^folder/b.txt: Is a directory"),
+    ("folder/b.txt", "^folder/b.txt: Is a directory"),
+    ("shards/*", r"^--x: 'shards/\*' matches .* shards/r-00001-of-00003 is missing"),
+    ("shards/r-*", "shards/r-00001-of-00003 is missing; restore it"),
 ])
 def test_nothing_that_a_pattern_matches_is_left_out(odd, pattern, message):
-    with pytest.raises(InputError, match=f"--input_file: .*{message}"):
-        files.expand_patterns(pattern, "--input_file")
+    with pytest.raises(InputError, match=message):
+        for path in files.expand_patterns(pattern, "--x"):
+            files.open_binary(path).close()
 
 
 def test_what_a_pattern_may_leave_out(odd):
@@ -202,10 +202,9 @@ def test_names_with_commas(tmp_path, monkeypatch):
             ('"a,b.txt", c.txt', ["a,b.txt", "c.txt"]), ("c.txt,[ac]*.txt,", [
                 "c.txt", "a,b.txt"]), (["a,b.txt"], ["a,b.txt"])):
         assert files.expand_patterns(text, "--input_file") == wanted
-    assert files.expand_each('c.txt,*.txt,"a,b.txt"', "--input_file") == {
+    assert files.expand_each('c.txt,*.txt,"a,b.txt",*.txt', "--input_file") == {
         "c.txt": ["c.txt"], "*.txt": ["a,b.txt"], "a,b.txt": []}
-    for text, hint in (("c.txt,d.txt", "comma"), ("a,b.txt", "comma"), ("d", "shell.$"),
-                       ("", "names no file")):
+    for text, hint in (("c.txt,d.txt", "comma"), ("", "names no file")):
         with pytest.raises(InputError, match=f"--input_file.*{hint}"):
             files.expand_patterns(text, "--input_file")
     assert files.shards("a,b.txt", "--train_file") == ["a,b.txt"]

@@ -120,17 +120,7 @@ def test_a_damaged_file(tmp_path, end):
     assert refused > 75
 
 
-def test_a_stream_without_its_end_is_a_warning(tmp_path, caplog):
-    path = tmp_path / "x.arrow"
-    write(path, table({"text": ["one", "two"]}))
-    rows_of(str(path), "text")
-    assert not caplog.records
-    path.write_bytes(path.read_bytes()[:-8])
-    assert len(rows_of(str(path), "text")) == 2
-    assert "the stream has no end mark" in caplog.text
-
-
-# --- memory and progress
+# --- memory
 
 
 @pytest.mark.parametrize("end", KINDS)
@@ -148,19 +138,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path, end):
     assert most < 6e6  # of 27 MB
 
 
-@pytest.mark.parametrize("end", KINDS)
-def test_bytes_are_reported(tmp_path, end):
-    path = tmp_path / f"x{end}"
-    write(path, table({"text": ["fine"] * 5000}), rows=100)
-    counts = []
-    rows_of(str(path), "text", on_bytes=counts.append)
-    assert sum(counts) == path.stat().st_size and min(counts) >= 0 and len(counts) > 3
-
-
 def test_long_rows_are_read_few_at_a_time(tmp_path, monkeypatch):
     path = write(tmp_path / "x.parquet", table(
         {"text": [str(i) * 1000 for i in range(10)]}), rows=4)
     for size, expected in ((3500, 2), (10, 1)):
         monkeypatch.setattr(row_files, "_BATCH", size)
-        with row_files._opened(path) as source:
-            assert max(batch.num_rows for batch, _ in source.batches(["text"])) == expected
+        with row_files._opened(path) as (_, batches):
+            assert max(batch.num_rows for batch in batches(["text"])) == expected

@@ -97,10 +97,9 @@ HEADER = "text\tlabel\n"
     ("x.jsonl", '{"sentence": "a", "label": "x"}', {}, "line 1: .*'text'.*'sentence'"),
     ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', {}, "line 1: .*surrogate"),
     # What is no table as it was named.
-    ("x.csv", "text;label\na;yes\n", {}, "--delimiter=';'"),
-    ("x.csv", '"text";"label"\n"a";"yes"\n', {}, "--delimiter=';'"),
-    ("x.csv", "text\tlabel\na\tyes\n", {}, r"--delimiter=\$'\\t'"),
-    ("x.tsv", "text,label\na,yes\n", {}, "--delimiter=','"),
+    ("x.csv", "text;label\na;yes\n", {}, "give --delimiter"),
+    ("x.csv", '"text";"label"\n"a";"yes"\n', {}, "give --delimiter"),
+    ("x.tsv", "text,label\na,yes\n", {}, "give --delimiter"),
     ("x.csv", "text,label\na\0b,yes\n", {}, "line 2: .*NUL"),
     ("x.csv", "text,label\na,yes\n".encode("utf-16"), {}, "line 1: .*UTF-8"),
     ("x.csv", "text,label\na,yes\n".encode("utf-16-le"), {}, "line 1: .*NUL"),
@@ -118,8 +117,6 @@ def test_a_wrong_file_is_refused(tmp_path, name, content, options, message):
 
 def test_one_column_is_named_once(tmp_path):
     path = write(tmp_path, "x.tsv", HEADER)
-    with pytest.raises(InputError, match="'text' and '0' are the same column"):
-        list(rows(path, ["text", "0"]))
     with pytest.raises(InputError, match="none.csv: No such file"):
         list(rows(str(tmp_path / "none.csv")))
 

@@ -14,7 +14,7 @@ import itertools
 import re
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
-from albert_tf import row_files, text_files
+from albert_tf import files, row_files, text_files
 from albert_tf.errors import InputError
 from albert_tf.options import option
 from albert_tf.rows import is_empty
@@ -75,9 +75,9 @@ def read_documents(
             kind = _format_of(path)
         if kind == "parquet":
             for number, row in row_files.read_rows(
-                    path, [layout.json_field], (), on_bytes,
-                    "choose one with --json_field"):
+                    path, [layout.json_field], (), "choose one with --json_field"):
                 yield _document(f"{path}, row {number}", row, layout)
+            on_bytes(files.size(path))
             continue
         lines = text_files.read_lines(path, on_bytes, True)
         if kind == "wikiextractor":
@@ -108,25 +108,21 @@ def _format_of(path: str) -> str:
 
 def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Document]:
     per_file = layout.document_separator == "file"
-    held: list[str] = []
-    size = start = 0
-    for number, line in lines:
-        if per_file or not is_empty(line):
-            start = start if held else number
+    for is_blank, block in [(False, lines)] if per_file else itertools.groupby(
+            lines, lambda line: is_empty(line[1])):
+        if is_blank:
+            continue
+        number = size = 0
+        held: list[str] = []
+        for number, line in block:
             held.append(line)
             size += len(line)
             if size > MAX_DOCUMENT_CHARS:
                 raise InputError(
-                    f"{path}, line {start}: the document that starts here is longer "
-                    f"than {MAX_DOCUMENT_CHARS:,} characters; if blank lines separate "
-                    "documents in the file, give --document_separator=blank_line, "
-                    "otherwise split the file.")
-        elif held:
-            yield Document(f"{path}, line {start}",
-                           paragraphs_of(held, layout.line_breaks))
-            held, size = [], 0
-    if held or per_file:
-        yield Document(path if per_file else f"{path}, line {start}",
+                    f"{path}, line {number}: the document is longer than "
+                    f"{MAX_DOCUMENT_CHARS:,} characters up to here; if blank lines separate "
+                    "documents, give --document_separator=blank_line, else split the file.")
+        yield Document(path if per_file else f"{path}, line {number - len(held) + 1}",
                        paragraphs_of(held, layout.line_breaks))
 
 

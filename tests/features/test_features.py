@@ -316,7 +316,9 @@ def test_the_standard_input(model, tmp_path, monkeypatch):
         read, write = os.pipe()
         os.write(write, given.encode())
         os.close(write)
-        monkeypatch.setattr(files, "open_stream", lambda path: os.fdopen(read, "rb"))
+        monkeypatch.setattr(files, "open", lambda file, mode, **options: (
+            os.fdopen(read, mode) if file == 0 else open(file, mode, **options)),
+            raising=False)
         if run:
             job.extract(model, ["-"], str(tmp_path / "out.jsonl"))
             found = rows_of(tmp_path / "out.jsonl")
