@@ -130,8 +130,8 @@ class AlbertConfig:
         extra = {k: v for k, v in entries.items() if k not in names}
         for name, value in _COMPUTED.items():
             if extra.get(name, value) != value:
-                raise InputError(f"config: {name}={shown(extra[name])} is not "
-                                 f"supported, only {value}; give a different model.")
+                raise InputError(f"config: {name}={shown(extra[name])} is not supported, "
+                                 f"only {value}; give a different model.")
         return cls(**{k: v for k, v in entries.items() if k in names}, extra=extra)
 
     @classmethod
@@ -139,8 +139,7 @@ class AlbertConfig:
         """Reads `albert_config.json`."""
         values = text_files.read_object(os.fspath(path))
         if "vocab_size" not in values:
-            raise InputError(
-                f"{path}: no vocab_size; is this an ALBERT config file?")
+            raise InputError(f"{path}: no vocab_size; is this an ALBERT config file?")
         try:
             return cls.from_dict(values)
         except InputError as error:
@@ -151,19 +150,18 @@ class AlbertConfig:
         """Returns a published size, one of NAMED ("base", "xxlarge-v2", "bert-base"),
         with some fields changed, such as vocab_size=21128."""
         if name not in NAMED:
-            raise InputError(
-                f"no model is named '{name}'; known: {', '.join(NAMED)}.")
+            raise InputError(f"no model is named '{name}'; known: {', '.join(NAMED)}.")
         return cls(**NAMED[name]).replace(**changes)
 
     def replace(self, **changes) -> "AlbertConfig":
         """Returns a copy with some fields changed; strings are converted to the field's
         type."""
-        types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(self)}
+        types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(self)
+                                 if field.name != "extra"}
         for name, value in changes.items():
-            if name not in types or name == "extra":
-                raise InputError(
-                    f"config: no field is named '{name}'; the fields are "
-                    f"{', '.join(n for n in types if n != 'extra')}.")
+            if name not in types:
+                raise InputError(f"config: no field is named '{name}'; the fields are "
+                                 f"{', '.join(types)}.")
             # Command-line flags arrive as strings; those that cannot be converted are
             # refused as values of a wrong type.
             if isinstance(value, str) and types[name] is not str:
@@ -174,13 +172,11 @@ class AlbertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the keys and values of the JSON file."""
-        values = {field.name: getattr(self, field.name)
+        values = {field.name: (getattr(self, field.name), field.default)
                   for field in dataclasses.fields(self) if field.name != "extra"}
         # Fields that the original does not know are written only if they are set.
-        for field in dataclasses.fields(self):
-            if field.name in _NOT_RELEASED and values[field.name] == field.default:
-                del values[field.name]
-        return {**values, **self.extra}
+        return {name: value for name, (value, default) in values.items()
+                if name not in _NOT_RELEASED or value != default} | dict(self.extra)
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"
@@ -241,14 +237,6 @@ def _size(layers, hidden, heads, dropout=0.0, **fields):
                 attention_probs_dropout_prob=dropout, **fields)
 
 
-def _bert(layers, hidden, heads):
-    """Returns the fields of a BERT, to which the paper compares ALBERT (Table 1):
-    nothing is shared, and E = H."""
-    return _size(layers, hidden, heads, dropout=0.1, embedding_size=hidden,
-                 parameter_sharing="none")
-
-
-_CHINESE = dict(vocab_size=21128)
 # The sizes of Table 1 of the paper. Numbers of heads and dropout rates are those of the
 # released files: the paper says H / 64 heads, but the released xlarge has 16.
 NAMED: dict[str, dict[str, Any]] = {
@@ -260,13 +248,15 @@ NAMED: dict[str, dict[str, Any]] = {
     "large-v2": _size(24, 1024, 16),
     "xlarge-v2": _size(24, 2048, 16),
     "xxlarge-v2": _size(12, 4096, 64),
-    "bert-base": _bert(12, 768, 12),
-    "bert-large": _bert(24, 1024, 16),
-    "bert-xlarge": _bert(24, 2048, 16),
+    # BERT, to which the paper compares ALBERT: nothing is shared, and E = H.
+    **{f"bert-{size}": _size(layers, hidden, heads, 0.1, embedding_size=hidden,
+                             parameter_sharing="none")
+       for size, layers, hidden, heads in (
+           ("base", 12, 768, 12), ("large", 24, 1024, 16), ("xlarge", 24, 2048, 16))},
     # Small models, for a single language; the shapes of albert_zh.
     "tiny": _size(4, 312, 12),
     "small": _size(6, 384, 12),
     # Two of albert_zh's models, those with the original's layout of variables.
-    "albert-tiny-zh": _size(4, 312, 12, **_CHINESE),
-    "albert-small-zh": _size(6, 384, 12, **_CHINESE),
+    "albert-tiny-zh": _size(4, 312, 12, vocab_size=21128),
+    "albert-small-zh": _size(6, 384, 12, vocab_size=21128),
 }

@@ -21,59 +21,43 @@ MOST = 2 ** 31 - 1
 
 
 class Option(typing.NamedTuple):
-    """An option.
+    """An option; `kind` is bool, int, float, str or list (of texts)."""
 
-    Attributes:
-      name: the name of the flag; that of the field unless `option` gives another.
-      kind: bool, int, float, str or list (of texts).
-      least, most, below: the bounds of a number; `below` itself is refused.
-      choices: all values, if they are few.
-      kept: whether task.json keeps the value for later runs.
-      needs: the option that must be set, or have a value (objective=permutation), for
-        this one to have an effect, or several, separated by blanks, of which one is
-        enough; else a warning says so, since one command line may serve several uses.
-      only_with: likewise, but without it the option is a mistake and refused.
-    """
-
-    name: str
+    name: str  # of the flag
     field: str
     kind: type
     default: Any
     help: str
-    least: float
+    least: float  # the bounds of a number
     most: float
-    below: Optional[float]
-    choices: Optional[Sequence[str]]
-    kept: bool
-    needs: str
-    only_with: str
+    below: Optional[float] = None  # itself refused
+    choices: Optional[Sequence[str]] = None  # all values, if they are few
+    kept: bool = False  # in task.json, for later runs
+    # The option that must be set, or have a value (objective=permutation), for this one
+    # to have an effect, or several, separated by blanks, of which one is enough. Else a
+    # warning says so, since one command line may serve several uses,
+    needs: str = ""
+    only_with: str = ""  # or the option is a mistake and refused.
 
 
-def option(default: Any, help: str, *, flag: str = "", least: Optional[float] = None,
-           most: Optional[float] = None, below: Optional[float] = None,
-           choices: Optional[Sequence[str]] = None, kept: bool = False, needs: str = "",
-           only_with: str = "") -> Any:
-    """Returns the field of an option (see Option); whole numbers are from 0, up to MOST,
-    unless bounds are given."""
-    return dataclasses.field(default=default, metadata=dict(
-        flag=flag, help=help, least=least, most=most, below=below, choices=choices,
-        kept=kept, needs=needs, only_with=only_with))
+def option(default: Any, help: str, *, flag: str = "", **more: Any) -> Any:
+    """Returns the field of an option, with `more` fields of Option; the flag has the
+    field's name, and whole numbers are from 0 up to MOST, unless others are given."""
+    return dataclasses.field(default=default, metadata={
+        "help": help, **({"name": flag} if flag else {}), **more})
 
 
 def options_of(cls: type) -> list[Option]:
     """Returns the options among the fields of a dataclass, in their order."""
-    hints = typing.get_type_hints(cls)
-    options = []
+    hints, options = typing.get_type_hints(cls), []
     for field in dataclasses.fields(cls):
-        if "help" not in field.metadata:
-            continue
-        values = dict(field.metadata)
-        kind = _kind(hints[field.name])
-        least, most = (0.0, 1e38) if kind is float else (0, MOST)
-        values["least"] = least if values["least"] is None else values["least"]
-        values["most"] = most if values["most"] is None else values["most"]
-        options.append(Option(values.pop("flag") or field.name, field.name, kind,
-                              field.default, **values))
+        if "help" in field.metadata:
+            kind = _kind(hints[field.name])
+            options.append(Option(**{
+                "name": field.name, "field": field.name, "kind": kind,
+                "default": field.default, "least": 0, "most": MOST,
+                **({"least": 0.0, "most": 1e38} if kind is float else {}),
+                **field.metadata}))
     return options
 
 

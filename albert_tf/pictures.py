@@ -20,16 +20,11 @@ def possible() -> bool:
 
 
 def figure(width: float, height: float):
-    """Returns an empty figure; its size is in inches with 100 dots each.
-
-    It needs no display and does not use pyplot's global state.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    """Returns an empty figure, which needs no display; its size is in inches with 100
+    dots each."""
     from matplotlib.figure import Figure
 
-    new_figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(new_figure)
-    return new_figure
+    return Figure(figsize=(width, height))
 
 
 def save(made, path: str) -> None:

@@ -1,9 +1,5 @@
 """Mixes sources of text, such as languages, in more even shares than those they have.
 
-    times = times_of({"en/*": 9000, "fi/*": 1000}, 0.7)   # {"en/*": 0.915, "fi/*": 1.768}
-    copies = Copies(times, seed=1)
-    copies.of("fi/*", 20)      # 1 or 2, for a document of 20 sentences
-
 The share of source i becomes proportional to n_i^exponent, where n_i is its number of
 sentences (Conneau and Lample, "Cross-lingual language model pretraining", 2019, section
 3.1). The total stays the same: texts of small sources are repeated, and texts of large
@@ -63,9 +59,12 @@ def times_of(amounts: Mapping[str, int], exponent: float) -> dict[str, float]:
 
 
 class Copies:
-    """Decides how often each text of a source is taken: the number of `times` (1 if the
-    source is not among them), rounded up or down. The next texts make up for it, so that
-    the sum of a source is right up to about one text."""
+    """Decides how often each text is taken: `times` of its source (by default 1), rounded
+    up or down. The next texts make up for it.
+
+        copies = Copies(times_of({"en/*": 9000, "fi/*": 1000}, 0.7), seed=1)
+        copies.of("fi/*", 20)      # 1 or 2, for a document of 20 sentences
+    """
 
     def __init__(self, times: Optional[Mapping[str, float]] = None, seed: int = 12345):
         self._times, self._draw = times or {}, random.Random(seed)
@@ -73,9 +72,7 @@ class Copies:
 
     def of(self, source: str, amount: int = 1) -> int:
         """Returns how often to take the source's next text, which has this amount."""
-        if source not in self._times:
-            return 1
-        times = self._times[source]
+        times = self._times.get(source, 1)
         owed = self._owed[source] + times * amount
         copies = math.floor(owed / amount + self._draw.random())
         copies = min(max(copies, math.floor(times)), math.ceil(times))

@@ -25,7 +25,7 @@ class TensorFlowFiles(AbstractFileSystem):
                 "type": "directory" if found.is_directory else "file"}
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[str]:
-        return _gfile.listdir(path)
+        return [_gfile.join(path, name) for name in _gfile.listdir(path)]
 
     def glob(self, path: str, **options: Any) -> dict[str, dict[str, str]]:
         # Asking which matches are folders would take a request for each.
@@ -33,29 +33,22 @@ class TensorFlowFiles(AbstractFileSystem):
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if mode == "rb":
-            return _Reader(self, path)
+            return AbstractBufferedFile(self, path)
         stream = _gfile.GFile(path, mode)
         stream.write(b"")  # A file is created when it is first written to.
         return stream
+
+    def cat_file(self, path: str, start: int = 0, end: int = 0, **options: Any) -> bytes:
+        with _gfile.GFile(path, "rb") as stream:
+            stream.seek(start)
+            return stream.read(end - start)
 
     def mv(self, path1: str, path2: str, **options: Any) -> None:
         _gfile.rename(path1, path2, overwrite=True)
 
     def rm(self, path: str, recursive: bool = False, maxdepth: Any = None) -> None:
         if _gfile.exists(path):
-            (_gfile.rmtree if recursive else _gfile.remove)(path)
+            (_gfile.rmtree if _gfile.isdir(path) else _gfile.remove)(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         _gfile.makedirs(path)
-
-
-class _Reader(AbstractBufferedFile):
-    """An open file with all methods of Python's files."""
-
-    def __init__(self, system: TensorFlowFiles, path: str):
-        super().__init__(system, path)
-        self._stream = _gfile.GFile(path, "rb")
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        self._stream.seek(start)
-        return self._stream.read(end - start)

@@ -27,13 +27,8 @@ def test_lines_and_the_bytes_read(tmp_path):
     assert len(told) == 3 and sum(told) == path.stat().st_size
     kept = [line for _, line in text_files.read_lines(str(path), keep_ends=True)]
     assert [kept[0], kept[1], kept[-1]] == ["one\r\n", "two\n", "three"]
-
-
-def test_total_size(tmp_path):
-    for name in "ab":
-        (tmp_path / name).write_bytes(b"123")
-    assert files.total_size([str(tmp_path / name) for name in "ab"]) == 6
-    assert files.total_size(["gs://bucket/a", str(tmp_path / "a")]) is None
+    assert files.total_size([str(path)] * 2) == 2 * sum(told)
+    assert files.total_size(["gs://bucket/a", str(path)]) is None
 
 
 def test_the_folder_of_the_user(tmp_path, monkeypatch):
@@ -48,14 +43,15 @@ def test_the_folder_of_the_user(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("content, message", [
-    ('{"a":\n}', "a.json, line 2: not JSON .*; mend it"),
-    ("[1]", "a.json: not a JSON object; mend it")])
+    ('{"a":\n}', ", line 2: not JSON .*"), ("[1]", ": not a JSON object"),
+    ('{"a": ' + "[" * 100_000, ": not JSON .*recursion depth.*"),
+    ('{"a": ' + "9" * 5_000 + "}", ": not JSON .*digits.*")])
 def test_json_objects(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_text('{"a": 1}')
     assert text_files.read_object(str(path)) == {"a": 1}
     path.write_text(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"a.json{message}; mend it"):
         text_files.read_object(str(path), "mend it")
 
 
@@ -67,12 +63,6 @@ def test_escapes_of_no_character_are_refused_unless_they_are_cleaned(text):
     assert text_files.parse_json(text, "a.json", cleaned=True)
     assert text_files.parse_json(r'["\ud83d\ude00", "\\u0000", 1.5]', "a.json") == [
         "\U0001f600", r"\u0000", 1.5]
-
-
-def test_a_name_that_no_file_can_have_is_not_there(tmp_path):
-    path = str(tmp_path / ("x" * 5000))
-    with pytest.raises((InputError, Interruption), match="File name too long"):
-        files.write(path, b"1")
 
 
 def test_files_and_folders_get_their_names_together(tmp_path):
@@ -119,13 +109,10 @@ def test_writing_through_a_link_replaces_what_it_leads_to(write, tmp_path, monke
     assert (tmp_path / "far/target.txt").read_text() == "new"
     assert os.path.islink("one") and os.path.islink("two")
     assert names(tmp_path / "far") == ["target.txt"]
-
-
-def test_writing_through_a_link_to_nothing_yet(tmp_path):
-    (tmp_path / "link").symlink_to("later.txt")
-    files.prepare_outputs({"--output_file": [str(tmp_path / "link")]}, {})
-    files.write(str(tmp_path / "link"), b"new")
-    assert (tmp_path / "later.txt").read_text() == "new"
+    os.remove("far/target.txt")  # A link to nothing yet.
+    files.prepare_outputs({"--output_file": ["two"]}, {})
+    files.write("two", b"newer")
+    assert (tmp_path / "far/target.txt").read_text() == "newer"
 
 
 def test_folders_of_outputs_are_tried_before_the_work(tmp_path):
@@ -189,11 +176,6 @@ def test_reasons_name_no_temporary_files(text):
         "runs/a/model.ckpt-4; No space left on device")
 
 
-def test_a_pipe_is_not_opened(odd):
-    with pytest.raises(InputError, match="pipe/b.txt is a pipe or a device, which"):
-        files.open_binary("pipe/b.txt")
-
-
 def test_names_with_commas(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a,b.txt", "c.txt"):
@@ -208,18 +190,6 @@ def test_names_with_commas(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=f"--input_file.*{hint}"):
             files.expand_patterns(text, "--input_file")
     assert files.shards("a,b.txt", "--train_file") == ["a,b.txt"]
-
-
-@pytest.mark.parametrize("text, message", [
-    ('{"a": ' + "[" * 100_000, "recursion depth"),
-    ('{"a": ' + "9" * 5_000 + "}", "digits")])
-def test_json_that_python_cannot_hold(tmp_path, text, message):
-    path = tmp_path / "a.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=rf"a.json: not JSON .*{message}.*; mend it"):
-        text_files.read_object(str(path), "mend it")
-    with pytest.raises(InputError, match=rf"a.jsonl, line 3: not JSON .*{message}"):
-        text_files.parse_json(text, "a.jsonl", line=3)
 
 
 @pytest.fixture(name="inputs")
@@ -263,5 +233,3 @@ def test_text_in_utf_16_is_not_read(tmp_path):
     path.write_bytes(b"fine \0 line\n" + ("a sentence of UTF-16 " * 3).encode("utf-16-le"))
     with pytest.raises(InputError, match="a.txt, line 2: it looks binary; .*UTF-16"):
         list(text_files.read_lines(str(path)))
-
-

@@ -32,20 +32,13 @@ TEXTS = (Field("text"), Field("text_pair", optional=True))
 
 
 class Input(NamedTuple):
-    """An input for `predict`.
-
-    Attributes:
-      given: the input for `predict`, or the InputError of a line that is not valid,
-        which `named` raises.
-      kept: fields to copy to the answer, such as `id`.
-      where: its file and line, or row, for errors.
-      line: the number of this line or row, from 1.
-    """
+    """An input for `predict`, or the InputError of a line that is not valid, which
+    `named` raises; and fields to copy to the answer, such as `id`."""
 
     given: Any
     kept: dict[str, Any]
-    where: str
-    line: int
+    where: str  # file and line, or row, for errors
+    line: int  # the number of this line or row, from 1
 
     def with_id(self, value: Any) -> "Input":
         """Returns the input with an id, which must be JSON: no NaN, as Python reads, and
@@ -72,51 +65,47 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
     so that a stream, too, must have it: else its lines may be texts.
     """
     kind, names, blank, lines = rows.kind_of(path, "text"), None, list[int](), None
+    columns = [name for name in (text_column, text_b_column) if name]
     if kind != "parquet":
         column_needed &= files.is_stream(path)
-        lines = rows.text_lines(path, once=True)
-        path = files.shown(path)
+        lines, path = rows.text_lines(path, once=True), files.shown(path)
     if lines and kind == "text":
         kind, lines = _told(lines, text_column, delimiter, column_needed)
     is_table = kind in ("csv", "tsv")
     if is_table and text_column is None:
         raise InputError(
-            f"{path} is a table, but its columns are not known: give --text_column, the "
-            "name of the column of the texts (with --noheader its number from 0), and "
-            "--text_b_column for second texts. If each line is a text, call the file "
-            ".txt.")
-    if is_table or kind == "parquet" and text_column is not None:
-        names = [name for name in (
-            text_column, text_b_column, id_needed and id_column) if name]
+            f"{path} is a table, but its columns are not known: give --text_column (with "
+            "--noheader its number from 0), and --text_b_column for second texts. If each "
+            "line is a text, call the file .txt.")
+    if text_column is not None and (is_table or kind == "parquet"):
+        names = [*columns, *filter(None, [id_needed and id_column])]
     elif kind == "parquet":
-        columns = list(row_files.columns_of(path))
-        names = [name for name in (*_NAMES, "id") if name in columns]
+        titles = list(row_files.columns_of(path))
+        names = [name for name in (*_NAMES, "id") if name in titles]
         if not {*names} - {"id"}:
-            raise row_files.missing(path, "text", columns, (
+            raise row_files.missing(path, "text", titles, (
                 "name the columns of the texts with --text_column and --text_b_column"))
     for where, row in _texts(path, lines) if lines and kind == "text" else rows.rows(
             path, names, [id_column] if id_column and names else [], kind=kind,
             lines=lines, header=header is not False, blank=blank, delimiter=delimiter,
             keep_wrong=True):
         given, guid = row, None
-        try:
-            if isinstance(row, InputError):
-                raise row
-            if isinstance(row, dict):
-                guid = row.get(id_column, row.pop("id", None) if (
-                    names is None or text_column is None) else None)
-                if names and text_column:
-                    texts = [rows.text(row, where, name) for name in (
-                        text_column, text_b_column) if name]
-                else:
-                    pair = row.get(text_b_column or "text_pair")
-                    texts = [row[text_column], *[pair] * (pair is not None)] if (
-                        text_column in row) else []
-                given = (texts[0] if len(texts) == 1 else tuple(texts)) if texts else {
-                    name: value for name, value in row.items()
-                    if value is not None or kind != "parquet"}
-        except InputError as error:
-            given = InputError(str(error).removeprefix(f"{where}: "))
+        if isinstance(row, dict):
+            guid = row.get(id_column, None if names and text_column else row.pop("id", None))
+            pair = row.get(text_b_column or "text_pair")
+            if names and text_column:
+                try:
+                    given = tuple(rows.text(row, where, name) for name in columns)
+                except InputError as error:
+                    given = error
+            elif text_column in row:
+                given = (row[text_column], *[pair] * (pair is not None))
+            elif kind == "parquet":
+                given = {name: value for name, value in row.items() if value is not None}
+        if isinstance(given, InputError):
+            given = InputError(str(given).removeprefix(f"{where}: "))
+        if isinstance(given, tuple) and len(given) == 1:
+            [given] = given
         each = Input(given, {}, where, rows.number_of(where))
         yield each if guid is None else each.with_id(guid)
     if blank and is_table:
@@ -132,29 +121,23 @@ def _told(lines: Iterator[tuple[int, str]], column: str | None, delimiter: str |
           column_needed: bool) -> tuple[str, Iterator[tuple[int, str]]]:
     """Returns the kind that the first line with text tells: a JSON object, or titles of
     which one is the column, if that is not known already; and all lines."""
-    begin = []
-    for number, line in lines:
-        begin.append((number, line))
-        if line.strip():
+    begin, first = [], ""
+    for number, first in lines:
+        begin.append((number, first))
+        if first.strip():
             break
-    first = begin[-1][1] if begin else ""
     delimiter = delimiter or ("\t" if "\t" in first else ",")
     titles = [title.strip(' "') for title in first.split(delimiter)]
-    kind = "tsv" if delimiter == "\t" else "csv"
-    if _is_object(first):
-        kind = "jsonl"
-    elif column is None or not column_needed and column not in titles:
-        kind = "text"
-    return kind, itertools.chain(begin, lines)
+    is_table = column is not None and (column_needed or column in titles)
+    return "jsonl" if _is_object(first) else "text" if not is_table else (
+        "tsv" if delimiter == "\t" else "csv"), itertools.chain(begin, lines)
 
 
 def _texts(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    """Yields places, and texts, or objects."""
+    """Yields places, and tuples of texts, or objects."""
     for number, line in lines:
-        texts = line.split("\t")
-        yield f"{path}, line {number}", (
-            rows.parsed(line, path, number) if _is_object(line) else
-            tuple(texts) if texts[1:] else line)
+        yield f"{path}, line {number}", rows.parsed(line, path, number) if (
+            _is_object(line)) else tuple(line.split("\t"))
 
 
 def named(given: Any, fields: Sequence[Field]) -> Mapping[str, Any]:

@@ -61,26 +61,25 @@ def file_of(corpus: str) -> str:
 
 def of_corpora(paths: Iterable[str]) -> Optional[Language]:
     """Returns the settings for corpora, of which some have a file; None if none has."""
-    found = {}
+    found = set()
     for path in filter(files.exists, map(file_of, paths)):
         with reading(path, binary=True):
-            found[path] = Language(**text_files.read_object(path))
-    if len(kept := {*found.values()}) < 2:
-        return next(iter(kept), None)
-    return Language.of(*{code for each in kept for code in each.language.split()})
+            found.add(Language(**text_files.read_object(path)))
+    if len(found) < 2:
+        return next(iter(found), None)
+    return Language.of(*{code for each in found for code in each.language.split()})
 
 
 def _sample(path: str, size: int) -> str:
     """Returns text from a file: from several places, if it is not compressed."""
     with files.open_binary(path) as stream, reading(path):
         if path.endswith(text_files.COMPRESSED):
-            parts = [text_files.decompressed(path, stream).read(size)]
-        else:
-            parts = []
-            for number in range(_PLACES):
-                stream.seek(files.size(path) * number // _PLACES)
-                parts.append(stream.read(size // _PLACES))
-    return b"".join(parts).decode("utf-8", "ignore")
+            return text_files.decompressed(path, stream).read(size).decode("utf-8", "ignore")
+        sample = b""
+        for number in range(_PLACES):
+            stream.seek(files.size(path) * number // _PLACES)
+            sample += stream.read(size // _PLACES)
+    return sample.decode("utf-8", "ignore")
 
 
 def warn_of_losses(paths: Sequence[str], strips: bool, by_script: bool) -> None:

