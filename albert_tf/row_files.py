@@ -10,6 +10,7 @@ read.
 """
 
 import contextlib
+import itertools
 import json
 import os
 from typing import Any, Callable, Iterable, Iterator, Sequence
@@ -86,7 +87,7 @@ def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = 
       optional: columns that are read, too, if the file has them.
       advice: what to do if a column is missing.
     """
-    number = 0
+    numbers = itertools.count(1)
     with _opened(path) as (schema, batches):
         classes = _columns(schema)
         titles = {name: schema.names[place] for name, place in places_of(
@@ -95,11 +96,10 @@ def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = 
             # pyarrow ends the process at lengths and offsets that are damaged.
             batch.validate(full=True)
             for start in range(0, batch.num_rows, _ROWS):
-                for number, row in enumerate(zip(*(
-                        _named(path, name, batch.column(name).slice(start, _ROWS)
-                               .to_pylist(), classes[name])
-                        for name in titles.values())), number + 1):
-                    yield number, dict(zip(titles, row))
+                values = (_named(path, name, batch.column(name).slice(start, _ROWS)
+                                 .to_pylist(), classes[name]) for name in titles.values())
+                for row in zip(*values):
+                    yield next(numbers), dict(zip(titles, row))
 
 
 def _named(path: str, name: str, value: Any, classes: Sequence[str]) -> Any:

@@ -112,8 +112,7 @@ def test_a_wrong_file_is_refused(tmp_path, name, content, options, message):
         list(rows(write(tmp_path, name, content), ["text", "label"], **options))
 
 
-def test_one_column_is_named_once(tmp_path):
-    path = write(tmp_path, "x.tsv", HEADER)
+def test_no_such_file(tmp_path):
     with pytest.raises(InputError, match="none.csv: No such file"):
         list(rows(str(tmp_path / "none.csv")))
 
