@@ -112,8 +112,9 @@ def read(sources: dict[str, list[str]], layout: readers.Layout,
          summary: prepare.Summary) -> Iterator[readers.Document]:
     """Yields the documents of all sources."""
     if FLAGS.input_format == "python":
-        progress = Progress("reading", "files", None)
-        for name, text in python_prose.documents(on_file=progress.add):
+        progress = Progress("reading", "documents", None)
+        for name, text in python_prose.documents():
+            progress.add(1)
             yield readers.Document(name, readers.paragraphs_of([text], "keep"))
         return
     on_bytes = Progress.of_bytes("reading", files.total_size(

@@ -400,7 +400,7 @@ def make_directory(path: str, what: str) -> None:
     if not is_remote(path):
         check_folder(path, what)
     # Elsewhere a folder is the beginning of a name, and making one could make a bucket.
-    if path.rpartition("://")[0] in (
+    if os.fspath(path).rpartition("://")[0] in (
             "", "hdfs", "webhdfs", "file", "sftp", "ssh", "ftp", "smb", "ram"):
         with _system(path, Interruption) as (system, path):
             system.makedirs(path, exist_ok=True)

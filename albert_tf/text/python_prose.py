@@ -14,12 +14,11 @@ import pathlib
 import re
 import sysconfig
 import warnings
-from typing import Callable, Iterator, Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 # Folders without documentation: tests, vendored copies, and pip itself.
 _SKIPPED = {"_vendor", "site-packages", "dist-packages", "idlelib", "lib2to3", "pip",
             "pydoc_data", "test", "tests", "turtledemo", "testing", "vendor"}
-_TEST = re.compile("^test_|_test$")
 # A shorter document has only two or three sentences.
 _MIN_CHARS = 200
 
@@ -32,14 +31,12 @@ _SENTENCES = re.compile(r"[\"'(]?[A-Z].*[.!?][\"')]*")
 _WORD = re.compile(r"[A-Za-z][a-z']*(?:-[a-z]+)*[.,;:!?)\"']*")
 
 
-def documents(on_file: Callable[[int], None] = lambda count: None,
-              folders: Optional[Sequence[str]] = None) -> Iterator[tuple[str, str]]:
-    """Yields prose from the running Python and its packages, or from `folders`.
+def documents(folders: Optional[Sequence[str]] = None) -> Iterator[tuple[str, str]]:
+    """Yields prose from the running Python and its packages, or from `folders`: pairs of
+    a name ("topics.assert", "lib/python3.11/json/decoder.py") and a text with one
+    paragraph per line, in an order that depends only on the names.
 
-    Yields pairs of a name ("topics.assert", "lib/python3.11/json/decoder.py") and a
-    text with one paragraph per line, in an order that depends only on the names.
     Packages share docstrings; `prepare` with deduplicate="sentences" drops the copies.
-    `on_file` is called with 1 after each file.
     """
     if folders is None:
         with contextlib.suppress(ImportError):  # Some systems leave it out.
@@ -47,15 +44,14 @@ def documents(on_file: Callable[[int], None] = lambda count: None,
 
             for name, text in sorted(topics.topics.items()):
                 yield from _document(f"topics.{name}", [text])
-        paths = sysconfig.get_paths()
-        folders = list(dict.fromkeys(
-            os.path.realpath(paths[key]) for key in ("stdlib", "purelib", "platlib")))
+        folders = list(dict.fromkeys(os.path.realpath(sysconfig.get_path(name))
+                                     for name in ("stdlib", "purelib", "platlib")))
     for folder in map(pathlib.Path, folders):
         for path in sorted(folder.rglob("*.py")):
             inside = path.relative_to(folder)
-            if not _SKIPPED.intersection(inside.parts) and not _TEST.search(path.stem):
+            if not _SKIPPED.intersection(inside.parts) and not re.search(
+                    "^test_|_test$", path.stem):
                 yield from _document(str(folder.name / inside), _docstrings(path))
-                on_file(1)
 
 
 def _document(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:

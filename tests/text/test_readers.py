@@ -455,10 +455,9 @@ def test_python_prose(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mill.py").write_text(MODULE)
     (tmp_path / "b" / "broken.py").write_text('"""A text.""" (')
-    told = []
-    found = dict(python_prose.documents(told.append, [str(tmp_path)]))
+    found = dict(python_prose.documents([str(tmp_path)]))
     name = f"{tmp_path.name}/b/mill.py"
-    assert list(found) == [name] and sum(told) == 2
+    assert list(found) == [name]
     assert found[name].split("\n") == [
         "Tools for mills that stand by rivers.",
         "The tools in mill grind corn and, slowly, also wheat. See the list of all "
