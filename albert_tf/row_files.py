@@ -125,10 +125,13 @@ def places_of(path: str, names: Sequence[str] | None, optional: Sequence[str],
         if titles.count(name) > 1:
             raise InputError(f"{path}: {titles.count(name)} columns are named "
                              f"'{name}'; rename all but one.")
-        if name in titles:
-            places[name] = titles.index(name)
-        elif name.isdecimal() and int(name) < len(titles):
-            places[name] = int(name)
+        place = titles.index(name) if name in titles else (
+            int(name) if name.isdecimal() else len(titles))
+        if place < len(titles):
+            for other in (other for other in places if places[other] == place):
+                raise InputError(f"{path}: '{other}' and '{name}' are the same column; "
+                                 "name each column once.")
+            places[name] = place
         elif name in names:
             raise missing(path, name, titles, advice)
     return places

@@ -158,7 +158,7 @@ def test_wrong_options(tmp_path, more, message):
 PYPROJECT = f"--input_file={ROOT / 'pyproject.toml'}"
 WRONG = {  # name → (arguments besides the output, message)
     "no file": (["--input_file=nowhere/*.txt"], "no file matches"),
-    "folder": (["--input_file=."], ".: Is a directory"),
+    "folder": (["--input_file=.", f"--spm_model_file={SPM_MODEL}"], ".: Is a directory"),
     "no input": ([], "--input_file is missing"),
     "ngram": ([PYPROJECT, "--ngram=0"], "--ngram=0"),
     "no vocabulary": ([PYPROJECT, "--spm_model_file="], "--spm_model_file"),

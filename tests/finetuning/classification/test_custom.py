@@ -83,7 +83,7 @@ LABELS = ("no", "yes")
 @pytest.mark.parametrize("name, content, options, message", [
     ("x.tsv", "txt\tlabel\na\tyes\n", {}, "'text'.*--noheader"),
     ("x.tsv", "a\tyes\n", dict(header=False), "'text'.*numbers from 0"),
-    ("x.csv", "a;yes\n", dict(header=False, text_a="0", label="1"), "delimiter=';'"),
+    ("x.csv", "a;yes\n", dict(header=False, text_a="0", label="1"), "give --delimiter"),
     ("x.tsv", HEADER + "a\tyes\n \tyes\n", {}, "line 3: .*'text'"),
     ("x.tsv", HEADER + "a\t\n", {}, "line 2: .*'label'"),
     ("x.jsonl", '{"text": "a"}', {}, "line 1: .*'label'"),
