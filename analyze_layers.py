@@ -17,7 +17,7 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 import functools
 from typing import Any, Iterator, Mapping, Sequence
 
-from absl import flags
+from absl import flags, logging
 
 from albert_tf import files, rows, text_files
 from albert_tf.checkpoints import formats
@@ -28,12 +28,11 @@ from albert_tf.features import extract
 from albert_tf.features.options import Options
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import inputs
+from albert_tf.training import devices
 
 FLAGS = flags.FLAGS
 
-model_flags.define_flags()
-model_flags.define_columns()
-flags.adopt_module_key_flags(model_flags)
+model_flags.define_flags(model_flags.Columns)
 define(Options, without="pooling layers windows truncated")
 flags.DEFINE_list("titles", [], "Comma-separated titles of the models in table and "
                   "figure; default: their paths.")
@@ -80,7 +79,7 @@ def main(argv):
     import albert_tf
     from albert_tf.features import layer_distances
 
-    model_flags.log_hardware()
+    logging.info("Running on %s.", devices.hardware())
     distances = {}
     for model, title, length in zip(models, titles, lengths):
         progress = Progress(f"measuring {title}", "texts", count)

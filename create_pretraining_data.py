@@ -22,8 +22,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import checks
-from albert_tf.cli.define import define
+from albert_tf.cli.define import define, say_unused, use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.options import given
@@ -92,19 +91,19 @@ define(InstanceOptions, sentence_objective="order")
 define(DataOptions)
 
 
-def _check_combinations(instances: InstanceOptions) -> None:
-    """Raises InputError for flags that contradict others, and says which of the given
-    ones have no effect."""
-    checks.check_predictions(instances.max_seq_length, instances.max_pieces)
-    say = checks.say_unused
-    say("ngram favor_shorter_ngram max_predictions_per_seq",
-        instances.masking.masked_lm_prob,
-        "with --masked_lm_prob=0, which masks nothing")
-    say("single_segment", instances.sentence_objective != "none",
-        "with --sentence_objective=none, which has no pairs")
-    say("num_workers work_dir", not (FLAGS.reproduce_release or FLAGS.runner),
-        "with --reproduce_release" if FLAGS.reproduce_release else "with --runner")
-    say("word_start", FLAGS.spm_model_file, "with a WordPiece vocabulary")
+def _say_unused(instances: InstanceOptions) -> None:
+    """Says which of the given flags have no effect."""
+    for names, has_none, why in (
+            ("ngram favor_shorter_ngram max_predictions_per_seq",
+             not instances.masking.masked_lm_prob,
+             "with --masked_lm_prob=0, which masks nothing"),
+            ("single_segment", instances.sentence_objective == "none",
+             "with --sentence_objective=none, which has no pairs"),
+            ("num_workers work_dir", FLAGS.reproduce_release, "with --reproduce_release"),
+            ("num_workers work_dir", FLAGS.runner, "with --runner"),
+            ("word_start", not FLAGS.spm_model_file, "with a WordPiece vocabulary")):
+        if has_none:
+            say_unused(names.split(), why)
 
 
 def options_from_flags() -> DataOptions:
@@ -117,14 +116,14 @@ def options_from_flags() -> DataOptions:
             raise InputError(f"--{name} is missing; give a path.")
     if FLAGS.recipe:
         recipe = PRETRAINING_RECIPES[FLAGS.recipe]
-        script.use_recipe(FLAGS.recipe, {
+        use_recipe(FLAGS.recipe, {
             **recipe.records, **recipe.slots_at(FLAGS.max_seq_length)}, recipe.source)
     objective = FLAGS["sentence_objective"]
     instances = given(
         InstanceOptions, FLAGS, masking=given(MaskingOptions, FLAGS),
         sentence_objective=objective.value if (
             objective.present or objective.value != objective.default) else None)
-    _check_combinations(instances)
+    _say_unused(instances)
     outputs = files.split_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(

@@ -12,49 +12,61 @@ tells them. docs/EXPORT.md describes the inputs and outputs.
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
 import dataclasses
+from typing import Optional
 
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import checks, flags as cli_flags, model_flags
-from albert_tf.cli.define import define
+from albert_tf.cli import flags as cli_flags, model_flags
+from albert_tf.cli.define import check_needs, define
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import glue
 from albert_tf.finetuning.race.task import RaceTask
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.tagging.task import TaggingTask
-from albert_tf.options import options_of
+from albert_tf.options import MOST, option, options_of
 from albert_tf.serving.options import Ask
 
 FLAGS = flags.FLAGS
 
-model_flags.define_flags()
-model_flags.define_labels()
-flags.adopt_module_key_flags(model_flags)
-define(Ask, without="task top_k batch_size windows truncated probability_list")
-flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
-                  "Type of matrix products and activations in a SavedModel.")
 _PORTABLE = ("onnx", "openvino", "tflite")
-flags.DEFINE_enum("format", "saved_model", ["saved_model", *_PORTABLE],
-                  "Format to write. saved_model takes text or ids. "
-                  f"{', '.join(_PORTABLE)}: one file with the graph of one task, which "
-                  "takes ids; albert_tf.load, predict.py and serve.py accept the "
-                  "folder.")
-flags.DEFINE_list("precision", ["float32"],
-                  f"For {', '.join(_PORTABLE)}: type of the weights in the file: "
-                  "float32, float16, bfloat16 (openvino: 16 bits, computed in bfloat16) "
-                  "or int8 (onnx, tflite: one scale per column, integer products). "
-                  "For onnx and openvino also several, separated by commas: one file "
-                  "each, of which albert_tf.load takes the first.")
-flags.DEFINE_string("task", None, "Task of the export: classify, tag, answer, choose, "
-                    "order, embed or fill-mask (not for saved_model); default: the "
-                    "task of the model's head, else embed.")
-flags.DEFINE_bool("pairs", None, "For classify and embed: take two texts; default: as "
-                  "in training, else one text.")
-flags.DEFINE_integer(
-    "max_seq_length", None, "Maximum number of tokens of a sequence; default: as in "
-    "training, else 512 (for answer 384), if the model has as many positions.",
-    lower_bound=1, upper_bound=cli_flags.MOST)
+_SAVED = "format=saved_model"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is written."""
+
+    dtype: str = option(
+        "float32", "Type of matrix products and activations in a SavedModel.",
+        choices=["float32", "bfloat16", "float16"], only_with=_SAVED)
+    format: str = option(
+        "saved_model", "Format to write. saved_model takes text or ids. "
+        f"{', '.join(_PORTABLE)}: one file with the graph of one task, which takes ids; "
+        "albert_tf.load, predict.py and serve.py accept the folder.",
+        choices=["saved_model", *_PORTABLE])
+    precision: list[str] = option(
+        ("float32",), f"For {', '.join(_PORTABLE)}: type of the weights in the file: "
+        "float32, float16, bfloat16 (openvino: 16 bits, computed in bfloat16) or int8 "
+        "(onnx, tflite: one scale per column, integer products). For onnx and openvino "
+        "also several, separated by commas: one file each, of which albert_tf.load "
+        "takes the first.",
+        only_with=" ".join(f"format={name}" for name in _PORTABLE))
+    task: Optional[str] = option(
+        None, "Task of the export: classify, tag, answer, choose, order, embed or "
+        "fill-mask (not for saved_model); default: the task of the model's head, else "
+        "embed.")
+    pairs: Optional[bool] = option(
+        None, "For classify and embed: take two texts; default: as in training, else one "
+        "text.", only_with=_SAVED)
+    max_seq_length: Optional[int] = option(
+        None, "Maximum number of tokens of a sequence; default: as in training, else 512 "
+        "(for answer 384), if the model has as many positions.", least=1)
+
+
+model_flags.define_flags(model_flags.Labels, Options, cli_flags.ExportOptions)
+flags.mark_flag_as_required("export_dir")
+define(Ask, without="task top_k batch_size windows truncated probability_list")
 # Size → the tasks on which it has an effect, if not on all.
 _SIZES: dict[str, tuple[str, ...]] = {"max_seq_length": ()}
 for _name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_length",
@@ -65,30 +77,22 @@ for _name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_lengt
     _SIZES[_name] = tuple(_able)
     flags.DEFINE_integer(
         _name, None, f"For {' and '.join(_able)}: {next(iter(_able.values()))} Default: "
-        "as in training.", lower_bound=1, upper_bound=cli_flags.MOST)
-define(cli_flags.ExportOptions)
-flags.mark_flag_as_required("export_dir")
+        "as in training.", lower_bound=1, upper_bound=MOST)
 
 
 def main(argv):
     del argv
     files.new_folder(FLAGS.export_dir, "--export_dir")
     is_portable = FLAGS.format != "saved_model"
+    check_needs()
     if is_portable:
         from albert_tf.serving import portable
 
-        for name in ("dtype", "export_text", "pairs"):
-            value = FLAGS[name].value
-            if FLAGS[name].present and value and value != "float32":
-                raise InputError(f"--{name}={value} is for --format=saved_model: an "
-                                 f"export for {FLAGS.format} takes ids, and has the "
-                                 "type of --precision; leave the flag out.")
         files.check_local(FLAGS.export_dir, "--export_dir")
         portable.check(FLAGS.format, *FLAGS.precision)
     else:
-        checks.check_needs("precision", False, f"--format={' or '.join(_PORTABLE)}")
         files.check_in_tensorflow(FLAGS.export_dir, "--export_dir")
-        cli_flags.check_tensorflow_text(FLAGS.export_text)
+        script.check_packages(*["tensorflow_text"] * FLAGS.export_text)
     loaded = model_flags.load()
     if loaded.model is None:
         raise InputError(f"--model={FLAGS.model} is already an export; give the model "

@@ -27,10 +27,10 @@ from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
-from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
+from albert_tf.options import MOST
 from albert_tf.tokenization import extend_vocabulary
 from albert_tf.tokenization.tokenizer import vocabulary_of
 
@@ -55,14 +55,14 @@ flags.DEFINE_string(
     required=True)
 flags.DEFINE_integer(
     "num_pieces", _DEFAULTS.num_pieces, "Maximum number of pieces to add.",
-    lower_bound=1, upper_bound=cli_flags.MOST)
+    lower_bound=1, upper_bound=MOST)
 flags.DEFINE_bool(
     "do_lower_case", _DEFAULTS.do_lower_case,
     "Lower-case the text. Use the value that the model was trained with.")
 flags.DEFINE_integer(
     "input_sentence_size", _DEFAULTS.input_sentence_size,
     "Maximum number of sentences to use. If there are more, a random sample is drawn.",
-    lower_bound=101, upper_bound=cli_flags.MOST)
+    lower_bound=101, upper_bound=MOST)
 
 
 def main(argv):
@@ -145,4 +145,4 @@ def _check_vocabulary(beside: Optional[Vocabulary], config: AlbertConfig
 
 
 if __name__ == "__main__":
-    script.run(main, keeps=False)
+    script.run(main)

@@ -21,39 +21,48 @@ memory, twice: for many texts write JSON lines, or several files.
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import dataclasses
 import functools
 import sys
+from typing import Optional
 
 from absl import flags
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.cli import checks, model_flags
-from albert_tf.cli.define import define
+from albert_tf.cli import model_flags
+from albert_tf.cli.define import check_needs
 from albert_tf.features import extract
 from albert_tf.features.options import Options
-from albert_tf.options import given
+from albert_tf.options import given, option
 from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
 
-model_flags.define_flags()
-flags.DEFINE_string("input_file", None, "Comma-separated paths or globs of text files, "
-                    "or - for the standard input.", required=True)
-flags.DEFINE_string("output_file", None, "New output file: .jsonl, which resumes, "
-                    ".npz or .parquet, whose vectors must fit in memory; default: write "
-                    "JSON lines to the standard output.")
-define(Options)
-model_flags.define_columns()
-flags.adopt_module_key_flags(model_flags)
-flags.DEFINE_string(
-    "work_dir", None, "Folder for unfinished JSON lines, removed at the end; "
-    "default: <output_file>.unfinished. If the output is remote, give a folder on this machine.")
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """The files of a run."""
+
+    input_file: Optional[str] = option(
+        None, "Comma-separated paths or globs of text files, or - for the standard "
+        "input.")
+    output_file: Optional[str] = option(
+        None, "New output file: .jsonl, which resumes, .npz or .parquet, whose vectors "
+        "must fit in memory; default: write JSON lines to the standard output.")
+    work_dir: Optional[str] = option(
+        None, "Folder for unfinished JSON lines, removed at the end; default: "
+        "<output_file>.unfinished. If the output is remote, give a folder on this "
+        "machine.", only_with="output_file")
+
+
+model_flags.define_flags(Files, Options, model_flags.Columns)
+flags.mark_flag_as_required("input_file")
 
 
 def main(argv):
     script.check_packages("tensorflow", "tf_keras")
-    checks.check_needs("work_dir", FLAGS.output_file, "--output_file")
+    check_needs()
     options = given(Options, FLAGS)
     is_stream = files.is_stream(FLAGS.input_file)
     paths = [FLAGS.input_file] if is_stream else files.expand_patterns(

@@ -34,37 +34,43 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.run_files import is_of_run
-from albert_tf.cli import checks, model_flags
-from albert_tf.cli.define import define
+from albert_tf.cli import model_flags
+from albert_tf.cli.define import check_needs
 from albert_tf.errors import InputError
 from albert_tf.jobs import progress, work_folder
-from albert_tf.options import given
+from albert_tf.options import given, option
 from albert_tf.serving.options import Ask
 from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
 
-model_flags.define_flags()
-model_flags.define_labels()
-model_flags.define_engine()
-model_flags.define_columns()
-flags.adopt_module_key_flags(model_flags)
-define(Ask)
-flags.DEFINE_string("input_file", None, "File of texts to use instead of those on the "
-                    "command line: one per line, .jsonl, .csv, .tsv or .parquet; - is "
-                    "the standard input.")
-flags.DEFINE_string("output_file", None, "New file to write the answers to, as JSON "
-                    "lines; default: the standard output.")
-flags.DEFINE_bool("copy_texts", False, "Copy the texts of --input_file into the "
-                  "answers, under the names of their columns (default: text, text_pair); "
-                  "run_classifier.py can train on such answers (docs/DISTILLATION.md).")
-flags.DEFINE_string("work_dir", None, "Local folder for the unfinished answers to a "
-                    "file, removed at the end; default: <output_file>.unfinished. If "
-                    "the output is in a store, such as s3://, only a command with this "
-                    "flag can be resumed.")
-flags.DEFINE_enum("format", "auto", ["auto", "json", "table"],
-                  "Format of the standard output; auto: a table on a terminal, else "
-                  "JSON lines.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The inputs and where the answers go."""
+
+    input_file: Optional[str] = option(
+        None, "File of texts to use instead of those on the command line: one per line, "
+        ".jsonl, .csv, .tsv or .parquet; - is the standard input.")
+    output_file: Optional[str] = option(
+        None, "New file to write the answers to, as JSON lines; default: the standard "
+        "output.")
+    copy_texts: bool = option(
+        False, "Copy the texts of --input_file into the answers, under the names of "
+        "their columns (default: text, text_pair); run_classifier.py can train on such "
+        "answers (docs/DISTILLATION.md).", only_with="input_file")
+    work_dir: Optional[str] = option(
+        None, "Local folder for the unfinished answers to a file, removed at the end; "
+        "default: <output_file>.unfinished. If the output is in a store, such as s3://, "
+        "only a command with this flag can be resumed.", only_with="output_file")
+    format: str = option(
+        "auto", "Format of the standard output; auto: a table on a terminal, else JSON "
+        "lines.", choices=["auto", "json", "table"])
+
+
+model_flags.define_flags(
+    model_flags.Labels, model_flags.Engine, model_flags.Columns, Ask, Options)
 
 
 def _inputs(words: list[str], read: Callable) -> Iterator[inputs.Input]:
@@ -113,15 +119,13 @@ def _listed(texts: list[str]) -> str:
 
 def main(argv):
     words = argv[1:]
-    checks.check_needs("text_column text_b_column id_column header delimiter copy_texts",
-                       FLAGS.input_file, "--input_file")
+    check_needs()
     if (FLAGS.input_file is None) == (not words):
         raise InputError(
             "give texts on the command line or --input_file (- for the standard "
             "input)" + (", not both." if words else "."))
     path = FLAGS.output_file
     in_parts = path and FLAGS.input_file and not files.is_stream(FLAGS.input_file)
-    checks.check_needs("work_dir", in_parts, "--output_file, and a file as --input_file")
     if path and FLAGS.format == "table":
         raise InputError("--format=table is for the standard output, but --output_file "
                          "gets JSON lines; leave one of the two out.")

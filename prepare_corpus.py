@@ -32,8 +32,7 @@ from typing import Iterator
 from absl import flags, logging
 
 from albert_tf import files, sampling, text_files
-from albert_tf.cli import checks
-from albert_tf.cli.define import define
+from albert_tf.cli.define import Number, define, say_unused
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
@@ -58,7 +57,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "heldout_file", None, "File to write the documents held out for evaluation to.")
 flags.DEFINE(
-    checks.Number(upper_bound=1), "heldout_share", None,
+    Number(upper_bound=1), "heldout_share", None,
     "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.")
 define(sampling.Sampling)
 define(prepare.Options)
@@ -91,17 +90,15 @@ def preparation_options() -> prepare.Options:
     if python and FLAGS.input_file:
         raise InputError(
             "--input_format=python reads no files; leave --input_file out.")
-    checks.say_unused(
-        "random_seed",
-        FLAGS.heldout_file or FLAGS.sampling_exponent not in (None, 1),
-        "without --heldout_file")
+    if not FLAGS.heldout_file and FLAGS.sampling_exponent in (None, 1):
+        say_unused(["random_seed"], "without --heldout_file")
     for name, formats in (("json_field", "jsonl parquet"),
                           ("document_separator", "text"),
                           ("line_breaks", "text jsonl parquet"),
                           ("keep_titles", "wikiextractor"),
                           ("deduplicate", " ".join(readers.FORMATS))):
-        checks.say_unused(name, FLAGS.input_format in f"auto {formats}".split(),
-                          f"with --input_format={FLAGS.input_format}")
+        if FLAGS.input_format not in f"auto {formats}".split():
+            say_unused([name], f"with --input_format={FLAGS.input_format}")
     return given(
         prepare.Options, FLAGS, heldout_share=share,
         language=sentences.check_language(FLAGS.language or "en"),

@@ -52,10 +52,6 @@ MAX_SEQ_LENGTH = 64
 MAX_PREDICTIONS_PER_SEQ = 10
 BATCH_SIZE = 64
 
-# The files in the output folder.
-OUTPUTS = ("corpus.txt", "heldout.txt", "corpus.txt.summary.json", "spm.model",
-           "spm.vocab", "albert_config.json")
-
 # Bytes of text per token of the vocabulary; small texts get a smaller vocabulary.
 BYTES_PER_PIECE = 500
 
@@ -209,10 +205,6 @@ def main(argv):
             f"{folder} holds the output of an earlier quickstart; remove it (rm -r "
             f"{folder}), or choose a different folder with --output_dir (make "
             "quickstart OUTPUT=FOLDER).")
-    texts = files.expand_patterns(FLAGS.text, "--text") if FLAGS.text else []
-    files.prepare_outputs(
-        {"--output_dir": [f"{folder}/{name}" for name in files.names_in(folder)
-                          if name in OUTPUTS]}, {"--text": texts})
     files.make_directory(folder, "--output_dir")
     config = make_data(folder)
     pretrain(folder)

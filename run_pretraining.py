@@ -26,13 +26,12 @@ from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkpoint
 from albert_tf.checkpoints.run_files import check_run_folder, claim_run_folder
-from albert_tf.cli import checks, flags as cli_flags
-from albert_tf.cli.define import check_needs, define
+from albert_tf.cli import flags as cli_flags
+from albert_tf.cli.define import check_needs, define, say_unused, use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
-from albert_tf.options import option
-from albert_tf.tokenization.sequences import NUM_SPECIAL_SINGLE
+from albert_tf.options import given, option
 from albert_tf.training.data import PretrainingData, drawn_by
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import OPTIMIZERS
@@ -139,16 +138,10 @@ cli_flags.define_run(FLAGS, "from_scratch early_stopping", train_batch_size=4096
 define(cli_flags.OldOptions)
 define(PretrainingOptions)
 
-_MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
-                  "do_whole_word_mask")
-# Written to options.json if they are given.
-_SCHEDULE_FLAGS = ("depth_schedule", "decay_share")
-
-
 def _use_recipe(config) -> None:
     recipe = PRETRAINING_RECIPES[FLAGS.recipe]
     values = {**recipe.training_for(config), **recipe.slots_at(FLAGS.max_seq_length)}
-    script.use_recipe(FLAGS.recipe, values, recipe.source)
+    use_recipe(FLAGS.recipe, values, recipe.source)
 
 
 def _check_memory(config, options) -> None:
@@ -171,13 +164,11 @@ def _masking_options() -> Optional[MaskingOptions]:
         return None
     if FLAGS.objective == "permutation" and not FLAGS["masked_lm_prob"].present:
         FLAGS["masked_lm_prob"].value = 1 / 6  # XLNet, section 2.3: K is 6
-    if FLAGS.masked_lm_prob == 0:
+    options = given(MaskingOptions, FLAGS)
+    if not options.masked_lm_prob:
         raise InputError(
             f"--masked_lm_prob=0 predicts nothing; with {drawn} it must be greater than "
             "0.")
-    options = MaskingOptions(
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-        **{name: FLAGS[name].value for name in _MASKING_FLAGS})
     logging.info(
         "New %s are drawn each time: %d tokens of a sequence of %d, at most "
         "--max_predictions_per_seq=%d.",
@@ -190,30 +181,25 @@ def _masking_options() -> Optional[MaskingOptions]:
 def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, Any]:
     """Returns what the result depends on besides training.RunOptions, for
     options.json."""
-    names = ("optimizer", "learning_rate", "poly_power", "num_warmup_steps",
+    names = ["optimizer", "learning_rate", "poly_power", "num_warmup_steps",
              "start_warmup_step", "max_seq_length", "max_predictions_per_seq",
-             "max_eval_steps")
-    options = {
-        **{name: FLAGS[name].value for name in names},
-        "input_files": {info.path: info.num_records for info in data.train},
-        "eval_input_files": {
-            info.path: info.num_records for info in data.evaluation or []}}
+             "max_eval_steps"]
+    more = {}
     # Write only what differs from the original implementation.
     if streams:
-        options["streams"] = streams
-    for name in _SCHEDULE_FLAGS:
-        if FLAGS[name].value != FLAGS[name].default:
-            options[name] = FLAGS[name].value
+        more["streams"] = streams
     if data.sentence_objective != "order":
-        options["sentence_objective"] = data.sentence_objective
-    if FLAGS.objective != "masked":
-        options["objective"] = FLAGS.objective
-    elif FLAGS.dynamic_masking:
-        options["dynamic_masking"] = True
+        more["sentence_objective"] = data.sentence_objective
+    names += [name for name in ("depth_schedule", "decay_share", "objective")
+              if FLAGS[name].value != FLAGS[name].default]
+    if FLAGS.dynamic_masking and FLAGS.objective == "masked":
+        more["dynamic_masking"] = True
     if data.special_ids:
-        options |= {"special_ids": data.special_ids._asdict(),
-                    **{name: FLAGS[name].value for name in _MASKING_FLAGS}}
-    return options
+        more["special_ids"] = data.special_ids._asdict()
+        names += ["masked_lm_prob", "ngram", "favor_shorter_ngram", "do_whole_word_mask"]
+    return {**{name: FLAGS[name].value for name in names}, **more, **{
+        name: {info.path: info.num_records for info in infos or []} for name, infos in (
+            ("input_files", data.train), ("eval_input_files", data.evaluation))}}
 
 
 def _build(config, options, sentence_objective: str):
@@ -253,17 +239,16 @@ def _vocabulary(data: PretrainingData, output_dir: str
     is not known. The file is copied into the model's folder."""
     from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
-    given = FLAGS.spm_model_file or FLAGS.vocab_file
-    known = data.vocabulary
+    path, known = FLAGS.spm_model_file or FLAGS.vocab_file, data.vocabulary
     if FLAGS.spm_model_file and FLAGS.vocab_file:
         raise InputError("--vocab_file and --spm_model_file are two vocabularies; give "
                          "only the one that the records were made with.")
-    if given:
+    if path:
         tokenizer = FullTokenizer(FLAGS.vocab_file, None, FLAGS.spm_model_file)
-        facts = vocabulary_of(given)
+        facts = vocabulary_of(path)
         if known and known["sha256"] != facts["sha256"]:
             raise InputError(
-                f"{given} is not the vocabulary that the records were made with "
+                f"{path} is not the vocabulary that the records were made with "
                 f"({known['file']}); give that one, or leave the flag out.")
         # Records without a summary do not say how their text was cleaned.
         known = known or {
@@ -273,11 +258,10 @@ def _vocabulary(data: PretrainingData, output_dir: str
     if known:
         known = dict(known)
         start = cli_flags.init_checkpoint(FLAGS)
-        records = [info.path for info in data.train]
-        folders = {output_dir, *map(os.path.dirname, records),
+        folders = {output_dir, *(os.path.dirname(info.path) for info in data.train),
                    *([folder_of(start)] if start else [])}
         path = model_vocabulary.file_of(known, [
-            given, known.pop("path", ""),
+            path, known.pop("path", ""),
             *(os.path.join(folder, known["file"]) for folder in sorted(folders))])
         if path:
             model_vocabulary.copy_of(output_dir, known, path)
@@ -309,16 +293,12 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
 def main(argv):
     del argv
     cli_flags.use_old_flags()
-    config = cli_flags.model_config(
-        FLAGS, list(filter(files.exists, cli_flags.kept_configs(FLAGS))))
+    config = cli_flags.model_config(FLAGS)
     if FLAGS.recipe:
         _use_recipe(config)
-    check_needs(FLAGS)
-    if drawn_by(FLAGS):
-        checks.check_predictions(
-            FLAGS.max_seq_length, FLAGS.max_seq_length - NUM_SPECIAL_SINGLE)
+    check_needs()
     if FLAGS.objective == "permutation":
-        checks.say_unused("dynamic_masking", False, "with --objective=permutation")
+        say_unused(["dynamic_masking"], "with --objective=permutation")
     options = cli_flags.run_options(FLAGS, num_train_steps=FLAGS.num_train_steps)
     if not options.resume_from:
         checkpoint_of(options.output_dir, best=False, to_train=FLAGS.do_train)

@@ -23,10 +23,7 @@ from albert_tf.serving.options import Ask, Limits
 
 FLAGS = flags.FLAGS
 
-model_flags.define_flags()
-model_flags.define_labels()
-model_flags.define_engine()
-flags.adopt_module_key_flags(model_flags)
+model_flags.define_flags(model_flags.Labels, model_flags.Engine)
 define(Ask, without="top_k windows truncated probability_list")
 define(Limits)
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all "

@@ -119,4 +119,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main, keeps=False)
+    script.run(main)

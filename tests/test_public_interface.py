@@ -176,21 +176,20 @@ def test_type_checkers_see_the_options():
     from albert_tf.cli import finetune as command_line
     from albert_tf.cli.define import options_in
     from albert_tf.from_python import finetune
-    from albert_tf.from_python.options import Options
     from albert_tf.serving.options import Ask, AskOptions
 
     assert AskOptions.__annotations__ == typing.get_type_hints(Ask)
     kinds = {}
-    for command, _, _ in finetune._TASKS.values():
+    for command, _ in finetune._TASKS.values():
         values = flags.FlagValues()
         command_line.define_options(command, values, **finetune._DEFAULTS)
         values.mark_as_parsed()
         kinds |= {option.name: option.kind for option in options_in(values)
                   if finetune._has_effect(option)}
     own = inspect.signature(finetune.finetune).parameters
-    assert {*Options.__annotations__} == {
+    assert {*finetune.Options.__annotations__} == {
         name for name in kinds if name not in own}
-    for name, hint in Options.__annotations__.items():
+    for name, hint in finetune.Options.__annotations__.items():
         kinds_there = {typing.get_origin(each) or each for each in typing.get_args(hint)}
         assert {kinds[name]} & kinds_there or kinds[name] is list and (
             collections.abc.Sequence in kinds_there), name

@@ -49,7 +49,8 @@ for name, commands in json.load(sys.stdin).items():
         for command in commands if defined else ():
             try:
                 with flagsaver.flagsaver():
-                    flags.FLAGS([name, *command])
+                    flags.FLAGS([name, *["--output_dir=x"] * (
+                        "output_dir" in flags.FLAGS), *command])
             except BaseException as error:
                 print(json.dumps([" ".join([name, *command]), str(error), []]),
                       flush=True)

@@ -9,10 +9,10 @@ exit status. Messages begin with "albert classify" instead of the file's name.
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
+import difflib
 import io
 import os
 import sys
-import textwrap
 import types
 
 from albert_tf import __version__
@@ -43,64 +43,40 @@ _HEADINGS = {"classify": "Fine-tune", "predict": "Use", "prepare_corpus": "Pretr
              "count_parameters": "More"}
 
 
-def commands() -> dict[str, tuple[str, str]]:
-    """Returns COMMANDS, and as one of fine-tuning each further script run_NAME.py, with
-    what its first line says."""
-    known = {file for file, _ in COMMANDS.values()}
-    more = {}
-    for file in sorted(os.listdir(script.FOLDER)):
-        name, end = os.path.splitext(file)
-        if name.startswith("run_") and end == ".py" and name not in known:
-            with open(os.path.join(script.FOLDER, file), encoding="utf-8") as stream:
-                does = stream.readline().strip('r"\n.')
-            more[name.removeprefix("run_")] = (
-                name, textwrap.shorten(does, 44, placeholder=""))
-    pairs = list(COMMANDS.items())
-    at = list(COMMANDS).index("predict")
-    return dict([*pairs[:at], *more.items(), *pairs[at:]])
-
-
 def help_text() -> str:
     """Returns the text of `albert --help`."""
     return "\n".join([
         "Usage: albert COMMAND --flag=value ...", "",
         *(f"{_HEADINGS.get(name, ''):<10} {name:<24} {does}"
-          for name, (_, does) in commands().items()), "",
+          for name, (_, does) in COMMANDS.items()), "",
         "albert COMMAND --help lists the flags. Where a page says python NAME.py, albert",
         f"NAME does the same. This is version {__version__}; albert --version prints it."])
 
 
+def _plain(word: str) -> str:
+    return word.removesuffix(".py").replace("-", "_")
+
+
 def find(word: str) -> str | None:
     """Returns the command that a word names, by its name or that of its script."""
-    word = word.removesuffix(".py").replace("-", "_")
-    return next((name for name, (file, _) in commands().items() if word in (name, file)),
-                None)
-
-
-def _unknown(word: str) -> InputError:
-    import difflib
-
-    if word.startswith("-"):
-        return InputError(f"{word} comes before the command. Write albert COMMAND "
-                          "--flag=value; albert --help lists the commands.")
-    names = {*commands(), *(file for file, _ in commands().values())}
-    near = difflib.get_close_matches(
-        word.removesuffix(".py").replace("-", "_").lower(), sorted(names), 1, 0.5)
-    return InputError(f"'{word}' is not a command."
-                      + f" Did you mean {''.join(near)}?" * bool(near)
-                      + " albert --help lists the commands.")
+    return next((name for name, (file, _) in COMMANDS.items()
+                 if _plain(word) in (name, file)), None)
 
 
 def _answer(word: str) -> None:
     """Prints what `albert` itself is asked for; raises InputError for other words."""
-    if not word:
-        raise InputError("which command? albert --help lists the commands.")
     if word == "--version":
         print(__version__)
     elif word in ("--help", "-h", "-?", "help"):
         print(help_text())
     else:
-        raise _unknown(word)
+        names = {*COMMANDS, *(file for file, _ in COMMANDS.values())}
+        near = [] if word.startswith("-") else difflib.get_close_matches(
+            _plain(word).lower(), sorted(names), 1, 0.5)
+        raise InputError(
+            (f"'{word}' is not a command." if word else "which command?")
+            + "".join(f" Did you mean {name}?" for name in near) + " Write albert COMMAND "
+            "--flag=value; albert --help lists the commands.")
 
 
 def main() -> None:
@@ -111,10 +87,11 @@ def main() -> None:
     if not name:
         sys.argv = ["albert"]
         script.run(lambda argv: _answer(word))
+        return
     sys.argv = [f"albert {name}", *flags]
     script.typed_as.update(
-        (file, f"albert {each}") for each, (file, _) in commands().items())
-    path = os.path.join(script.FOLDER, f"{commands()[name][0]}.py")
+        (file, f"albert {each}") for each, (file, _) in COMMANDS.items())
+    path = os.path.join(script.FOLDER, f"{COMMANDS[name][0]}.py")
     # As runpy.run_path, which would put the path in sys.argv. Processes that the script
     # starts find it by __file__.
     module = types.ModuleType("__main__")

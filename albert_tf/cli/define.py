@@ -1,11 +1,14 @@
 """Options as flags.
 
     define(SquadTask)                     # --doc_stride, --max_query_length, ...
+    check_needs()                         # what has no effect without something else
     task = given(SquadTask, flags.FLAGS)  # options.given, after flags are parsed
 
 `values` may also be flags.FlagValues() of its own, as for `albert_tf.finetune`.
 """
 
+import os
+import re
 from typing import Any, Iterable, Mapping, Optional
 
 from absl import flags, logging
@@ -14,6 +17,8 @@ from albert_tf.errors import InputError
 from albert_tf.options import Option, checked, options_of
 
 flags.disclaim_key_flags()  # Flags belong to the script that calls `define`.
+
+Values = flags.FlagValues
 
 
 class Number(flags.FloatParser):
@@ -36,8 +41,8 @@ class Number(flags.FloatParser):
             self._below is not None and val >= self._below)
 
 
-def define(cls: type, values: flags.FlagValues = flags.FLAGS, without: str = "",
-           **defaults: Any) -> None:
+def define(cls: type, values: Values = flags.FLAGS, without: str = "", **defaults: Any
+           ) -> None:
     """Defines a flag for each option of a dataclass, but those named in `without`;
     `defaults` replace the fields' own."""
     for option in options_of(cls):
@@ -61,13 +66,12 @@ def define(cls: type, values: flags.FlagValues = flags.FLAGS, without: str = "",
         values[option.name].option = option
 
 
-def options_in(values: flags.FlagValues) -> list[Option]:
+def options_in(values: Values) -> list[Option]:
     """Returns the options of which `define` made flags."""
     return [values[name].option for name in values if hasattr(values[name], "option")]
 
 
-def take(values: flags.FlagValues, options: Iterable[Option], source: Mapping[str, Any]
-         ) -> None:
+def take(values: Values, options: Iterable[Option], source: Mapping[str, Any]) -> None:
     """Sets flags that are not given to the checked values of a mapping, such as the
     flags in task.json."""
     for option in options:
@@ -75,42 +79,98 @@ def take(values: flags.FlagValues, options: Iterable[Option], source: Mapping[st
             values[option.name].value = checked(option, source[option.name])
 
 
-def is_given(values: flags.FlagValues, name: str) -> bool:
+def use_recipe(name: str, recipe: Mapping[str, Any], source: str,
+               values: Values = flags.FLAGS) -> None:
+    """Sets flags that are not given to the values of a recipe, and logs them."""
+    logging.info("Using the settings of the recipe %s (source: %s).", name, source)
+    taken = {flag: value for flag, value in sorted(recipe.items())
+             if not values[flag].present}
+    for flag, value in taken.items():
+        values[flag].value = value
+    if taken:
+        logging.info("The recipe sets %s.", ", ".join(
+            f"--{flag}={value}" for flag, value in taken.items()))
+    if others := [f"--{flag}={values[flag].value} (the recipe: {value})"
+                  for flag, value in sorted(recipe.items())
+                  if values[flag].value != value]:
+        # In Python every argument would be such a flag.
+        logging.log(
+            logging.WARNING if values is flags.FLAGS else logging.INFO,
+            "Only a part of the recipe %s is used, because flags override it: %s. Leave "
+            "them out to use the whole recipe.", name, ", ".join(others))
+
+
+# ---- checks ------------------------------------------------------------------
+
+
+def check_values() -> None:
+    """Raises InputError for flags that are given without a value, as by the shell if a
+    variable is empty, unless their default is empty, and for misspelled addresses.
+    Expands paths that begin with ~/, which shells leave as they are after "="."""
+    home = os.path.expanduser("~")
+    for flag in map(flags.FLAGS.__getitem__, flags.FLAGS):
+        if not flag.present or not isinstance(flag.value, (str, list)):
+            continue
+        if flag.default is None and not flag.value:
+            raise InputError(f"--{flag.name} is empty; give a value, or leave the flag "
+                             "out.")
+        several = isinstance(flag.value, list)
+        # Paths are also separated by commas in one text.
+        found = [re.sub('(^|,)( *"?)~(?=/)', lambda begin: (
+            f"{begin[1]}{begin[2]}{home}"), value)
+                 for value in (flag.value if several else [flag.value])]
+        flag.value = found if several else found[0]
+        for value in found:
+            scheme = re.match(
+                r"(gs|s3|hdfs|https?|file|hf|kaggle|grpc):(?!//)/?(?=[\w.])", value)
+            if scheme and not os.path.exists(value):
+                raise InputError(
+                    f"--{flag.name}={value}: an address begins with two slashes after "
+                    f"its scheme; give {scheme[1]}://{value[scheme.end():]}, or "
+                    f"./{value} for a local file of that name.")
+
+
+def check_needs(values: Values = flags.FLAGS) -> None:
+    """Warns of options that are given without what they need, and raises InputError for
+    those that are a mistake (Option.only_with)."""
+    unused: dict[str, list[str]] = {}
+    for option in options_in(values):
+        if not _has(values, option.needs):
+            unused.setdefault(option.needs, []).append(option.name)
+        elif is_given(values, option.name) and not _has(values, option.only_with):
+            raise InputError(
+                f"--{option.name} has an effect only with "
+                f"{_named(values, option.only_with)}: give that too, or leave "
+                f"--{option.name} out.")
+    for needed, names in unused.items():
+        say_unused(names, f"without {_named(values, needed)}", values)
+
+
+def say_unused(names: Iterable[str], why: str, values: Values = flags.FLAGS) -> None:
+    """Logs which of these flags are given, but have no effect; one command line may
+    serve several uses."""
+    if names := [f"--{name}" for name in names if is_given(values, name)]:
+        logging.warning("%s %s no effect %s.", ", ".join(names),
+                        "has" if len(names) == 1 else "have", why)
+
+
+def is_given(values: Values, name: str) -> bool:
     """Returns whether there is a flag of this name whose value is given and not the
     default."""
     return name in values and bool(
         values[name].present and values[name].value != values[name].default)
 
 
-def check_needs(values: flags.FlagValues) -> None:
-    """Warns of options that are given without what they need, and raises InputError for
-    those that are a mistake (Option.only_with)."""
-    unused: dict[str, list[str]] = {}
-    for option in options_in(values):
-        if not is_given(values, option.name):
-            continue
-        if not _has(values, option.needs):
-            unused.setdefault(option.needs, []).append(f"--{option.name}")
-        elif not _has(values, option.only_with):
-            raise InputError(
-                f"--{option.name} has an effect only with "
-                f"{_named(values, option.only_with)}: give that too, or leave "
-                f"--{option.name} out.")
-    for needed, names in unused.items():
-        logging.warning("%s %s no effect without %s.", ", ".join(names),
-                        "has" if len(names) == 1 else "have", _named(values, needed))
-
-
-def _has(values: flags.FlagValues, needed: str) -> bool:
+def _has(values: Values, needed: str) -> bool:
     """Returns whether one of these options is set, or has the value after its =."""
     for each in needed.split():
         name, _, wanted = each.partition("=")
         value = name in values and values[name].value
-        if value == wanted if wanted else value:
+        if str(value) == wanted if wanted else value:
             return True
     return not needed
 
 
-def _named(values: flags.FlagValues, needed: str) -> str:
+def _named(values: Values, needed: str) -> str:
     return " or ".join(f"--{each}" for each in needed.split()
                        if each.partition("=")[0] in values)

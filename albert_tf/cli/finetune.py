@@ -18,8 +18,8 @@ from albert_tf.checkpoints import formats, vocabulary
 from albert_tf.checkpoints.folders import holds_checkpoint
 from albert_tf.checkpoints.run_files import is_of_run
 from albert_tf.cli import flags as cli_flags, script, start
-from albert_tf.cli.define import check_needs, define, options_in, take
-from albert_tf.cli.flags import Values
+from albert_tf.cli.define import (
+    Values, check_needs, define, options_in, take, use_recipe)
 from albert_tf.errors import InputError
 from albert_tf.finetuning.command import Command
 from albert_tf.finetuning.common import written_format_of
@@ -66,36 +66,34 @@ class StartOptions:
 class Steps:
     """How long a run trains, in steps by default."""
 
-    steps: int = option(
-        1000, "Number of training steps in total.", flag="train_step", least=1,
-        needs="do_train")
-    warmup: int = option(
-        0, "Number of steps of linear warm-up.", flag="warmup_step", needs="do_train")
-    epochs: Optional[float] = option(
+    train_step: int = option(
+        1000, "Number of training steps in total.", least=1, needs="do_train")
+    warmup_step: int = option(
+        0, "Number of steps of linear warm-up.", needs="do_train")
+    num_train_epochs: Optional[float] = option(
         None, "Number of passes over the training examples, instead of --train_step.",
-        flag="num_train_epochs", needs="do_train")
-    share: Optional[float] = option(
-        None, "Fraction of the training steps that are linear warm-up, instead of "
-        "--warmup_step; 0.1 with --num_train_epochs.", flag="warmup_proportion", most=1,
         needs="do_train")
+    warmup_proportion: Optional[float] = option(
+        None, "Fraction of the training steps that are linear warm-up, instead of "
+        "--warmup_step; 0.1 with --num_train_epochs.", most=1, needs="do_train")
 
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
     """How long a run trains, in epochs by default."""
 
-    steps: int = option(
+    num_train_steps: int = option(
         0, "Number of training steps in total; 0: given by --num_train_epochs.",
-        flag="num_train_steps", needs="do_train")
-    warmup: int = option(
+        needs="do_train")
+    num_warmup_steps: int = option(
         -1, "Number of steps of linear warm-up; -1: given by --warmup_proportion.",
-        flag="num_warmup_steps", least=-1, needs="do_train")
-    epochs: float = option(
+        least=-1, needs="do_train")
+    num_train_epochs: float = option(
         3.0, "Number of passes over the training examples, instead of "
-        "--num_train_steps.", flag="num_train_epochs", needs="do_train")
-    share: float = option(
+        "--num_train_steps.", needs="do_train")
+    warmup_proportion: float = option(
         0.1, "Fraction of the training steps that are linear warm-up, instead of "
-        "--num_warmup_steps.", flag="warmup_proportion", most=1, needs="do_train")
+        "--num_warmup_steps.", most=1, needs="do_train")
 
 
 def define_options(command: type[Command], values: Values = flags.FLAGS,
@@ -104,8 +102,8 @@ def define_options(command: type[Command], values: Values = flags.FLAGS,
     defaults = {"eval_batch_size": 8, "from_scratch": False, **command.defaults,
                 **defaults}
     cli_flags.define_run(values, "init_from_group0", **defaults)
-    schedule = Epochs if command.in_epochs else Steps
-    for cls in (StartOptions, cli_flags.ExportOptions, schedule):
+    for cls in (StartOptions, cli_flags.ExportOptions,
+                Epochs if command.in_epochs else Steps):
         define(cls, values, **defaults)
     define(Settings, values, command.without, **defaults)
     for cls in command.options:
@@ -126,33 +124,12 @@ def first_flags(command: type[Command]) -> str:
             "gradient_accumulation_steps distribution_strategy tpu export_dir")
 
 
-class _Schedule:
-    """How long a run trains, by the options of Steps or Epochs."""
-
-    def __init__(self, values: Values):
-        names = {each.field: each.name for each in options_of(
-            Steps if "train_step" in values else Epochs)}
-        self.names = names
-        steps, warmup, epochs, share = map(values.__getitem__, names.values())
-        self.by_epochs = bool(epochs.present)
-        self.steps_given = bool(steps.present)
-        self.by_share = share.present or self.by_epochs and not warmup.present
-        if values.do_train:
-            for one, other, least, what in (
-                    (steps, epochs, 1, "how long to train"),
-                    (warmup, share, 0, "how long the warm-up is")):
-                if one.present and one.value >= least and other.present:
-                    raise InputError(f"--{one.name} and --{other.name} both say {what}; "
-                                     "leave one of the two out.")
-
-    def settings(self, values: Values) -> dict[str, Any]:
-        """Returns the arguments of Settings, and the number of steps, 0 if it is given
-        by the epochs."""
-        of = {field: values[name].value for field, name in self.names.items()}
-        return {"num_train_steps": 0 if self.by_epochs else of["steps"],
-                "num_warmup_steps": -1 if self.by_share else of["warmup"],
-                **{self.names[field]: of[field] for field in ("epochs", "share")
-                   if of[field] is not None}}
+def _length(values: Values) -> Sequence[flags.Flag]:
+    """Returns the flags that say how long a run trains: the number of steps, those of
+    warm-up, the number of epochs and the share of warm-up."""
+    names = [option.name for option in options_of(
+        Steps if "train_step" in values else Epochs)]
+    return [values[name] for name in names]
 
 
 # ---- a run -------------------------------------------------------------------
@@ -172,17 +149,7 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
     if not by_data:
         cli_flags.use_old_flags()
         _use_kept_task(command)
-    if not any(values[name].value for name in (
-            "do_train", "do_eval", "do_predict", "export_dir")):
-        raise InputError("there is nothing to do: give --do_train, --do_eval, "
-                         "--do_predict or --export_dir.")
-    if values.from_scratch and values.init_checkpoint:
-        raise InputError(
-            "--from_scratch trains from random weights, but --init_checkpoint gives "
-            "weights to start from; leave one of the two out.")
-    schedule = _Schedule(values)
-    check_needs(values)
-    _check_prediction_file(command)
+    _check(command)
     # 2. Define the task, and apply the recipe.
     own_data = by_data or command.own_data
     task, tokenizer = command.task(), None
@@ -190,23 +157,22 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
         task = chosen
     else:
         values.metric = None  # The flag is left open if it is the task's own.
-    if command.head and getattr(task, "labels", ()):
+    if command.head and getattr(task, "labels", ()) and not values.do_train:
         _check_labels(command, task.labels)
     if values.recipe and values.do_train:
-        name = "" if by_data else command.recipe(
-            functools.partial(_has_dropout, values))
-        if name:
-            _use_recipe(values, name, recipe_for(name, *published_size(
-                start.model_config(values))), schedule)
+        if own_data:
+            tokenizer = _use_recipe_for_data(command, task)
         else:
-            tokenizer = _use_recipe_for_data(command, task, schedule)
+            config = start.model_config(values)
+            name = command.recipe(config)
+            _use_recipe(values, name, recipe_for(name, *published_size(config)))
         if hasattr(task, "max_seq_length"):
             task = dataclasses.replace(task, max_seq_length=values.max_seq_length)
     for name, value in command.chosen(task).items():
         values[name].value = value
     # 3. Build the settings.
     complete = _settings(
-        command, task, schedule, tokenizer, num_evaluations=NUM_EVALUATIONS * bool(
+        command, task, tokenizer, num_evaluations=NUM_EVALUATIONS * bool(
             own_data and values.do_train and values.do_eval
             and not values["save_checkpoints_steps"].present), **settings)
     fine_tune(task, complete, functools.partial(_export, command, task, complete))
@@ -215,97 +181,88 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
 def _use_kept_task(command: Command) -> None:
     """Sets the options that define the task from output_dir's task.json unless they are
     given."""
-    values = command.values
-    folder = values.output_dir or ""
+    values, folder = command.values, command.values.output_dir
     task = vocabulary.task_settings(folder) if holds_checkpoint(folder) else None
     if task is None:
         return
-    try:
-        take(values, (each for each in options_in(values)
-                      if each.kept and command.keeps(each.name)), task.get("flags", {}))
-    except InputError as error:
-        raise InputError(
-            f"{os.path.join(folder, vocabulary.TASK_FILE)}: {error}") from error
+    take(values, (each for each in options_in(values)
+                  if each.kept and command.keeps(each.name)), task.get("flags", {}))
     if "vocabulary" in task and not (values.vocab_file or values.spm_model_file):
         copy = os.path.join(folder, task["vocabulary"]["file"])
         values[task.get("vocabulary_flag", "spm_model_file")].value = copy
 
 
-def _check_prediction_file(command: Command) -> None:
-    """Raises InputError if --prediction_file cannot be written, or is an input."""
+def _check(command: Command) -> None:
+    """Raises InputError for options that contradict each other, and for a
+    --prediction_file of an unknown format or that the run writes."""
     values = command.values
-    path = "prediction_file" in values and values.prediction_file
-    if not path:
-        return
-    written_format_of(path)
-    inputs = [name for name in ("spm_model_file", "vocab_file", "albert_config_file",
-                                "data_dir", "train_file", "dev_file", "test_file",
-                                "predict_file")
-              if name in values and values[name].value
-              and name not in command.feature_options.values()
-              and not (name == "data_dir" and command.own_data)]
-    sources = {f"--{name}": [values[name].value] for name in inputs}
-    if values.init_checkpoint:
-        sources["--init_checkpoint"] = formats.folders_of_models(values.init_checkpoint)
-    files.prepare_outputs({"--prediction_file": [path]}, sources)
-    folder, name = os.path.split(os.path.realpath(path))
-    if name != "predictions.tsv" and is_of_run(
-            name, [type(command).__module__.split(".")[-2]]) and (
-            folder == os.path.realpath(values.output_dir or "")):
-        raise InputError(f"--prediction_file={path}: the run writes a different file "
-                         "of that name to --output_dir; choose another name.")
+    if not (values.do_train or values.do_eval or values.do_predict or values.export_dir):
+        raise InputError("there is nothing to do: give --do_train, --do_eval, "
+                         "--do_predict or --export_dir.")
+    steps, warmup, epochs, share = _length(values)
+    both = [(one.name, other.name) for one, other, least in (
+        (steps, epochs, 1), (warmup, share, 0))
+            if values.do_train and one.present and one.value >= least and other.present]
+    if values.from_scratch and values.init_checkpoint:
+        both.append(("from_scratch", "init_checkpoint"))
+    for one, other in both:
+        raise InputError(f"--{one} and --{other} exclude each other; leave one of the "
+                         "two out.")
+    check_needs(values)
+    if path := "prediction_file" in values and values.prediction_file:
+        # That it is no file of the examples is checked when these are read.
+        written_format_of(path)
+        folder, name = os.path.split(os.path.realpath(path))
+        if name != "predictions.tsv" and folder == os.path.realpath(
+                values.output_dir) and is_of_run(
+                name, [type(command).__module__.split(".")[-2]]):
+            raise InputError(f"--prediction_file={path}: the run writes a different file "
+                             "of that name to --output_dir; choose another name.")
 
 
 def _check_labels(command: Command, labels: Sequence[str]) -> None:
-    """Raises InputError if the model is used as it is, and its head has another number
-    of outputs."""
-    values = command.values
-    folder = values.output_dir or ""
-    source = folder if holds_checkpoint(folder) else cli_flags.init_checkpoint(values)
-    if values.do_train or not source:
-        return
+    """Raises InputError if the head of the model to use has another number of
+    outputs."""
+    folder = command.values.output_dir
+    source = folder if holds_checkpoint(folder) else (
+        cli_flags.init_checkpoint(command.values))
     try:
-        heads = formats.read(source, head=command.head).heads
+        heads = formats.read(source, head=command.head).heads if source else {}
     except InputError:  # The error is reported when the checkpoint is loaded.
         return
-    width = heads.get(command.head, len(labels))
-    if width != len(labels):
+    if (width := heads.get(command.head, len(labels))) != len(labels):
         raise InputError(
             f"--labels: there are {len(labels)} labels ({', '.join(labels)}), but the "
             f"model in {source} has {width} outputs; give one label for each, in the "
             "order of the outputs.")
 
 
-def _settings(command: Command, task: Any, schedule: _Schedule,
-              tokenizer: Optional[FullTokenizer], **fields: Any) -> Settings:
+def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
+              **fields: Any) -> Settings:
     """Returns the settings, checked before any long work."""
     values = command.values
-    lengths = schedule.settings(values)
+    steps, warmup, epochs, share = _length(values)
     options = cli_flags.run_options(
-        values, num_train_steps=lengths.pop("num_train_steps"))
-    cli_flags.check_init_checkpoint(values)
-    if not values.do_train:
-        start.check_start(values)  # A model is missing, not a config.
+        values, num_train_steps=0 if epochs.present else steps.value)
+    start.check_start(values)
     config = start.model_config(values)
     # The shortest possible sequence: the real lengths are checked once they are known.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if values.do_train else {}
     cli_flags.check_memory(values, config, options, **shortest)
     tokenizer = tokenizer or start.its_tokenizer(values, config)
-    start.check_start(values)
     if values.distribution_strategy == "multi_worker_mirrored" and (
             values.num_seeds > 1 or values.restart_on_failure):
         raise InputError(
             "--num_seeds and --restart_on_failure train on one machine only; on several, "
             "start each run with its own --random_seed and --output_dir.")
     if values.export_dir:
-        cli_flags.check_tensorflow_text(values.export_text)
+        script.check_packages(*["tensorflow_text"] * values.export_text)
         files.check_in_tensorflow(values.export_dir, "--export_dir")
         files.new_folder(values.export_dir, "--export_dir")
     feature_files = {split: (name, values[name].value or "")
                      for split, name in command.feature_options.items()}
     for name, folder in (("cached_dir", values.cached_dir), *(
-            (name, os.path.dirname(path) or ".")
-            for name, path in feature_files.values())):
+            (name, os.path.dirname(path)) for name, path in feature_files.values())):
         files.check_folder(folder or ".", f"--{name}")
     flag = "spm_model_file" if values.spm_model_file else "vocab_file"
     kept = {each.name: values[each.name].value for each in options_in(values)
@@ -315,7 +272,10 @@ def _settings(command: Command, task: Any, schedule: _Schedule,
     return given(
         Settings, values, run=options, config=config, tokenizer=tokenizer,
         vocabulary=values[flag].value,
-        make_strategy=functools.partial(cli_flags.make_strategy, values), **lengths,
+        make_strategy=functools.partial(cli_flags.make_strategy, values),
+        num_warmup_steps=-1 if share.present or epochs.present and (
+            not warmup.present) else warmup.value,
+        **{each.name: each.value for each in (epochs, share) if each.value is not None},
         features_dir=values.cached_dir or values.output_dir,
         export_dir=values.export_dir or "",
         check_memory=functools.partial(
@@ -350,48 +310,37 @@ def _export(command: Command, task: Any, settings: Settings, model: Any,
 
 # ---- recipes -----------------------------------------------------------------
 
-# Field of a recipe → its option, for the fields whose option is the same in all tasks.
-_OPTION_OF_RECIPE = dict(
-    albert_dropout="albert_dropout_prob", classifier_dropout="dropout_prob",
-    batch_size="train_batch_size", learning_rate="learning_rate",
-    max_seq_length="max_seq_length")
 
-
-def _has_dropout(values: Values) -> bool:
-    config = start.model_config(values)
-    return bool(config.hidden_dropout_prob or config.attention_probs_dropout_prob)
-
-
-def _use_recipe_for_data(command: Command, task: Any, schedule: _Schedule
-                         ) -> FullTokenizer:
+def _use_recipe_for_data(command: Command, task: Any) -> FullTokenizer:
     """Sets options that were not given according to the training examples, and returns
     the tokenizer."""
     values = command.values
-    cli_flags.check_output_dir(values)
-    in_windows = not hasattr(task, "length_of")
     if not values["max_seq_length"].present:
         values.max_seq_length = 8  # The recipe sets it; no config has fewer positions.
     config = start.model_config(values)
     tokenizer = start.its_tokenizer(values, config)
     path = values[command.data_options["train"]].value
     examples = task.read(path, "train").examples
-    lengths = [values["max_seq_length"].default] if in_windows else [
-        task.length_of(example, tokenizer) for example in sampled(examples)]
+    lengths = [task.length_of(example, tokenizer) for example in sampled(examples)
+               ] if hasattr(task, "length_of") else [values["max_seq_length"].default]
     _use_recipe(values, "for your own data", recipe_for_data(
         len(examples), lengths, config,
-        values["train_batch_size"].present and values.train_batch_size), schedule)
+        values["train_batch_size"].present and values.train_batch_size))
     return tokenizer
 
 
-def _use_recipe(values: Values, name: str, recipe: Recipe, schedule: _Schedule) -> None:
+def _use_recipe(values: Values, name: str, recipe: Recipe) -> None:
     """Sets options that were not given to those of a recipe. Epochs and shares override
     its steps."""
-    option_of = dict(_OPTION_OF_RECIPE)
-    steps, warmup, _, share = schedule.names.values()
-    if not (schedule.by_epochs or schedule.steps_given and values[warmup].default < 0):
-        option_of["num_train_steps"] = steps
-        if not values[share].present:
-            option_of["warmup_steps"] = warmup
-    script.use_recipe(name, {
-        option: getattr(recipe, field) for field, option in option_of.items()
-        if getattr(recipe, field) is not None}, recipe.source, values)
+    field_of = dict(
+        albert_dropout_prob="albert_dropout", dropout_prob="classifier_dropout",
+        train_batch_size="batch_size", learning_rate="learning_rate",
+        max_seq_length="max_seq_length")
+    steps, warmup, epochs, share = _length(values)
+    if not (epochs.present or steps.present and warmup.default < 0):
+        field_of[steps.name] = "num_train_steps"
+        if not share.present:
+            field_of[warmup.name] = "warmup_steps"
+    use_recipe(name, {option: value for option, field in field_of.items()
+                      if (value := getattr(recipe, field)) is not None},
+               recipe.source, values)

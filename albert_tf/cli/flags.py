@@ -5,9 +5,8 @@ scripts and this folder know absl flags.
 """
 
 import dataclasses
-import importlib.util
 import os
-from typing import Any, Optional, Sequence
+from typing import Any, Optional
 
 from absl import flags, logging
 
@@ -16,27 +15,17 @@ from albert_tf.jobs import parallel
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import (
     chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
-from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.cli import script
-from albert_tf.cli.define import define
+from albert_tf.cli.define import Values, define
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, SHARING
 from albert_tf.errors import InputError
-from albert_tf.options import MOST, given, option  # noqa: F401
+from albert_tf.options import given, option, options_of
 from albert_tf.tokenization import hf_tokenizer, tokenizer_json
 from albert_tf.training import devices, memory
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 
 flags.disclaim_key_flags()
-
-Values = flags.FlagValues
-
-
-def lower_as_stated(vocabulary: str, values: Values = flags.FLAGS) -> None:
-    """Sets --do_lower_case as a vocabulary says it, if it is a tokenizer.json and the
-    flag is not given."""
-    if not values["do_lower_case"].present and tokenizer_json.is_file(vocabulary):
-        values.do_lower_case = hf_tokenizer.from_json(vocabulary).do_lower_case
 
 
 # ---- the model --------------------------------------------------------------
@@ -59,38 +48,40 @@ class ModelOptions:
         f"{'|'.join(SHARING)} (Table 4), vocab_size=21128 (for your own vocabulary).")
 
 
-def model_config(values: Values, kept: Sequence[str] = ()) -> AlbertConfig:
-    """Returns the config that the options describe.
-
-    Args:
-      kept: configuration files; without an option, the first one that exists is used.
-    """
-    path = values.albert_config_file or not values.model and next(
-        filter(files.exists, kept), None)
+def model_config(values: Values) -> AlbertConfig:
+    """Returns the config that the options describe; without one, that beside the model
+    that a run resumes or starts from."""
+    path, init = values.albert_config_file, init_checkpoint(values)
+    if not path and not values.model:
+        folders = ("output_dir" in values and values.output_dir, init and folder_of(init))
+        path = next(filter(files.exists, (
+            os.path.join(folder, CONFIG_FILE) for folder in folders if folder)), None)
     if values.model and not path:
         config = AlbertConfig.named(values.model)
     elif path and not values.model:
         config = AlbertConfig.from_json_file(path)
-    elif not path and (checkpoint := initial_model(values)):
+    elif not path and init and formats.is_foreign(init):
         # If the checkpoint has no pooler, a head that needs one starts with a new one.
-        config = checkpoint.config.replace(use_pooler=True)
+        config = formats.read(init).config.replace(use_pooler=True)
     else:
         check_init_checkpoint(values)
         raise InputError(
             "give the model's configuration, either --albert_config_file=FILE or "
             f"--model=NAME, where NAME is one of {', '.join(NAMED)}, or a model that "
             f"holds an {CONFIG_FILE}.")
-    changes = {}
-    for change in values.config_overrides:
-        name, equals, value = change.partition("=")
-        if not equals:
-            raise InputError(
-                f"--config_overrides: '{change}' does not have the form field=value.")
-        changes[name.strip()] = value.strip()
+    changes = [change.partition("=") for change in values.config_overrides]
     try:
-        return config.replace(**changes)
+        return config.replace(**{
+            name.strip(): value.strip() for name, _, value in changes})
     except InputError as error:
         raise InputError(f"--config_overrides: {error}") from error
+
+
+def lower_as_stated(vocabulary: str, values: Values = flags.FLAGS) -> None:
+    """Sets --do_lower_case as a vocabulary says it, if it is a tokenizer.json and the
+    flag is not given."""
+    if not values["do_lower_case"].present and tokenizer_json.is_file(vocabulary):
+        values.do_lower_case = hf_tokenizer.from_json(vocabulary).do_lower_case
 
 
 def check_memory(values: Values, config: AlbertConfig,
@@ -170,20 +161,17 @@ _NEW_NAMES = {"tpu_name": "tpu", "albert_hub_module_handle": "init_checkpoint",
 def use_old_flags() -> None:
     """Gives the values of old names to the new, and warns about flags without effect."""
     values = flags.FLAGS
-    for old, name in _NEW_NAMES.items():
-        if values[old].value is None:
+    for old in options_of(OldOptions):
+        flag, name = values[old.name], _NEW_NAMES.get(old.name)
+        if not flag.present or old.name == "use_tpu":
             continue
-        if not values[name].present:
-            values[name].value, values[name].present = values[old].value, 1
+        if name and not values[name].present:
+            values[name].value, values[name].present = flag.value, 1
+            logging.warning("--%s is now called --%s.", old.name, name)
         else:
-            logging.warning("--%s=%s has no effect: --%s is given.", old,
-                            values[old].value, name)
-    if values.num_keep_checkpoint is not None:
-        logging.warning("--num_keep_checkpoint is now called --keep_checkpoint_max.")
-    for name in ("tpu_zone", "gcp_project", "master", "num_tpu_cores", "use_einsum"):
-        if values[name].present:
-            logging.warning("--%s=%s h%s", name, values[name].value,
-                            values[name].help[1:].removesuffix(_OLD))
+            logging.warning("--%s=%s has no effect: %s", old.name, flag.value,
+                            f"--{name} is given." if name else
+                            old.help.partition(": ")[2].removesuffix(_OLD))
     if values.tpu is None and (
             values.use_tpu or values.distribution_strategy == "tpu"):
         raise InputError("give the name or address of the TPU: --tpu=NAME, or "
@@ -213,10 +201,11 @@ def known_replicas(values: Values) -> int:
 
 def define_run(values: Values, without: str, **defaults: Any) -> None:
     """Defines the options of the model, the devices and a run but those in `without`;
-    `defaults` are those of the task."""
+    `defaults` are those of the task. --output_dir must be given."""
     for cls in (ModelOptions, DeviceOptions, StepOptions):
         define(cls, values)
     define(RunOptions, values, without, **defaults)
+    flags.mark_flag_as_required("output_dir", values)
 
 
 def run_options(values: Values, **task_options: Any) -> RunOptions:
@@ -224,7 +213,6 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
 
     `task_options` are fields that the task sets itself, such as num_train_steps.
     """
-    check_output_dir(values)
     script.check_packages("tensorflow", "tf_keras", "official", "orbit")
     folder = values.output_dir
     files.check_in_tensorflow(folder, "--output_dir")
@@ -236,19 +224,6 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
             f"--output_dir={folder} is the folder of --init_checkpoint, whose files the "
             "run would overwrite; give a new folder, or leave out --init_checkpoint to "
             "continue the run that is there.")
-    if not values.clip_norm:
-        raise InputError(f"--clip_norm is {values.clip_norm}; it must be greater than "
-                         "0.")
-    if values.sparse_gradient_norm and values.gradient_accumulation_steps != 1:
-        raise InputError(
-            "--sparse_gradient_norm cannot be combined with "
-            "--gradient_accumulation_steps, because it counts the rows of a whole "
-            "batch; leave one of them out.")
-    if values.dtype == "float16" and (
-            values.tpu is not None or values.distribution_strategy == "tpu"):
-        raise InputError(
-            "--dtype=float16 is for GPUs; give --dtype=bfloat16 on TPUs, whose products "
-            "are fast in that type, and which needs no loss scaling.")
     options = given(RunOptions, values, init_checkpoint=init,
                     step=given(StepOptions, values), **task_options)
     if options.resume_from:
@@ -260,12 +235,6 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
     return options
 
 
-def check_output_dir(values: Values) -> None:
-    """Raises InputError without --output_dir."""
-    if not values.output_dir:
-        raise InputError("give the folder for checkpoints: --output_dir=FOLDER.")
-
-
 def init_checkpoint(values: Values) -> str:
     """Returns the path of --init_checkpoint, "" without it. A model of a hub is
     downloaded once."""
@@ -273,19 +242,6 @@ def init_checkpoint(values: Values) -> str:
         values.init_checkpoint = formats.located(values.init_checkpoint)
         return values.init_checkpoint
     return ""
-
-
-def initial_model(values: Values) -> Optional[Checkpoint]:
-    """Returns the model of --init_checkpoint if it has a foreign format, else None."""
-    init = init_checkpoint(values)
-    return formats.read(init) if init and formats.is_foreign(init) else None
-
-
-def kept_configs(values: Values) -> list[str]:
-    """Returns the config files beside the models that a run resumes or starts from."""
-    init = init_checkpoint(values)
-    return [os.path.join(folder, CONFIG_FILE) for folder in (
-        values.output_dir or "", folder_of(init) if init else "") if folder]
 
 
 def check_init_checkpoint(values: Values) -> None:
@@ -305,13 +261,3 @@ class ExportOptions:
     export_text: bool = option(
         True, "Export a SavedModel that takes text, which needs tensorflow_text; "
         "--noexport_text: one that takes token ids.", needs="export_dir")
-
-
-def check_tensorflow_text(export_text: bool) -> None:
-    """Raises InputError now if the export would later miss tensorflow_text."""
-    if export_text and not importlib.util.find_spec("tensorflow_text"):
-        raise InputError(
-            "--export_text needs tensorflow_text, which is not installed. Install the "
-            "version that matches TensorFlow's (pip install --no-deps "
-            "tensorflow-text), or give --noexport_text for a SavedModel that takes "
-            "token ids.")

@@ -1,5 +1,6 @@
 """Flags of the scripts that use a trained model, and functions that load it."""
 
+import dataclasses
 import os
 from typing import Any, Mapping, Optional
 
@@ -12,61 +13,86 @@ from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.labels import relabelled
 from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.cli import script
+from albert_tf.cli.define import define
 from albert_tf.cli.flags import lower_as_stated
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
+from albert_tf.options import given, option
 from albert_tf.training import devices
 
 FLAGS = flags.FLAGS
+flags.disclaim_key_flags()
+
+_VOCABULARY = "%s to use; needed only if the model's folder has no vocabulary."
+_TRAINED = "default: as the model was trained"
 
 
-def define_flags() -> None:
-    flags.DEFINE_string("model", None, "Folder of the model, or a checkpoint in it.",
-                        required=True)
-    for name, kind in (("vocab_file", "WordPiece vocabulary"),
-                       ("spm_model_file", "SentencePiece model")):
-        flags.DEFINE_string(name, None, f"{kind} to use; needed only if the model's "
-                            "folder has no vocabulary.")
-    flags.DEFINE_bool("do_lower_case", True,
-                      "Convert text to lower case, as the vocabulary given by "
-                      "--vocab_file or --spm_model_file expects.")
+@dataclasses.dataclass(frozen=True)
+class UsedModel:
+    """The model to use."""
+
+    model: str = option(None, "Folder of the model, or a checkpoint in it.")
+    vocab_file: Optional[str] = option(None, _VOCABULARY % "WordPiece vocabulary")
+    spm_model_file: Optional[str] = option(None, _VOCABULARY % "SentencePiece model")
+    do_lower_case: bool = option(
+        True, "Convert text to lower case, as the vocabulary given by --vocab_file or "
+        "--spm_model_file expects.")
 
 
-def define_labels() -> None:
-    flags.DEFINE_list("labels", [], "Labels in the order of the model's outputs, for a "
-                      "model that does not name them or calls them LABEL_0, LABEL_1.")
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The names of its outputs."""
+
+    labels: list[str] = option(
+        (), "Labels in the order of the model's outputs, for a model that does not name "
+        "them or calls them LABEL_0, LABEL_1.")
 
 
-def define_engine() -> None:
-    flags.DEFINE_enum(
-        "engine", "auto", ["auto", "tensorflow", "openvino", "onnxruntime"], "What "
-        "computes the answers. auto: the fastest installed engine for short requests, "
-        "TensorFlow for batches, as the log says; openvino, onnxruntime: this engine for "
-        "all. The model is exported for it once, and the export is kept beside the "
-        "model, or in ~/.cache if its folder cannot be written.")
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """What runs it."""
+
+    engine: str = option(
+        "auto", "What computes the answers. auto: the fastest installed engine for short "
+        "requests, TensorFlow for batches, as the log says; openvino, onnxruntime: this "
+        "engine for all. The model is exported for it once, and the export is kept "
+        "beside the model, or in ~/.cache if its folder cannot be written.",
+        choices=["auto", "tensorflow", "openvino", "onnxruntime"])
 
 
-def define_columns() -> None:
-    """Defines the flags of tables, which are those of run_classifier.py."""
-    trained = "default: as the model was trained"
-    flags.DEFINE_string("text_column", None, "Column of the text in a .csv, .tsv or "
-                        ".parquet file: its name, or its number from 0 with --noheader; "
-                        f"or a field of JSON lines; {trained}.")
-    flags.DEFINE_string("text_b_column", None, f"Column of the second text; {trained}.")
-    flags.DEFINE_string("id_column", None, f"Column that is copied as `id`; {trained}, if "
-                        "the file has it.")
-    flags.DEFINE_bool("header", None, "The first line of a .csv or .tsv file names the "
-                      f"columns; {trained}, else true.")
-    flags.DEFINE_string("delimiter", None, f"Column separator; {trained}, else a tab in "
-                        ".tsv and a comma in .csv files.")
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The columns of tables, by the flags of run_classifier.py."""
+
+    text_column: Optional[str] = option(
+        None, "Column of the text in a .csv, .tsv or .parquet file: its name, or its "
+        f"number from 0 with --noheader; or a field of JSON lines; {_TRAINED}.",
+        only_with="input_file")
+    text_b_column: Optional[str] = option(
+        None, f"Column of the second text; {_TRAINED}.", only_with="input_file")
+    id_column: Optional[str] = option(
+        None, f"Column that is copied as `id`; {_TRAINED}, if the file has it.",
+        only_with="input_file")
+    header: Optional[bool] = option(
+        None, "The first line of a .csv or .tsv file names the columns; "
+        f"{_TRAINED}, else true.", only_with="input_file")
+    delimiter: Optional[str] = option(
+        None, f"Column separator; {_TRAINED}, else a tab in .tsv and a comma in .csv "
+        "files.", only_with="input_file")
+
+
+def define_flags(*more: type) -> None:
+    """Defines the flags of the model, which must be given, and of further options."""
+    for cls in (UsedModel, *more):
+        define(cls)
+    flags.mark_flag_as_required("model")
 
 
 def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of text.inputs.read: the flags and, if they do
     not name a column, what a model of the user's own data was trained with (task.json).
     """
-    values = {name: FLAGS[name].value for name in (
-        "text_column", "text_b_column", "id_column", "header", "delimiter")}
+    values = dataclasses.asdict(given(Columns, FLAGS))
     trained = settings.get("flags", {}) if settings.get("task") == "custom" else {}
     if values["text_column"] is None and values["text_b_column"] is None:
         return {"column_needed": False, "id_needed": values["id_column"] is not None, **{
@@ -100,11 +126,6 @@ def model_files() -> list[str]:
         if name in names)]
 
 
-def log_hardware() -> None:
-    """Logs what TensorFlow runs models on."""
-    logging.info("Running on %s.", devices.hardware())
-
-
 def load():
     """Loads --model with albert_tf.load."""
     script.check_packages("tensorflow", "tf_keras")
@@ -114,5 +135,5 @@ def load():
     model = relabelled(
         albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags), FLAGS.labels)
     if model.model is not None:  # Exports run on what they were made for.
-        log_hardware()
+        logging.info("Running on %s.", devices.hardware())
     return model

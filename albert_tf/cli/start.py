@@ -1,17 +1,15 @@
 """The model that a fine-tuning run starts from: its config, vocabulary and checkpoint."""
 
 import os
-from typing import Optional
 
 from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import tokenizer_files, vocabulary
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     checkpoint_of, folder_of, holds_checkpoint)
 from albert_tf.cli import flags as cli_flags
-from albert_tf.cli.flags import Values
+from albert_tf.cli.define import Values
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.seeds import SEEDS_FILE
@@ -23,12 +21,11 @@ from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 def model_config(values: Values) -> AlbertConfig:
     """Returns the encoder's config: the one given, or that of the model that the run
     starts from."""
-    path = os.path.join(values.output_dir or "", CONFIG_FILE)
-    config = cli_flags.model_config(values, [path, *cli_flags.kept_configs(values)])
+    config = cli_flags.model_config(values)
+    path = os.path.join(values.output_dir, CONFIG_FILE)
     rate = values.albert_dropout_prob
     if not values.do_train and files.exists(path):
-        # Dropout is not used without training. Training may have taken it from a
-        # recipe, so that the options do not show it.
+        # Without effect here, but kept; training may have taken it from a recipe.
         trained = AlbertConfig.from_json_file(path)
         config = config.replace(
             hidden_dropout_prob=trained.hidden_dropout_prob,
@@ -45,26 +42,31 @@ def model_config(values: Values) -> AlbertConfig:
 
 
 def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
-    """Returns the tokenizer that the options name, checked against the model's."""
-    if values.spm_model_file and values.vocab_file and values["vocab_file"].present:
-        logging.info("--vocab_file is ignored because --spm_model_file is given.")
+    """Returns the tokenizer that the options name, or that stands beside the initial
+    model, checked against the model's; sets the options accordingly."""
     stored, init = None, cli_flags.init_checkpoint(values)
-    if not (values.spm_model_file or values.vocab_file):
-        stored = _use_vocabulary_beside(values, init)
+    if init and not (values.spm_model_file or values.vocab_file) and (
+            stored := tokenizer_files.find(folder_of(init))):
+        name = "vocab_file" if stored.word_piece else "spm_model_file"
+        values[name].value = stored.path
+        if not values["do_lower_case"].present:
+            values.do_lower_case = stored.do_lower_case
+        if values.strip_accents is None:
+            values.strip_accents = stored.strip_accents
+        logging.info("Using the vocabulary %s.", stored.path)
+    path = values.spm_model_file or values.vocab_file
     # A run that saved no checkpoint does not bind the folder to its vocabulary.
     start = values.output_dir if holds_checkpoint(values.output_dir) else init
     known = vocabulary.kept_beside(start) if start else None
-    path = values.spm_model_file or values.vocab_file
     if values.strip_accents is None and known and path and (
             path == values.vocab_file or tokenizer_json.is_file(path)):
         values.strip_accents = known.get("strip_accents")
     if not stored and path:
         cli_flags.lower_as_stated(path, values)
-    rules = stored.rules if stored else known and Rules.of(
-        known.get("rules", {}), start)
     result = FullTokenizer(
         values.vocab_file, values.do_lower_case, values.spm_model_file,
-        strip_accents=values.strip_accents, rules=rules)
+        strip_accents=values.strip_accents, rules=stored.rules if stored else known and (
+            Rules.of(known.get("rules", {}), start)))
     if values["strip_accents"].present and not known:
         result.check_keeps_accents()
     if result.vocab_size != config.vocab_size:
@@ -77,32 +79,17 @@ def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
     return result
 
 
-def _use_vocabulary_beside(values: Values, init: str) -> Optional[Vocabulary]:
-    """Sets the options of the vocabulary to the one stored beside the initial model,
-    and returns it."""
-    stored = tokenizer_files.find(folder_of(init)) if init else None
-    if stored:
-        name = "vocab_file" if stored.word_piece else "spm_model_file"
-        values[name].value = stored.path
-        if not values["do_lower_case"].present:
-            values.do_lower_case = stored.do_lower_case
-        if values.strip_accents is None:
-            values.strip_accents = stored.strip_accents
-        logging.info("Using the vocabulary %s.", stored.path)
-    return stored
-
-
 def check_start(values: Values) -> None:
     """Raises InputError if there is no model to start from, before any long work."""
-    folder, init = values.output_dir, cli_flags.init_checkpoint(values)
+    folder = values.output_dir
     if holds_checkpoint(folder):
         if not values.resume_from and not files.exists(os.path.join(folder, SEEDS_FILE)):
             checkpoint_of(folder, best=not values.do_train, to_train=values.do_train)
-        return
-    if not init and not (values.do_train and values.from_scratch):
+    elif cli_flags.init_checkpoint(values):
+        cli_flags.check_init_checkpoint(values)
+    elif not (values.do_train and values.from_scratch):
         raise InputError(
             f"there is no model to start from: {folder} has no checkpoint, and "
             "--init_checkpoint is not given; give one"
             + (", or --from_scratch to train from random weights." if values.do_train
                else ", or train first (--do_train)."))
-    cli_flags.check_init_checkpoint(values)

@@ -1,10 +1,11 @@
 """A task as its script and `albert_tf.finetune` run it: options → task."""
 
 import abc
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from albert_tf.checkpoints import formats, labels as label_names
 from albert_tf.checkpoints.checkpoint import Checkpoint
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.options import option
@@ -50,10 +51,9 @@ class Command(abc.ABC):
         given."""
         return True
 
-    def recipe(self, has_dropout: Callable[[], bool]) -> str:
-        """Returns the name of the task's recipe, which may depend on whether the model
-        has dropout; "" if the data give it."""
-        return ""
+    def recipe(self, config: AlbertConfig) -> str:
+        """Returns the name of the task's recipe for a model, unless it is own_data."""
+        raise NotImplementedError
 
     def kept(self, task: Any) -> dict[str, Any]:
         """Returns the entries of task.json besides the options."""

@@ -17,21 +17,13 @@ from albert_tf.errors import InputError
 
 
 class Columns(NamedTuple):
-    """The columns of a task's rows.
+    """The columns of a task's rows."""
 
-    Attributes:
-      names: those of a tuple, in its order.
-      labels: those whose numbers may have names.
-      optional: those that a row may lack, also besides `names`.
-      id: that of the examples' ids, which are texts; default: the number of the row.
-      advice: how to name them.
-    """
-
-    names: tuple[str, ...]
-    labels: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    id: str = ""
-    advice: str = ""
+    names: tuple[str, ...]  # those of a tuple, in its order
+    labels: tuple[str, ...] = ()  # those whose numbers may have names
+    optional: tuple[str, ...] = ()  # those that a row may lack, also besides `names`
+    id: str = ""  # that of ids, which are texts; default: the number of the row
+    advice: str = ""  # how to name them
 
 
 def classes_of(data: Any, columns: Columns) -> tuple[str, ...]:
@@ -45,17 +37,18 @@ def classes_of(data: Any, columns: Columns) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def named(split: str, path: str) -> Iterator[None]:
-    """Names the rows of a file in errors as the caller knows them: "train, row 3"."""
+def named(names: Mapping[str, str]) -> Iterator[None]:
+    """Gives files and flags in errors the names of the arguments that they stand for:
+    "train, row 3" in place of a path and "line 3"."""
     try:
         yield
     except InputError as error:
         text = str(error)
-        if path not in text:
-            raise
-        text = re.sub(rf"{re.escape(path)}, line (\d+)", rf"{split}, row \1", text)
-        raise type(error)(text.replace(path, split).replace("the line", "the row")
-                          ) from error
+        for there, name in names.items():
+            if there in text:
+                text = re.sub(rf"{re.escape(there)}, line (\d+)", rf"{name}, row \1", text)
+                text = text.replace(there, name).replace("the line", "the row")
+        raise type(error)(text) from error
 
 
 def write(split: str, data: Any, columns: Columns, path: str, fixed: bool = False
@@ -67,7 +60,9 @@ def write(split: str, data: Any, columns: Columns, path: str, fixed: bool = Fals
     with files.staged(path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (staged,):
         with files.open_binary(staged, "wb") as stream:
             for number, row in enumerate(_rows(split, data, columns), 1):
-                values = {str(name): plain(value) for name, value in row.items()}
+                where = f"{split}, row {number}"
+                values = {str(name): plain(row[name])
+                          for name in _known(where, row.keys(), columns)}
                 values |= {name: _with_name(values[name], classes)
                            for name in map(str, columns.labels) if name in values}
                 if columns.id:
@@ -75,8 +70,8 @@ def write(split: str, data: Any, columns: Columns, path: str, fixed: bool = Fals
                 try:
                     line = json.dumps(values, ensure_ascii=False).encode()
                 except (TypeError, UnicodeEncodeError) as error:
-                    raise InputError(f"{split}, row {number}: a value is no text, number "
-                                     f"or list of them ({error}).") from error
+                    raise InputError(f"{where}: a value is no text, number or list of "
+                                     f"them ({error}).") from error
                 stream.write(line + b"\n")
         if not number:
             raise InputError(f"{split} has no examples; give some"
@@ -88,35 +83,30 @@ def write(split: str, data: Any, columns: Columns, path: str, fixed: bool = Fals
 
 
 def _rows(split: str, data: Any, columns: Columns) -> Iterator[Mapping[Any, Any]]:
-    # A DataFrame, or a dict of columns. A Dataset yields its rows.
-    if isinstance(data, Mapping) or hasattr(data, "iloc"):
-        known = _known(split, data.keys(), columns)
-        for name in known:
-            if isinstance(data[name], str) or not isinstance(data[name], Iterable):
+    if isinstance(data, Mapping) or hasattr(data, "iloc"):  # columns, or a DataFrame
+        cells = {name: data[name] for name in _known(split, data.keys(), columns)}
+        for name, values in cells.items():
+            if isinstance(values, str) or not isinstance(values, Iterable):
                 raise InputError(
-                    f"{split}: the column {name!r} is {data[name]!r:.40}, not a list of "
+                    f"{split}: the column {name!r} is {values!r:.40}, not a list of "
                     "values; a single example is a list of one dict.")
-        cells = [list(data[name]) for name in known]
-        if len({*map(len, cells)}) > 1:
+        cells = {name: list(values) for name, values in cells.items()}
+        if len({*map(len, cells.values())}) > 1:
             raise InputError(
-                f"{split}: the columns {', '.join(map(repr, known))} have different "
+                f"{split}: the columns {', '.join(map(repr, cells))} have different "
                 "lengths; give a value of each for every row.")
-        yield from (dict(zip(known, row)) for row in zip(*cells))
-        return
+        data = (dict(zip(cells, row)) for row in zip(*cells.values()))
     if isinstance(data, (bytes, type)) or not isinstance(data, Iterable):
         raise InputError(f"{split} is a {type(data).__name__}; give a list of tuples or "
                          "dicts, a DataFrame, a Dataset or a file.")
-    names = columns.names
     for number, row in enumerate(data, 1):
-        where = f"{split}, row {number}"
-        if isinstance(row, Mapping):
-            yield {name: row[name] for name in _known(where, row.keys(), columns)}
-        elif isinstance(row, (tuple, list)) and len(row) == len(names):
-            yield dict(zip(names, row))
-        else:
+        if isinstance(row, (tuple, list)) and len(row) == len(columns.names):
+            row = dict(zip(columns.names, row))
+        if not isinstance(row, Mapping):
             raise InputError(
-                f"{where} is {row!r:.60}; each example must be a tuple "
-                f"({', '.join(map(str, names))}), or a dict with these keys.")
+                f"{split}, row {number} is {row!r:.60}; each example must be a tuple "
+                f"({', '.join(map(str, columns.names))}), or a dict with these keys.")
+        yield row
 
 
 def _known(where: str, there: Iterable[Any], columns: Columns) -> list[Any]:
@@ -126,8 +116,7 @@ def _known(where: str, there: Iterable[Any], columns: Columns) -> list[Any]:
         if name not in there and name not in columns.optional:
             raise InputError(
                 f"{where}: there is no column '{name}'; the columns are "
-                f"{', '.join(map(repr, there[:20]))}{', ...' * (len(there) > 20)}."
-                f"{columns.advice}")
+                f"{', '.join(map(repr, there))}.{columns.advice}")
     return [name for name in dict.fromkeys((*columns.names, *columns.optional))
             if name in there]
 

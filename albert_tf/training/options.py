@@ -27,7 +27,7 @@ class StepOptions:
         12345, "Seed for initial weights, order of the data, masks and dropout.")
     clip_norm: float = option(
         1.0, "Maximum global norm of a step's gradients; larger ones are scaled down.",
-        needs="do_train")
+        least=1e-6, needs="do_train")
     replica_gradients: str = option(
         "mean", "How gradients of replicas are combined. mean: as if one replica "
         "computed the whole batch, so that results do not depend on the number of "
@@ -37,7 +37,8 @@ class StepOptions:
     count_duplicate_rows: bool = option(
         False, "In the gradient norm, count an embedding row once for each occurrence of "
         "its token, as the original implementation does on CPU and GPU. The default is "
-        "what it does on TPUs.", flag="sparse_gradient_norm", needs="do_train")
+        "what it does on TPUs.", flag="sparse_gradient_norm", needs="do_train",
+        only_with="gradient_accumulation_steps=1")
     jit_compile: bool = option(
         False, "Compile the training step with XLA. On TPUs it always is.",
         needs="do_train")

@@ -20,6 +20,7 @@ CORPUS = "--input_file={data}/text.txt --output_file={data}/out "
 NO_FOLDER = "give hf://albert/albert-base-v2 for a model of the Hugging Face hub"
 PRETRAINING = "--input_file={data}/none --output_dir={data}/new --model=base "
 LONG = "--train_step and --num_train_epochs"
+NEW = "--output_dir={data}/new "
 
 # script → (its flags, the flags that are named), of combinations that are refused
 REFUSED = {
@@ -41,27 +42,25 @@ REFUSED = {
         ("--test_file={data}/text.txt --do_predict --labels=O,B-A "
          "--init_checkpoint={data}/tags --output_dir={data}/new",
          "--labels: there are 2 labels .* {data}/tags has 3"),
-        ("--do_train --train_file={data}/text.txt --num_train_epochs=2 --train_step=1", LONG)],
+        (NEW + "--do_train --num_train_epochs=2 --train_step=1", LONG)],
     "run_squad": [
-        ("--do_train --train_file={data}/text.txt --start_n_top=3",
-         "--start_n_top .* --version_2_with_negative"),
-        ("--do_train --train_file={data}/text.txt --answer_at_threshold",
-         "--answer_at_threshold"),
-        ("--do_train --train_file={data}/text.txt --num_train_epochs=2 "
-         "--num_train_steps=10", "--num_train_steps and --num_train_epochs"),
-        ("--do_train --train_file={data}/text.txt --num_train_steps=10 "
-         "--num_warmup_steps=0 --warmup_proportion=.2",
+        (NEW + "--do_train --start_n_top=3", "--start_n_top .* --version_2_with_negative"),
+        (NEW + "--do_train --answer_at_threshold", "--answer_at_threshold"),
+        (NEW + "--do_train --num_train_epochs=2 --num_train_steps=10",
+         "--num_train_steps and --num_train_epochs"),
+        (NEW + "--do_train --num_warmup_steps=0 --warmup_proportion=.2",
          "--num_warmup_steps and --warmup_proportion")],
     "run_race": [
-        ("--data_dir={data} --max_seq_length=48 --max_qa_length=45",
+        (NEW + "--data_dir={data} --max_seq_length=48 --max_qa_length=45",
          "--max_qa_length=45 .* --max_seq_length=48"),
-        ("--data_dir={data} --num_train_epochs=2 --train_step=1", LONG),
-        ("--data_dir={data} word", "'word'")],
+        (NEW + "--data_dir={data} --num_train_epochs=2 --train_step=1", LONG),
+        (NEW + "--data_dir={data} word", "'word'")],
     "run_pretraining": [
         (PRETRAINING + "--train_batch_size=2 --init_checkpoint=albert-base-v2", NO_FOLDER),
         (PRETRAINING + "--init_from_group0", "--init_from_group0"),
-        (PRETRAINING + "--dynamic_masking --max_predictions_per_seq=511",
-         "--max_predictions_per_seq=511")],
+        (PRETRAINING + "--sparse_gradient_norm --gradient_accumulation_steps=2",
+         "--sparse_gradient_norm .* --gradient_accumulation_steps=1"),
+        (PRETRAINING + "--clip_norm=0", "--clip_norm=0")],
     "create_pretraining_data": [
         (RECORDS + "--do_permutation --masked_lm_prob=0",
          "--do_permutation .* --masked_lm"),
@@ -69,14 +68,17 @@ REFUSED = {
          "--output_file=s3:/bucket/x: .* give s3://bucket/x"),
         (RECORDS + "--vocab_file={data}", "{data}: Is a directory"),
         ("--input_file={data}/text.txt,~/none,* --output_file=x", f"'{HOME}/none'"),
-        (RECORDS + "--max_seq_length=0", "--max_seq_length=0"),
-        (RECORDS + "--max_seq_length=16 --max_predictions_per_seq=14",
-         "--max_predictions_per_seq=14 .* --max_seq_length=16")],
+        (RECORDS + "--max_seq_length=0", "--max_seq_length=0")],
     "convert_checkpoint": [
         ("--input={data}/model --output={data}/new --format=hf --head=multiple_choice",
          "--head=multiple_choice: {data}/model"),
         ("--input={data}/model --output={data}/new --format=sentence_transformers "
          "--max_seq_length=0", "max_seq_length=0")],
+    "export_model": [
+        ("--model={data}/model --export_dir={data}/new --dtype=bfloat16 --format=onnx",
+         "--dtype .* --format=saved_model"),
+        ("--model={data}/model --export_dir={data}/new --precision=int8",
+         "--precision .* --format=onnx")],
     "predict": [
         ("--model={data}/model --text_column=text", "--text_column .* --input_file"),
         ("--model={data}/model --input_file={data}/text.txt --work_dir={data}/out",
@@ -147,6 +149,7 @@ def test_contradictions_are_refused_and_flags_without_effect_named(script, data)
                 assert sentence in results[f"said {i}"]["log"]
 
 
+@pytest.mark.long
 def test_sizes_of_another_task_are_refused_by_an_export(data):
     words = (f"--model={data}/model --export_dir={data}/exported --noexport_text "
              "--task=embed --doc_stride=16").split()

@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 from albert_tf.checkpoints.conversion import convert
-from albert_tf.cli import script
+from albert_tf.cli.define import use_recipe
 from albert_tf.config import AlbertConfig
 from tests.checkpoints.test_convert import stored
 from tests.helpers import FIXTURES, ROOT, run_python
@@ -136,7 +136,7 @@ for words in sys.argv[1:]:
     run_pretraining.FLAGS.unparse_flags()
     for name in ("do_train", "do_eval", "tpu"):
         run_pretraining.FLAGS[name].unparse()
-    run_pretraining.FLAGS(['script', *words.split()])
+    run_pretraining.FLAGS(['script', '--output_dir=/none', *words.split()])
     try:
         found.append(command_line.check_memory(
             run_pretraining.FLAGS, command_line.model_config(run_pretraining.FLAGS)) or 'fits')
@@ -168,7 +168,7 @@ def test_flags_beside_a_recipe_that_use_a_part_of_it(
     flags.DEFINE_float("rate", 0.1, "", flag_values=values)
     values(["script", *given])
     monkeypatch.setattr(flags, "FLAGS", values)
-    script.use_recipe("fast", {"batch": 32, "rate": 0.5}, "a paper")
+    use_recipe("fast", {"batch": 32, "rate": 0.5}, "a paper", values)
     assert values.rate == 0.5 and values.batch == (64 if warning else 32)
     assert [record.getMessage() for record in caplog.records
             if record.levelname == "WARNING"] == [warning] * bool(warning)

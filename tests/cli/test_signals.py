@@ -116,15 +116,14 @@ def main(argv):
     for _ in lazily:
         os.kill(os.getpid(), signal.SIGINT)
 if __name__ == "__main__":
-    import tensorflow  # as in scripts that end at once
+    import sys
+    sys.modules["tensorflow"] = None  # as in scripts that end at once
     script.run(main)
 """)
     done = run_python(path, timeout=100, env={
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "TF_CPP_MIN_LOG_LEVEL": "3"})
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
     assert done.returncode == 130
-    assert re.fullmatch(  # behind lines of TensorFlow's libraries
-        r"((I0000 |WARNING: All log messages before absl).*\n)*"
-        r"try\.py: stopped by Ctrl-C.*\.\n", done.stderr)
+    assert re.fullmatch(r"try\.py: stopped by Ctrl-C\.\n", done.stderr)
 
 
 def test_ctrl_c_while_workers_load_their_modules_prints_no_traceback(tmp_path):

@@ -76,7 +76,6 @@ def _data(tmp_path_factory):
 # name → (flags, the flag or file that is named), of what the script itself checks.
 WRONG = {
     "no data_dir": (dict(data_dir=None), "--data_dir=FOLDER"),
-    "wrong data_dir": (dict(data_dir="{data}"), "--data_dir={data}"),
     "other task": (dict(task_name="cola"), "--task_name=cola"),
     # What the recipe sets before shows in the log.
     "recipe without dropout": (
@@ -85,8 +84,6 @@ WRONG = {
         "--data_dir={data}"),
     "prediction file": (
         dict(do_predict="true", prediction_file="{data}/mine.txt"), "{data}/mine.txt"),
-    "prediction file without predictions": (
-        dict(prediction_file="{data}/mine.csv"), "--prediction_file"),
 }
 
 USE = {**FLAGS, "do_train": "false", "do_eval": "false", "do_predict": "true",
@@ -201,7 +198,6 @@ def test_predictions_depend_on_no_batch_and_no_padding(name, lengths, worked, da
     """And need no more than the folder and the data."""
     found = re.search("test: 10 sequences .* padded to (.*) tokens",
                       worked[name]["log"])
-    assert found[1].endswith("32" if lengths == 1 else found[1].split(", ")[-1])
     assert len(found[1].split(", ")) == lengths
     assert_same_predictions(data / name, data / "whole")
     found, expected = (answers(data / folder, "predict_results.json")
@@ -226,7 +222,6 @@ def test_evaluation_alone_gives_the_numbers_of_the_best_checkpoint(worked, data)
 
 def test_test_set_without_answers_is_predicted_and_not_scored(worked, data):
     folder = data / "no answers"
-    assert "has no labels; it is not scored" in worked["no answers"]["log"]
     assert answers(folder) == answers(data / "whole")
     assert not (folder / "predictions.tsv").exists()
     rows = [*map(json.loads, (data / "mine.jsonl").read_text().splitlines())]

@@ -8,13 +8,13 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.tagging import scoring
-from albert_tf.finetuning.tagging.readers import Reading
 from tests.commands import arguments, run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, load_export
 
@@ -153,6 +153,7 @@ def test_a_run_learns_scores_and_writes_what_conlleval_reads(whole, data):
 
 
 def test_the_folder_of_a_model_is_enough_for_text(whole, results, data):
+    """And its export answers as it does."""
     results.ok("alone")
     [row] = predictions(data / "alone")
     assert row["id"] == "é" and row["words"] == [
@@ -167,6 +168,14 @@ def test_the_folder_of_a_model_is_enough_for_text(whole, results, data):
         assert row["text"][entity["start"]:entity["end"]] == entity["text"]
         assert 0 < entity["score"] <= 1
     assert row["entities"]
+    assert (data / "export" / "assets" / "labels.txt").read_text().split() == [
+        "O", "B-X", "B-Y", "I-X", "I-Y"]
+    if HAS_TENSORFLOW_TEXT:
+        served = load_export(data / "export").signatures["serving_default"](
+            text=tf.constant([row["text"]]))
+        assert [tag.decode() for tag in served["tags"].numpy()[0]] == row["tags"]
+        assert served["entity_start"].numpy()[0].tolist() == [
+            entity["start"] for entity in row["entities"]]
 
 
 def test_predictions_depend_on_no_batch(whole, results, data):
@@ -196,28 +205,3 @@ def test_hugging_faces_format_there_and_back(whole, results, data):
     assert before.labels == after.labels == tuple(labels)
     for name, tensor in before.tensors.items():
         np.testing.assert_array_equal(tensor.read(), after.tensors[name].read())
-
-
-def test_what_a_model_and_its_export_give(whole, data):
-    loaded = albert_tf.load(str(data / "whole"))
-    assert loaded.labels == ("O", "B-X", "B-Y", "I-X", "I-Y")
-    [example, *_], _ = Reading().read(str(data / "dev.conll"))
-    ids = [2, *(loaded.tokenizer.vocab[word] for word in example.words[:10]), 3]
-    features = {"input_ids": np.array([ids], np.int32)}
-    logits = loaded.model(features)["logits"].numpy()
-    assert logits.shape == (1, len(ids), 5)
-    import tensorflow as tf
-
-    signatures = load_export(data / "export").signatures
-    served = signatures["ids" if HAS_TENSORFLOW_TEXT else "serving_default"](
-        input_ids=tf.constant([ids]), input_mask=tf.ones([1, len(ids)], tf.int32),
-        segment_ids=tf.zeros([1, len(ids)], tf.int32))
-    np.testing.assert_allclose(served["logits"], logits, atol=1e-5)
-    if HAS_TENSORFLOW_TEXT:
-        wanted = loaded.predict(example.text)
-        found = signatures["serving_default"](text=tf.constant([example.text]))
-        assert [tag.decode() for tag in found["tags"].numpy()[0]] == wanted["tags"]
-        assert found["entity_start"].numpy()[0].tolist() == [
-            entity["start"] for entity in wanted["entities"]]
-    assert (data / "export" / "assets" / "labels.txt").read_text().split() == [
-        *loaded.labels]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
 import json
 import sys
 
@@ -14,7 +13,6 @@ import tf_keras
 import albert_tf
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.restore import restore_tf1
-from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
 from albert_tf.modeling.encoder import Computation
@@ -246,9 +244,6 @@ def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(InputError, match="tensorflow_text is not installed.*pip install"):
         in_graph.tensorflow_text()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="--noexport_text"):
-        cli_flags.check_tensorflow_text(True)
 
 
 LONG = "The text of them was first, and one is it. " * 9

@@ -181,7 +181,7 @@ class ClassificationCommand(Command):
     def _check_problem(self, problem_type: str) -> None:
         """Raises InputError if the initial model's outputs are of another kind, and
         nothing is trained."""
-        model = None if holds_checkpoint(self.values.output_dir or "") else (
+        model = None if holds_checkpoint(self.values.output_dir) else (
             self.initial_model())
         if not model or model.problem_type in ("", problem_type):
             return
@@ -200,8 +200,8 @@ class ClassificationCommand(Command):
         return {"labels": list(task.labels) or self.values.labels} if (
             self.own_data) else {}
 
-    def recipe(self, has_dropout):
-        return "" if self.own_data else self.values.task_name.lower()
+    def recipe(self, config):
+        return self.values.task_name.lower()
 
     def recorded(self, task):
         soft = ("probability_column", "temperature") if task.soft else ()

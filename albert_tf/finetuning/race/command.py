@@ -65,6 +65,7 @@ class RaceCommand(Command):
                 "a larger --max_seq_length.")
         return given(RaceTask, values, max_seq_length=values.max_seq_length)
 
-    def recipe(self, has_dropout):
+    def recipe(self, config):
         # The released models of version 2 have no dropout in their config.
-        return "race" if has_dropout() else "race-v2"
+        return "race" if config.hidden_dropout_prob or (
+            config.attention_probs_dropout_prob) else "race-v2"

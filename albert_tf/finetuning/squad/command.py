@@ -48,7 +48,7 @@ class SquadCommand(Command):
         return given(SquadTask, values, max_seq_length=values.max_seq_length,
                      must_score=values.do_eval)
 
-    def recipe(self, has_dropout):
+    def recipe(self, config):
         return ("squad-2.0" if self.values.version_2_with_negative else "squad-1.1")
 
     def text(self, task, settings, step):
