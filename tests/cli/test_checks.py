@@ -29,7 +29,7 @@ REFUSED = {
          "--from_scratch .* --init_checkpoint"),
         (CUSTOM + "--do_train --early_stopping=2", "--early_stopping .* --do_eval"),
         (CUSTOM + "--do_train --metric=macro_f1", "--metric .* --do_eval"),
-        (CUSTOM + "--do_train --text_b_column=label", "train.csv: .* --label_column"),
+        (CUSTOM + "--do_train --text_b_column=label", "train.csv: 'label'"),
         (CUSTOM + "--do_train --init_checkpoint=", "--init_checkpoint is empty"),
         (CUSTOM + "--do_train --init_checkpoint=albert-base-v2", NO_FOLDER),
         (CUSTOM + "--do_train --num_train_epochs=2 --train_step=1000", LONG),
