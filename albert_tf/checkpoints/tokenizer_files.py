@@ -63,7 +63,8 @@ def find(folder: str) -> Optional[Vocabulary]:
             "vocabulary_flag") == "vocab_file" else "", **stored}
         found = Vocabulary(
             path, stored.get("do_lower_case", True), stored["kind"] == "WordPiece",
-            stored.get("strip_accents"), Rules.of(stored.get("rules", {}), path))
+            stored.get("strip_accents"), Rules.of(stored.get("rules", {}), os.path.join(
+                folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)))
     if found:
         check_given(found, folder)
     return found
