@@ -101,9 +101,11 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
                if name in tensors and tensors[name].shape[0] == len(labels)]
     rows = order(tuple(theirs) if len(theirs) == len(labels) else (), tuple(labels),
                  source) if labels and outputs else None
-    return {**tensors, **{name: dataclasses.replace(
-        tensors[name], read=lambda read=tensors[name].read: read()[rows])
-        for name in outputs if rows}}
+
+    def in_order(tensor: Tensor) -> Tensor:
+        return dataclasses.replace(tensor, read=lambda: tensor.read()[rows])
+
+    return {**tensors, **{name: in_order(tensors[name]) for name in outputs if rows}}
 
 
 @functools.cache  # What is logged is said once.
