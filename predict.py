@@ -45,7 +45,6 @@ from albert_tf.text import inputs
 FLAGS = flags.FLAGS
 
 
-
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The inputs and where the answers go."""

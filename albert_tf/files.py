@@ -327,6 +327,10 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
     """Opens `path` to write bytes; with `staged`, so it is complete or not there."""
     with staged(path) as (whole,), open_binary(whole, "wb") as stream:
         yield stream
+        if not is_remote(whole) and not stream.closed and not os.path.samestat(
+                os.fstat(stream.fileno()), os.stat(whole)):
+            raise Interruption(f"{path}: another process writes it, too; wait for it, or "
+                               "give a different name.")
 
 
 def write(path: str, content: bytes) -> None:

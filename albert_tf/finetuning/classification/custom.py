@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import os
+import re
 from typing import Iterable, Mapping, Sequence
 
 from absl import logging
@@ -204,6 +205,10 @@ def _collected(file: DataFile | None) -> Sequence[str]:
             f"{' and '.join(sorted(labels))}, but with --multi_label the names of labels. "
             "Leave --multi_label out, name the columns of all labels, separated by "
             "commas, or give --labels in the order of zeros and ones in one column.")
+    for label in labels:
+        if (number := re.sub(r"\.0+$", "", label)) in labels - {label}:
+            raise InputError(f"{file.path}: column '{file.label}' holds the label {number} "
+                             f"also as {label}; write both in the same way.")
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return sorted(labels, key=lambda label: (int(label), label) if numbers else label)
 
