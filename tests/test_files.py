@@ -233,3 +233,13 @@ def test_text_in_utf_16_is_not_read(tmp_path):
     path.write_bytes(b"fine \0 line\n" + ("a sentence of UTF-16 " * 3).encode("utf-16-le"))
     with pytest.raises(InputError, match="a.txt, line 2: it looks binary; .*UTF-16"):
         list(text_files.read_lines(str(path)))
+
+
+def test_a_second_process_that_writes_the_same_file_is_noticed(tmp_path):
+    path = str(tmp_path / "a.txt")
+    with pytest.raises(Interruption, match="a.txt.*writes"):
+        with files.atomic_write(path) as stream:
+            stream.write(b"ours")
+            os.remove(path + files.INCOMPLETE)
+            (tmp_path / ("a.txt" + files.INCOMPLETE)).write_bytes(b"half of theirs")
+    assert not os.path.exists(path)

@@ -160,6 +160,7 @@ def test_files_are_looked_for_in_the_data_folder(tmp_path):
     (TRAIN, {"labels": ["no"]}, "--labels: .*no; give"),
     (TRAIN, {"labels": ["no", "yes"], "regression": True}, "--regression"),
     ("text\tlabel\na\tno\n", {}, "train.tsv: .*no;"),
+    ("text\tlabel\na\t1\nb\t1.0\n", {}, "'label' .* 1 .*1.0"),
     (None, {"test": "text\na\n"}, "--labels"),
 ])
 def test_labels_that_cannot_be_are_refused(tmp_path, train, options, message):
