@@ -27,8 +27,8 @@ from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.options import given
 from albert_tf.pretraining_data import local, release
-from albert_tf.pretraining_data.job_options import DataOptions, shard_names
-from albert_tf.pretraining_data.options import InstanceOptions
+from albert_tf.pretraining_data.options import (
+    DataOptions, InstanceOptions, shard_names)
 from albert_tf.text import languages
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training.recipes import PRETRAINING_RECIPES
@@ -45,7 +45,7 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "num_shards", 1,
     "Number of files to split the output into, named <output_file>-00000-of-00064 and "
-    "so on.")
+    "so on.", lower_bound=1, upper_bound=99_999)
 flags.DEFINE_integer(
     "num_workers", 0, "Number of worker processes; 0 uses one for each core.",
     lower_bound=0, upper_bound=1024)
@@ -91,26 +91,9 @@ define(InstanceOptions, sentence_objective="order")
 define(DataOptions)
 
 
-def _say_unused(instances: InstanceOptions) -> None:
-    """Says which of the given flags have no effect."""
-    for names, has_none, why in (
-            ("ngram favor_shorter_ngram max_predictions_per_seq",
-             not instances.masking.masked_lm_prob,
-             "with --masked_lm_prob=0, which masks nothing"),
-            ("single_segment", instances.sentence_objective == "none",
-             "with --sentence_objective=none, which has no pairs"),
-            ("num_workers work_dir", FLAGS.reproduce_release, "with --reproduce_release"),
-            ("num_workers work_dir", FLAGS.runner, "with --runner"),
-            ("word_start", not FLAGS.spm_model_file, "with a WordPiece vocabulary")):
-        if has_none:
-            say_unused(names.split(), why)
-
-
 def options_from_flags() -> DataOptions:
-    """Returns the flags as frozen options, with the recipe applied and globs expanded.
-
-    Raises InputError if a path is missing or flags contradict each other.
-    """
+    """Returns the flags as frozen options, with the recipe applied and globs expanded;
+    says which flags have no effect."""
     for name in ("input_file", "output_file"):
         if not FLAGS[name].value:
             raise InputError(f"--{name} is missing; give a path.")
@@ -123,16 +106,24 @@ def options_from_flags() -> DataOptions:
         InstanceOptions, FLAGS, masking=given(MaskingOptions, FLAGS),
         sentence_objective=objective.value if (
             objective.present or objective.value != objective.default) else None)
-    _say_unused(instances)
+    for names, has_none, why in (
+            ("ngram favor_shorter_ngram max_predictions_per_seq",
+             not instances.masking.masked_lm_prob,
+             "with --masked_lm_prob=0, which masks nothing"),
+            ("single_segment", instances.sentence_objective == "none",
+             "with --sentence_objective=none, which has no pairs"),
+            ("num_workers work_dir", FLAGS.reproduce_release, "with --reproduce_release"),
+            ("num_workers work_dir", FLAGS.runner, "with --runner"),
+            ("word_start", not FLAGS.spm_model_file, "with a WordPiece vocabulary")):
+        if has_none:
+            say_unused(names.split(), why)
     outputs = files.split_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
-        raise InputError(
-            f"--num_shards={FLAGS.num_shards} needs a single --output_file, from which "
-            f"it derives the names of the shards, but --output_file lists "
-            f"{len(outputs)} files. Give one name, or leave --num_shards out.")
-    inputs = files.expand_patterns(FLAGS.input_file, "--input_file")
+        raise InputError(f"--num_shards={FLAGS.num_shards} needs a single --output_file, "
+                         "from whose name it makes those of the shards.")
     return given(
-        DataOptions, FLAGS, instances=instances, input_files=tuple(inputs),
+        DataOptions, FLAGS, instances=instances,
+        input_files=tuple(files.expand_patterns(FLAGS.input_file, "--input_file")),
         output_files=tuple(shard for name in outputs
                            for shard in shard_names(name, FLAGS.num_shards)))
 
@@ -143,9 +134,7 @@ def main(argv):
             f"'{argv[1]}' is not a flag. Write flags as --name=value, and put a value "
             "with spaces in quotes. (Words after a -- are options of the --runner.)")
     if FLAGS.runner and FLAGS.reproduce_release:
-        raise InputError(
-            "--reproduce_release works in one process, but --runner uses a cluster; "
-            "give only one of the two.")
+        raise InputError("--reproduce_release works in one process; leave out --runner.")
     options = options_from_flags()
     # A tokenizer.json says itself whether text is lower-cased.
     lower = FLAGS.do_lower_case if FLAGS["do_lower_case"].present else None

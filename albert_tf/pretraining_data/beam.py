@@ -19,12 +19,13 @@ import numpy as np
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data import checks, local, packs
+from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.job_options import DataOptions, Sizes
+from albert_tf.pretraining_data.local import Sizes
+from albert_tf.pretraining_data.options import DataOptions
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, published)
+    CorpusCounts, InstanceCounts, check, check_counts, published)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _COUNTS = -1  # the key of counts among the buckets
@@ -46,32 +47,30 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         run(options, tokenizer, "FlinkRunner", ["--flink_master=host:8081"])
     """
     beam = package()
-    checks.check(options, tokenizer)
+    check(options, tokenizer)
     started = time.monotonic()
     spans = plan_spans(options.input_files, sizes.span_bytes)
-    text_bytes = sum(span.num_bytes for span in spans)
-    encoder = PieceEncoder(tokenizer, options.word_start)
     # Workers have other working directories.
     inputs = tuple(path if files.is_remote(path) else os.path.abspath(path)
                    for path in (*options.input_files, options.output_files[0]))
     job = Job(
         dataclasses.replace(options, input_files=inputs[:-1]),
-        f"{inputs[-1]}.beam{files.INCOMPLETE}", packs.num_buckets(
-            text_bytes, options.dupe_factor, sizes), sizes)
+        f"{inputs[-1]}.beam{files.INCOMPLETE}",
+        local.num_buckets(spans, options.dupe_factor, sizes), sizes)
     files.remove_folder(job.folder)  # what a killed run left
     files.make_directory(job.folder, "--output_file")
     try:
         # The encoder is large, so workers read it from a file instead of every task.
-        files.write(job.file("encoder"), pickle.dumps(encoder))
+        files.write(job.file("encoder"), pickle.dumps(
+            PieceEncoder(tokenizer, options.word_start)))
         pipeline = new_pipeline(beam, runner, runner_options, len(spans))
         build(beam, pipeline, spans, job)
         finish(beam, pipeline)
         result = text_files.read_object(job.file("result"))
         corpus, counts = CorpusCounts(), InstanceCounts()
         corpus.merge(result["text"])
-        checks.check_text(corpus, options)
         counts.merge(result["made"])
-        checks.check_number(counts, options)
+        check_counts(corpus, counts, options)
         with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
             for number, path in enumerate(outputs):
                 files.rename(job.file(f"shard-{number}"), path)
@@ -176,8 +175,8 @@ def scatter(span: Any, job: Job) -> Iterator[tuple[int, Any]]:
     """Yields (bucket, its rows and codes in a pack) and the counts of a span, which is
     given by its fields."""
     corpus, counts = CorpusCounts(), InstanceCounts()
-    for pack in packs.scatter(Span(*span), job.options, _encoder(job), job.num_buckets,
-                              job.sizes, corpus, counts):
+    for pack in local.packs(Span(*span), job.options, _encoder(job), job.num_buckets,
+                            job.sizes, corpus, counts):
         for bucket in np.flatnonzero(np.diff(pack.first_row)).tolist():
             (row, end), (code, end_code) = (
                 first[bucket:bucket + 2] for first in (pack.first_row, pack.first_code))
@@ -196,10 +195,10 @@ def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
     path = job.file(f"bucket-{bucket}")
     rows, codes = (
         np.frombuffer(b"".join(data), dtype)
-        for data, dtype in zip(zip(*parts), (packs.ROW, encoder.dtype)))
+        for data, dtype in zip(zip(*parts), (local.ROW, encoder.dtype)))
     # An engine may run a step twice, which writes the same file.
     with files.atomic_write(path) as stream:
-        stream.writelines(packs.records(
+        stream.writelines(local.records(
             rows, codes, job.options.instances, encoder.tokenizer, counts))
     return 0, (bucket, path, len(rows), [{"text": {}, "made": vars(counts)}])
 

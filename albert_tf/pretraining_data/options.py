@@ -1,6 +1,7 @@
-"""How documents are cut into instances: flags of create_pretraining_data.py."""
+"""Flags of create_pretraining_data.py: its files, and how documents become instances."""
 
 import dataclasses
+import re
 
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
@@ -19,6 +20,8 @@ RANDOM_DOCUMENT = "random_document"  # a different document
 ONE_SEGMENT = "one_segment"  # there is no second segment
 ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)
 LABEL_1 = (SWAPPED, RANDOM_DOCUMENT)
+
+SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # how the names of shards end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +72,43 @@ class InstanceOptions:
         return self.max_seq_length - (
             sequences.NUM_SPECIAL_SINGLE if self.sentence_objective == "none"
             else sequences.NUM_SPECIAL_PAIR)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataOptions:
+    """The fields are flags of create_pretraining_data.py, with globs expanded.
+
+        options = DataOptions(("train.txt",), shard_names("train.tfrecord", 4))
+        local.create(options, FullTokenizer(spm_model_file="30k-clean.model"))
+    """
+
+    input_files: tuple[str, ...]  # text, in the order of reading
+    output_files: tuple[str, ...]  # TFRecord files, evenly filled
+    instances: InstanceOptions = InstanceOptions()
+    dupe_factor: int = option(
+        40, "Number of times that each document is used, each time with different masks.",
+        least=1)
+    word_start: str = option(
+        "release", "Which SentencePiece tokens start a word. sentencepiece: only those "
+        "with SentencePiece's space mark; use it for scripts such as Cyrillic, Greek or "
+        "Hangul, but not for text without spaces. release: also every token with a "
+        "character that is not a Latin letter, so that words in other scripts are never "
+        "masked whole. If it is not given, the corpus' language decides "
+        "(prepare_corpus.py --language), or else that of the vocabulary's text.",
+        choices=("release", "sentencepiece"))
+    random_seed: int = option(
+        12345, "Seed for all random choices, including n-gram sizes.", least=-2**63,
+        most=2**63 - 1)
+
+    def __post_init__(self):
+        check(self)
+        if len(set(self.output_files)) != max(len(self.output_files), 1):
+            raise InputError("--output_file names no file, or a file twice; give one or "
+                             "more paths, each once.")
+
+
+def shard_names(output_file: str, num_shards: int) -> tuple[str, ...]:
+    """Returns the names of the shards, `name-00000-of-00064` and so on; for one shard
+    the name itself."""
+    return (output_file,) if num_shards == 1 else tuple(
+        f"{output_file}-{number:05d}-of-{num_shards:05d}" for number in range(num_shards))

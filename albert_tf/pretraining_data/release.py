@@ -5,19 +5,18 @@ same distribution faster and in constant memory.
 
 import itertools
 import time
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from albert_tf.masking.options import CLS, SEP
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import instances
-from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.instances import (
-    Document, DocumentInstances, Instance, Pieces)
-from albert_tf.pretraining_data.job_options import DataOptions
-from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT
+    create_instances, Document, DocumentInstances, Instance, Pieces)
+from albert_tf.pretraining_data.options import (
+    DataOptions, InstanceOptions, ONE_SEGMENT)
 from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, published)
+    CorpusCounts, InstanceCounts, check, check_counts, published)
 from albert_tf.jobs.progress import Progress
 from albert_tf.records import encode
 from albert_tf.records.spec import pretraining_spec
@@ -37,11 +36,9 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer
     progress = Progress("tokenizing", "bytes", sum(span.num_bytes for span in spans))
     lines, firsts, known = [], [], {}
 
-    def prepare(texts: list[str]) -> list[str]:
-        return [tokenizer.prepare(text).strip() for text in texts]
-
     for span in spans:
-        for block in read_span(paths, span, prepare):
+        for block in read_span(paths, span, lambda texts: list(
+                map(str.strip, tokenizer.prepare_batch(texts)))):
             firsts += [len(lines) + first for first in block.first]
             lines += [[known.setdefault(piece, piece) for piece in tokens]
                       for tokens in tokenizer.tokenize_batch(block.lines)]
@@ -91,18 +88,6 @@ def create_full_sentences(
     return DocumentInstances(found, [])
 
 
-def create_walks(
-        documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
-        random: RandomSource) -> Iterator[DocumentInstances]:
-    """Yields all instances of one copy of the documents: a walk over each document, or
-    without a sentence objective one over all of them."""
-    if options.sentence_objective == "none":
-        yield create_full_sentences(documents, pieces, options, random)
-        return
-    for index in range(len(documents)):
-        yield instances.create_instances(documents, index, pieces, options, random)
-
-
 def features_of(instance: Instance, tokenizer: FullTokenizer,
                 options: InstanceOptions) -> dict[str, list]:
     """Returns an instance as the padded values of a record, by their names on disk."""
@@ -121,47 +106,40 @@ def features_of(instance: Instance, tokenizer: FullTokenizer,
     }
 
 
-def make_records(
-        documents: list[Document], tokenizer: FullTokenizer, options: DataOptions,
-        random: RandomSource) -> tuple[list[bytes], InstanceCounts]:
-    """Returns the shuffled, serialized instances of all documents, and their counts.
-    `documents` are shuffled in place, as in the original."""
-    rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
-    pieces = Pieces.of(tokenizer.vocab, rule)
-    spec = pretraining_spec(
-        options.instances.max_seq_length,
-        options.instances.masking.num_prediction_slots)
-    counts = InstanceCounts()
-    random.python.shuffle(documents)
-    progress = Progress(
-        "instances", "documents", options.dupe_factor * len(documents))
-    records, done = [], 0
-    for _ in range(options.dupe_factor):
-        for walk in create_walks(documents, pieces, options.instances, random):
-            counts.add(walk)
-            # A serialized record takes a fraction of an instance's memory.
-            rows = [features_of(instance, tokenizer, options.instances)
-                    for instance in walk.instances]
-            records += rows and encode.serialize(
-                spec, {name: [row[name] for row in rows] for name in rows[0]})
-            done += 1
-            progress.update(done, f"{len(records):,} instances so far")
-    random.python.shuffle(records)
-    return records, counts
-
-
 def create(options: DataOptions, tokenizer: FullTokenizer,
            random: Optional[RandomSource] = None) -> dict[str, Any]:
     """Creates a pretraining data set, as local.create does; returns the summary.
     By default both generators in `random` start from options.random_seed."""
     check(options, tokenizer)
     started = time.monotonic()
+    instance_options, counts = options.instances, InstanceCounts()
+    random = random or RandomSource.from_seed(options.random_seed)
     documents, corpus = read_documents(options.input_files, tokenizer)
-    check_text(corpus, options)
-    records, counts = make_records(
-        documents, tokenizer, options,
-        random or RandomSource.from_seed(options.random_seed))
-    check_number(counts, options)
+    pieces = Pieces.of(tokenizer.vocab, (
+        options.word_start if tokenizer.uses_sentencepiece else "wordpiece"))
+    spec = pretraining_spec(instance_options.max_seq_length,
+                            instance_options.masking.num_prediction_slots)
+    # 1. Make the instances of all documents, in a random order; several times.
+    random.python.shuffle(documents)
+    progress = Progress(
+        "instances", "documents", options.dupe_factor * len(documents))
+    records: list[bytes] = []
+    for copy in range(options.dupe_factor):
+        for done, walk in enumerate(
+                [create_full_sentences(documents, pieces, instance_options, random)]
+                if instance_options.sentence_objective == "none" else
+                (create_instances(documents, index, pieces, instance_options, random)
+                 for index in range(len(documents))), 1 + copy * len(documents)):
+            counts.add(walk)
+            # A serialized record takes a fraction of an instance's memory.
+            rows = [features_of(instance, tokenizer, instance_options)
+                    for instance in walk.instances]
+            records += rows and encode.serialize(
+                spec, {name: [row[name] for row in rows] for name in rows[0]})
+            progress.update(done, f"{len(records):,} instances so far")
+    check_counts(corpus, counts, options)
+    # 2. Shuffle their records, and deal them out.
+    random.python.shuffle(records)
     with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
         for number, path in enumerate(outputs):
             with RecordWriter(path) as writer:

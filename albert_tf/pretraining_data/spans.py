@@ -148,16 +148,13 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
         offset = 0
         if start:
             # The byte before `start` tells whether a line begins there.
-            offset = start - 1
-            stream.seek(offset)
-            newline = -1
-            while newline < 0:
-                data = stream.read(block_bytes)
-                newline = data.find(b"\n")
-                offset += newline + 1 if newline >= 0 else len(data)
+            offset = stream.seek(start - 1)
+            data = b""
+            while not data.endswith(b"\n"):
+                data = stream.readline(block_bytes)
+                offset += len(data)
                 if offset >= limit or not data:
                     return
-            stream.seek(offset)
         parts: list[bytes] = []  # the beginning of a line that is not complete yet
         length = 0
         while True:

@@ -1,4 +1,4 @@
-"""The summary of a pretraining data set: counts, shares and lengths, as JSON.
+"""The checks of data creation, and its summary: counts, shares and lengths, as JSON.
 
 Counts are filled on any number of workers, passed on as JSON, and merged.
 """
@@ -10,24 +10,29 @@ import dataclasses
 import itertools
 import json
 import os
+import shutil
 import time
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
+from albert_tf.errors import InputError
+from albert_tf.jobs.progress import amount, duration
 from albert_tf.masking.options import MASK
-from albert_tf.pretraining_data.job_options import DataOptions, SHARD
-from albert_tf.pretraining_data.options import LABEL_1, ORIGINS
+from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.instances import DocumentInstances
-from albert_tf.jobs.progress import duration
+from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
+from albert_tf.pretraining_data.spans import Span, read_span
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 _SHOWN = ("mask", "same", "other")  # the replacements of a masked token
 # Ordinary sentences stay below these shares: label 1 exceeds one half where text ends
-# in single sentences, and the last sentence of a chunk is cut.
-_MUCH_LABEL_1, _MUCH_CUT = 0.65, 0.25
+# in single sentences, and the last sentence of a chunk is cut. If more tokens are
+# unknown, the vocabulary does not fit the text.
+_MUCH_LABEL_1, _MUCH_CUT, _MUCH_UNKNOWN = 0.65, 0.25, 0.02
+_SAMPLE_BYTES = 1 << 16  # bytes at the beginning of the text that are counted
 
 
 def _counter():
@@ -61,11 +66,6 @@ class CorpusCounts(_Counts):
     single_sentence_documents: int = 0
     # Documents of about the size of a slice (packs), which holds no other.
     documents_alone: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns all counts and the share of unknown tokens."""
-        return {**vars(self),
-                "unknown_share": _share(self.unknown_pieces, self.pieces)}
 
 
 @dataclasses.dataclass
@@ -195,6 +195,88 @@ def _log(summary: Mapping[str, Any], options: DataOptions) -> None:
             options.instances.max_seq_length)
 
 
+# ---- checks ----------------------------------------------------------------
+
+
+def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
+    """Checks flags and file names before any work."""
+    text_files.check_sentences(options.input_files)
+    files.prepare_outputs(
+        {"--output_file": options.output_files,
+         "the summary of --output_file": [summary_path(options.output_files[0])]},
+        {"--input_file": options.input_files,
+         "the vocabulary": [tokenizer.vocabulary_path]})
+    # Shards of a data set with other shard numbers would be read together with these.
+    names = {path if files.is_remote(path) else os.path.abspath(path)
+             for path in options.output_files}
+    for folder, name in {os.path.split(SHARD.sub("", name)) for name in names}:
+        for other in files.names_in(folder):
+            path = os.path.join(folder, other)
+            if path not in names and other != name and SHARD.sub("", other) == name:
+                raise InputError(
+                    f"--output_file: {path} is a shard from a different run, which a "
+                    "pattern for the new files would match too; remove that run's files.")
+    masking, length = options.instances.masking, options.instances.max_seq_length
+    wanted = round(length * masking.masked_lm_prob)
+    if wanted > masking.max_predictions_per_seq:
+        logging.warning(
+            "--max_predictions_per_seq=%d is fewer than the %d tokens that "
+            "--masked_lm_prob=%g masks of %d.", masking.max_predictions_per_seq, wanted,
+            masking.masked_lm_prob, length)
+
+
+def estimate(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
+             folder: str) -> None:
+    """Logs how much will be written, from the beginning of the text; warns if the disk of
+    `folder` has too little room for it and for unfinished work."""
+    block = next(read_span(options.input_files, spans[0], encoder.prepare,
+                           _SAMPLE_BYTES), None)
+    if not block:
+        return
+    lengths = encoder.encode(block.lines).lengths
+    text_bytes = sum(span.num_bytes for span in spans)
+    copies = options.dupe_factor * text_bytes / len("\n".join(block.lines).encode())
+    # One target length in ten is shorter, a sequence's last sentence is cut on average in
+    # its middle, and a document's last sequence is half full.
+    length = options.instances.max_seq_length
+    instances = copies * (len(block.first) / 2 + lengths.sum() / (
+        0.95 * length + lengths.mean() / 2))
+    # A token has an id of one to three bytes, and three numbers of a byte.
+    records = instances * (
+        4.8 * length + 8 * options.instances.masking.num_prediction_slots + 180)
+    logging.info("The records will be about %s instances, %s; until the end they take "
+                 "twice the space.", f"{instances:,.0f}", amount(records))
+    if (free := shutil.disk_usage(folder).free) < 2 * records:
+        logging.warning("%s has %s free.", folder, amount(free))
+
+
+def check_counts(corpus: CorpusCounts, made: InstanceCounts, options: DataOptions) -> None:
+    """Warns about text that gives poor data; raises InputError if it cannot be used."""
+    instances, number = options.instances, made.lengths.total()
+    alone = corpus.documents == 1
+    if not corpus.documents:
+        raise InputError(
+            f"{', '.join(options.input_files)}: there is no sentence in the input; "
+            "give text with one sentence per line and a blank line between documents.")
+    if number < len(options.output_files):
+        raise InputError(
+            f"The input gives {number} instances, too few for {len(options.output_files)} "
+            f"output files ({made.skipped} chunks of a single sentence were left out); "
+            "give more text, longer documents or fewer files.")
+    if instances.random_next_sentence and (alone or corpus.documents_alone) or alone and (
+            instances.sentence_objective, instances.single_segment) == (
+                "order", "random"):
+        logging.warning(
+            "Second segments that should come from a different document come from the "
+            "same one, where that is the only one or very long. Put a blank line "
+            "between documents.")
+    unknown_share = corpus.unknown_pieces / corpus.pieces
+    if unknown_share > _MUCH_UNKNOWN:
+        logging.warning(
+            "%.1f %% of the tokens are unknown, so the vocabulary does not fit the "
+            "text. Check its language and --do_lower_case.", 100 * unknown_share)
+
+
 # ---- the files ---------------------------------------------------------------
 
 
@@ -224,7 +306,8 @@ def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCoun
             # Masking during training needs these.
             "special_ids": {name: getattr(tokenizer, f"{name}_id")
                             for name in ("cls", "sep", "mask", "pad", "unk")}},
-        "text": corpus.as_dict(),
+        "text": {**vars(corpus),
+                 "unknown_share": _share(corpus.unknown_pieces, corpus.pieces)},
         **made.as_dict(options.instances.max_seq_length)}
     path = summary_path(options.output_files[0])
     with files.staged(*options.output_files, path) as (*outputs, temporary):

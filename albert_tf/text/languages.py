@@ -39,7 +39,7 @@ class Language:
 
     language: str  # codes as from sentences.check_language, in alphabetical order
     strip_accents: bool
-    word_start: str  # "release" or "sentencepiece": see job_options.DataOptions
+    word_start: str  # "release" or "sentencepiece": see pretraining_data.options
 
     @classmethod
     def of(cls, *codes: str) -> "Language":

@@ -6,8 +6,7 @@ import json
 import numpy as np
 
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data.job_options import DataOptions
-from albert_tf.pretraining_data.options import InstanceOptions
+from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.plans import Documents
 from tests.helpers import FIXTURES
 

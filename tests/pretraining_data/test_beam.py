@@ -17,7 +17,7 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, local
-from albert_tf.pretraining_data.job_options import Sizes
+from albert_tf.pretraining_data.local import Sizes
 from albert_tf.pretraining_data.options import InstanceOptions
 from tests.helpers import ROOT
 from tests.pretraining_data.data_creation import CORPUS, TEXT, options_of

@@ -19,7 +19,7 @@ from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data import plans as planning
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import ORIGINS
-from albert_tf.pretraining_data.packs import slices
+from albert_tf.pretraining_data.local import slices
 from albert_tf.pretraining_data.plans import TARGET_KEY, WALK_KEY
 from albert_tf.pretraining_data.spans import plan_spans
 from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts

@@ -108,7 +108,7 @@ def _full_sentences(documents, seed=0, **options):
     options = InstanceOptions(**{
         "short_seq_prob": 0, "masking": UNMASKED, "sentence_objective": "none",
         **options})
-    (walk,) = release.create_walks(
+    walk = release.create_full_sentences(
         documents, PIECES, options, RandomSource.from_seed(seed))
     assert walk.skipped == []
     for instance in walk.instances:

@@ -18,8 +18,8 @@ from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local
-from albert_tf.pretraining_data.job_options import DataOptions, Sizes
-from albert_tf.pretraining_data.options import InstanceOptions
+from albert_tf.pretraining_data.local import Sizes
+from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.pretraining_data.data_creation import (

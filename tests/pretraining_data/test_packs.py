@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data import local, packs
+from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.job_options import DataOptions, Sizes
-from albert_tf.pretraining_data.options import InstanceOptions
+from albert_tf.pretraining_data.local import Sizes
+from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.plans import plan_chunks
 from albert_tf.pretraining_data.release import read_documents
-from albert_tf.pretraining_data.spans import plan_spans, read_span
+from albert_tf.pretraining_data.spans import Span, plan_spans, read_span
 from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
 from albert_tf.tokenization.sequences import WordStarts
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -72,7 +72,7 @@ def expected(paths, kind="sentencepiece"):
 def slices(paths, span_bytes=0, size=10**9, kind="sentencepiece"):
     counts = CorpusCounts()
     return [as_lists(each) for span in plan_spans(paths, span_bytes)
-            for each in packs.slices(paths, span, encoder(kind), counts, size)], counts
+            for each in local.slices(paths, span, encoder(kind), counts, size)], counts
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
@@ -84,7 +84,7 @@ def test_the_documents_of_the_release_however_the_text_is_cut(
     documents, counts = expected(paths, kind)
     ids = None
     for span_bytes in (0, 41, 137):
-        monkeypatch.setattr(packs, "read_span", functools.partial(
+        monkeypatch.setattr(local, "read_span", functools.partial(
             read_span, block_bytes=rng.randrange(1, 300)))
         found, total = slices(paths, span_bytes, kind=kind)
         alone = sum(len(documents) == 1 for documents in found)
@@ -97,7 +97,7 @@ def test_the_documents_of_the_release_however_the_text_is_cut(
 
 def test_slices_end_with_documents_and_long_documents_are_continued(
         tmp_path, monkeypatch):
-    monkeypatch.setattr(packs, "read_span", functools.partial(
+    monkeypatch.setattr(local, "read_span", functools.partial(
         read_span, block_bytes=50))
     sentence = "the cat sat on the mat\n"
     paths = [written(tmp_path, "\n".join([sentence * 2] * 30 + [sentence * 100]
@@ -114,7 +114,7 @@ def test_slices_end_with_documents_and_long_documents_are_continued(
 
 
 def test_a_document_may_end_with_a_slice(tmp_path, monkeypatch):
-    monkeypatch.setattr(packs, "read_span", functools.partial(
+    monkeypatch.setattr(local, "read_span", functools.partial(
         read_span, block_bytes=23))
     for size in range(1, 40):
         path = written(tmp_path, "the cat sat on the mat\n" * 20)
@@ -140,7 +140,7 @@ def test_no_document_gives_no_plan():
 @pytest.fixture(name="options")
 def _options(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        packs, "plan_chunks", functools.partial(plan_chunks, at_once=50))
+        local, "plan_chunks", functools.partial(plan_chunks, at_once=50))
     return DataOptions((written(tmp_path, CORPUS[:20_000]),), ("out",), InstanceOptions(
         max_seq_length=48, masking=MaskingOptions(max_predictions_per_seq=7)), 3)
 
@@ -148,24 +148,8 @@ def _options(tmp_path, monkeypatch):
 def scattered(options, num_buckets, sizes=Sizes(pack_bytes=3000)):
     counts = InstanceCounts()
     (span,) = plan_spans(options.input_files)
-    return list(packs.scatter(span, options, encoder(), num_buckets, sizes,
+    return list(local.packs(span, options, encoder(), num_buckets, sizes,
                               CorpusCounts(), counts)), counts
-
-
-def test_a_bucket_has_the_part_of_a_file_that_is_its_own(options, tmp_path):
-    found, counts = scattered(options, 8)
-    assert len(found) > 2
-    for pack in found:
-        with open(tmp_path / "pack", "wb") as stream:
-            local.write_pack(pack, stream)
-        parts = [local.read_pack(str(tmp_path / "pack"), bucket, pack.codes.dtype)
-                 for bucket in range(8)]
-        for bucket, (rows, codes) in enumerate(parts):
-            assert (rows["order"] >> np.uint64(61) == bucket).all()
-            assert len(codes) == rows["length_a"].sum() + rows["length_b"].sum()
-        for arrays, whole in zip(zip(*parts), (pack.rows, pack.codes)):
-            np.testing.assert_array_equal(np.concatenate(arrays), whole)
-    assert sum(len(pack.rows) for pack in found) == sum(counts.lengths.values())
 
 
 def test_records_do_not_depend_on_packs_and_buckets(options):
@@ -180,16 +164,19 @@ def test_records_do_not_depend_on_packs_and_buckets(options):
                 (pack.rows[pack.first_row[bucket]:pack.first_row[bucket + 1]],
                  pack.codes[pack.first_code[bucket]:pack.first_code[bucket + 1]])
                 for pack in found))
-            data += packs.records(np.concatenate(rows), np.concatenate(codes),
+            data += local.records(np.concatenate(rows), np.concatenate(codes),
                                   options.instances, encoder().tokenizer, counts)
         made.append((b"".join(data), counts))
     assert made[0] == made[1] and len(made[0][0]) > 10_000
 
 
 def test_buckets_fit_into_memory_and_are_enough_for_many_workers():
-    assert packs.num_buckets(0, 1) == packs.num_buckets(1000, 1) == 1
+    def number_of(text_bytes, dupe_factor):
+        return local.num_buckets([Span(0, 0, 0, 1, 0, text_bytes)], dupe_factor)
+
+    assert number_of(0, 1) == number_of(1000, 1) == 1
     for text_bytes in (10**8, 10**10, 10**12):
-        number = packs.num_buckets(text_bytes, 40)
+        number = number_of(text_bytes, 40)
         assert number & number - 1 == 0
         assert number >= 128 and 40 * text_bytes / 2 / number <= 128 << 20
 

@@ -1,15 +1,18 @@
-"""Counts over a data set: filled in two ways, merged, stored, described."""
+"""Counts over a data set: filled in two ways, merged, stored; what they warn of."""
 
+import dataclasses
 import json
 
-import numpy as np
+import pytest
 
+from albert_tf.errors import InputError
 from albert_tf.masking.options import MASK
-from albert_tf.pretraining_data.options import (
-    FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
+from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.instances import DocumentInstances, Instance
-from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts)
+from albert_tf.pretraining_data.options import (
+    FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
+from albert_tf.pretraining_data.summary import InstanceCounts
+from tests.pretraining_data.data_creation import options_of, written
 
 S = 20
 
@@ -87,14 +90,40 @@ def test_counts_are_merged_stored_and_filled_on():
     assert counts.as_dict(S) == added().as_dict(S)
 
 
-def test_counts_of_text():
-    total = CorpusCounts()
-    for part in (
-            CorpusCounts(documents=2, sentences=7, pieces=100, unknown_pieces=1),
-            CorpusCounts(1, 1, np.int64(60), 3, lines_without_pieces=4,
-                         single_sentence_documents=1)):
-        total.merge(vars(part))
-    assert json.loads(json.dumps(total.as_dict())) == {
-        "documents": 3, "sentences": 8, "pieces": 160, "unknown_pieces": 4,
-        "lines_without_pieces": 4, "single_sentence_documents": 1, "documents_alone": 0,
-        "unknown_share": 0.025}
+# ---- text that gives poor data -------------------------------------------------
+
+SENTENCE = "The {} saw a small mouse near the old house and ran away."
+
+
+def create(tmp_path, tokenizer, text, single="random"):
+    return local.create(options_of(tmp_path, text, instances=InstanceOptions(
+        max_seq_length=64, single_segment=single)), tokenizer, num_workers=1)
+
+
+@pytest.mark.parametrize("single", ["random", "skip"])
+def test_a_paragraph_a_line_is_reported(tmp_path, tokenizer, caplog, single):
+    """Chunks of one line are frequent, though no line is longer than a sequence."""
+    short, long = SENTENCE.format("cat"), f"{SENTENCE.format('old dog')} " * 3
+    create(tmp_path, tokenizer, f"{short}\n{short}\n\n{long}\n\n{long}\n\n" * 80, single)
+    assert "In the records" in caplog.text and f"--single_segment={single}" in caplog.text
+
+
+def test_lines_longer_than_a_sequence_are_reported(tmp_path, tokenizer, caplog):
+    line = "the old mouse ran near a house " * 20 + "\n"
+    made = create(tmp_path, tokenizer, f"{line * 3}\n" * 20)
+    assert made["label_1_share"] == 1  # As in the original implementation.
+    cut = made["pieces_cut_off"] / (made["pieces_cut_off"] + made["pieces_in_instances"])
+    assert f"100.0% of the instances have label 1, and {cut:.1%} of the tokens" in (
+        caplog.text)
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.jsonl", b'{"text": "One."}\n'), ("a.json.gz", b""), ("a.parquet", b"PAR1"),
+    ("old_mac.txt", b"One.\rTwo.\r\rThree.\r")])
+def test_what_has_not_one_sentence_per_line_is_refused(
+        tmp_path, tokenizer, name, content):
+    options = dataclasses.replace(options_of(tmp_path, outputs=("new/out",)),
+                                  input_files=(written(tmp_path, content, name),))
+    with pytest.raises(InputError, match=f"--input_file.*{name}.*prepare_corpus.py"):
+        local.create(options, tokenizer, num_workers=1)
+    assert not (tmp_path / "new").exists()
