@@ -1,14 +1,12 @@
 """Reads TensorFlow's checkpoint files with NumPy alone, and writes them by TensorFlow.
 
-A checkpoint (TensorFlow calls it a tensor bundle) consists of "PREFIX.index", a sorted
-table of name → type, shape and position, and of data files with the numbers, which are
-read when they are asked for. The table is a LevelDB table: blocks of entries whose keys
-leave out the prefix shared with the previous key, then a block that lists the blocks,
-and a footer that points to it.
+A checkpoint consists of "PREFIX.index", a sorted table of name → type, shape and
+position, and of data files with the numbers, which are read when they are asked for. It
+is a LevelDB table: blocks of entries whose keys leave out the prefix shared with the
+previous key, then a block that lists the blocks, and a footer that points to it.
 """
 
 import dataclasses
-import functools
 import struct
 from typing import Callable, Iterable, Iterator, Mapping
 
@@ -104,8 +102,7 @@ def read(prefix: str) -> dict[str, Tensor]:
     with reading(path, binary=True):
         entries = dict(_table(content))
         shards = dict(fields(entries.pop(b""))).get(1, 1)
-        size_of = functools.cache(files.size)
-        return {key.decode(): _tensor(prefix, shards, key.decode(), value, size_of)
+        return {key.decode(): _tensor(prefix, shards, key.decode(), value)
                 # Keys that begin with a zero byte are slices of tensors.
                 for key, value in entries.items() if key[:1] != b"\0"}
 
@@ -127,13 +124,13 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
     if _masked_crc(content[offset:offset + size + 1]) != crc or kind:
         raise ValueError("a block has a wrong checksum, or is compressed")
     restarts, = struct.unpack_from("<I", data, size - 4)
-    end, place, key = size - 4 - 4 * restarts, 0, b""
-    while place < end:
+    place, key = 0, b""
+    while place < size - 4 - 4 * restarts:
         (shared, unshared, length), place = _varints(data, place, 3)
+        end = place + unshared + length
         key = key[:shared] + data[place:place + unshared]
-        place += unshared
-        yield key, data[place:place + length]
-        place += length
+        yield key, data[place + unshared:end]
+        place = end
 
 
 def _masked_crc(data: bytes) -> int:
@@ -142,8 +139,7 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _tensor(prefix: str, shards: int, name: str, entry: bytes,
-            size_of: Callable[[str], int]) -> Tensor:
+def _tensor(prefix: str, shards: int, name: str, entry: bytes) -> Tensor:
     """Returns the tensor that an entry of the index (a BundleEntryProto) describes."""
     shape, values = (), {}
     for number, value in fields(entry):
@@ -154,10 +150,6 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
             values[number] = value
     kind, offset, size = values.get(1, 0), values.get(4, 0), values.get(5, 0)
     path = _DATA_FILE.format(prefix, values.get(3, 0), shards)
-    if offset + size > size_of(path):
-        files.open_binary(path).close()  # What is no data at all is named first.
-        raise ValueError(f"{path} ends before the tensor {name} does")
-    crc = int.from_bytes(values.get(6, b""), "little")
 
     def read_array() -> np.ndarray:
         with files.open_binary(path) as stream:
@@ -170,7 +162,7 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
             raw = struct.pack("<I", length & 0xFFFFFFFF) + raw[place:]
         elif kind not in _TYPES:
             raise ValueError(f"the type of the tensor {name} is not supported")
-        if _masked_crc(raw) != crc:
+        if _masked_crc(raw) != int.from_bytes(values.get(6, b""), "little"):
             raise ValueError(f"the tensor {name} has a wrong checksum")
         if kind == _STRING:
             return np.array(raw[8:], object)
@@ -194,14 +186,20 @@ def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
         return tensors
     content = tensors[OBJECT_GRAPH].read().item()
     with reading(f"{prefix}.index", binary=True):
-        nodes = [_node(node) for number, node in fields(content) if number == 1]
-        numbers = [nodes[0][0].get("model", 0)] if model_only else range(len(nodes))
+        nodes = [[*fields(node)] for number, node in fields(content) if number == 1]
+        # An object's children, name → number.
+        children = [{child[2].decode(): child.get(1, 0) for child in (
+            dict(fields(value)) for kind, value in node if kind == 1)} for node in nodes]
+        numbers = [children[0].get("model", 0)] if model_only else range(len(nodes))
         for number in numbers:  # The list grows by the objects below each.
-            for name, child in nodes[number][0].items() if model_only else ():
+            for name, child in children[number].items() if model_only else ():
                 if name not in _NO_WEIGHTS and child not in numbers:
                     numbers.append(child)
         found: dict[str, Tensor] = {}
-        for name, key in (pair for number in numbers for pair in nodes[number][1]):
+        for variable in (dict(fields(value)) for number in numbers
+                         for kind, value in nodes[number] if kind == 2):
+            key = variable[3].decode()
+            name = variable.get(2, b"").decode() or key
             if model_only and name in found:
                 raise InputError(
                     f"{prefix}: two variables of the model are named '{name}' and "
@@ -209,20 +207,6 @@ def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
             # Outside of the model a name may occur twice; then the key replaces it.
             found[key if name in found else name] = tensors[key]
     return found
-
-
-def _node(content: bytes) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Returns an object's children, name → number, and its variables' names and keys."""
-    children, variables = {}, []
-    for kind, value in fields(content):
-        if kind == 1:
-            child = dict(fields(value))
-            children[child[2].decode()] = child.get(1, 0)
-        elif kind == 2:
-            attribute = dict(fields(value))
-            key = attribute[3].decode()
-            variables.append((attribute.get(2, b"").decode() or key, key))
-    return children, variables
 
 
 # ---- writing ---------------------------------------------------------------

@@ -20,7 +20,7 @@ from albert_tf.checkpoints.table import (
     Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, reading
-from albert_tf.modeling.parameter_count import WORDS, Shape
+from albert_tf.modeling.parameter_count import WORDS
 
 NAME = "hf"
 CONFIG = "config.json"
@@ -121,9 +121,9 @@ def name_of(ours: str, prefix: str = _PREFIX) -> str:
     return (prefix if ours.startswith("bert/") else "") + name
 
 
-def _rows(shapes: Mapping[str, Shape], prefix: str) -> list[Row]:
-    return rows_of(shapes, lambda name: name_of(name, prefix),
-                   lambda name: name.endswith("/kernel"))
+def _rows(config: AlbertConfig, heads: Mapping[str, int], prefix: str) -> list[Row]:
+    return rows_of(shapes_of(config, heads), lambda name: name_of(name, prefix),
+                   ["/kernel"])
 
 
 # ---- reading ---------------------------------------------------------------
@@ -157,8 +157,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     config = config.replace(use_pooler=pooled or read_pooler(heads))
     check_groups(config, _group, path)
     checkpoint = matched(
-        NAME, source, config, heads, _rows(shapes_of(config, heads), prefix), stored,
-        _DROPPED, r"(albert|embeddings|encoder|pooler)\.",
+        NAME, source, config, heads, _rows(config, heads, prefix), stored, _DROPPED,
+        r"(albert|embeddings|encoder|pooler)\.",
         **outputs_of({**values, "labels": labels_of(values, heads, path)}, heads, path))
     for name, ours in _TIED.items():
         if name in stored and ours in checkpoint.tensors and not np.array_equal(
@@ -281,14 +281,13 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     """Writes config.json and model.safetensors; `dtype` may be bfloat16 or float16."""
-    prefix = _PREFIX if checkpoint.heads else ""
-    shapes = shapes_of(checkpoint.config, checkpoint.heads)
+    config, heads = checkpoint.config, checkpoint.heads
     values = config_of(checkpoint) | {"dtype": dtype}
     text_files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
     if checkpoint.vocabulary:
         tokenizer_files.write_huggingface(
             checkpoint.vocabulary, folder, checkpoint.max_seq_length,
-            segments=checkpoint.config.type_vocab_size)
-    tensor_files.write_safetensors(
-        os.path.join(folder, "model.safetensors"),
-        in_theirs(checkpoint, _rows(shapes, prefix)), dtype)
+            segments=config.type_vocab_size)
+    rows = _rows(config, heads, _PREFIX if heads else "")
+    tensor_files.write_safetensors(os.path.join(folder, "model.safetensors"),
+                                   in_theirs(checkpoint, rows), dtype)

@@ -18,13 +18,12 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     SEVERAL_LABELS, Checkpoint, outputs_of, shapes_of, without_heads)
 from albert_tf.checkpoints.table import (
-    Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
-from albert_tf.checkpoints.tf_models import with_heads
+    Row, as_format, check_groups, in_theirs, matched, part_of, refuse, rows_of)
 from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import (
-    BLOCK, POOLER, PROJECTION, WORDS, Shape, count_parameters)
+    BLOCK, POOLER, PROJECTION, WORDS, count_parameters)
 
 NAME = "keras_hub"
 CONFIG, TASK = "config.json", "task.json"
@@ -34,25 +33,25 @@ WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 MASKED_LM_EPSILON = 1e-5
 
 # Beginning of our name, or of its part behind that of a block → keras-hub's layer.
-_PARTS = (
-    (WORDS, "reversible_embedding"),
-    ("bert/embeddings/position_embeddings", "position_embedding"),
-    ("bert/embeddings/token_type_embeddings", "embedding"),
-    ("bert/embeddings/LayerNorm", "layer_normalization"),
-    (PROJECTION, "dense"),
-    (POOLER, "dense_1"),
-    ("cls/predictions/transform/dense", "masked_lm_head/_intermediate_dense"),
-    ("cls/predictions/transform/LayerNorm", "masked_lm_head/_intermediate_layer_norm"),
-    ("cls/predictions", "masked_lm_head"),
-    ("output_", "dense"),
-    ("attention_1/self/query", "_self_attention_layer/query_dense"),
-    ("attention_1/self/key", "_self_attention_layer/key_dense"),
-    ("attention_1/self/value", "_self_attention_layer/value_dense"),
-    ("attention_1/output/dense", "_self_attention_layer/output_dense"),
-    ("LayerNorm/", "_self_attention_layer_norm"),
-    ("ffn_1/intermediate/dense", "_feedforward_intermediate_dense"),
-    ("ffn_1/intermediate/output/dense", "_feedforward_output_dense"),
-    ("LayerNorm_1/", "_feedforward_layer_norm"))
+_PARTS = {
+    WORDS: "reversible_embedding",
+    "bert/embeddings/position_embeddings": "position_embedding",
+    "bert/embeddings/token_type_embeddings": "embedding",
+    "bert/embeddings/LayerNorm": "layer_normalization",
+    PROJECTION: "dense",
+    POOLER: "dense_1",
+    "cls/predictions/transform/dense": "masked_lm_head/_intermediate_dense",
+    "cls/predictions/transform/LayerNorm": "masked_lm_head/_intermediate_layer_norm",
+    "cls/predictions/output_bias": "masked_lm_head",
+    "output_": "dense",
+    "attention_1/self/query": "_self_attention_layer/query_dense",
+    "attention_1/self/key": "_self_attention_layer/key_dense",
+    "attention_1/self/value": "_self_attention_layer/value_dense",
+    "attention_1/output/dense": "_self_attention_layer/output_dense",
+    "LayerNorm": "_self_attention_layer_norm",
+    "ffn_1/intermediate/dense": "_feedforward_intermediate_dense",
+    "ffn_1/intermediate/output/dense": "_feedforward_output_dense",
+    "LayerNorm_1": "_feedforward_layer_norm"}
 _BLOCK = re.compile(re.escape(BLOCK).replace(r"\{\}", r"(\d+)"))
 # Fields of config.json → ours; `dropout` is both of our dropout rates.
 _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
@@ -77,29 +76,26 @@ _DROPPED = {f"^({TASK_WEIGHTS}:)?optimizer/": "state of the training"}
 
 def name_of(ours: str, inner: int) -> str:
     """Returns a variable's path in WEIGHTS, or in TASK_WEIGHTS behind that name."""
-    block = _BLOCK.match(ours)
     layer = "layers/" if ours.startswith("bert/") else f"{TASK_WEIGHTS}:layers/"
-    if block:
+    rest = ours
+    if block := _BLOCK.match(ours):
         number = int(block[1]) * inner + int(block[2])
         layer += f"transformer_encoder{f'_{number}' if number else ''}/"
-    rest = ours[block.end():] if block else ours
-    layer += next(theirs for start, theirs in _PARTS if rest.startswith(start))
+        rest = ours[block.end():]
     is_second = ours.endswith(("/bias", "/beta")) or ours == "output_bias"
-    return f"{layer}/vars/{int(is_second)}"
+    return f"{layer}{part_of(rest, _PARTS)[1]}/vars/{int(is_second)}"
 
 
-def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
+def _rows(config: AlbertConfig, heads: Mapping[str, int]) -> list[Row]:
     return rows_of(
-        shapes, lambda name: name_of(name, config.inner_group_num),
-        lambda name: name == "output_weights",
-        lambda name, shape: with_heads(name, shape, config))
+        shapes_of(config, heads), lambda name: name_of(name, config.inner_group_num),
+        ["output_weights"], config.num_attention_heads)
 
 
 # ---- reading ---------------------------------------------------------------
 
 
 def _group(layer: int, layers: int, groups: int) -> Optional[int]:
-    # keras-hub requires that all groups are equally large.
     return layer * groups // layers if layers % groups == 0 else None
 
 
@@ -137,9 +133,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                          "folder, or remove that file to read only the encoder.")
     check_groups(config, _group, path)
     checkpoint = matched(
-        NAME, source, config, heads, _rows(shapes_of(config, heads), config), stored,
-        _DROPPED, f"(?!{TASK_WEIGHTS})", settings=settings,
-        **outputs_of(settings, heads, path))
+        NAME, source, config, heads, _rows(config, heads), stored, _DROPPED,
+        f"(?!{TASK_WEIGHTS})", settings=settings, **outputs_of(settings, heads, path))
     checkpoint.report.notes += notes
     return checkpoint
 
@@ -211,7 +206,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
             "config_file": "preprocessor.json",
             "sequence_length": checkpoint.max_seq_length,
             "truncate": "round_robin", **settings}, "float32")
-    tensors = in_theirs(checkpoint, _rows(shapes_of(config, heads), config))
+    tensors = in_theirs(checkpoint, _rows(config, heads))
     of_head = {name: tensors.pop(name) for name in [*tensors]
                if name.startswith(TASK_WEIGHTS)}
     tensor_files.write_h5(os.path.join(folder, WEIGHTS), tensors)

@@ -1,13 +1,12 @@
 """Tables of tensors, and changes of a model's structure, for all formats.
 
 `matched` reads a checkpoint by a table with one `Row` for each tensor, `in_theirs` gives
-the tensors to write. `as_format` gives a checkpoint the structure that a format needs,
-and `refuse` raises InputError for values that it does not support.
+the tensors to write, `as_format` the structure that a format needs.
 """
 
 import dataclasses
 import re
-from typing import Any, Callable, Iterable, Mapping, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -32,14 +31,27 @@ class Row:
 
 
 def rows_of(shapes: Mapping[str, Shape], name: Callable[[str], str],
-            transposed: Callable[[str], bool] = lambda name: False,
-            shape: Callable[[str, Shape], Shape] = lambda name, shape: shape
-            ) -> list[Row]:
-    """Returns a table of tensors. The functions take our name and return their name,
-    whether the matrix is transposed, and their shape if it is not."""
-    return [Row(ours, name(ours), our_shape, our_shape[::-1] if transposed(ours)
-                else shape(ours, our_shape), transposed(ours))
-            for ours, our_shape in shapes.items()]
+            transposed: Sequence[str] = (), heads: int = 0) -> list[Row]:
+    """Returns a table of tensors. `name` is our name → theirs; matrices with one of the
+    names, or ends of names, in `transposed` are [out, in]. Of a format that has an axis
+    for them, `heads` is the number of attention heads."""
+    rows = []
+    for ours, shape in shapes.items():
+        theirs, is_transposed = shape, ours.endswith(tuple(transposed))
+        if is_transposed:
+            theirs = shape[::-1]
+        elif heads and "attention_1/self/" in ours:
+            theirs = (*shape[:-1], heads, shape[-1] // heads)
+        elif heads and ours.endswith("attention_1/output/dense/kernel"):
+            theirs = (heads, shape[0] // heads, shape[1])
+        rows.append(Row(ours, name(ours), shape, theirs, is_transposed))
+    return rows
+
+
+def part_of(ours: str, parts: Mapping[str, Any]) -> tuple[str, Any]:
+    """Returns the longest beginning of our name that is a key of `parts`, its value."""
+    part = max((part for part in parts if ours.startswith(part)), key=len)
+    return part, parts[part]
 
 
 def changed(tensor: Tensor, shape: Shape, transposed: bool = True) -> Tensor:

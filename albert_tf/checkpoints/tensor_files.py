@@ -1,6 +1,5 @@
 """Reads and writes other projects' files of tensors: .safetensors, HDF5 (Keras), and
-PyTorch's files, which are read without PyTorch and without running code in them. Each
-tensor is read when it is asked for.
+PyTorch's files, which are read without PyTorch and without running code in them.
 """
 
 import collections
@@ -30,10 +29,9 @@ def read_safetensors(path: str) -> dict[str, Tensor]:
     import safetensors
 
     files.check_local(path)
-
-    def opened():
-        # Mapped into memory, each page that was read would count as memory in use.
-        return safetensors.safe_open(path, framework="np", backend="pread")
+    # Mapped into memory, each page that was read would count as memory in use.
+    opened = functools.partial(
+        safetensors.safe_open, path, framework="np", backend="pread")
 
     def read_tensor(name: str) -> np.ndarray:
         with opened() as stream:
@@ -69,20 +67,21 @@ def read_h5(path: str) -> dict[str, Tensor]:
     files.check_local(path)
     tensors: dict[str, Tensor] = {}
 
-    def read_tensor(name: str, dtype: str) -> np.ndarray:
-        with h5py.File(path, "r") as stream:
-            array = np.asarray(stream[name])
-            return array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array
-
     def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            # Keras writes bfloat16 as two bytes without a type, and an attribute says so.
-            dtype = ("bfloat16" if item.attrs.get("dtype") == "bfloat16"
-                     else item.dtype.name)
-            # Early versions of Keras 3 have a different name for the first part.
-            key = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
-            tensors[key] = in_file(path, item.shape or (), functools.partial(
-                read_tensor, name, dtype), dtype)
+        if not isinstance(item, h5py.Dataset):
+            return
+        # Keras writes bfloat16 as two bytes without a type, and an attribute says so.
+        dtype = item.attrs.get("dtype")
+        dtype = dtype if dtype == "bfloat16" else item.dtype.name
+
+        def read_tensor() -> np.ndarray:
+            with h5py.File(path, "r") as stream:
+                array = np.asarray(stream[name])
+                return array.view(ml_dtypes.bfloat16) if dtype == "bfloat16" else array
+
+        # Early versions of Keras 3 have a different name for the first part.
+        key = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
+        tensors[key] = in_file(path, item.shape or (), read_tensor, dtype)
 
     with reading(path, binary=True), h5py.File(path, "r") as stream:
         stream.visititems(visit)
@@ -169,26 +168,24 @@ def read_torch(path: str) -> dict[str, Tensor]:
 
         read_torch("albert/pytorch_model.bin")["albert.pooler.bias"].read()
     """
-    with files.open_binary(path) as stream, reading(path, binary=True):
-        is_archive = zipfile.is_zipfile(stream)
-        stream.seek(0)
-        state = _archive(path, stream) if is_archive else _legacy(path, stream)
-        state = state.get("state_dict", state)
-        return {name: in_file(path, tensor.shape, tensor.read, tensor.dtype)
-                for name, tensor in state.items()
-                if isinstance(name, str) and isinstance(tensor, Tensor)}
-
-
-def _archive(path: str, stream: BinaryIO) -> Any:
     def read_stored(name: str) -> bytes:
         with files.open_binary(path) as again, zipfile.ZipFile(again) as archive:
             return archive.read(name)
 
-    name = next(name for name in zipfile.ZipFile(stream).namelist()
-                if os.path.basename(name) == "data.pkl")
-    folder = name.removesuffix("data.pkl")
-    return _Unpickler(io.BytesIO(read_stored(name)), path,
-                      lambda key: read_stored(f"{folder}data/{key}")).load()
+    with files.open_binary(path) as stream, reading(path, binary=True):
+        if zipfile.is_zipfile(stream):
+            name = next(name for name in zipfile.ZipFile(stream).namelist()
+                        if os.path.basename(name) == "data.pkl")
+            data = name.removesuffix(".pkl")
+            state = _Unpickler(io.BytesIO(read_stored(name)), path,
+                               lambda key: read_stored(f"{data}/{key}")).load()
+        else:
+            stream.seek(0)
+            state = _legacy(path, stream)
+        state = state.get("state_dict", state)
+        return {name: in_file(path, tensor.shape, tensor.read, tensor.dtype)
+                for name, tensor in state.items()
+                if isinstance(name, str) and isinstance(tensor, Tensor)}
 
 
 def _legacy(path: str, stream: BinaryIO) -> Any:

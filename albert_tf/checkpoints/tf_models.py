@@ -1,56 +1,54 @@
 """tf-models' checkpoints and SavedModels (TensorFlow Model Garden, `AlbertEncoder`).
 
-Attention kernels have an axis for the attention heads. Variables are recognised by the
-full names that an object-based checkpoint stores for them.
+Variables are recognised by the full names that an object-based checkpoint stores for
+them. The kernels of attention have an axis for the attention heads.
 """
 
+import functools
 import os
 import re
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Iterable, Optional
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import Checkpoint, shapes_of, without_heads
 from albert_tf.checkpoints.table import (
-    Row, as_format, in_theirs, matched, refuse, rows_of)
+    Row, as_format, in_theirs, matched, part_of, refuse, rows_of)
 from albert_tf.checkpoints.release import ORIGINAL, SIZES, published, sizes_in
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import reading
-from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS, Shape
+from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS
 
 NAME = "tf_models"
-_WORDS = "word_embeddings/embeddings"
-_BLOCK, _LAYER = BLOCK.format(0, 0), "transformer/"
-# Beginning of our name, of theirs, and of the key in a checkpoint, which in the encoder
-# begins with the number of a layer.
-_PARTS = (
-    (WORDS, _WORDS, "0/embeddings"),
-    ("bert/embeddings/position_embeddings", "position_embedding/embeddings",
-     "1/embeddings"),
-    ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings",
-     "2/embeddings"),
-    ("bert/embeddings/LayerNorm", "embeddings/layer_norm", "3"),
-    (PROJECTION, "embedding_projection", "4"),
-    *((f"{_BLOCK}{ours}", f"{_LAYER}{theirs}", f"5/_{key}") for ours, theirs, key in (
-        ("attention_1/self/query", "self_attention/query",
-         "attention_layer/_query_dense"),
+_BLOCK = BLOCK.format(0, 0)
+# Beginning of our name → of theirs, and of the key in a checkpoint, which in the encoder
+# begins with the number of a layer. ".S" stands for a slash within a name there.
+_PARTS = {
+    WORDS: ("word_embeddings/embeddings", "0/embeddings"),
+    "bert/embeddings/position_embeddings": (
+        "position_embedding/embeddings", "1/embeddings"),
+    "bert/embeddings/token_type_embeddings": (
+        "type_embeddings/embeddings", "2/embeddings"),
+    "bert/embeddings/LayerNorm": ("embeddings/layer_norm", "3"),
+    PROJECTION: ("embedding_projection", "4"),
+    **{f"{_BLOCK}{ours}": (f"transformer/{theirs}", f"5/_{key}") for ours, theirs, key in (
+        ("attention_1/self/query", "self_attention/query", "attention_layer/_query_dense"),
         ("attention_1/self/key", "self_attention/key", "attention_layer/_key_dense"),
-        ("attention_1/self/value", "self_attention/value",
-         "attention_layer/_value_dense"),
+        ("attention_1/self/value", "self_attention/value", "attention_layer/_value_dense"),
         ("attention_1/output/dense", "self_attention/attention_output",
          "attention_layer/_output_dense"),
-        ("LayerNorm/", "self_attention_layer_norm/", "attention_layer_norm/"),
+        ("LayerNorm", "self_attention_layer_norm", "attention_layer_norm"),
         ("ffn_1/intermediate/dense", "intermediate", "intermediate_dense"),
         ("ffn_1/intermediate/output/dense", "output", "output_dense"),
-        ("LayerNorm_1/", "output_layer_norm/", "output_layer_norm/"))),
-    (POOLER, "pooler_transform", "6"),
-    ("cls/predictions/transform/dense", "bert/cls/predictions/transform/dense",
-     "masked_lm/dense"),
-    ("cls/predictions/transform/LayerNorm", "bert/cls/predictions/transform/LayerNorm",
-     "masked_lm/layer_norm"),
-    ("cls/predictions/output_bias", "bert/cls/predictions/output_bias/bias",
-     "masked_lm/output_bias.Sbias"))
+        ("LayerNorm_1", "output_layer_norm", "output_layer_norm"))},
+    POOLER: ("pooler_transform", "6"),
+    "cls/predictions/transform/dense": (
+        "bert/cls/predictions/transform/dense", "masked_lm/dense"),
+    "cls/predictions/transform/LayerNorm": (
+        "bert/cls/predictions/transform/LayerNorm", "masked_lm/layer_norm"),
+    "cls/predictions/output_bias": (
+        "bert/cls/predictions/output_bias/bias", "masked_lm/output_bias.Sbias")}
 # What stands before a full name in a model with its own scope.
 _WITH_PREFIX = re.compile(
     r"^.*?(?:^|/)(?=(?:word_embeddings|position_embedding|type_embeddings|embeddings/"
@@ -60,10 +58,10 @@ _ONE_BLOCK: dict[str, Any] = {"num_hidden_groups": (1,), "inner_group_num": (1,)
 _DROPPED = {f"^save_counter|^{bundle.OBJECT_GRAPH}|optimizer": "training state"}
 
 
-def name_of(ours: str, column: int = 1) -> str:
+def name_of(ours: str) -> str:
     """Returns tf-models' full name of a variable for the original implementation's."""
-    part = next(part for part in _PARTS if ours.startswith(part[0]))
-    return part[column] + ours.removeprefix(part[0])
+    part, (theirs, _) = part_of(ours, _PARTS)
+    return theirs + ours.removeprefix(part)
 
 
 # Size → the tensor and its axis that tell it. Layers share their weights, therefore
@@ -72,45 +70,21 @@ _SIZES = {size: (name_of(ours), axis) for size, (ours, axis) in {
     **SIZES, "num_attention_heads": (SIZES["hidden_size"][0], 1)}.items()}
 
 
-def key_of(ours: str, projects: bool, has_head: bool) -> str:
-    """Returns the key of a variable in a checkpoint."""
-    if ours == WORDS and has_head:
-        return "masked_lm/embedding_table"
-    key = name_of(ours, 2)
-    if key.startswith("masked_lm/"):
-        return key
-    # Without a projection the next layers' numbers are one lower.
-    number = int(key[0]) - (key[0] > "4" and not projects)
-    return f"encoder/layer_with_weights-{number}{key[1:]}"
-
-
-def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
-    return rows_of(shapes, name_of,
-                   shape=lambda name, shape: with_heads(name, shape, config))
-
-
-def with_heads(name: str, shape: Shape, config: AlbertConfig) -> Shape:
-    """Returns the shape of a tensor with a separate axis for the attention heads."""
-    heads, depth = config.num_attention_heads, (
-        config.hidden_size // config.num_attention_heads)
-    if "attention_1/self/" in name:
-        return (*shape[:-1], heads, depth)
-    if name.endswith("attention_1/output/dense/kernel"):
-        return (heads, depth, shape[1])
-    return shape
+def _rows(config: AlbertConfig, heads: Iterable[str]) -> list[Row]:
+    return rows_of(shapes_of(config, dict.fromkeys(heads, 1)), name_of,
+                   heads=config.num_attention_heads)
 
 
 # ---- reading ---------------------------------------------------------------
 
 
 def _stored(prefix: str) -> dict[str, Tensor]:
-    """Returns the tensors of a checkpoint by their full names, without any prefix."""
     return {_WITH_PREFIX.sub("", name): tensor
             for name, tensor in bundle.by_names(prefix).items()}
 
 
 def recognise(prefix: str) -> bool:
-    return _WORDS in _stored(prefix)
+    return name_of(WORDS) in _stored(prefix)
 
 
 def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
@@ -124,10 +98,9 @@ def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                   else published(prefix, sizes))
     refuse(vars(config), prefix, parameter_sharing=("all",), **_ONE_BLOCK)
     config = config.replace(use_pooler="pooler_transform/kernel" in stored)
-    has_head = name_of("cls/predictions/output_bias") in stored
-    heads = {"masked_lm": 1} if has_head else {}
-    return matched(NAME, prefix, config, heads, _rows(shapes_of(config, heads), config),
-                   stored, _DROPPED, "transformer/|embedding")
+    heads = {"masked_lm": 1} if name_of("cls/predictions/output_bias") in stored else {}
+    return matched(NAME, prefix, config, heads, _rows(config, heads), stored, _DROPPED,
+                   "transformer/|embedding")
 
 
 def _count_layers(prefix: str) -> int:
@@ -164,29 +137,26 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     there is a masked-LM head, and albert_config.json, which the format lacks."""
     import tensorflow as tf
 
-    config, has_head = checkpoint.config, "masked_lm" in checkpoint.heads
+    config, objects = checkpoint.config, {}
     text_files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)
-    root = tf.train.Checkpoint()
-
-    def place(key: str, value: Any) -> None:
-        node, (*parts, last) = root, key.split("/")
-        for part in parts:
-            if not hasattr(node, part):
-                setattr(node, part, tf.Module())
-            node = getattr(node, part)
-        # In a key, ".S" stands for a slash within a name.
-        setattr(node, last.replace(".S", "/"), value)
-
+    rows = _rows(config, checkpoint.heads)
     with tf.device("CPU"):
-        rows = _rows(shapes_of(config, checkpoint.heads), config)
         for row, tensor in zip(rows, in_theirs(checkpoint, rows).values()):
             variable = tf.Variable(tensor.read(), name=row.theirs)
-            place(key_of(row.ours, config.projects_embeddings, has_head), variable)
-            if row.ours == WORDS:  # With a head, one variable has two names.
-                place(key_of(WORDS, True, False), variable)
-    if has_head:
-        place("model/encoder_network", root.encoder)
-        place("model/masked_lm", root.masked_lm)
+            part, (_, key) = part_of(row.ours, _PARTS)
+            if key[0].isdigit():  # Without a projection, the next numbers are one lower.
+                number = int(key[0]) - (key > "5" and not config.projects_embeddings)
+                key = f"encoder/layer_with_weights-{number}{key[1:]}"
+            keys = [key + row.ours.removeprefix(part)]
+            if row.ours == WORDS and checkpoint.heads:
+                keys.append("masked_lm/embedding_table")
+            for *path, last in (key.split("/") for key in keys):
+                node = functools.reduce(
+                    lambda node, part: node.setdefault(part, {}), path, objects)
+                node[last.replace(".S", "/")] = variable
+    root = tf.train.Checkpoint(**objects)
+    if checkpoint.heads:
+        root.model = {"encoder_network": root.encoder, "masked_lm": root.masked_lm}
     root.save(os.path.join(folder, "ckpt"))
