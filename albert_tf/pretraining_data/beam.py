@@ -32,10 +32,6 @@ _COUNTS = -1  # the key of counts among the buckets
 # The message of an error in the report of a worker.
 _INPUT_ERROR = re.compile(
     r"\b(?:InputError|Interruption): (.+?)(?: \[while running '.*)?$", re.MULTILINE)
-# Found in the errors of a runner that cannot be started or reached.
-_NOT_STARTED = re.compile(
-    r"job server jar|job_endpoint|java\b|FutureTimeoutError|StatusCode\.UNAVAILABLE|"
-    r"Connection ?refused|failed to connect|urlopen error")
 
 
 def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
@@ -46,7 +42,12 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
 
         run(options, tokenizer, "FlinkRunner", ["--flink_master=host:8081"])
     """
-    beam = package()
+    try:
+        import apache_beam as beam
+    except ImportError as error:
+        raise InputError(
+            "--runner needs Apache Beam: pip install -r requirements-beam.txt, in a "
+            "separate environment.") from error
     check(options, tokenizer)
     started = time.monotonic()
     spans = plan_spans(options.input_files, sizes.span_bytes)
@@ -63,9 +64,18 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         # The encoder is large, so workers read it from a file instead of every task.
         files.write(job.file("encoder"), pickle.dumps(
             PieceEncoder(tokenizer, options.word_start)))
-        pipeline = new_pipeline(beam, runner, runner_options, len(spans))
-        build(beam, pipeline, spans, job)
-        finish(beam, pipeline)
+        pipeline = new_pipeline(runner, runner_options, len(spans))
+        _ = (pipeline
+             | "Spans" >> beam.Create([tuple(span) for span in spans])
+             | "Spread" >> beam.Reshuffle()
+             | "Scatter" >> beam.FlatMap(scatter, job)
+             | "Buckets" >> beam.GroupByKey()
+             | "Write" >> beam.Map(write, job)
+             | "AllBuckets" >> beam.GroupByKey()
+             | "Divide" >> beam.FlatMap(divide, job)
+             | "SpreadOutputs" >> beam.Reshuffle()
+             | "Join" >> beam.Map(join, job))
+        finish(pipeline)
         result = text_files.read_object(job.file("result"))
         corpus, counts = CorpusCounts(), InstanceCounts()
         corpus.merge(result["text"])
@@ -79,34 +89,12 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     return summary
 
 
-def build(beam, pipeline, spans: Sequence[Span], job: "Job") -> None:
-    """Joins the steps to a pipeline; `beam` is the package apache_beam."""
-    _ = (pipeline
-         | "Spans" >> beam.Create([tuple(span) for span in spans])
-         | "Spread" >> beam.Reshuffle()
-         | "Scatter" >> beam.FlatMap(scatter, job)
-         | "Buckets" >> beam.GroupByKey()
-         | "Write" >> beam.Map(write, job)
-         | "AllBuckets" >> beam.GroupByKey()
-         | "Divide" >> beam.FlatMap(divide, job)
-         | "SpreadOutputs" >> beam.Reshuffle()
-         | "Join" >> beam.Map(join, job))
-
-
-def package():
-    """Imports and returns apache_beam."""
-    try:
-        import apache_beam
-    except ImportError as error:
-        raise InputError(
-            "--runner needs Apache Beam: pip install -r requirements-beam.txt, in a "
-            "separate environment.") from error
-    return apache_beam
-
-
-def new_pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
+def new_pipeline(runner: str, runner_options: Sequence[str], num_parts: int):
     """Returns an empty pipeline for a runner's name, or the full name of its class, and
     the number of parts into which the input can be divided."""
+    from apache_beam import Pipeline
+    from apache_beam.options.pipeline_options import PipelineOptions
+
     # Processes that a runner starts here import this package.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (
         str(pathlib.Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
@@ -119,34 +107,29 @@ def new_pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: in
 
             # By default 128 elements are one partition, which leaves workers idle.
             flags.insert(1, f"--dask_npartitions={min(num_parts, 4)}")
-        return beam.Pipeline(options=beam.options.pipeline_options.PipelineOptions(flags))
+        return Pipeline(options=PipelineOptions(flags))
     except (ImportError, ValueError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise InputError(f"--runner={runner}: {reason}.") from error
 
 
-def finish(beam, made) -> None:
-    """Runs a pipeline to its end; raises a worker's InputError here."""
+def finish(pipeline) -> None:
+    """Runs a pipeline to its end; raises a worker's InputError here, and one for what a
+    runner says that fails or cannot be started."""
     result = None
     try:
-        result = made.run()
-        state = result.wait_until_finish()
+        result = pipeline.run()
+        if (state := result.wait_until_finish()) != "DONE":
+            raise RuntimeError(f"the pipeline ended in the state {state}")
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        if input_error := _INPUT_ERROR.search(text):
-            raise InputError(input_error.group(1)) from error
-        if isinstance(error, OSError) or _NOT_STARTED.search(text):
-            raise InputError(
-                f"--runner: it cannot be started or reached ({text[:300]!r}); check "
-                "its options, such as -- --job_endpoint=HOST:PORT, and the network."
-            ) from error
-        raise
+        found = _INPUT_ERROR.search(text)
+        raise InputError(found[1] if found else (
+            f"--runner: the pipeline failed ({text.rstrip('.')}); check the runner's "
+            "options, such as -- --job_endpoint=HOST:PORT, and the network.")) from error
     finally:
-        client = getattr(result, "client", None)  # Dask's results have one.
-        if client is not None:
+        if client := getattr(result, "client", None):  # Dask's results have one.
             client.close()
-    if state != beam.runners.runner.PipelineState.DONE:
-        raise RuntimeError(f"The pipeline ended in the state {state}.")
 
 
 # ---- the steps, without Beam -------------------------------------------------

@@ -106,10 +106,17 @@ def create_instances(
         if pair is None:
             skipped.append(length)
         else:
-            # 3. Truncate and mask the pair. If its second segment came from elsewhere,
-            #    go back to the sentences that it replaced.
+            # 3. If the second segment came from elsewhere, go back to the sentences that
+            #    it replaced.
             position -= pair.num_unused
-            instances.append(_instance_of_pair(pair, pieces, options, random))
+            # 4. Truncate and mask the pair. The longer segment loses tokens at its front
+            #    or back at random, so that neither beginnings nor ends are rarer.
+            first, second = sequences.truncate_at_random_ends(
+                pair.first, pair.second, options.max_pieces, random.python)
+            num_cut = sum(map(len, pair[:2])) - len(first) - len(second)
+            instances.append(masked_instance(
+                sequences.assemble(first, second, CLS, SEP), pair.origin, num_cut,
+                pieces, options, random))
         chunk, length = [], 0
     return DocumentInstances(instances, skipped)
 
@@ -177,33 +184,13 @@ def _random_segment(
     return tokens
 
 
-def _instance_of_pair(pair: _Pair, pieces: Pieces, options: InstanceOptions,
-                      random: RandomSource) -> Instance:
-    """Truncates a pair, puts [CLS] and [SEP] around the segments, and masks it."""
-    # The longer segment loses tokens at its front or back at random, so that neither
-    # beginnings nor ends of texts are rarer.
-    first, second = sequences.truncate_at_random_ends(
-        pair.first, pair.second, options.max_pieces, random.python)
-    num_tokens = len(pair.first) + len(pair.second)
-    return masked_instance(
-        sequences.assemble(first, second, CLS, SEP), pair.origin,
-        num_tokens - len(first) - len(second), pieces, options, random)
-
-
 def masked_instance(assembled: sequences.Assembled, origin: str, num_cut: int,
-                     pieces: Pieces, options: InstanceOptions,
-                     random: RandomSource) -> Instance:
+                    pieces: Pieces, options: InstanceOptions,
+                    random: RandomSource) -> Instance:
     """Masks a sequence and makes its instance."""
     masking = mask_sequence(
         assembled.tokens, pieces.starts_word, pieces.vocabulary, options.masking,
         random)
     return Instance(
-        tokens=masking.pieces,
-        segment_ids=assembled.segment_ids,
-        token_boundary=masking.token_boundary,
-        masked_lm_positions=masking.positions,
-        masked_lm_labels=masking.labels,
-        label=int(origin in LABEL_1),
-        origin=origin,
-        num_cut=num_cut,
-        ngrams=masking.ngrams)
+        masking.pieces, assembled.segment_ids, masking.token_boundary, masking.positions,
+        masking.labels, int(origin in LABEL_1), origin, num_cut, masking.ngrams)
