@@ -14,21 +14,24 @@ from typing import Any, Mapping, Optional, Sequence
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats, vocabulary
-from albert_tf.checkpoints.folders import holds_checkpoint
-from albert_tf.checkpoints.run_files import is_of_run
-from albert_tf.cli import flags as cli_flags, script, start
+from albert_tf.checkpoints import tokenizer_files, vocabulary
+from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkpoint
+from albert_tf.cli import flags as cli_flags, script
 from albert_tf.cli.define import (
     Values, check_needs, define, options_in, take, use_recipe)
+from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.command import Command
 from albert_tf.finetuning.common import written_format_of
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.recipes import (
     NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data, sampled)
+from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.finetuning.task import Settings
 from albert_tf.options import given, option, options_of
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization.cleaning import Rules
+from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.training.memory import Sequences
 
 flags.disclaim_key_flags()
@@ -157,13 +160,11 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
         task = chosen
     else:
         values.metric = None  # The flag is left open if it is the task's own.
-    if command.head and getattr(task, "labels", ()) and not values.do_train:
-        _check_labels(command, task.labels)
     if values.recipe and values.do_train:
         if own_data:
             tokenizer = _use_recipe_for_data(command, task)
         else:
-            config = start.model_config(values)
+            config = model_config(values)
             name = command.recipe(config)
             _use_recipe(values, name, recipe_for(name, *published_size(config)))
         if hasattr(task, "max_seq_length"):
@@ -194,7 +195,7 @@ def _use_kept_task(command: Command) -> None:
 
 def _check(command: Command) -> None:
     """Raises InputError for options that contradict each other, and for a
-    --prediction_file of an unknown format or that the run writes."""
+    --prediction_file of an unknown format."""
     values = command.values
     if not (values.do_train or values.do_eval or values.do_predict or values.export_dir):
         raise InputError("there is nothing to do: give --do_train, --do_eval, "
@@ -212,29 +213,6 @@ def _check(command: Command) -> None:
     if path := "prediction_file" in values and values.prediction_file:
         # That it is no file of the examples is checked when these are read.
         written_format_of(path)
-        folder, name = os.path.split(os.path.realpath(path))
-        if name != "predictions.tsv" and folder == os.path.realpath(
-                values.output_dir) and is_of_run(
-                name, [type(command).__module__.split(".")[-2]]):
-            raise InputError(f"--prediction_file={path}: the run writes a different file "
-                             "of that name to --output_dir; choose another name.")
-
-
-def _check_labels(command: Command, labels: Sequence[str]) -> None:
-    """Raises InputError if the head of the model to use has another number of
-    outputs."""
-    folder = command.values.output_dir
-    source = folder if holds_checkpoint(folder) else (
-        cli_flags.init_checkpoint(command.values))
-    try:
-        heads = formats.read(source, head=command.head).heads if source else {}
-    except InputError:  # The error is reported when the checkpoint is loaded.
-        return
-    if (width := heads.get(command.head, len(labels))) != len(labels):
-        raise InputError(
-            f"--labels: there are {len(labels)} labels ({', '.join(labels)}), but the "
-            f"model in {source} has {width} outputs; give one label for each, in the "
-            "order of the outputs.")
 
 
 def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
@@ -244,12 +222,12 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     steps, warmup, epochs, share = _length(values)
     options = cli_flags.run_options(
         values, num_train_steps=0 if epochs.present else steps.value)
-    start.check_start(values)
-    config = start.model_config(values)
+    check_start(values)
+    config = model_config(values)
     # The shortest possible sequence: the real lengths are checked once they are known.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if values.do_train else {}
     cli_flags.check_memory(values, config, options, **shortest)
-    tokenizer = tokenizer or start.its_tokenizer(values, config)
+    tokenizer = tokenizer or its_tokenizer(values, config)
     if values.distribution_strategy == "multi_worker_mirrored" and (
             values.num_seeds > 1 or values.restart_on_failure):
         raise InputError(
@@ -308,6 +286,86 @@ def _export(command: Command, task: Any, settings: Settings, model: Any,
            text.get("threshold"), settings=settings.kept)
 
 
+# ---- the model to start from ----------------------------------------------
+
+
+def model_config(values: Values) -> AlbertConfig:
+    """Returns the encoder's config: the one given, or that of the model that the run
+    starts from."""
+    config = cli_flags.model_config(values)
+    path = os.path.join(values.output_dir, CONFIG_FILE)
+    rate = values.albert_dropout_prob
+    if not values.do_train and files.exists(path):
+        # Without effect here, but kept; training may have taken it from a recipe.
+        trained = AlbertConfig.from_json_file(path)
+        config = config.replace(
+            hidden_dropout_prob=trained.hidden_dropout_prob,
+            attention_probs_dropout_prob=trained.attention_probs_dropout_prob)
+    elif rate is not None:
+        config = config.replace(
+            hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
+    if values.max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            f"--max_seq_length={values.max_seq_length} exceeds the config's "
+            f"max_position_embeddings of {config.max_position_embeddings}; give a "
+            "smaller length.")
+    return config
+
+
+def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
+    """Returns the tokenizer that the options name, or that stands beside the initial
+    model, checked against the model's; sets the options accordingly."""
+    stored, init = None, cli_flags.init_checkpoint(values)
+    if init and not (values.spm_model_file or values.vocab_file) and (
+            stored := tokenizer_files.find(folder_of(init))):
+        name = "vocab_file" if stored.word_piece else "spm_model_file"
+        values[name].value = stored.path
+        if not values["do_lower_case"].present:
+            values.do_lower_case = stored.do_lower_case
+        if values.strip_accents is None:
+            values.strip_accents = stored.strip_accents
+        logging.info("Using the vocabulary %s.", stored.path)
+    path = values.spm_model_file or values.vocab_file
+    # A run that saved no checkpoint does not bind the folder to its vocabulary.
+    start = values.output_dir if holds_checkpoint(values.output_dir) else init
+    known = vocabulary.kept_beside(start) if start else None
+    if values.strip_accents is None and known and path and (
+            path == values.vocab_file or tokenizer_json.is_file(path)):
+        values.strip_accents = known.get("strip_accents")
+    if not stored and path:
+        cli_flags.lower_as_stated(path, values)
+    result = FullTokenizer(
+        values.vocab_file, values.do_lower_case, values.spm_model_file,
+        strip_accents=values.strip_accents, rules=stored.rules if stored else known and (
+            Rules.of(known.get("rules", {}), start)))
+    if values["strip_accents"].present and not known:
+        result.check_keeps_accents()
+    if result.vocab_size != config.vocab_size:
+        raise InputError(
+            f"{path} has {result.vocab_size} tokens, but the config's vocab_size is "
+            f"{config.vocab_size}; give the vocabulary that the model was trained "
+            "with.")
+    if known:
+        vocabulary.check(known, {**vocabulary_of(path), **result.keeps}, start)
+    return result
+
+
+def check_start(values: Values) -> None:
+    """Raises InputError if there is no model to start from, before any long work."""
+    folder = values.output_dir
+    if holds_checkpoint(folder):
+        if not values.resume_from and not files.exists(os.path.join(folder, SEEDS_FILE)):
+            checkpoint_of(folder, best=not values.do_train, to_train=values.do_train)
+    elif cli_flags.init_checkpoint(values):
+        cli_flags.check_init_checkpoint(values)
+    elif not (values.do_train and values.from_scratch):
+        raise InputError(
+            f"there is no model to start from: {folder} has no checkpoint, and "
+            "--init_checkpoint is not given; give one"
+            + (", or --from_scratch to train from random weights." if values.do_train
+               else ", or train first (--do_train)."))
+
+
 # ---- recipes -----------------------------------------------------------------
 
 
@@ -317,8 +375,8 @@ def _use_recipe_for_data(command: Command, task: Any) -> FullTokenizer:
     values = command.values
     if not values["max_seq_length"].present:
         values.max_seq_length = 8  # The recipe sets it; no config has fewer positions.
-    config = start.model_config(values)
-    tokenizer = start.its_tokenizer(values, config)
+    config = model_config(values)
+    tokenizer = its_tokenizer(values, config)
     path = values[command.data_options["train"]].value
     examples = task.read(path, "train").examples
     lengths = [task.length_of(example, tokenizer) for example in sampled(examples)

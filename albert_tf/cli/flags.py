@@ -214,25 +214,29 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
     `task_options` are fields that the task sets itself, such as num_train_steps.
     """
     script.check_packages("tensorflow", "tf_keras", "official", "orbit")
-    folder = values.output_dir
-    files.check_in_tensorflow(folder, "--output_dir")
-    files.check_folder(folder, "--output_dir")
-    init = init_checkpoint(values)
-    if init and values.do_train and os.path.realpath(
-            formats.folder_of_model(init)) == os.path.realpath(folder):
-        raise InputError(
-            f"--output_dir={folder} is the folder of --init_checkpoint, whose files the "
-            "run would overwrite; give a new folder, or leave out --init_checkpoint to "
-            "continue the run that is there.")
-    options = given(RunOptions, values, init_checkpoint=init,
+    files.check_in_tensorflow(values.output_dir, "--output_dir")
+    files.check_folder(values.output_dir, "--output_dir")
+    check_output_dir(values)
+    options = given(RunOptions, values, init_checkpoint=init_checkpoint(values),
                     step=given(StepOptions, values), **task_options)
     if options.resume_from:
-        chosen_checkpoint(folder, options.resume_from)
+        chosen_checkpoint(values.output_dir, options.resume_from)
     check_batch_sizes(
         options, known_replicas(values), train=values.do_train,
         evaluate=any(name in values and values[name].value
                      for name in ("do_eval", "eval_input_file")))
     return options
+
+
+def check_output_dir(values: Values) -> None:
+    """Raises InputError if training would overwrite the model that it starts from."""
+    init = init_checkpoint(values)
+    if init and values.do_train and os.path.realpath(
+            formats.folder_of_model(init)) == os.path.realpath(values.output_dir):
+        raise InputError(
+            f"--output_dir={values.output_dir} is the folder of --init_checkpoint, whose "
+            "files the run would overwrite; give a new folder, or only --output_dir to "
+            "continue the run that is there.")
 
 
 def init_checkpoint(values: Values) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import importlib.util
 import io
+import logging
 import os
 import re
 import select
@@ -19,7 +20,8 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Sequence
+import traceback
+from typing import Callable, Sequence
 
 from albert_tf.errors import (
     ONE_CTRL_C, InputError, Stopped, WorkerEnded, is_of_library, reason_of)
@@ -28,8 +30,6 @@ typed_as: dict[str, str] = {}  # script → how it is started, for --help
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _working = False  # whether main runs, so that there may be something to clean up
 _received: int | None = None  # the first signal in main
-_since: float | None = None  # its time, by the thread of _watch
-_worker_ended = False  # another one, of a cluster
 
 
 # ---- signals ---------------------------------------------------------------
@@ -45,36 +45,23 @@ def take_signals() -> None:
 def _handle(number, frame):
     global _received
     # An exception does not pass through all code that is being imported, such as C++.
-    if not _working or _received is None and _is_importing(frame):
+    if not _working or _received is None and any(
+            each.f_code.co_filename == "<frozen importlib._bootstrap>"
+            for each, _ in traceback.walk_stack(frame)):
         os._exit(_say(number))
     if _received is None:
         _received = number
         raise Stopped(number)
 
 
-def _is_importing(frame) -> bool:
-    while frame:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _watch() -> None:
-    """Starts a thread that ends the program at a second signal. Python's own handlers
-    wait until the main thread has left C++ code, such as a long step of TensorFlow."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    threading.Thread(target=_end_at_second, args=(read,), daemon=True).start()
-
-
-def _end_at_second(read: int) -> None:
-    global _since
-    while number := os.read(read, 1):
+def _watch(signals: int) -> None:
+    """Ends the program at a second signal, in a thread: Python's own handlers wait until
+    the main thread has left C++ code, such as a long step of TensorFlow."""
+    since = None
+    while number := os.read(signals, 1):
         if number[0] in _NAMES and _working:
-            _since = _since or time.monotonic()
-            if time.monotonic() - _since >= ONE_CTRL_C:
+            since = since or time.monotonic()
+            if time.monotonic() - since >= ONE_CTRL_C:
                 os._exit(_say(number[0], flush=False))
 
 
@@ -115,12 +102,15 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     from absl import app
 
     take_signals()
-    _watch()
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(read,), daemon=True).start()
     _set_up()
 
     def guarded(argv):
-        global _working, _received, _since, _worker_ended
-        _working, _received, _since = True, None, None
+        global _working, _received
+        _working, _received = True, None
         try:
             if _HELP & {*sys.argv}:
                 print(_help(first_flags.split(), "--helpfull" in sys.argv))
@@ -144,58 +134,63 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
             number = getattr(error, "signal_number", _received)
             if number is not None:
                 sys.exit(_say(number))
-            error = _explained(error)
-            if error is None:
-                return
-            if not isinstance(error, InputError):
-                raise error
-            _worker_ended = isinstance(error, WorkerEnded)
-            print(f"{argv[0]}: {error}", file=sys.stderr)
-            sys.exit(error.exit_status)
+            explained = _explained(error)
+            if isinstance(explained, InputError):
+                print(f"{argv[0]}: {explained}", file=sys.stderr)
+                sys.exit(explained.exit_status)
+            if explained:
+                raise
         finally:
             _working = False
 
     try:
         app.run(guarded, flags_parser=_parsed)
     except SystemExit as end:
-        if (main.__module__ == "__main__" and "tensorflow" in sys.modules
-                and ("TF_CONFIG" not in os.environ or _worker_ended)):
-            _end_now(end.code)
+        # Python would destroy TensorFlow's objects one by one and wait for the threads
+        # of its pipelines, for seconds, or up to a minute on a busy machine. Workers of a
+        # cluster end in order, unless one is lost, so that none believes another to be.
+        if main.__module__ == "__main__" and "tensorflow" in sys.modules and (
+                "TF_CONFIG" not in os.environ
+                or isinstance(end.__context__, WorkerEnded)):
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+            atexit._run_exitfuncs()
+            print(end="", flush=True)
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(bool(end.code)))
         raise
 
 
 def _set_up() -> None:
     """Sets how output, log and pictures are written, whatever the surroundings."""
-    from logging import Formatter
-
-    from absl import logging
+    from absl import logging as absl_logging
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     # Jupyter names a backend here that only notebooks have.
     os.environ["MPLBACKEND"] = "agg"
-    logging.set_verbosity(logging.INFO)
-    logging.get_absl_handler().addFilter(_is_ours)
+    absl_logging.set_verbosity(absl_logging.INFO)
+    handler = absl_logging.get_absl_handler()
+    # From libraries, only warnings.
+    handler.addFilter(lambda record: (
+        record.levelno > logging.INFO
+        or f"{os.sep}site-packages{os.sep}" not in record.pathname
+        or os.path.realpath(record.pathname).startswith(_PACKAGE + os.sep)))
     # Without absl's number of the thread and line of the code.
-    logging.get_absl_handler().setFormatter(Formatter(
+    handler.setFormatter(logging.Formatter(
         "%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-
-
-def _is_ours(record) -> bool:
-    """Returns whether a log line comes from this project or is at least a warning."""
-    import logging
-
-    return (record.levelno > logging.INFO
-            or f"{os.sep}site-packages{os.sep}" not in record.pathname
-            or os.path.realpath(record.pathname).startswith(_PACKAGE + os.sep))
 
 
 def _explained(error: BaseException) -> BaseException | None:
     """Returns the InputError for what a library or the surroundings say, and None if the
     reader of the standard output has ended, such as `| head`, which is no error."""
-    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
-    if full or isinstance(error, BrokenPipeError) and _reader_has_ended():
+    full, ended = isinstance(error, OSError) and error.errno == errno.ENOSPC, False
+    if isinstance(error, BrokenPipeError):
+        poll = select.poll()
+        poll.register(1, 0)
+        ended = any(event & select.POLLERR for _, event in poll.poll(0))
+    if full or ended:
         # What is left in the buffer would fail again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return InputError(f"the output cannot be written: {error.strerror}; make room, "
@@ -210,45 +205,20 @@ def _explained(error: BaseException) -> BaseException | None:
     return error
 
 
-def _reader_has_ended() -> bool:
-    if not hasattr(select, "poll"):  # Windows
-        return True
-    poll = select.poll()
-    poll.register(1, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _end_now(code: Any) -> None:
-    """Ends the process after the functions of `atexit`, with all output written.
-
-    Python would destroy TensorFlow's objects one by one and wait for the threads of its
-    pipelines, for seconds, or up to a minute on a busy machine. Workers of a cluster
-    use this only after one is lost: otherwise they end in order, so that no worker
-    believes another to be lost.
-    """
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-    atexit._run_exitfuncs()
-    print(end="", flush=True)
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(bool(code)))
-
-
 # ---- packages ----------------------------------------------------------------
 
 # What pip installs → the modules that are imported when they are used.
 _EXTRAS = {
     "train": "tensorflow tf_keras tensorflow_text tensorboard sklearn scipy",
     "onnx": "onnxruntime", "openvino": "openvino", "serve": "aiohttp prometheus_client",
-    "": "official orbit"}  # tf-models-official, see _command
+    "tf-models-official": "official orbit"}
 
 
 def check_packages(*names: str) -> None:
     """Raises InputError if one of these packages, which the light installation lacks,
     is not installed. Nothing is imported."""
-    missing = [name for name in names if name not in sys.modules
-               and not importlib.util.find_spec(name)]
-    if missing:
+    if missing := [name for name in names if name not in sys.modules
+                   and not importlib.util.find_spec(name)]:
         raise _not_installed(missing)
 
 
@@ -257,23 +227,21 @@ def _not_installed(modules: Sequence[str], reason: str = "is not installed"
     """Returns the error for packages that cannot be imported; None for modules that are
     not of a package that users choose to install."""
     names = [module.partition(".")[0] for module in modules]
-    commands = [_command(extra) for extra, known in _EXTRAS.items()
-                if {*names} & {*known.split()}]
+    commands = []
+    for extra in (extra for extra, known in _EXTRAS.items()
+                  if {*names} & {*known.split()}):
+        what = f"'{'albert_tf' if FOLDER == _INSTALLED else '.'}[{extra}]'"
+        if extra == "tf-models-official":
+            from importlib import metadata
+
+            # Each version requires one TensorFlow, and packages that are not used.
+            minor = "20"
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                minor = min(minor, metadata.version("tensorflow").split(".")[1], key=int)
+            what = f"--no-deps '{extra}==2.{minor}.*'"
+        commands.append(f"pip install {what}")
     return InputError(f"this needs {names[0]}, which {reason}; run "
                       f"{' && '.join(commands)} (docs/INSTALL.md).") if commands else None
-
-
-def _command(extra: str) -> str:
-    """Returns the command that installs an extra, or tf-models-official. Each version of
-    this requires one TensorFlow, and packages that are not used."""
-    from importlib import metadata
-
-    if extra:
-        return f"pip install '{'albert_tf' if FOLDER == _INSTALLED else '.'}[{extra}]'"
-    minor = 20
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        minor = min(minor, int(metadata.version("tensorflow").split(".")[1]))
-    return f"pip install --no-deps 'tf-models-official==2.{minor}.*'"
 
 
 # ---- flags -------------------------------------------------------------------

@@ -2,12 +2,17 @@
 flags.
 
     rows ─► <output_dir>/finetune_data/train.jsonl ─► cli.finetune.run
+
+Rows become a file, so that they are read, checked, compared with those of a run that is
+resumed, and named in errors as a user's files are.
 """
 
+import contextlib
 import json
 import os
 import re
-from typing import Any, Mapping, Optional, Sequence, TypedDict, Unpack
+from typing import (
+    Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Sized)
 
 from absl import flags
 
@@ -15,59 +20,30 @@ from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.folders import holds_checkpoint
 from albert_tf.checkpoints.run_files import PYTHON_DATA, claim_run_folder
-from albert_tf.cli import finetune as command_line
+from albert_tf.cli import finetune as command_line, flags as cli_flags
 from albert_tf.cli.define import options_in
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.command import ClassificationCommand
 from albert_tf.finetuning.squad.command import SquadCommand
 from albert_tf.finetuning.tagging.command import TaggingCommand
-from albert_tf.from_python import rows
-from albert_tf.from_python.rows import Columns, plain
-from albert_tf.options import Option, checked
+from albert_tf.options import checked
 from albert_tf.serving.predict import Model, load
 from albert_tf.training.log import Callback
 
-# Task, as in Model.tasks → its command, and its folder in `finetuning`.
-_TASKS: dict[str, tuple[Any, str]] = {
-    "classify": (ClassificationCommand, "classification"),
-    "tag": (TaggingCommand, "tagging"), "answer": (SquadCommand, "squad")}
+# The tasks, as in Model.tasks.
+_TASKS = {"classify": ClassificationCommand, "tag": TaggingCommand,
+          "answer": SquadCommand}
 # Options that other arguments stand for.
 _OWN = re.compile(r".*_(file|dir|checkpoint|column)|do_(train|eval|predict)|recipe|"
                   "task_name")
-_DEFAULTS = dict(eval_batch_size=32, predict_batch_size=32, num_workers=1)
 
-# The options, for type checkers; tests/test_public_interface.py compares them with those
-# of the scripts.
-_Flag = Optional[bool]
-_Int = Optional[int]
-_Float = Optional[float]
-_Text = Optional[str]
-_List = Optional[str | Sequence[str]]
 
-Options = TypedDict("Options", {
-    "albert_dropout_prob": _Float, "allow_partial_init": _Flag,
-    "answer_at_threshold": _Flag, "answer_language": _Text,
-    "class_weights": None | str | Sequence[str] | Mapping[Any, Any],
-    "clip_norm": _Float,
-    "config_overrides": _List, "data_format": _Text, "delimiter": _Text,
-    "distribution_strategy": _Text, "do_lower_case": _Flag, "doc_stride": _Int,
-    "dropout_prob": _Float, "dtype": _Text, "early_stopping": _Int, "end_n_top": _Int,
-    "eval_batch_size": _Int, "from_scratch": _Flag, "gradient_accumulation_steps": _Int,
-    "header": _Flag, "iterations_per_loop": _Int, "jit_compile": _Flag,
-    "keep_checkpoint_max": _Int, "label_all_tokens": _Flag, "label_separator": _Text,
-    "label_threshold": _Float, "labels": None | str | Sequence[Any],
-    "learning_rate": _Float, "max_answer_length": _Int, "max_query_length": _Int,
-    "max_seq_length": _Int, "metric": _Text, "multi_label": _Flag, "n_best_size": _Int,
-    "null_score_diff_threshold": _Float, "num_gpus": _Int, "num_length_buckets": _Int,
-    "num_seeds": _Int, "num_train_epochs": _Float, "num_train_steps": _Int,
-    "num_virtual_cpus": _Int, "num_warmup_steps": _Int, "num_workers": _Int,
-    "optimizer": _Text, "random_seed": _Int, "recompute": _Flag, "regression": _Flag,
-    "replica_gradients": _Text, "restart_on_failure": _Flag, "resume_from": _Text,
-    "save_checkpoints_steps": _Int, "scheme": _Text, "sparse_gradient_norm": _Flag,
-    "split_words": _Text, "start_n_top": _Int, "strip_accents": _Flag,
-    "strip_numbers": _Flag, "temperature": _Float, "test_tags": _Flag, "tpu": _Text,
-    "train_batch_size": _Int, "train_step": _Int, "version_2_with_negative": _Flag,
-    "warmup_proportion": _Float, "warmup_step": _Int}, total=False)
+class _Columns(NamedTuple):
+    """The columns of a task's rows."""
+
+    names: tuple[Any, ...]  # those of a tuple, in its order
+    labels: tuple[Any, ...]  # those whose numbers may have names
+    others: tuple[Any, ...] = ()  # further ones that are read, if they are there
 
 
 def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
@@ -75,7 +51,7 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
              task: str = "classify", text: Optional[str] = None,
              text_pair: Optional[str] = None, label: Optional[str] = None,
              probabilities: Optional[str] = None, callbacks: Sequence[Callback] = (),
-             resume: bool = False, **options: Unpack[Options]) -> Model:
+             resume: bool = False, **options: Any) -> Model:
     """Fine-tunes a model to classify texts, to predict numbers, to tag words or to answer
     questions, and returns the best checkpoint as `albert_tf.load` does.
 
@@ -130,63 +106,64 @@ def finetune(model: files.StrPath, train: Any, dev: Any = None, *,
     if task not in _TASKS:
         raise InputError(f"--task={task} is none of {', '.join(_TASKS)}; give one of "
                          "these.")
-    command, folder = _TASKS[task]
-    output_dir, model = files.expanded(output_dir), formats.located(model)
-    columns = _columns(task, text, text_pair, label, probabilities)
+    command, output_dir = _TASKS[task], files.expanded(output_dir)
     # 1. The options, as a script has them.
     values = flags.FlagValues()
-    command_line.define_options(command, values, **_DEFAULTS)
+    command_line.define_options(command, values, eval_batch_size=32,
+                                predict_batch_size=32, num_workers=1)
     values.mark_as_parsed()
-    fixed = dict(init_checkpoint=model, output_dir=output_dir, do_train=True,
-                 do_eval=dev is not None, recipe=True)
+    fixed = dict(init_checkpoint=formats.located(model), output_dir=output_dir,
+                 do_train=True, do_eval=dev is not None, recipe=True)
     if task == "classify":
-        fixed |= dict(
-            task_name="custom", text_column=str(columns.names[0]),
-            text_b_column=None if text_pair is None else str(text_pair),
-            label_column=str(columns.labels[0]),
-            probability_column=None if probabilities is None else str(probabilities))
-        _take(values, task, options)
+        first, label = text or "text", "label" if label is None else label
+        columns = _Columns(
+            tuple(name for name in (first, text_pair, label) if name is not None),
+            (label,), (probabilities,) if probabilities else ())
+        fixed |= {"task_name": "custom", **{
+            f"{name}_column": None if value is None else str(value) for name, value in (
+                ("text", first), ("text_b", text_pair), ("label", label),
+                ("probability", probabilities))}}
     else:
-        fixed |= {"tag_column": label or ""} if task == "tag" else {}
-        _take(values, task, {**options, "text": text, "text_pair": text_pair,
-                             "probabilities": probabilities})
+        options |= dict(text=text, text_pair=text_pair, probabilities=probabilities)
+        columns = _Columns(("question", "context", "answers"), (),
+                           ("id", "is_impossible"))
+        if task == "tag":
+            fixed["tag_column"] = label or ""
+            columns = _Columns(("tokens", label or "tags"), (
+                (label,) if label else ("tags", "ner_tags")), (
+                    "words", "text", "entities", *["ner_tags"] * (not label)))
+    _take(values, task, options)
     for name, value in fixed.items():
         values[name].value = value
     # 2. The rows, which are written to the folder.
-    if os.path.realpath(formats.folder_of_model(model)) == os.path.realpath(output_dir):
-        raise InputError(f"--output_dir={output_dir} is the folder of the model to start "
-                         "from, whose files the run would overwrite; give a new folder.")
-    files.make_directory(output_dir, "--output_dir")
-    claim_run_folder(output_dir, folder)
-    fixed_rows = not resume and holds_checkpoint(output_dir)
     paths = {os.path.join(output_dir, PYTHON_DATA, f"{split}.jsonl"): split
              for split in ("train", "dev")}
-    with rows.named({**paths, "--do_eval": "dev"}):
+    with _named({**paths, "--do_eval": "dev", "--init_checkpoint": "the model"}):
+        cli_flags.check_output_dir(values)
+        files.make_directory(output_dir, "--output_dir")
+        claim_run_folder(output_dir, command.__module__.split(".")[-2])
+        fixed_rows = not resume and holds_checkpoint(output_dir)
         for (path, split), data in zip(paths.items(), (train, dev)):
             option = "predict_file" if (task, split) == ("answer", "dev") else (
                 f"{split}_file")
             if isinstance(data, (str, os.PathLike)):
                 values[option].value = files.expanded(data)
             elif data is not None or split == "train":
-                rows.write(split, data, columns, path, fixed_rows)
+                _write(split, data, columns, path, fixed_rows)
                 values[option].value = path
         if "labels" in values and not values.labels:
-            values["labels"].value = list(rows.classes_of(train, columns)) or None
+            values["labels"].value = _classes_of(train, columns.labels) or None
         # 3. The run.
         command_line.run(command, values, by_data=True, callbacks=callbacks,
                          changes_allowed=resume)
     return load(output_dir)
 
 
-def _has_effect(option: Option) -> bool:
-    """Returns whether an option of a script is one here, too."""
-    return not (_OWN.fullmatch(option.name)
-                or {option.needs, option.only_with} & {"do_predict", "export_dir"})
-
-
 def _take(values: flags.FlagValues, task: str, options: Mapping[str, Any]) -> None:
     """Sets the options that are given; None and "" leave one open."""
-    known = {option.name: option for option in options_in(values) if _has_effect(option)}
+    known = {option.name: option for option in options_in(values)
+             if not _OWN.fullmatch(option.name) and not (
+                 {option.needs, option.only_with} & {"do_predict", "export_dir"})}
     for name, value in options.items():
         if value is None or isinstance(value, str) and not value:
             continue
@@ -196,32 +173,120 @@ def _take(values: flags.FlagValues, task: str, options: Mapping[str, Any]) -> No
         if name == "class_weights" and isinstance(value, str):
             value = [value]
         elif name == "class_weights" and isinstance(value, Mapping):
-            value = [f"{_name(label)}={plain(weight)}" for label, weight in value.items()]
+            value = [f"{_name(label)}={_plain(weight)}"
+                     for label, weight in value.items()]
         elif name == "labels" and not isinstance(value, str):
             value = [_name(each) for each in value]
-        values[name].value = checked(known[name], value)
-        values[name].present = 1
+        values[name].value, values[name].present = checked(known[name], value), 1
 
 
 def _name(label: Any) -> str:
     """Returns a label as the readers name it: 1 and True are "1" and "true"."""
-    label = plain(label)
+    label = _plain(label)
     return label if isinstance(label, str) else json.dumps(label, default=str)
 
 
-def _columns(task: str, text: Optional[str], text_pair: Optional[str],
-             label: Optional[str], probabilities: Optional[str]) -> Columns:
-    """Returns the columns of a task's rows."""
-    if task == "answer":
-        return Columns(("question", "context", "answers"), (), ("id", "is_impossible"),
-                       "id")
-    if task == "tag":
-        # Further ones of those that tagging.readers takes.
-        others = ("tokens", "words", "text", "entities")
-        return Columns(("tokens", label), (label,), others) if label else Columns(
-            ("tokens", "tags"), ("tags", "ner_tags"), (*others, "tags", "ner_tags"))
-    label = "label" if label is None else label
-    pair = () if text_pair is None else (text_pair,)
-    return Columns((text or "text", *pair, label), (label,),
-                   (label, probabilities) if probabilities else (),
-                   advice=" Name them with text, text_pair and label.")
+@contextlib.contextmanager
+def _named(names: Mapping[str, str]) -> Iterator[None]:
+    """Gives files and flags in errors the names of the arguments that they stand for:
+    "train, row 3" in place of a path and "line 3"."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        for there, name in names.items():
+            if there in text:
+                text = re.sub(rf"{re.escape(there)}, line (\d+)", rf"{name}, row \1", text)
+                text = text.replace(there, name).replace("the line", "the row")
+        raise type(error)(text) from error
+
+
+# ---- rows --------------------------------------------------------------------
+
+
+def _write(split: str, data: Any, columns: _Columns, path: str, fixed: bool) -> None:
+    """Writes the rows as JSON lines. With `fixed`, those that are there must be the
+    same."""
+    classes, number = _classes_of(data, columns.labels), 0
+    # The workers of a cluster write the same file.
+    with files.staged(path, end=f"{files.INCOMPLETE}-{os.urandom(4).hex()}") as (staged,):
+        with files.open_binary(staged, "wb") as stream:
+            for number, row in enumerate(_rows(split, data, columns), 1):
+                values = {str(name): _named_label(value, classes) if (
+                    name in columns.labels) else value
+                          for name, value in _plain(row).items()}
+                if "id" in columns.others:  # Of a question, which needs a text.
+                    values["id"] = str(row.get("id", number))
+                try:
+                    line = json.dumps(values, ensure_ascii=False).encode()
+                except (TypeError, UnicodeEncodeError) as error:
+                    raise InputError(f"{split}, row {number}: a value is no text, number "
+                                     f"or list of them ({error}).") from error
+                stream.write(line + b"\n")
+        if not number:
+            raise InputError(
+                f"{split} has no examples with {' and '.join(map(str, columns.names))}; "
+                "give some" + ", or leave it out" * (split == "dev") + ".")
+        if fixed and files.exists(path) and files.sha256(staged) != files.sha256(path):
+            raise InputError(
+                f"{split} has other rows than the run in --output_dir, which would only "
+                "be continued; choose a different --output_dir, or give resume=True.")
+
+
+def _rows(split: str, data: Any, columns: _Columns) -> Iterator[dict[Any, Any]]:
+    """Yields the values of the columns, if a row has them: the reader of the file
+    refuses rows that lack some."""
+    used = (*columns.names, *columns.others)
+    if isinstance(data, Mapping) or hasattr(data, "iloc"):  # columns, or a DataFrame
+        names = [name for name in used if name in data.keys()]
+        cells = [data[name] for name in names]
+        if any(isinstance(each, (str, Mapping)) or not isinstance(each, Sized)
+               for each in cells) or len({*map(len, cells)}) > 1:
+            raise InputError(
+                f"{split}: the columns {', '.join(map(repr, names))} must be lists with "
+                "a value for each row; a single example is a list of one dict.")
+        data = (dict(zip(names, row)) for row in zip(*cells))
+    if isinstance(data, (bytes, type)) or not isinstance(data, Iterable):
+        raise InputError(f"{split} is a {type(data).__name__}; give a list of tuples or "
+                         "dicts, a DataFrame, a Dataset or a file.")
+    for number, row in enumerate(data, 1):
+        if isinstance(row, (tuple, list)) and len(row) == len(columns.names):
+            row = dict(zip(columns.names, row))
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f"{split}, row {number} is {row!r:.60}; each example must be a tuple "
+                f"({', '.join(map(str, columns.names))}), or a dict with these keys.")
+        yield {name: row[name] for name in used if name in row}
+
+
+def _classes_of(data: Any, names: Sequence[Any]) -> list[str]:
+    """Returns the names of the labels in these columns, if the data name them."""
+    features = getattr(data, "features", None)
+    features = features if isinstance(features, Mapping) else {}
+    feature = next((features[name] for name in names if name in features), None)
+    # A list of labels has the names in its elements.
+    return list(getattr(getattr(feature, "feature", feature), "names", None) or ())
+
+
+def _named_label(label: Any, classes: Sequence[str]) -> Any:
+    """Returns the names of a label that is a number in the data's list of names."""
+    if isinstance(label, list):
+        return [_named_label(each, classes) for each in label]
+    if not classes or not isinstance(label, int) or isinstance(label, bool):
+        return label
+    return classes[label] if 0 <= label < len(classes) else None
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value of NumPy or pandas as one of Python; what stands for a missing one,
+    such as NaN, as None."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return list(map(_plain, sorted(value, key=str) if isinstance(
+            value, (set, frozenset)) else value))
+    try:
+        return value if value == value else None
+    except TypeError:  # pandas.NA, which is neither true nor false
+        return None

@@ -34,14 +34,8 @@ REFUSED = {
         (CUSTOM + "--do_train --init_checkpoint=albert-base-v2", NO_FOLDER),
         (CUSTOM + "--do_train --num_train_epochs=2 --train_step=1000", LONG),
         (CUSTOM + "--do_train --warmup_step=2 --warmup_proportion=0.1",
-         "--warmup_step and --warmup_proportion"),
-        ("--task_name=custom --test_file={data}/train.csv --text_column=text "
-         "--do_predict --labels=no,yes --init_checkpoint={data}/classes "
-         "--output_dir={data}/new", "--labels: there are 2 labels .* {data}/classes has 3")],
+         "--warmup_step and --warmup_proportion")],
     "run_tagger": [
-        ("--test_file={data}/text.txt --do_predict --labels=O,B-A "
-         "--init_checkpoint={data}/tags --output_dir={data}/new",
-         "--labels: there are 2 labels .* {data}/tags has 3"),
         (NEW + "--do_train --num_train_epochs=2 --train_step=1", LONG)],
     "run_squad": [
         (NEW + "--do_train --start_n_top=3", "--start_n_top .* --version_2_with_negative"),
@@ -125,8 +119,6 @@ SAID = {
 def _data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     stored(folder / "model", CONFIG, {})
-    stored(folder / "classes", CONFIG, {"classification": 3})
-    stored(folder / "tags", CONFIG, {"token_classification": 3})
     (folder / "train.csv").write_text("text,label\none,0\ntwo,1\n")
     (folder / "text.txt").write_text("One sentence.\nTwo sentences.\n\nAnother.\n")
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")

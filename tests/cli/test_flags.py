@@ -68,7 +68,7 @@ def test_model_by_name_and_by_file(tmp_path):
 FINE_TUNING = """
 import json, sys, run_classifier
 from absl.flags import FLAGS
-from albert_tf.cli import flags, start
+from albert_tf.cli import finetune, flags
 found = []
 for flag in sys.argv[1:]:
     FLAGS.unparse_flags()
@@ -76,9 +76,9 @@ for flag in sys.argv[1:]:
         FLAGS[name].unparse()
     FLAGS(['script', '--output_dir=/none', '--do_train', flag])
     flags.use_old_flags()
-    config = start.model_config(FLAGS)
-    tokenizer = start.its_tokenizer(FLAGS, config)
-    start.check_start(FLAGS)
+    config = finetune.model_config(FLAGS)
+    tokenizer = finetune.its_tokenizer(FLAGS, config)
+    finetune.check_start(FLAGS)
     found.append([config.to_dict(), tokenizer.vocabulary_path, FLAGS.do_lower_case,
                   'tensorflow' in sys.modules])
 print(json.dumps(found))

@@ -9,8 +9,6 @@ from absl import logging
 
 import albert_tf
 from albert_tf.errors import InputError
-from albert_tf.from_python import rows
-from albert_tf.from_python.rows import Columns
 from tests import tiny_run
 from tests.commands import run_commands
 from tests.helpers import ROOT
@@ -55,45 +53,39 @@ class Missing:
 COLUMNS = {"text": ["a", "b"], "label": ["yes", "no"], "other": [1, 2]}
 
 
-def written(data, tmp_path, columns=("text", "label")):
-    path, columns = str(tmp_path / "train.jsonl"), Columns(columns, columns[-1:])
-    with rows.named({path: "train"}):
-        rows.write("train", data, columns, path)
-    with open(path, encoding="utf-8") as stream:
-        return [json.loads(line) for line in stream], rows.classes_of(data, columns)
+@pytest.fixture(name="written")
+def _written(model, tmp_path, monkeypatch):
+    """What becomes of rows: those of the file, and --labels."""
+    def written(train):
+        labels = []
+        monkeypatch.setattr("albert_tf.cli.finetune.run", lambda command, values, **_:
+                            labels.extend(values.labels or ()))
+        monkeypatch.setattr("albert_tf.from_python.finetune.load", lambda path: None)
+        albert_tf.finetune(model, train, output_dir=tmp_path / "run")
+        path = tmp_path / "run" / "finetune_data" / "train.jsonl"
+        return [json.loads(line) for line in path.open(encoding="utf-8")], labels
+
+    return written
 
 
 @pytest.mark.parametrize("data", [
     [("a", "yes"), ("b", "no")], (["a", "yes"], ["b", "no"]),
     [{"text": "a", "label": "yes"}, {"label": "no", "text": "b", "other": 1}],
     COLUMNS, Frame(COLUMNS), zip("ab", ["yes", "no"])])
-def test_rows_of_all_kinds(data, tmp_path):
-    assert written(data, tmp_path) == (
-        [{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}], ())
+def test_rows_of_all_kinds(data, written):
+    assert written(data) == (
+        [{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}], [])
 
 
-def test_names_of_a_dataset_and_values_of_numpy(tmp_path):
-    rows = [{"text": "a", "label": np.int64(1)}, {"text": "b", "label": 0},
-            {"text": "c", "label": -1}]
-    found, classes = written(Dataset(rows), tmp_path)
+def test_names_of_a_dataset_and_values_of_numpy(written):
+    found, classes = written(Dataset([
+        {"text": "a", "label": np.int64(1)}, {"text": "b", "label": 0},
+        {"text": "c", "label": -1}]))
     assert [row["label"] for row in found] == ["yes", "no", None]
-    assert classes == ("no", "yes")
+    assert classes == ["no", "yes"]
     found, _ = written([("a", np.float32(0.5)), ("b", float("nan")), ("c", Missing()),
-                        ("d", {"x", "w"}), ("e", np.array([1, 2]))], tmp_path)
+                        ("d", {"x", "w"}), ("e", np.array([1, 2]))])
     assert [row["label"] for row in found] == [0.5, None, None, ["w", "x"], [1, 2]]
-
-
-@pytest.mark.parametrize("data, message", [
-    (5, "train is a int"), ([("a", "yes"), ("b",)], "train, row 2"), ("a", "train, row 1"),
-    ([{"text": "a"}], "train, row 1: there is no column 'label'"),
-    (Frame(words=["a"], label=["yes"]), "train: there is no column 'text'"),
-    ([("a", object())], "train, row 1: a value"), ([("\ud800", "yes")], "train, row 1: a value"),
-    ({"text": ["a", "b"], "label": ["x"]}, "train: the columns 'text', 'label'"),
-    ({"text": "ab", "label": "no"}, "train: the column 'text'"),
-    ([], "train has no examples"), (None, "train is a NoneType")])
-def test_wrong_rows_are_named(data, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        written(data, tmp_path)
 
 
 # ---- runs ------------------------------------------------------------------
@@ -102,6 +94,15 @@ def test_wrong_rows_are_named(data, message, tmp_path):
 # The file that examples become is named as the argument, and each option as a flag; more
 # is in the tests of the tasks.
 @pytest.mark.parametrize("train, options, message", [
+    (5, {}, "train is a int"), ("none.csv", {}, "none.csv: No such file"),
+    ([("a", "yes"), ("b",)], {}, "train, row 2"), (["a"], {}, "train, row 1"),
+    ([{"text": "a"}], {}, "train, row 1: there is no column 'label'"),
+    (Frame(words=["a"], label=["yes"]), {}, "train, row 1: there is no column 'text'"),
+    ([("a", object())], {}, "train, row 1: a value"),
+    ([("\ud800", "yes")], {}, "train, row 1: a value"),
+    ({"text": ["a", "b"], "label": ["x"]}, {}, "train: the columns 'text', 'label'"),
+    ({"text": "ab", "label": "no"}, {}, "train: the columns 'text'"),
+    ([], {}, "train has no examples"), (None, {}, "train is a NoneType"),
     ([("good", "yes"), (None, "no")], {}, "^train, row 2: 'text'"),
     ([("good", "yes"), ("bad", None)], {}, "^train, row 2: there is no label"),
     ({"text": ["good", "bad"], "label": np.eye(2)}, {"multi_label": True},
@@ -116,16 +117,18 @@ def test_wrong_rows_are_named(data, message, tmp_path):
     (TEXTS, {"task": "tags"}, "--task=tags"),
     (TEXTS, {"label_threshold": 0.3}, "--label_threshold .* only with --multi_label"),
     (TEXTS, {"all_probabilities": True}, "--all_probabilities is not an option"),
+    (TEXTS, {"lerning_rate": 1e-3}, "--lerning_rate is not an option"),
+    (TEXTS, {"learning_rate": "high"}, "--learning_rate='high': give a number"),
     (TEXTS, {"do_eval": False}, "--do_eval is not an option"),
     (TEXTS, {"task": "answer", "labels": ["a"]}, "--labels is not an option of task='ans"),
     ([(["a", "b"], ["O"])], {"task": "tag"}, "^train, row 1: words and tags"),
     ([("q", "good film", {"text": ["film"], "answer_start": [1]})], {"task": "answer"},
-     "^train, row 1, question '1'"),
-    ("none.csv", {}, "none.csv: No such file")])
+     "^train, row 1, question '1'")])
 def test_wrong_inputs_are_refused_before_the_training(
-        train, options, message, model, tmp_path):
+        train, options, message, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
-        albert_tf.finetune(model, train, output_dir=str(tmp_path / "run"), **options)
+        albert_tf.finetune(model, train, output_dir="run", **options)
     assert not list(tmp_path.glob("run/model.ckpt*"))
 
 
@@ -163,7 +166,7 @@ def test_the_same_call_and_a_change_that_is_wanted_continue(model, trained):
 
 
 def test_files_of_others_stay(model, tmp_path):
-    with pytest.raises(InputError, match="is the folder of the model to start from"):
+    with pytest.raises(InputError, match="is the folder of the model, whose"):
         albert_tf.finetune(model, TEXTS, output_dir=f"{model}/.")
     (tmp_path / "finetune_data").mkdir()
     (tmp_path / "finetune_data" / "train.jsonl").write_text("mine")
