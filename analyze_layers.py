@@ -21,7 +21,7 @@ from absl import flags, logging
 
 from albert_tf import files, rows, text_files
 from albert_tf.checkpoints import formats
-from albert_tf.cli import model_flags
+from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.features import extract
@@ -32,7 +32,7 @@ from albert_tf.training import devices
 
 FLAGS = flags.FLAGS
 
-model_flags.define_flags(model_flags.Columns)
+cli_flags.define_model(cli_flags.Columns)
 define(Options, without="pooling layers windows truncated")
 flags.DEFINE_list("titles", [], "Comma-separated titles of the models in table and "
                   "figure; default: their paths.")
@@ -46,7 +46,7 @@ flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yields the texts of files, in order, without blank ones."""
-    read = functools.partial(inputs.read, **model_flags.columns({}))
+    read = functools.partial(inputs.read, **cli_flags.columns({}))
     for each in extract.texts(paths, read):
         if not all(map(rows.is_empty, filter(None, each.given.values()))):
             yield each.given
@@ -65,7 +65,7 @@ def main(argv):
                if (path := FLAGS[name].value)}
     files.prepare_outputs(outputs, {"--input_file": paths, "--model":
                                     formats.folders_of_models(*models)})
-    vocabulary = model_flags.vocabulary()
+    vocabulary = cli_flags.vocabulary()
     lengths = []
     for model in models:
         checkpoint = formats.read(

@@ -23,7 +23,6 @@ from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.checkpoints.sentence_transformers import POOLING
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import define
-from albert_tf.cli.model_flags import Labels
 from albert_tf.options import MOST
 
 FLAGS = flags.FLAGS
@@ -53,7 +52,7 @@ flags.DEFINE_integer(
     "max_seq_length", None, "For sentence_transformers: maximum number of tokens of a "
     "text; default: as in training, else the number of positions of the model.",
     lower_bound=1, upper_bound=MOST)
-define(Labels)
+define(cli_flags.Labels)
 flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
 
 

@@ -17,7 +17,7 @@ from typing import Optional
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags, model_flags
+from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs, define
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import glue
@@ -64,7 +64,7 @@ class Options:
         "(for answer 384), if the model has as many positions.", least=1)
 
 
-model_flags.define_flags(model_flags.Labels, Options, cli_flags.ExportOptions)
+cli_flags.define_model(cli_flags.Labels, Options, cli_flags.ExportOptions)
 flags.mark_flag_as_required("export_dir")
 define(Ask, without="task top_k batch_size windows truncated probability_list")
 # Size → the tasks on which it has an effect, if not on all.
@@ -93,7 +93,7 @@ def main(argv):
     else:
         files.check_in_tensorflow(FLAGS.export_dir, "--export_dir")
         script.check_packages(*["tensorflow_text"] * FLAGS.export_text)
-    loaded = model_flags.load()
+    loaded = cli_flags.load_model()
     if loaded.model is None:
         raise InputError(f"--model={FLAGS.model} is already an export; give the model "
                          "that was exported.")

@@ -30,7 +30,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.cli import model_flags
+from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs
 from albert_tf.features import extract
 from albert_tf.features.options import Options
@@ -56,7 +56,7 @@ class Files:
         "machine.", only_with="output_file")
 
 
-model_flags.define_flags(Files, Options, model_flags.Columns)
+cli_flags.define_model(Files, Options, cli_flags.Columns)
 flags.mark_flag_as_required("input_file")
 
 
@@ -67,9 +67,9 @@ def main(argv):
     is_stream = files.is_stream(FLAGS.input_file)
     paths = [FLAGS.input_file] if is_stream else files.expand_patterns(
         FLAGS.input_file, "--input_file")
-    vocabulary = model_flags.vocabulary()
+    vocabulary = cli_flags.vocabulary()
     settings = formats.read(FLAGS.model, vocabulary=vocabulary).settings
-    read = functools.partial(inputs.read, **model_flags.columns(settings))
+    read = functools.partial(inputs.read, **cli_flags.columns(settings))
     if FLAGS.output_file:
         extract.extract(FLAGS.model, paths, FLAGS.output_file, options,
                         work_dir=FLAGS.work_dir, vocabulary=vocabulary, read=read)

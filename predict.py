@@ -34,7 +34,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.run_files import is_of_run
-from albert_tf.cli import model_flags
+from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs
 from albert_tf.errors import InputError
 from albert_tf.jobs import progress, work_folder
@@ -68,8 +68,8 @@ class Options:
         "lines.", choices=["auto", "json", "table"])
 
 
-model_flags.define_flags(
-    model_flags.Labels, model_flags.Engine, model_flags.Columns, Ask, Options)
+cli_flags.define_model(
+    cli_flags.Labels, cli_flags.Engine, cli_flags.Columns, Ask, Options)
 
 
 def _inputs(words: list[str], read: Callable) -> Iterator[inputs.Input]:
@@ -146,7 +146,7 @@ def main(argv):
 
 def _load():
     """Returns the model, and a function that reads a file of inputs for it."""
-    model = model_flags.load()
+    model = cli_flags.load_model()
     from albert_tf.serving import engines
 
     unless = ""
@@ -155,7 +155,7 @@ def _load():
     engines.use(model, FLAGS.engine, FLAGS.model, FLAGS.task, unless,
                 # An export takes longer than the answer to one input.
                 export=FLAGS.input_file is not None)
-    columns = model_flags.columns(model.settings)
+    columns = cli_flags.columns(model.settings)
     read = functools.partial(inputs.read, **columns)
     return model, functools.partial(_with_texts, read, columns) if (
         FLAGS.copy_texts) else read
@@ -180,10 +180,10 @@ def _answer_file(path: str) -> None:
     folder = work_folder.WorkFolder.beside(path, FLAGS.work_dir)
     settings = {**{name: FLAGS[name].value for name in (
         "model", "input_file", "do_lower_case", "copy_texts", "labels")},
-        **dataclasses.asdict(ask), **model_flags.columns({})}
+        **dataclasses.asdict(ask), **cli_flags.columns({})}
     if FLAGS.engine in ("openvino", "onnxruntime"):
         settings["engine"] = FLAGS.engine
-    state = work_folder.state_of([FLAGS.input_file, *model_flags.model_files()])
+    state = work_folder.state_of([FLAGS.input_file, *cli_flags.model_files()])
     with folder.used(settings, state):
         model, read = _load()
         from albert_tf.serving import answer_file

@@ -15,7 +15,7 @@ import os
 
 from absl import flags, logging
 
-from albert_tf.cli import model_flags
+from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
 from albert_tf.options import given
@@ -23,7 +23,7 @@ from albert_tf.serving.options import Ask, Limits
 
 FLAGS = flags.FLAGS
 
-model_flags.define_flags(model_flags.Labels, model_flags.Engine)
+cli_flags.define_model(cli_flags.Labels, cli_flags.Engine)
 define(Ask, without="top_k windows truncated probability_list")
 define(Limits)
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all "
@@ -45,7 +45,7 @@ def main(argv):
         raise InputError(f"--model_name={ascii(name)[1:-1]}: must not be empty or "
                          "contain spaces, control characters or any of : / ? # % { }.")
     ask, limits = given(Ask, FLAGS), given(Limits, FLAGS)
-    model = model_flags.load()
+    model = cli_flags.load_model()
     model.check(ask)
     task = ask.task or next(iter(model.tasks()))
     # Before the first request, so that all of them are answered in the same way.

@@ -53,14 +53,11 @@ def help_text() -> str:
         f"NAME does the same. This is version {__version__}; albert --version prints it."])
 
 
-def _plain(word: str) -> str:
-    return word.removesuffix(".py").replace("-", "_")
-
-
 def find(word: str) -> str | None:
     """Returns the command that a word names, by its name or that of its script."""
+    plain = word.removesuffix(".py").replace("-", "_")
     return next((name for name, (file, _) in COMMANDS.items()
-                 if _plain(word) in (name, file)), None)
+                 if plain in (name, file)), None)
 
 
 def _answer(word: str) -> None:
@@ -72,7 +69,7 @@ def _answer(word: str) -> None:
     else:
         names = {*COMMANDS, *(file for file, _ in COMMANDS.values())}
         near = [] if word.startswith("-") else difflib.get_close_matches(
-            _plain(word).lower(), sorted(names), 1, 0.5)
+            word.removesuffix(".py").replace("-", "_").lower(), sorted(names), 1, 0.5)
         raise InputError(
             (f"'{word}' is not a command." if word else "which command?")
             + "".join(f" Did you mean {name}?" for name in near) + " Write albert COMMAND "

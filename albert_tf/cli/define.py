@@ -61,8 +61,7 @@ def define(cls: type, values: Values = flags.FLAGS, without: str = "", **default
                          option.help, flag_values=values)
         else:
             {bool: flags.DEFINE_bool, str: flags.DEFINE_string,
-             list: flags.DEFINE_list}[option.kind](
-                 *what, option.help, flag_values=values)
+             list: flags.DEFINE_list}[option.kind](*what, option.help, values)
         values[option.name].option = option
 
 
@@ -83,16 +82,16 @@ def use_recipe(name: str, recipe: Mapping[str, Any], source: str,
                values: Values = flags.FLAGS) -> None:
     """Sets flags that are not given to the values of a recipe, and logs them."""
     logging.info("Using the settings of the recipe %s (source: %s).", name, source)
-    taken = {flag: value for flag, value in sorted(recipe.items())
-             if not values[flag].present}
-    for flag, value in taken.items():
-        values[flag].value = value
+    taken, others = [], []
+    for flag, value in sorted(recipe.items()):
+        if not values[flag].present:
+            values[flag].value = value
+            taken.append(f"--{flag}={value}")
+        elif values[flag].value != value:
+            others.append(f"--{flag}={values[flag].value} (the recipe: {value})")
     if taken:
-        logging.info("The recipe sets %s.", ", ".join(
-            f"--{flag}={value}" for flag, value in taken.items()))
-    if others := [f"--{flag}={values[flag].value} (the recipe: {value})"
-                  for flag, value in sorted(recipe.items())
-                  if values[flag].value != value]:
+        logging.info("The recipe sets %s.", ", ".join(taken))
+    if others:
         # In Python every argument would be such a flag.
         logging.log(
             logging.WARNING if values is flags.FLAGS else logging.INFO,
@@ -107,27 +106,24 @@ def check_values() -> None:
     """Raises InputError for flags that are given without a value, as by the shell if a
     variable is empty, unless their default is empty, and for misspelled addresses.
     Expands paths that begin with ~/, which shells leave as they are after "="."""
-    home = os.path.expanduser("~")
     for flag in map(flags.FLAGS.__getitem__, flags.FLAGS):
         if not flag.present or not isinstance(flag.value, (str, list)):
             continue
         if flag.default is None and not flag.value:
             raise InputError(f"--{flag.name} is empty; give a value, or leave the flag "
                              "out.")
-        several = isinstance(flag.value, list)
+        texts = flag.value if isinstance(flag.value, list) else [flag.value]
         # Paths are also separated by commas in one text.
-        found = [re.sub('(^|,)( *"?)~(?=/)', lambda begin: (
-            f"{begin[1]}{begin[2]}{home}"), value)
-                 for value in (flag.value if several else [flag.value])]
-        flag.value = found if several else found[0]
-        for value in found:
+        texts = [re.sub('(^|,)( *"?)~(?=/)', lambda begin: (
+            begin[1] + begin[2] + os.path.expanduser("~")), text) for text in texts]
+        flag.value = texts if isinstance(flag.value, list) else texts[0]
+        for text in texts:
             scheme = re.match(
-                r"(gs|s3|hdfs|https?|file|hf|kaggle|grpc):(?!//)/?(?=[\w.])", value)
-            if scheme and not os.path.exists(value):
+                r"(gs|s3|hdfs|https?|file|hf|kaggle|grpc):(?!//)/?(?=[\w.])", text)
+            if scheme and not os.path.exists(text):
                 raise InputError(
-                    f"--{flag.name}={value}: an address begins with two slashes after "
-                    f"its scheme; give {scheme[1]}://{value[scheme.end():]}, or "
-                    f"./{value} for a local file of that name.")
+                    f"--{flag.name}={text}: an address begins with two slashes; give "
+                    f"{scheme[1]}://{text[scheme.end():]}, or ./{text} for a local file.")
 
 
 def check_needs(values: Values = flags.FLAGS) -> None:
@@ -163,12 +159,10 @@ def is_given(values: Values, name: str) -> bool:
 
 def _has(values: Values, needed: str) -> bool:
     """Returns whether one of these options is set, or has the value after its =."""
-    for each in needed.split():
-        name, _, wanted = each.partition("=")
-        value = name in values and values[name].value
-        if str(value) == wanted if wanted else value:
-            return True
-    return not needed
+    pairs = [each.partition("=") for each in needed.split()]
+    return not pairs or any(
+        str(values[name].value) == wanted if wanted else values[name].value
+        for name, _, wanted in pairs if name in values)
 
 
 def _named(values: Values, needed: str) -> str:

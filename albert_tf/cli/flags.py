@@ -1,4 +1,4 @@
-"""The options of the model, the devices and a run, and what is made of them.
+"""The options of a model, the devices and a run, and what is made of them.
 
 `values` are the flags of a script, or those of a call of `albert_tf.finetune`. Only the
 scripts and this folder know absl flags.
@@ -6,19 +6,23 @@ scripts and this folder know absl flags.
 
 import dataclasses
 import os
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.jobs import parallel
-from albert_tf.checkpoints import formats
+from albert_tf.checkpoints import formats, huggingface, onnx_folder
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
-    chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
+    NULL_THRESHOLD_FILE, chosen_checkpoint, find_checkpoint, folder_of,
+    holds_checkpoint)
+from albert_tf.checkpoints.labels import relabelled
+from albert_tf.checkpoints.vocabulary import TASK_FILE
 from albert_tf.cli import script
 from albert_tf.cli.define import Values, define
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, SHARING
 from albert_tf.errors import InputError
+from albert_tf.jobs import parallel
 from albert_tf.options import given, option, options_of
 from albert_tf.tokenization import hf_tokenizer, tokenizer_json
 from albert_tf.training import devices, memory
@@ -28,7 +32,7 @@ from albert_tf.training.options import RunOptions, StepOptions, check_batch_size
 flags.disclaim_key_flags()
 
 
-# ---- the model --------------------------------------------------------------
+# ---- a model to train -------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,3 +269,120 @@ class ExportOptions:
     export_text: bool = option(
         True, "Export a SavedModel that takes text, which needs tensorflow_text; "
         "--noexport_text: one that takes token ids.", needs="export_dir")
+
+
+# ---- a trained model --------------------------------------------------------
+
+_VOCABULARY = "%s to use; needed only if the model's folder has no vocabulary."
+_TRAINED = "default: as the model was trained"
+
+
+@dataclasses.dataclass(frozen=True)
+class UsedModel:
+    """The model to use."""
+
+    model: str = option(None, "Folder of the model, or a checkpoint in it.")
+    vocab_file: Optional[str] = option(None, _VOCABULARY % "WordPiece vocabulary")
+    spm_model_file: Optional[str] = option(None, _VOCABULARY % "SentencePiece model")
+    do_lower_case: bool = option(
+        True, "Convert text to lower case, as the vocabulary given by --vocab_file or "
+        "--spm_model_file expects.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The names of its outputs."""
+
+    labels: list[str] = option(
+        (), "Labels in the order of the model's outputs, for a model that does not name "
+        "them or calls them LABEL_0, LABEL_1.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """What runs it."""
+
+    engine: str = option(
+        "auto", "What computes the answers. auto: the fastest installed engine for short "
+        "requests, TensorFlow for batches, as the log says; openvino, onnxruntime: this "
+        "engine for all. The model is exported for it once, and the export is kept "
+        "beside the model, or in ~/.cache if its folder cannot be written.",
+        choices=["auto", "tensorflow", "openvino", "onnxruntime"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The columns of tables, by the flags of run_classifier.py."""
+
+    text_column: Optional[str] = option(
+        None, "Column of the text in a .csv, .tsv or .parquet file: its name, or its "
+        f"number from 0 with --noheader; or a field of JSON lines; {_TRAINED}.",
+        only_with="input_file")
+    text_b_column: Optional[str] = option(
+        None, f"Column of the second text; {_TRAINED}.", only_with="input_file")
+    id_column: Optional[str] = option(
+        None, f"Column that is copied as `id`; {_TRAINED}, if the file has it.",
+        only_with="input_file")
+    header: Optional[bool] = option(
+        None, "The first line of a .csv or .tsv file names the columns; "
+        f"{_TRAINED}, else true.", only_with="input_file")
+    delimiter: Optional[str] = option(
+        None, f"Column separator; {_TRAINED}, else a tab in .tsv and a comma in .csv "
+        "files.", only_with="input_file")
+
+
+def define_model(*more: type) -> None:
+    """Defines the options of the model, which must be given, and further ones."""
+    for cls in (UsedModel, *more):
+        define(cls)
+    flags.mark_flag_as_required("model")
+
+
+def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of text.inputs.read: the flags and, if they do not name a
+    column, what a model of the user's own data was trained with (task.json)."""
+    values = dataclasses.asdict(given(Columns, flags.FLAGS))
+    if values["text_column"] is not None or values["text_b_column"] is not None:
+        return values
+    trained = settings.get("flags", {}) if settings.get("task") == "custom" else {}
+    return {"column_needed": False, "id_needed": values["id_column"] is not None, **{
+        name: trained.get(name) if value is None else value
+        for name, value in values.items()}}
+
+
+def vocabulary() -> Optional[Vocabulary]:
+    """Returns the vocabulary given by the flags, or None."""
+    values = flags.FLAGS
+    path = values.vocab_file or values.spm_model_file
+    if values.vocab_file and values.spm_model_file:
+        raise InputError("--vocab_file and --spm_model_file are two vocabularies; give "
+                         "only one of them.")
+    if path:
+        lower_as_stated(path)
+    return Vocabulary(
+        path, values.do_lower_case, bool(values.vocab_file)) if path else None
+
+
+def model_files() -> list[str]:
+    """Returns the files of --model on which its answers depend."""
+    path = formats.located(flags.FLAGS.model)
+    if export := onnx_folder.find(path):
+        return onnx_folder.files_of(*export)
+    folder = path if files.is_folder(path) else formats.folder_of_model(path)
+    return [*formats.read(path, vocabulary=vocabulary()).files(), *(
+        os.path.join(folder, name) for name in (
+            TASK_FILE, NULL_THRESHOLD_FILE, CONFIG_FILE, huggingface.CONFIG)
+        if name in files.names_in(folder))]
+
+
+def load_model():
+    """Loads --model with albert_tf.load."""
+    script.check_packages("tensorflow", "tf_keras")
+    vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
+    import albert_tf
+
+    model = relabelled(
+        albert_tf.load(flags.FLAGS.model, vocabulary=vocabulary_of_flags), flags.FLAGS.labels)
+    if model.model is not None:  # Exports run on what they were made for.
+        logging.info("Running on %s.", devices.hardware())
+    return model

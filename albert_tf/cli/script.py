@@ -185,8 +185,9 @@ def _set_up() -> None:
 def _explained(error: BaseException) -> BaseException | None:
     """Returns the InputError for what a library or the surroundings say, and None if the
     reader of the standard output has ended, such as `| head`, which is no error."""
-    full, ended = isinstance(error, OSError) and error.errno == errno.ENOSPC, False
-    if isinstance(error, BrokenPipeError):
+    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    ended = isinstance(error, BrokenPipeError)
+    if ended and hasattr(select, "poll"):  # Not on Windows.
         poll = select.poll()
         poll.register(1, 0)
         ended = any(event & select.POLLERR for _, event in poll.poll(0))
