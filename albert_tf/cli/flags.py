@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats, huggingface, onnx_folder
+from albert_tf.checkpoints import formats, onnx_folder
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     NULL_THRESHOLD_FILE, chosen_checkpoint, find_checkpoint, folder_of,
@@ -365,6 +365,8 @@ def vocabulary() -> Optional[Vocabulary]:
 
 def model_files() -> list[str]:
     """Returns the files of --model on which its answers depend."""
+    from albert_tf.checkpoints import huggingface
+
     path = formats.located(flags.FLAGS.model)
     if export := onnx_folder.find(path):
         return onnx_folder.files_of(*export)
