@@ -38,7 +38,7 @@ from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
 from albert_tf.jobs.work_folder import WorkFolder, state_of
 from albert_tf.options import given
-from albert_tf.text import languages, prepare, python_prose, readers, sentences
+from albert_tf.text import languages, prepare, readers
 
 FLAGS = flags.FLAGS
 
@@ -101,19 +101,13 @@ def preparation_options() -> prepare.Options:
             say_unused([name], f"with --input_format={FLAGS.input_format}")
     return given(
         prepare.Options, FLAGS, heldout_share=share,
-        language=sentences.check_language(FLAGS.language or "en"),
+        language=languages.check_language(FLAGS.language or "en"),
         deduplicate="sentences" if python else FLAGS.deduplicate)
 
 
 def read(sources: dict[str, list[str]], layout: readers.Layout,
          summary: prepare.Summary) -> Iterator[readers.Document]:
     """Yields the documents of all sources."""
-    if FLAGS.input_format == "python":
-        progress = Progress("reading", "documents", None)
-        for name, text in python_prose.documents():
-            progress.add(1)
-            yield readers.Document(name, readers.paragraphs_of([text], "keep"))
-        return
     on_bytes = Progress.of_bytes("reading", files.total_size(
         itertools.chain(*sources.values())))
     for source, paths in sources.items():
@@ -126,7 +120,7 @@ def main(argv):
     del argv
     options = preparation_options()
     layout = given(readers.Layout, FLAGS)
-    sources = {} if FLAGS.input_format == "python" else files.expand_each(
+    sources = {"": []} if FLAGS.input_format == "python" else files.expand_each(
         FLAGS.input_file, "--input_file")
     inputs = list(itertools.chain(*sources.values()))
     summary_file = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
@@ -139,7 +133,7 @@ def main(argv):
         | {"the language of --output_file": map(languages.file_of, outputs)},
         {"--input_file": inputs})
     workers = FLAGS.num_workers or parallel.num_cores()
-    if sources and not any(map(files.is_remote, inputs)) and (
+    if inputs and not any(map(files.is_remote, inputs)) and (
             sum(map(files.size, inputs)) < _FEW_BYTES):
         workers = 1
     folder = WorkFolder.beside(FLAGS.output_file, FLAGS.work_dir)
@@ -147,7 +141,7 @@ def main(argv):
     settings = {**vars(layout), "version": 1, **{
         name: getattr(options, name) for name in (
             "language", "min_sentence_chars", "max_sentence_chars")}}
-    state = [list(sources.items()), state_of(inputs)] if sources else [
+    state = [list(sources.items()), state_of(inputs)] if inputs else [
         sys.version, *(os.stat(sysconfig.get_path(name)).st_mtime_ns
                        for name in ("stdlib", "purelib"))]
     splitter, summary = prepare.Splitter(options, folder), prepare.Summary()
@@ -186,8 +180,10 @@ def report(summary: prepare.Summary, path: str, seconds: float,
         if file:
             print(name + ": {documents:,} documents, {sentences:,} sentences, "
                   "{characters:,} characters -> ".format(**side) + file)
+    held = summary.heldout["characters"]
+    share = held / max(summary.training["characters"] + held, 1)
     if FLAGS.heldout_file:
-        print(f"held-out share of the characters: {summary.heldout_share():.2%}")
+        print(f"held-out share of the characters: {share:.2%}")
     print(f"read: {summary.documents_read:,} documents in {seconds:.1f} s")
     for reason, count in summary.dropped.items():
         print(f"  {reason}: {count:,}")
@@ -195,18 +191,20 @@ def report(summary: prepare.Summary, path: str, seconds: float,
         logging.warning(
             "The input is a single document. If blank lines separate documents in "
             "it, give --document_separator=blank_line.")
+    sources = {}
     for source, amount in amounts.items():
         planned, written = amount * times[source], summary.sources[source]
+        sources[source] = {"sentences": amount, "written": written}
         if abs(planned - written) > 0.01 * sum(amounts.values()):
             logging.warning(
                 "%s: %d sentences were written instead of %.0f, because documents are "
                 "not divided and these are few or long. If blank lines separate "
                 "documents in it, give --document_separator=blank_line.",
                 source, written, planned)
-    sources = {source: {"sentences": amount, "written": summary.sources[source]}
-               for source, amount in amounts.items()}
     text_files.write_json(path, {
-        **summary.as_dict(), **({"sources": sources} if sources else {}),
+        "documents_read": summary.documents_read, "training": summary.training,
+        "heldout": summary.heldout, "heldout_share_of_characters": round(share, 6),
+        "dropped": summary.dropped, **({"sources": sources} if sources else {}),
         "seconds": round(seconds, 2)})
 
 

@@ -11,13 +11,12 @@ import json
 import re
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from absl import logging
-
 from albert_tf import files, row_files, rows
 from albert_tf.errors import InputError
 
 # The inputs of all tasks.
 _NAMES = ("text", "text_pair", "question", "passage", "options")
+_OBJECT = r'\s*\{\s*("|\}\s*$)'  # how a line that is a JSON object begins
 
 
 class Field(NamedTuple):
@@ -40,16 +39,6 @@ class Input(NamedTuple):
     where: str  # file and line, or row, for errors
     line: int  # the number of this line or row, from 1
 
-    def with_id(self, value: Any) -> "Input":
-        """Returns the input with an id, which must be JSON: no NaN, as Python reads, and
-        no date, as Parquet has."""
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError):
-            return self._replace(given=InputError(
-                f"the id is {value!r:.40}, which is not JSON; give a text or a number."))
-        return self._replace(kept={"id": value})
-
 
 def read(path: str, text_column: str | None = None, text_b_column: str | None = None,
          id_column: str | None = None, header: bool | None = None,
@@ -61,23 +50,22 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
 
     The columns of the texts are those of a .csv, .tsv or Parquet file; a line of JSON
     may have them as fields. A table may lack an id that is not needed. Blank lines of a
-    table are left out and counted. `column_needed` says that the user named the column,
-    so that a stream, too, must have it: else its lines may be texts.
+    table are left out. `column_needed` says that the user named the column, so that a
+    stream, too, must have it: else its lines may be texts.
     """
-    kind, names, blank, lines = rows.kind_of(path, "text"), None, list[int](), None
+    kind, names, found = rows.kind_of(path, "text"), None, None
     columns = [name for name in (text_column, text_b_column) if name]
     if kind != "parquet":
         column_needed &= files.is_stream(path)
-        lines, path = rows.text_lines(path, once=True), files.shown(path)
-    if lines and kind == "text":
-        kind, lines = _told(lines, text_column, delimiter, column_needed)
-    is_table = kind in ("csv", "tsv")
-    if is_table and text_column is None:
+        found, path = rows.text_lines(path, once=True), files.shown(path)
+    if kind == "text":
+        kind, found = _told(found, text_column, delimiter, column_needed)
+    if kind in ("csv", "tsv") and text_column is None:
         raise InputError(
             f"{path} is a table, but its columns are not known: give --text_column (with "
             "--noheader its number from 0), and --text_b_column for second texts. If each "
             "line is a text, call the file .txt.")
-    if text_column is not None and (is_table or kind == "parquet"):
+    if kind in ("csv", "tsv", "parquet") and text_column is not None:
         names = [*columns, *filter(None, [id_needed and id_column])]
     elif kind == "parquet":
         titles = list(row_files.columns_of(path))
@@ -85,11 +73,13 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
         if not {*names} - {"id"}:
             raise row_files.missing(path, "text", titles, (
                 "name the columns of the texts with --text_column and --text_b_column"))
-    for where, row in _texts(path, lines) if lines and kind == "text" else rows.rows(
-            path, names, [id_column] if id_column and names else [], kind=kind,
-            lines=lines, header=header is not False, blank=blank, delimiter=delimiter,
-            keep_wrong=True):
-        given, guid = row, None
+    source = ((f"{path}, line {number}", rows.parsed(line, path, number)
+               if re.match(_OBJECT, line) else tuple(line.split("\t")))
+              for number, line in found) if kind == "text" else rows.rows(
+        path, names, [id_column] if id_column and names else [], kind=kind, lines=found,
+        header=header is not False, delimiter=delimiter, keep_wrong=True)
+    for where, row in source:
+        given, guid, kept = row, None, {}
         if isinstance(row, dict):
             guid = row.get(id_column, None if names and text_column else row.pop("id", None))
             pair = row.get(text_b_column or "text_pair")
@@ -104,17 +94,16 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
                 given = {name: value for name, value in row.items() if value is not None}
         if isinstance(given, InputError):
             given = InputError(str(given).removeprefix(f"{where}: "))
-        if isinstance(given, tuple) and len(given) == 1:
-            [given] = given
-        each = Input(given, {}, where, rows.number_of(where))
-        yield each if guid is None else each.with_id(guid)
-    if blank and is_table:
-        logging.warning("%s: %d line(s) blank and left out (line %s).", path, len(blank),
-                        ", ".join(map(str, blank[:10])) + ", ..." * (len(blank) > 10))
-
-
-def _is_object(line: str) -> bool:
-    return bool(re.match(r'\s*\{\s*("|\}\s*$)', line))
+        elif isinstance(given, tuple) and len(given) == 1:
+            given, = given
+        if guid is not None:
+            try:  # JSON has neither NaN, as Python reads, nor dates, as Parquet has.
+                json.dumps(guid, allow_nan=False)
+                kept = {"id": guid}
+            except (TypeError, ValueError):
+                given = InputError(
+                    f"the id is {guid!r:.40}, which is not JSON; give a text or a number.")
+        yield Input(given, kept, where, rows.number_of(where))
 
 
 def _told(lines: Iterator[tuple[int, str]], column: str | None, delimiter: str | None,
@@ -127,26 +116,19 @@ def _told(lines: Iterator[tuple[int, str]], column: str | None, delimiter: str |
         if first.strip():
             break
     delimiter = delimiter or ("\t" if "\t" in first else ",")
-    titles = [title.strip(' "') for title in first.split(delimiter)]
-    is_table = column is not None and (column_needed or column in titles)
-    return "jsonl" if _is_object(first) else "text" if not is_table else (
+    is_table = column is not None and (column_needed or column in [
+        title.strip(' "') for title in first.split(delimiter)])
+    return "jsonl" if re.match(_OBJECT, first) else "text" if not is_table else (
         "tsv" if delimiter == "\t" else "csv"), itertools.chain(begin, lines)
-
-
-def _texts(path: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    """Yields places, and tuples of texts, or objects."""
-    for number, line in lines:
-        yield f"{path}, line {number}", rows.parsed(line, path, number) if (
-            _is_object(line)) else tuple(line.split("\t"))
 
 
 def named(given: Any, fields: Sequence[Field]) -> Mapping[str, Any]:
     """Returns an input as an object with a task's fields by name."""
     if isinstance(given, InputError):
         raise given
-    words = (given,) if isinstance(given, str) else given
     names = [field.name for field in fields]
     takes = f"the model takes {' and '.join(names)}"
+    words = (given,) if isinstance(given, str) else given
     if isinstance(words, (tuple, list)):
         # Several texts are all that are left.
         if fields[-1].several and len(words) >= len(names):

@@ -1,25 +1,172 @@
-"""What a corpus in a language needs, kept in a file beside it: `<corpus>.language.json`.
+"""What differs between languages: how sentences end, and what a corpus needs of the next
+scripts, kept in a file beside it: `<corpus>.language.json`.
 
+    split_sentences("It rained. We left.", "en")     # ["It rained.", "We left."]
     language = Language.of("kk")
     language.strip_accents, language.word_start      # False, "sentencepiece"
     language.write("corpus/kk.txt")
     of_corpora(["corpus/kk.txt"]) == language        # True
 
-prepare_corpus.py writes the file. train_sentencepiece.py reads it and keeps the settings
-in the vocabulary, whose settings all later steps follow.
+The rules for sentence ends are those of the library sentencex (Wikimedia). If in doubt,
+it does not split. One of its rules is corrected here: after a quotation mark or
+parenthesis that is never closed, it treats all text up to the next one as a quotation,
+which can join dozens of sentences (`_split_swallowed`). The ends of Khmer, Tibetan and
+Sinhala are added. Thai and Lao mark none, and are divided at their blanks, which end
+clauses.
 """
 
 import collections
 import dataclasses
+import itertools
 import re
 import unicodedata
-from typing import Iterable, Optional, Sequence
+from typing import Iterable, Iterator, Optional, Sequence
 
+import sentencex
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.errors import reading
-from albert_tf.text.sentences import SPACELESS
+from albert_tf.errors import InputError, reading
+
+# Characters to remove: control characters, byte-order marks, zero-width spaces, soft
+# hyphens, direction marks, unassigned "non-characters" and half surrogate pairs (which
+# JSON can hold). The joiners U+200C and U+200D are kept, because Persian and Indian
+# languages spell words with them.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]")
+
+# Marks that occur in pairs, and apostrophes except those inside a word.
+_PAIRED_MARKS = re.compile(
+    r"""["“”„«»‹›「」『』《》〈〉()（）\[\]【】]|(?<!\w)['‘’`]|['‘’`](?!\w)""")
+_OPENING_MARKS = "“„«‹「『《〈(（[【‘"
+# A sentence with more UTF-8 bytes than this (about 50 English words or 100 Chinese
+# characters) is split again without the marks that occur in pairs.
+_SUSPICIOUS_BYTES = 300
+# Scripts written without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer,
+# Chinese and Japanese.
+SPACELESS = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff"
+    "\uff00-\uff9f\U00020000-\U0003ffff]")
+# Ends that sentencex does not know. In Khmer ។ល។ is "etc."; Tibetan doubles its marks. A
+# blank ends a clause between two Thai or Lao letters, but not beside a mark such as ๆ.
+_MORE_ENDS = re.compile(
+    """(?:(?:។ល)?[។៕៚]+|[།-༒༔](?:\\s*[།-༒༔])*|෴)[»”’"')\\]]*\\s*"""
+    "|(?<=[\u0e01-\u0e45\u0e47-\u0ec5\u0ec7-\u0eff]) "
+    "(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4])")
+_MORE_SCRIPTS = re.compile("[\u0d80-\u0fff\u1780-\u17ff]")
+_LEAST_CLAUSE = 20  # characters; what is shorter stays with the next clause
+# Marks after which a long sentence without spaces may be cut.
+_CLAUSE_END = re.compile(r"[，、；：,;:…。！？]")
+
+
+def check_language(code: str) -> str:
+    """Returns the language in a code such as "en", "pt-BR" or "zh_Hans".
+
+    sentencex splits a language without rules by those of a related one, or of English.
+    """
+    language = re.split("[-_]", code.strip().lower())[0]
+    if not re.fullmatch("[a-z]{2,3}", language):
+        raise InputError(f"--language={code} is not a language code; give one of ISO "
+                         "639, such as en, de, zh or ja.")
+    return language
+
+
+def clean_text(text: str) -> tuple[str, int]:
+    """Removes invisible characters and collapses white space, including line ends;
+    returns the text and the number of characters removed."""
+    text, removed = _INVISIBLE.subn("", text)
+    return " ".join(text.split()), removed
+
+
+def split_sentences(text: str, language: str = "en") -> list[str]:
+    """Splits a paragraph, as `clean_text` returns it, into sentences.
+
+    Sentences have no white space around them. Together they contain all characters of
+    `text` except white space.
+    """
+    sentences = []
+    for sentence in sentencex.segment(language, text):
+        if len(sentence.encode("utf-8")) > _SUSPICIOUS_BYTES:
+            sentences.extend(_split_swallowed(sentence, language))
+        else:
+            sentences.append(sentence)
+    if _MORE_SCRIPTS.search(text):
+        sentences = [part for sentence in sentences for part in _divided(sentence)]
+    return _join_fragments([s for s in map(str.strip, sentences) if s])
+
+
+def _divided(sentence: str) -> Iterator[str]:
+    start = 0
+    for end in _MORE_ENDS.finditer(sentence):
+        if end[0] != " " or end.start() - start >= _LEAST_CLAUSE:
+            yield sentence[start:end.end()]
+            start = end.end()
+    yield sentence[start:]
+
+
+def _split_swallowed(text: str, language: str) -> list[str]:
+    """Splits a sentence again, ignoring quotation marks and parentheses.
+
+    The marks are removed, the rest is split, and the cuts are transferred to the text
+    with its marks. Closing marks belong to the sentence before a cut, opening marks to
+    the sentence after it.
+    """
+    positions = []  # the position in `text` of each character in `plain`
+    start = 0
+    for mark in _PAIRED_MARKS.finditer(text):
+        positions.extend(range(start, mark.start()))
+        start = mark.end()
+    positions.extend(range(start, len(text)))
+    plain = "".join(text[i] for i in positions)
+    parts = sentencex.segment(language, plain)
+    if len(parts) < 2 or "".join(parts) != plain:
+        return [text]
+    cuts = [0]
+    end = 0
+    for part in parts[:-1]:
+        end += len(part)
+        if part[-1].isspace():
+            cut = positions[end - 1] + 1
+        else:
+            cut = positions[end]
+            while cut > cuts[-1] and text[cut - 1] in _OPENING_MARKS:
+                cut -= 1
+        cuts.append(cut)
+    cuts.append(len(text))
+    return [text[a:b] for a, b in zip(cuts, cuts[1:])]
+
+
+def _join_fragments(sentences: list[str]) -> list[str]:
+    """Joins parts without a letter ("1.", "»") to the next sentence, or at the end of a
+    paragraph to the sentence before."""
+    joined: list[str] = []
+    waiting = ""
+    for sentence in sentences:
+        waiting = f"{waiting} {sentence}".strip()
+        if len(sentence) > 12 or any(map(str.isalpha, sentence)):
+            joined.append(waiting)
+            waiting = ""
+    if waiting:
+        joined[-1:] = [" ".join([*joined[-1:], waiting])]
+    return joined
+
+
+def cut_long(sentence: str, max_chars: int) -> list[str]:
+    """Cuts a sentence into parts with at most `max_chars` characters: at white space,
+    else after a mark such as a comma, else anywhere."""
+    parts = []
+    while len(sentence) > max_chars:
+        cut = sentence.rfind(" ", 1, max_chars + 1)
+        if cut < 0:
+            ends = [m.end() for m in _CLAUSE_END.finditer(sentence, 0, max_chars)]
+            cut = ends[-1] if ends else max_chars
+        parts.append(sentence[:cut].strip())
+        sentence = sentence[cut:].strip()
+    return [*parts, sentence] if sentence else parts
+
+
+# ---- what a corpus needs ---------------------------------------------------
 
 # Written with no or few accents and other combining marks; the paper's English.
 _WITHOUT_MARKS = frozenset(
@@ -28,16 +175,15 @@ _WITHOUT_MARKS = frozenset(
 _WITHOUT_SPACES = frozenset(
     "zh zho chi cmn yue wuu hak gan hsn cdo cjy lzh ja jpn ryu th tha tts sou nod lo lao "
     "km khm my mya bur mnw shn rki ksw bo bod tib dz dzo lbj adx".split())
-_SAMPLE, _PLACES = 1 << 20, 16  # bytes; places in a file that they come from
 # English Wikipedia has an accent on 0.001 of its letters, and 0.0003 that are not Latin.
-_MANY, _MANY_FOREIGN = 0.003, 0.01
+_MANY, _MANY_FOREIGN, _SAMPLE = 0.003, 0.01, 10_000  # lines
 
 
 @dataclasses.dataclass(frozen=True)
 class Language:
     """The settings for text in one or more languages."""
 
-    language: str  # codes as from sentences.check_language, in alphabetical order
+    language: str  # codes as from check_language, in alphabetical order
     strip_accents: bool
     word_start: str  # "release" or "sentencepiece": see pretraining_data.options
 
@@ -70,34 +216,22 @@ def of_corpora(paths: Iterable[str]) -> Optional[Language]:
     return Language.of(*{code for each in found for code in each.language.split()})
 
 
-def _sample(path: str, size: int) -> str:
-    """Returns text from a file: from several places, if it is not compressed."""
-    with files.open_binary(path) as stream, reading(path):
-        if path.endswith(text_files.COMPRESSED):
-            return text_files.decompressed(path, stream).read(size).decode("utf-8", "ignore")
-        sample = b""
-        for number in range(_PLACES):
-            stream.seek(files.size(path) * number // _PLACES)
-            sample += stream.read(size // _PLACES)
-    return sample.decode("utf-8", "ignore")
-
-
 def warn_of_losses(paths: Sequence[str], strips: bool, by_script: bool) -> None:
     """Warns if a sample of the text would lose letters, because accents are stripped
     (`strips`), or has words that are never masked whole, because each token in letters
     that are not Latin counts as a word (`by_script`)."""
-    chosen = paths[::-(-len(paths) // 16)]
     counts: collections.Counter[str] = collections.Counter()
-    for path in chosen:
-        counts.update(_sample(path, _SAMPLE // len(chosen)))
+    for path in (chosen := paths[::-(-len(paths) // 16)]):
+        for _, line in itertools.islice(
+                text_files.read_lines(path), _SAMPLE // len(chosen)):
+            counts.update(line)
     letters = max(1, sum(n for char, n in counts.items() if char.isalpha()))
     lost, foreign = collections.Counter[str](), 0
     for char, number in counts.items():
         whole = unicodedata.normalize("NFKD", char)
         bare = "".join(c for c in whole if not unicodedata.combining(c))
         if strips and bare != whole:
-            lost[f"{char} becomes {bare}" if bare else
-                 f"U+{ord(char):04X} is left out"] += number
+            lost[f"{char} becomes {bare or 'nothing'}"] += number
         elif char.isalpha() and not (bare.isascii() or SPACELESS.match(char)):
             foreign += number
     if lost.total() > _MANY * letters:
@@ -108,7 +242,7 @@ def warn_of_losses(paths: Sequence[str], strips: bool, by_script: bool) -> None:
             ", ".join(each for each, _ in lost.most_common(4)))
     if by_script and foreign > _MANY_FOREIGN * letters:
         logging.warning(
-            "%s: %.1f %% of the letters are not Latin ones without accents. Each token "
-            "that has one counts as a word, so words are never masked whole. Give "
-            "--language to prepare_corpus.py, or --word_start=sentencepiece to "
-            "create_pretraining_data.py.", chosen[0], 100 * foreign / letters)
+            "%s: %.1f %% of the letters are not Latin ones without accents, whose tokens "
+            "each count as a word, so words are never masked whole. Give --language to "
+            "prepare_corpus.py, or --word_start=sentencepiece to create_pretraining_data.py.",
+            chosen[0], 100 * foreign / letters)

@@ -16,16 +16,15 @@ from albert_tf.errors import InputError
 from albert_tf.options import option
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.text.readers import Document, without_markup
-from albert_tf.text.sentences import clean_text, cut_long, split_sentences
+from albert_tf.text.languages import clean_text, cut_long, split_sentences
 
-DEDUPLICATION = ("documents", "sentences", "none")
 _UNIT_CHARS = 1 << 20  # characters of a unit of work, at least
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Settings for splitting, filtering and holding out documents: flags of
-    prepare_corpus.py, with the language as sentences.check_language returns it.
+    prepare_corpus.py, with the language as languages.check_language returns it.
 
         Options(language="de", min_document_sentences=2, heldout_share=0.005)
     """
@@ -41,35 +40,27 @@ class Options:
     deduplicate: str = option(
         "documents", "What to drop. documents: exact copies of documents, ignoring case; "
         "sentences: also every sentence seen before (about 100 bytes of memory per "
-        "sentence); none: nothing.", choices=DEDUPLICATION)
+        "sentence); none: nothing.", choices=("documents", "sentences", "none"))
     random_seed: int = option(
         12345, "Seed that chooses the documents to hold out, and those that "
         "--sampling_exponent repeats or leaves out. If you add input later, documents "
         "held out before stay held out.", least=-2**63, most=2**63 - 1)
 
 
+def _amounts() -> collections.Counter:
+    return collections.Counter(documents=0, sentences=0, characters=0, bytes=0)
+
+
+@dataclasses.dataclass
 class Summary:
     """Counts of what was read, written for training and held out (characters without
     line ends), dropped (reason → count), and of training sentences by source."""
 
-    def __init__(self) -> None:
-        self.documents_read = 0
-        self.training, self.heldout = (collections.Counter(
-            documents=0, sentences=0, characters=0, bytes=0) for _ in range(2))
-        self.dropped, self.sources = collections.Counter(), collections.Counter()
-
-    def heldout_share(self) -> float:
-        """Returns the fraction of the characters that was held out."""
-        held = self.heldout["characters"]
-        return held / max(self.training["characters"] + held, 1)
-
-    def as_dict(self) -> dict:
-        """Returns all counts for JSON."""
-        return {
-            "documents_read": self.documents_read, "training": self.training,
-            "heldout": self.heldout,
-            "heldout_share_of_characters": round(self.heldout_share(), 6),
-            "dropped": self.dropped}
+    documents_read: int = 0
+    training: collections.Counter = dataclasses.field(default_factory=_amounts)
+    heldout: collections.Counter = dataclasses.field(default_factory=_amounts)
+    dropped: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    sources: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
 
 class Split(NamedTuple):
@@ -91,8 +82,8 @@ class Split(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Splitter:
-    """A function for worker processes: splitter(unit) splits the documents of a unit
-    (`units`) into sentences, kept in `folder`, and returns the unit's name."""
+    """For worker processes: splitter(unit) splits the documents of a unit (`units`) into
+    sentences, kept in `folder`, and returns the unit's name."""
 
     options: Options
     folder: WorkFolder
@@ -100,8 +91,7 @@ class Splitter:
     def __call__(self, unit: tuple[str, list[Document]]) -> str:
         name, documents = unit
         if documents:
-            dropped: collections.Counter[str] = collections.Counter()
-            found = []
+            dropped, found = collections.Counter(), []
             with self.folder.write(f"{name}.txt") as stream:
                 for each in documents:
                     split = Split.of(each.source, document_sentences(
@@ -145,11 +135,10 @@ def prepare(documents: Iterable[Split], options: Options, training: BinaryIO,
         with open("train.txt", "wb") as training:
             prepare(documents, Options(), training, None, summary := Summary())
 
-    Without `heldout` all go to `training`. A hash of the sentences and of the seed
-    decides whether a document is held out. Equal texts therefore never are on both
-    sides, and more input does not move a document to the other side. `times` (source →
-    number) says how often to write the documents of a source that are not held out, on
-    average (sampling.times_of).
+    A hash of the sentences and of the seed decides whether a document is held out, if
+    there is `heldout`. Equal texts therefore never are on both sides, and more input does
+    not move a document to the other side. `times` (source → number) says how often to
+    write the other documents of a source, on average (sampling.times_of).
     """
     held_out_below = int(options.heldout_share * 2**64)
     copies = sampling.Copies(times, options.random_seed)
@@ -182,14 +171,16 @@ def prepare(documents: Iterable[Split], options: Options, training: BinaryIO,
             dropped["documents with too few sentences"] += 1
             dropped["sentences of documents with too few"] += document.sentences
             continue
-        if heldout is not None and int.from_bytes(
-                _digest(digest, seed)[:8], "big") < held_out_below:
-            _write(document, heldout, summary.heldout)
-            continue
-        count = copies.of(source, document.sentences)
-        for _ in range(count):
-            _write(document, training, summary.training)
-        summary.sources[source] += count * document.sentences
+        is_held = heldout is not None and int.from_bytes(
+            _digest(digest, seed)[:8], "big") < held_out_below
+        count = 1 if is_held else copies.of(source, document.sentences)
+        stream, side = (heldout, summary.heldout) if is_held else (
+            training, summary.training)
+        stream.write(document.text * count)
+        side.update(documents=count, sentences=count * document.sentences,
+                    characters=count * document.characters,
+                    bytes=count * len(document.text))
+        summary.sources[source] += 0 if is_held else count * document.sentences
         if count != 1:
             dropped["copies added by --sampling_exponent" if count else
                     "documents left out by --sampling_exponent"] += abs(count - 1)
@@ -226,8 +217,3 @@ def document_sentences(document: Document, options: Options,
 def _digest(data: bytes, key: bytes = b"") -> bytes:
     return hashlib.blake2b(data, digest_size=16, key=key).digest()
 
-
-def _write(document: Split, stream: BinaryIO, side: collections.Counter) -> None:
-    stream.write(document.text)
-    side.update(documents=1, sentences=document.sentences,
-                characters=document.characters, bytes=len(document.text))

@@ -1,4 +1,5 @@
-"""Reads documents: plain text, wikiextractor output, JSON lines and Parquet.
+"""Reads documents: plain text, wikiextractor output, JSON lines, Parquet, Arrow, and
+the documentation of Python.
 
     for document in read_documents(["wiki.jsonl.gz"], Layout(), Counter()):
         document.name, document.paragraphs     # "wiki.jsonl.gz, line 1", [...]
@@ -9,16 +10,20 @@ document at a time, or a part of a file for Parquet and Arrow.
 
 import collections
 import dataclasses
+import functools
 import html
+import inspect
 import itertools
+import pathlib
 import re
-from typing import Any, Callable, Iterable, Iterator, NamedTuple
+import sysconfig
+from typing import Callable, Iterable, Iterator, NamedTuple
 
 from albert_tf import files, row_files, text_files
 from albert_tf.errors import InputError
 from albert_tf.options import option
 from albert_tf.rows import is_empty
-from albert_tf.text.sentences import SPACELESS
+from albert_tf.text.languages import SPACELESS
 
 FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
 # A document is held in memory; a longer one is a corpus that is read as one document.
@@ -69,33 +74,25 @@ def read_documents(
     `counts` counts the "title lines" that were removed. For `on_bytes` see
     text_files.read_lines.
     """
+    if layout.input_format == "python":
+        yield from python_documents()
     for path in paths:
         kind = layout.input_format
         if kind == "auto":
             kind = _format_of(path)
-        if kind == "parquet":
-            for number, row in row_files.read_rows(
-                    path, [layout.json_field], (), "choose one with --json_field"):
-                yield _document(f"{path}, row {number}", row, layout)
-            on_bytes(files.size(path))
-            continue
         lines = text_files.read_lines(path, on_bytes, True)
-        if kind == "wikiextractor":
-            yield from _wikiextractor(path, lines, layout, counts)
-        elif kind == "jsonl":
-            for number, line in lines:
-                if line.strip():
-                    value = text_files.parse_json(
-                        line.strip(), path, "each line must hold one JSON object",
-                        number, cleaned=True)
-                    yield _document(f"{path}, line {number}", value, layout)
-        else:
+        if kind == "text":
             yield from _plain_text(path, lines, layout)
+        elif kind == "wikiextractor":
+            yield from _wikiextractor(path, lines, layout, counts)
+        else:
+            yield from _rows(path, lines, layout, kind)
+        if kind == "parquet":
+            on_bytes(files.size(path))
 
 
 def _format_of(path: str) -> str:
-    """Detects the format of a file from its name or its first line that is not blank.
-    """
+    """Returns the format of a file by its name or its first line that is not blank."""
     if row_files.is_row_file(path):
         return "parquet"
     first = next(filter(None, (
@@ -110,11 +107,9 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
     per_file = layout.document_separator == "file"
     for is_blank, block in [(False, lines)] if per_file else itertools.groupby(
             lines, lambda line: is_empty(line[1])):
-        if is_blank:
-            continue
-        number = size = 0
         held: list[str] = []
-        for number, line in block:
+        number = size = 0
+        for number, line in () if is_blank else block:
             held.append(line)
             size += len(line)
             if size > MAX_DOCUMENT_CHARS:
@@ -122,19 +117,27 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
                     f"{path}, line {number}: the document is longer than "
                     f"{MAX_DOCUMENT_CHARS:,} characters up to here; if blank lines separate "
                     "documents, give --document_separator=blank_line, else split the file.")
-        yield Document(path if per_file else f"{path}, line {number - len(held) + 1}",
-                       paragraphs_of(held, layout.line_breaks))
+        if not is_blank:
+            yield Document(path if per_file else f"{path}, line {number - len(held) + 1}",
+                           paragraphs_of(held, layout.line_breaks))
 
 
-def _document(where: str, row: Any, layout: Layout) -> Document:
-    """Returns the document in a field of a JSON object or of a row."""
-    text = row.get(layout.json_field) if isinstance(row, dict) else None
-    if not isinstance(text, str):
-        names = ", ".join(map(repr, row)) if isinstance(row, dict) else "no fields"
-        raise InputError(
-            f"{where}: no text in '{layout.json_field}', but {names}; choose the field "
-            "with --json_field, or give a different --input_format.")
-    return Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
+def _rows(path: str, lines: Iterator[Line], layout: Layout, kind: str
+          ) -> Iterator[Document]:
+    """Yields the documents in a field of JSON objects or of rows."""
+    field = layout.json_field
+    for number, row in row_files.read_rows(
+            path, [field], (), "choose one with --json_field") if kind == "parquet" else (
+                (number, text_files.parse_json(
+                    line.strip(), path, "each line must hold one JSON object", number,
+                    cleaned=True)) for number, line in lines if line.strip()):
+        where = f"{path}, {row_files.unit(path)} {number}"
+        row = row if isinstance(row, dict) else {}
+        if not isinstance(text := row.get(field), str):
+            raise InputError(
+                f"{where}: no text in '{field}', but {', '.join(map(repr, row)) or 'nothing'}"
+                "; choose the field with --json_field, or give another --input_format.")
+        yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
 
 
 # Wiki and HTML tags that wikiextractor leaves in the text, escaped. Those in the second
@@ -194,24 +197,22 @@ def without_markup(lines: Iterable[str], counts: collections.Counter) -> list[st
 
 def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
                    counts: collections.Counter) -> Iterator[Document]:
-    opened = 0
+    opened, title = 0, ""
     paragraphs: list[str] = []
     for number, line in itertools.chain(lines, [(0, "<doc >")]):  # The end is checked.
         text = line.strip()
-        if text.startswith("<doc "):
-            if opened:
-                raise InputError(f"{path}, line {opened}: this <doc> has no </doc>; "
-                                 "extract the file again.")
+        begins = text.startswith("<doc ")
+        if text and begins == bool(opened):
+            raise InputError(
+                f"{path}, line {opened or number}: a <doc> without </doc>, or text outside "
+                "of both; extract the file again, or give --input_format=text.")
+        if begins:
             opened, paragraphs = number, []
             match = re.search(r'\btitle="(.*?)"\s*>', text)
             title = html.unescape(match[1]).strip() if match else ""
-        elif text == "</doc>" and opened:
+        elif text == "</doc>":
             yield Document(f"{path}, line {opened}", paragraphs, markup=True)
             opened = 0
-        elif text and not opened:
-            raise InputError(
-                f"{path}, line {number}: text outside <doc> ... </doc>; if this is not "
-                "wikiextractor's output, give --input_format=text.")
         elif text and not layout.keep_titles and not paragraphs and (
                 html.unescape(text) == title):
             counts["title lines"] += 1
@@ -227,23 +228,62 @@ def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
     lines too. With line_breaks "keep" each line is a paragraph. With "join" lines up to
     a blank one are one paragraph.
     """
-    paragraphs: list[str] = []
-    block: list[str] = []
     split = itertools.chain.from_iterable(s.splitlines() or [""] for s in lines)
-    for line in map(str.strip, itertools.chain(split, [""])):
-        if line:
-            block.append(line)
-        elif block:
-            paragraphs += [_joined(block)] if line_breaks == "join" else block
-            block = []
+    paragraphs: list[str] = []
+    for has_text, block in itertools.groupby(map(str.strip, split), bool):
+        if has_text and line_breaks == "join":
+            paragraphs.append(functools.reduce(_joined, block))
+        elif has_text:
+            paragraphs.extend(block)
     return paragraphs
 
 
-def _joined(block: list[str]) -> str:
-    text = block[0]
-    for line in block[1:]:
-        spaceless = SPACELESS.match(text[-1]) and SPACELESS.match(line)
-        # As in "first-\npast-the-post"; a word that was divided keeps its hyphen.
-        hyphen = text[-1] == "-" and text[-2:-1].isalpha()
-        text += line if spaceless or hyphen else f" {line}"
-    return text
+def _joined(text: str, line: str) -> str:
+    spaceless = SPACELESS.match(text[-1]) and SPACELESS.match(line)
+    # As in "first-\npast-the-post"; a word that was divided keeps its hyphen.
+    hyphen = text[-1] == "-" and text[-2:-1].isalpha()
+    return text + line if spaceless or hyphen else f"{text} {line}"
+
+
+# ---- the documentation of Python -------------------------------------------
+
+# Folders without documentation: tests, vendored copies, and pip itself.
+_SKIPPED = {"_vendor", "site-packages", "dist-packages", "idlelib", "lib2to3", "pip",
+            "pydoc_data", "test", "tests", "turtledemo", "testing", "vendor"}
+_MIN_CHARS = 200  # A shorter document has only two or three sentences.
+_DOCSTRING = re.compile(r"^ *r?(\"{3}|'{3})(.+?)\1", re.M | re.S)
+_HEADING = re.compile(r"^.*\n([=\-~^*#\"'+])\1{2,} *$", re.M)  # underlined
+_BULLET = re.compile(r"^( *)(?:[*+-]|\d\.) (?=\S)", re.M)
+_MARKUP = re.compile(r":\w+:(?=`)|[`*]|\s?\[\w{1,9}\]_")  # :role:`name`, *emphasis*
+_NOT_PROSE = re.compile(r"[=_{}|<>\\^~@$#]|->|::|://|\w\(\w*[,)]|\bself\.|copyright|"
+                        "licen[cs]e", re.I)
+_SENTENCES = re.compile(r"[\"'(]?[A-Z].*[.!?][\"')]*")
+_WORD = re.compile(r"[A-Za-z][a-z']*(?:-[a-z]+)*[.,;:!?)\"']*")
+
+
+def python_documents(*folders: str) -> Iterator[Document]:
+    """Yields the English prose in the docstrings of the running Python and its packages,
+    or of the sources in `folders`, in an order that depends only on the names."""
+    for folder in map(pathlib.Path, folders or dict.fromkeys(
+            map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))):
+        for path in sorted(folder.rglob("*.py")):
+            inside = path.relative_to(folder)
+            if path.is_file() and _SKIPPED.isdisjoint(inside.parts):
+                paragraphs = [part for _, text in _DOCSTRING.findall(
+                    path.read_text("utf-8", "replace")) for part in _prose(text)]
+                if sum(map(len, paragraphs)) >= _MIN_CHARS:
+                    yield Document(str(folder.name / inside), paragraphs)
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Yields the paragraphs of a docstring that consist of sentences, and not of code,
+    tables or lists of arguments; indentation separates paragraphs."""
+    text = _BULLET.sub(r"\n\1  ", _HEADING.sub("", inspect.cleandoc(text)))
+    for _, lines in itertools.groupby(text.splitlines(), lambda line: (
+            len(line) - len(line.lstrip()) if line.strip() else -1)):
+        paragraph = " ".join(_MARKUP.sub("", " ".join(lines)).split())
+        words = paragraph.split()
+        if (len(words) >= 4 and _SENTENCES.fullmatch(paragraph)
+                and not _NOT_PROSE.search(paragraph)
+                and sum(map(bool, map(_WORD.fullmatch, words))) >= 0.75 * len(words)):
+            yield paragraph

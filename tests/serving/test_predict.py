@@ -459,7 +459,6 @@ def test_a_table_is_read_by_the_columns_of_training(results, model):
         assert answer["id"] == key and answer["label"] == right["label"]
         assert answer["probabilities"] == pytest.approx(right["probabilities"], abs=1e-5)
     assert empty["line"] == 4 and narrow["line"] == 7
-    assert "1 line(s) blank and left out (line 3)" in results["table"]["log"]
     # A file without the ids of training is answered, but not if the flag names them.
     results.ok("no key")
     assert [each["label"] for each in answers_in(data / "no_key.jsonl")]

@@ -3,7 +3,6 @@
     python -m pytest tests/text/test_languages.py
 """
 
-import gzip
 import json
 import unicodedata
 
@@ -44,8 +43,8 @@ def test_a_corpus_without_a_language(tmp_path):
     ("Ёлка стоит, ещё нет её.", "ё becomes е", True),
     ("Її їжа", "ї becomes і", True), ("Ο κόσμος είναι μεγάλος", "ό becomes ο", True),
     ("Ça va, garçon", "ç becomes c", False),
-    ("Tôi là người", "ô becomes o", False), ("हिन्दी में पढ़ना", "U\\+094D is left", True),
-    ("ガラスが割れた", "ガ becomes カ", False), ("นี่คือบ้าน", "U\\+0E48 is left", False),
+    ("Tôi là người", "ô becomes o", False), ("हिन्दी में पढ़ना", "\u094d becomes nothing", True),
+    ("ガラスが割れた", "ガ becomes カ", False), ("นี่คือบ้าน", "\u0e48 becomes nothing", False),
     ("한국어 문장입니다", None, True), ("مرحبا بالعالم", None, True),
     ("今天很冷。", None, False), (ENGLISH, None, False)])
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
@@ -56,19 +55,10 @@ def test_warnings(tmp_path, caplog, text, lost, by_script, form):
     assert ("lose a mark" in caplog.text) == bool(lost)
     assert ("not Latin" in caplog.text) == by_script
     if lost and form == "NFC":
-        assert lost.replace("\\", "") in caplog.text
+        assert lost in caplog.text
     caplog.clear()
     languages.warn_of_losses([str(path)], False, False)
     assert not caplog.text
-
-
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
-def test_the_sample_is_of_the_whole_file(tmp_path, caplog, compress):
-    path = tmp_path / ("a.txt.gz" if compress is gzip.compress else "a.txt")
-    path.write_bytes(compress((ENGLISH * 5000 + "Ёлка ещё " * 9000).encode()))
-    languages.warn_of_losses([str(path)], True, True)
-    assert ("ё becomes е" in caplog.text) == (compress is bytes)
-    assert "not Latin" in caplog.text or compress is gzip.compress
 
 
 def test_the_next_scripts_follow(tmp_path):

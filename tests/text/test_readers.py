@@ -12,12 +12,12 @@ from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.text import prepare as prepare_module
-from albert_tf.text import python_prose, readers
-from albert_tf.text.prepare import (
-    DEDUPLICATION, Options, Split, Splitter, Summary, document_sentences)
-from albert_tf.text.prepare import prepare as prepare_documents
-from albert_tf.text.sentences import (
+from albert_tf.text import readers
+from albert_tf.text.languages import (
     check_language, clean_text, cut_long, split_sentences)
+from albert_tf.text.prepare import (
+    Options, Split, Splitter, Summary, document_sentences)
+from albert_tf.text.prepare import prepare as prepare_documents
 from tests import row_tables
 from tests.commands import run_commands
 from tests.helpers import SHARED
@@ -205,9 +205,9 @@ def test_json_lines_and_compression(tmp_path, name, compress):
     ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
     ("a.jsonl", b'{"body": "a"}\n', r"line 1: no text in 'text', but 'body'"),
     ("a.json", b'[1, 2]\n', r"line 1: no text in 'text'"),
-    ("wiki_00", b'<doc id="1" title="A">\nA\n', r"wiki_00, line 1: this <doc> has no"),
-    ("wiki_00", b'<doc title="A">\n<doc title="B">\n', r"line 1: this <doc> has no"),
-    ("wiki_00", b'<doc title="A">\n</doc>\nxyz\n', r"line 3: text outside <doc>"),
+    ("wiki_00", b'<doc id="1" title="A">\nA\n', r"wiki_00, line 1: a <doc> without </doc>"),
+    ("wiki_00", b'<doc title="A">\n<doc title="B">\n', r"line 1: a <doc> without"),
+    ("wiki_00", b'<doc title="A">\n</doc>\nxyz\n', r"line 3: .* or text outside"),
 ])
 def test_damaged_input(tmp_path, name, content, message):
     path = tmp_path / name
@@ -241,7 +241,7 @@ def test_held_out_documents_stay_when_input_is_added(tmp_path):
     assert {d[0] for d in other} != old
 
 
-@pytest.mark.parametrize("deduplicate", DEDUPLICATION)
+@pytest.mark.parametrize("deduplicate", ["documents", "sentences", "none"])
 def test_no_text_on_both_sides(tmp_path, deduplicate):
     copied = [t.replace(" ", "  ").upper() for t in ARTICLES]
     texts = [t for pair in zip(ARTICLES[:100], copied) for t in pair]
@@ -454,23 +454,15 @@ def test_python_prose(tmp_path):
     for folder in ("b", "tests"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mill.py").write_text(MODULE)
-    (tmp_path / "b" / "broken.py").write_text('"""A text.""" (')
-    found = dict(python_prose.documents([str(tmp_path)]))
-    name = f"{tmp_path.name}/b/mill.py"
-    assert list(found) == [name]
-    assert found[name].split("\n") == [
+    [found] = readers.python_documents(str(tmp_path))
+    assert found == readers.Document(f"{tmp_path.name}/b/mill.py", [
         "Tools for mills that stand by rivers.",
         "The tools in mill grind corn and, slowly, also wheat. See the list of all "
         "tools for more of this.",
         "A bullet that goes on over two lines, and whose second line is kept.",
         "A mill is a building with stones and with a wheel.",
         "Turn the wheel until all corn is ground.",
-        "The stones of the mill wear down over the years."]
-
-
-def test_the_language_reference_is_there():
-    name, text = next(python_prose.documents())
-    assert name.startswith("topics.") and text.count(".") > 2
+        "The stones of the mill wear down over the years."])
 
 
 # Real data.
