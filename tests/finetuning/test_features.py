@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
+from albert_tf.config import AlbertConfig
 from albert_tf import files
 from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.finetuning.race.task import choice_spec
-from albert_tf.finetuning.squad.dataset import span_spec
+from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
 
 SPEC = classification_spec(3, vocab_size=100)
 CHOICES = choice_spec(4, vocab_size=100)
-SPANS = span_spec(100, max_seq_length=16)
+SPANS = SquadTask(max_seq_length=16, max_query_length=8).spec(AlbertConfig(vocab_size=100))
 
 
 def example(number, length):

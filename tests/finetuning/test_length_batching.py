@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.finetuning.race.task import choice_spec
-from albert_tf.finetuning.squad.dataset import span_spec
+from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning import length_batching
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import BatchPlan, FeatureBatches, Padded
@@ -39,7 +40,7 @@ def choice(number, length):
 
 
 TABLES = {
-    "spans": (span_spec(100), single),
+    "spans": (SquadTask().spec(AlbertConfig(vocab_size=100)), single),
     "choices": (choice_spec(4, 100), choice),
     "regression": (classification_spec(1, 100), lambda number, length: {
         name: single(number, length)[name]

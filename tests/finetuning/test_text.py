@@ -178,9 +178,9 @@ def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
         made, threshold=threshold, **sizes))
     shutil.move(folder, tmp_path / "moved")
     signatures = load_export(tmp_path / "moved").signatures
-    examples = [SquadExample(str(i), question, passage, None, None, False)
+    examples = [SquadExample(str(i), question, passage)
                 for i, (question, passage) in enumerate(zip(QUESTIONS, PASSAGES))]
-    windows = list(squad.number_features([task.featurize(
+    windows = list(task.records([task.featurize(
         example, tokenizer=made, is_training=False) for example in examples]))
     wanted = task.rank(examples, ask_export(tmp_path / "moved", windows), {
         name: [row[name] for row in windows] for name in windows[0]})

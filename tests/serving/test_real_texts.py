@@ -17,7 +17,7 @@ import pytest
 
 import albert_tf
 from albert_tf.finetuning.race import task as race
-from albert_tf.finetuning.squad import dataset as squad_dataset
+from albert_tf.finetuning.squad.dataset import read_questions
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.serving.options import Ask
 from tests.commands import run_commands
@@ -62,10 +62,10 @@ def _table(path, *columns):
 
 
 def _questions(name):
-    dataset = squad_dataset.SquadDataset.read(str(SHARED / "data" / "squad" / name))
+    questions = read_questions(str(SHARED / "data" / "squad" / name))
     # One in five, as questions of a passage follow each other.
-    return [{"question": one.content["question"], "passage": one.paragraph}
-            for one in dataset.questions[::5]]
+    return [{"question": one.question_text, "passage": one.paragraph_text}
+            for one in questions[::5]]
 
 
 def _choices():

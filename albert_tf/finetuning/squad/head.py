@@ -14,7 +14,6 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, Request
 from albert_tf.finetuning.squad import task as squad
 from albert_tf.finetuning.squad.dataset import SquadExample
-from albert_tf.finetuning.squad.predictions import TopSpans
 from albert_tf.modeling.head import Head, Input, dense_shapes, norm_shapes
 from albert_tf.text.inputs import Field
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
@@ -293,11 +292,10 @@ class Questions(Answering):
         return self.head.predictions(self.head.with_log_probs(logits))
 
     def request(self, given, top_k):
-        example = SquadExample(
-            "", given["question"], given["passage"], None, None, False)
+        example = SquadExample("", given["question"], given["passage"])
         windows = self.task.featurize(
             example, tokenizer=self.tokenizer, is_training=False)
-        columns = list(squad.number_features([windows]))
+        columns = list(self.task.records([windows]))
 
         def answer(outputs):
             predictions = self.task.rank([example], *(
@@ -360,4 +358,4 @@ class UnanswerableQuestions(Questions):
         return {**outputs, "start_logits": at(starts), "end_logits": at(ends)}
 
     def of_exchanged(self, exchanged, batch):
-        return {name: exchanged[name] for name in TopSpans._fields}
+        return exchanged

@@ -15,21 +15,21 @@ import collections
 import difflib
 import re
 import string
-from typing import Iterable, NamedTuple
+from typing import Iterable, NamedTuple, Sequence
 
 # Values of --answer_language. English stands for every language that is not listed.
 ENGLISH = "en"
 CHARACTER_LANGUAGES = {"zh": "Chinese", "ja": "Japanese", "ko": "Korean"}
 
+_SCRIPTS = {
+    "zh": re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ebef]"),
+    "ja": re.compile("[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]"),
+    "ko": re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]")}
 # CMRC leaves these out. Other punctuation counts as a word.
-_CHINESE_SIGNS = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-# KorQuAD makes blanks of these, and leaves out ASCII's punctuation.
-_KOREAN_BLANKS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ebef]")
-_KANA = re.compile("[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
-_HANGUL = re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]")
+_CHINESE = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+# KorQuAD leaves out ASCII's punctuation, and makes blanks of these.
+_KOREAN = str.maketrans(dict.fromkeys(string.punctuation) | dict.fromkeys(
+    "'\"《》<>〈〉()‘’", " "))
 # Characters that are looked at to tell the language.
 _ENOUGH = 100_000
 
@@ -47,7 +47,7 @@ def language_of(texts: Iterable[str]) -> str:
     letters, counts = 0, collections.Counter()
     for text in texts:
         letters += sum(map(str.isalpha, text))
-        for name, script in ("zh", _HAN), ("ja", _KANA), ("ko", _HANGUL):
+        for name, script in _SCRIPTS.items():
             counts[name] += len(script.findall(text))
         if letters >= _ENOUGH:
             break
@@ -61,43 +61,28 @@ def language_of(texts: Iterable[str]) -> str:
 def outcome(truths: Iterable[str], answer: str, language: str) -> Outcome:
     """Compares an answer with the true ones of a question; without any, the empty
     answer is right."""
-    compare = _compare_chinese if language == "zh" else _compare_characters
-    found = [compare(truth, answer) for truth in truths] or [
-        Outcome(*[float(not answer)] * 2)]
-    return Outcome(*map(max, zip(*found)))
+    plain, units = _units(answer, language)
+    found = []
+    for truth in truths:
+        true, true_units = _units(truth, language)
+        if language == "zh":  # F1 counts the longest run that both have.
+            same = difflib.SequenceMatcher(None, true_units, units, autojunk=False
+                                           ).find_longest_match().size
+        else:
+            same = (collections.Counter(true_units) & collections.Counter(units)).total()
+        # Two answers without units agree.
+        f1 = 2 * same / (len(true_units) + len(units)) if true_units and units else (
+            float(len(true_units) == len(units)))
+        found.append((float(true == plain), f1))
+    return Outcome(*map(max, zip(*found or [[float(not answer)] * 2])))
 
 
-def _compare_chinese(truth: str, answer: str) -> Outcome:
-    """Compares as CMRC: F1 counts the longest run of units that both have. Words of
-    other scripts are units; they are split by a rule here, by NLTK in CMRC."""
-    first, second = _chinese_units(truth), _chinese_units(answer)
-    same = difflib.SequenceMatcher(
-        None, first, second, autojunk=False).find_longest_match().size
-    exact = _without_signs(truth) == _without_signs(answer)
-    return Outcome(float(exact), _f1(same, first, second))
-
-
-def _without_signs(text: str) -> str:
-    return "".join(char for char in text.lower().strip() if char not in _CHINESE_SIGNS)
-
-
-def _chinese_units(text: str) -> list[str]:
-    spaced = _HAN.sub(r" \g<0> ", _without_signs(text))
-    return re.findall(r"\w+(?:[.,]\w+)*|[^\w\s]", spaced)
-
-
-def _compare_characters(truth: str, answer: str) -> Outcome:
-    """Compares as KorQuAD: F1 counts the characters that both have."""
-    first, second = (
-        " ".join(text.translate(_KOREAN_BLANKS).translate(
-            _NO_PUNCTUATION).lower().split())
-        for text in (truth, answer))
-    units = [text.replace(" ", "") for text in (first, second)]
-    same = (collections.Counter(units[0]) & collections.Counter(units[1])).total()
-    return Outcome(float(first == second), _f1(same, *units))
-
-
-def _f1(same: int, first, second) -> float:
-    if not first or not second:  # Two answers without units agree.
-        return float(len(first) == len(second))
-    return 2 * same / (len(first) + len(second))
+def _units(text: str, language: str) -> tuple[str, Sequence[str]]:
+    """Returns a text without signs, and its characters; in Chinese also words of other
+    scripts, which are split by a rule here, by NLTK in CMRC."""
+    if language != "zh":
+        text = " ".join(text.translate(_KOREAN).lower().split())
+        return text, text.replace(" ", "")
+    text = text.lower().strip().translate(_CHINESE)
+    return text, re.findall(r"\w+(?:[.,]\w+)*|[^\w\s]",
+                            _SCRIPTS["zh"].sub(r" \g<0> ", text))

@@ -9,16 +9,15 @@ import functools
 import math
 import operator
 import os
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
-from albert_tf.errors import InputError
 from albert_tf.finetuning.common import as_json, write_files, write_predictions
 from albert_tf.finetuning.squad import languages
-from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
+from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.squad.languages import Outcome
 from albert_tf.finetuning.squad.predictions import Predictions
 
@@ -32,7 +31,7 @@ class Answers(NamedTuple):
     language: str = languages.ENGLISH
 
 
-def score(dataset: SquadDataset | None, predictions: Predictions,
+def score(examples: Sequence[SquadExample] | None, predictions: Predictions,
           threshold: float | None = None, answer_at_threshold: bool = False,
           language: str = languages.ENGLISH) -> Answers:
     """Computes the official metrics, of version 2.0 if the predictions have null odds.
@@ -45,22 +44,22 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
     that questions would be answered. Here no odds are below the threshold.
 
     Args:
-      dataset: questions with true answers, all or some of those that were predicted;
+      examples: questions with true answers, all or some of those that were predicted;
         None if the answers are not known.
       threshold: the threshold of null odds (Predictions.texts_at); None: the one with
-        the best F1 on this dataset, as in the original implementation.
+        the best F1 on them, as in the original implementation.
       language: how answers are compared (see languages).
     """
-    if dataset is None:
+    if examples is None:
         return Answers(predictions, {},
                        predictions.texts_at(threshold, answer_at_threshold))
     if predictions.null_odds is None:
-        outcomes = question_outcomes(dataset, predictions.texts, False, language)
+        outcomes = question_outcomes(examples, predictions.texts, False, language)
         exact, f1 = (100.0 * (functools.reduce(operator.add, scores) / len(outcomes))
                      for scores in zip(*outcomes.values()))
         return Answers(predictions, {"exact_match": exact, "f1": f1},
                        predictions.texts, language)
-    best = _evaluate(dataset, predictions.texts, language, predictions.null_odds)
+    best = _evaluate(examples, predictions.texts, language, predictions.null_odds)
     for name in "f1", "exact":
         if best[f"final_{name}"] == 100.0 * best.get("NoAns_total", 0) / best["total"]:
             lowest = min(predictions.null_odds.values())
@@ -70,53 +69,42 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
         threshold = best["final_f1_thresh"]
     texts = predictions.texts_at(threshold, answer_at_threshold)
     return Answers(predictions, {
-        **_evaluate(dataset, texts, language),
+        **_evaluate(examples, texts, language),
         **{name: best[name.replace("best", "final")] for name in (
             "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")},
         "null_score_diff_threshold": threshold}, texts, language)
 
 
-def question_outcomes(dataset: SquadDataset, texts: Mapping[str, str],
+def question_outcomes(examples: Sequence[SquadExample], texts: Mapping[str, str],
                       version_2: bool, language: str = languages.ENGLISH
                       ) -> dict[str, Outcome]:
     """Returns the metrics of each question, by id."""
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
-    # The official scripts would skip a question, log or fail.
-    dataset.check_answered(version_2)
-    missing = [q.content["id"] for q in dataset.questions
-               if q.content["id"] not in texts]
-    if missing:
-        raise InputError(
-            f"Question '{missing[0]}' has no prediction ({len(missing)} of "
-            f"{len(dataset.questions)} have none); predict and score the same file.")
     if language != languages.ENGLISH:
-        return {question.content["id"]: languages.outcome(
-            [text for answer in question.content["answers"]
-             if (text := answer["text"]).strip()],
-            texts[question.content["id"]], language) for question in dataset.questions}
+        return {each.qas_id: languages.outcome(
+            filter(str.strip, each.truths), texts[each.qas_id], language)
+                for each in examples}
+    articles = {each.qas_id: {"paragraphs": [{"qas": [{
+        "id": each.qas_id, "answers": each.answers}]}]} for each in examples}
     if version_2:
-        exact, f1 = squad_evaluate_v2_0._get_raw_scores(dataset.articles, texts)
+        exact, f1 = squad_evaluate_v2_0._get_raw_scores(articles.values(), texts)
         return {qas_id: Outcome(float(exact[qas_id]), float(f1[qas_id]))
                 for qas_id in exact}
-    outcomes = {}
-    for question, article in zip(dataset.questions, dataset.articles):
-        scores = squad_evaluate_v1_1.evaluate([article], texts)
-        outcomes[question.content["id"]] = Outcome(*map(float, scores.values()))
-    return outcomes
+    return {qas_id: Outcome(*map(float, squad_evaluate_v1_1.evaluate(
+        [article], texts).values())) for qas_id, article in articles.items()}
 
 
-def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], language: str,
+def _evaluate(examples: Sequence[SquadExample], texts: Mapping[str, str], language: str,
               null_odds: Mapping[str, float] | None = None) -> dict[str, float]:
     """Returns what the official script of version 2.0 does, by its functions. It would
     take odds for probabilities, and drop answers whose odds are above 1."""
     from official.nlp.tools import squad_evaluate_v2_0 as official
 
-    outcomes = question_outcomes(dataset, texts, True, language)
+    outcomes = question_outcomes(examples, texts, True, language)
     exact, f1 = ({qas_id: outcome[i] for qas_id, outcome in outcomes.items()}
                  for i in range(2))
-    has_answers = {question.content["id"]: bool(question.content["answers"])
-                   for question in dataset.questions}
+    has_answers = {each.qas_id: bool(each.answers) for each in examples}
     scores = official._make_eval_dict(exact, f1)
     for name, wanted in ("HasAns", True), ("NoAns", False):
         ids = [qas_id for qas_id, has in has_answers.items() if has == wanted]
@@ -171,7 +159,7 @@ def _kept_threshold(folder: str) -> dict[str, Any]:
 
 def write_prediction_files(
         output_dir: str, examples: Sequence[SquadExample], answers: Answers,
-        dataset: SquadDataset | None, prediction_file: str = "") -> list[str]:
+        answered: bool, prediction_file: str = "") -> list[str]:
     """Writes the predictions for the official scripts, and a readable table; returns
     the paths.
 
@@ -181,40 +169,33 @@ def write_prediction_files(
       predictions.tsv         id, question, prediction, probability (of the best answer
                               relative to the n best, not to "no answer"), the true
                               answers, and whether the prediction is one of them (both
-                              empty if `dataset` is None)
+                              empty unless `answered`)
 
     `prediction_file` replaces predictions.tsv (common.write_predictions). It also has
     the passage, and the positions where the answer begins and ends in it.
     """
-    predictions = answers.predictions
-    contents = {"predictions.json": as_json(answers.texts),
-                "nbest_predictions.json": as_json(predictions.nbest)}
+    predictions, own = answers.predictions, bool(prediction_file)
+    contents = {"predictions.json": answers.texts,
+                "nbest_predictions.json": predictions.nbest}
     if predictions.null_odds is not None:
-        contents["null_odds.json"] = as_json(predictions.null_odds)
-    return write_predictions(output_dir, contents, [*_readable(
-        examples, answers, dataset, bool(prediction_file))], prediction_file)
-
-
-def _readable(examples: Sequence[SquadExample], answers: Answers,
-              dataset: SquadDataset | None, own: bool
-              ) -> Iterator[tuple[str | int, ...]]:
-    truth, outcomes = {}, {}
-    if dataset is not None:
-        outcomes = question_outcomes(dataset, answers.texts,
-                                     answers.predictions.null_odds is not None,
-                                     answers.language)
-        truth = {q.content["id"]: dict.fromkeys(
-            answer["text"] for answer in q.content["answers"])
-            for q in dataset.questions}
-    yield ("id", *["passage"] * own, "question", "prediction", "probability",
-           *["start", "end"] * own, "answers", "exact_match")
+        contents["null_odds.json"] = predictions.null_odds
+    outcomes = question_outcomes(
+        examples, answers.texts, predictions.null_odds is not None, answers.language
+    ) if answered else {}
+    table: list[tuple[str | int, ...]] = [(
+        "id", *["passage"] * own, "question", "prediction", "probability",
+        *["start", "end"] * own, "answers", "exact_match")]
     for example in examples:
-        qas_id = example.qas_id
         # If the threshold removed the answer, the row still has the probability of the
         # best one.
-        best, text = answers.predictions.nbest[qas_id][0], answers.texts[qas_id]
-        place = answers.predictions.best[qas_id][:2] if own and text else (0, 0)
-        yield (qas_id, *([example.paragraph_text] if own else ()),
-               example.question_text, text, f"{best['probability']:.4f}",
-               *place * own, " | ".join(truth.get(qas_id, ())),
-               {1.0: "yes", 0.0: "no"}[outcomes[qas_id].exact] if outcomes else "")
+        best, text = predictions.nbest[example.qas_id][0], answers.texts[example.qas_id]
+        place = predictions.best[example.qas_id][:2] if own and text else (0, 0)
+        exact = outcomes[example.qas_id].exact if answered else None
+        table.append((
+            example.qas_id, *[example.paragraph_text] * own, example.question_text, text,
+            f"{best['probability']:.4f}", *place * own,
+            " | ".join(dict.fromkeys(example.truths * answered)),
+            {1.0: "yes", 0.0: "no", None: ""}[exact]))
+    return write_predictions(
+        output_dir, {name: as_json(value) for name, value in contents.items()}, table,
+        prediction_file)

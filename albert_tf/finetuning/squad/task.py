@@ -5,9 +5,10 @@ implementation. `dataset` reads the file, `alignment` finds the characters of to
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
-from typing import Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -19,14 +20,15 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.common import (
     PREDICT_RESULTS, Outputs, as_json, cut_note, log_shards, write_files)
 from albert_tf.finetuning.squad import languages, scoring
-from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
+from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import (
-    QuestionSet, SquadDataset, SquadExample, questions_of, span_spec)
+    QuestionSet, SquadExample, read_questions, to_train, without_contradictions)
 from albert_tf.finetuning.squad.predictions import (
-    Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
+    Predictions, find_spans, null_odds, rank_spans)
 from albert_tf.finetuning.squad.scoring import Answers
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import option
+from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -126,48 +128,74 @@ class SquadTask(FineTuningTask):
     def read(self, where: str, split: str = "predict") -> QuestionSet:
         """Reads the questions of a file, or of several (files.shards), for the split
         "train" or "predict"."""
-        is_training, flag = split == "train", f"--{split}_file"
-        parts = {path: questions_of(path) for path in files.shards(where, flag)}
-        data = SquadDataset(sum(parts.values(), ()))
-        questions = QuestionSet(data, data.examples(
-            is_training=is_training, version_2=self.version_2), tuple(parts))
+        flag = f"--{split}_file"
+        parts = {path: read_questions(path) for path in files.shards(where, flag)}
+        examples, contradictions = without_contradictions(
+            itertools.chain(*parts.values()))
+        for each in examples:
+            if each.is_impossible and not self.version_2:
+                raise InputError(f"{each.where} is marked as impossible to answer, as in "
+                                 "SQuAD 2.0; add --version_2_with_negative.")
         if len(parts) > 1:
             log_shards(flag, {path: len(part) for path, part in parts.items()})
-        if data.num_contradictions:
-            questions.notes = (
-                f"{where}: {data.num_contradictions} of {len(questions.examples)} "
-                "questions are marked as impossible, but have answers, which are left "
-                "out; remove is_impossible to use them.",)
-        if is_training:
-            questions.notes += tuple(f"{where}: {note}" for note in data.training_notes())
-            return questions
-        try:
-            questions.answered = self.must_score or data.has_any_answer()
-            if questions.answered:
-                data.check_answered(self.version_2)
-        except InputError as error:
-            if self.must_score:
-                raise
-            questions.answered = False
-            questions.notes += (f"No metrics will be computed: {error}",)
-        if questions.answered:
-            self._choose_language(questions)
-        return questions
+        data = QuestionSet(examples, tuple(parts))
+        counts = {"are marked as impossible, but have answers, which are left out; remove "
+                  "is_impossible to use them": contradictions}
+        if split == "train":
+            data.examples = [*map(to_train, examples)]
+            counts |= {
+                "have several answers; training takes the first": sum(
+                    len(each.truths) > 1 for each in examples),
+                "have an answer with blanks at its ends; training leaves the blanks out":
+                sum(each.answer_text not in ("", *each.truths[:1])
+                    for each in data.examples)}
+        data.notes = tuple(f"{where}: {count} of {len(examples)} questions {what}."
+                           for what, count in counts.items() if count)
+        if split != "train":
+            self._prepare_scores(data)
+        return data
 
-    def _choose_language(self, questions: QuestionSet) -> None:
-        questions.language = self.answer_language
-        if self.answer_language != "auto":
-            return
-        questions.language = languages.language_of(
-            dict.fromkeys(e.paragraph_text for e in questions.examples))
-        if name := languages.CHARACTER_LANGUAGES.get(questions.language):
-            questions.notes += (
-                f"{questions.paths[0]}: most of the text is {name}, so that F1 counts "
-                "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
+    def _prepare_scores(self, data: QuestionSet) -> None:
+        """Says whether predictions can be scored, and how. A test set has no answers,
+        and no questions that are marked."""
+        data.answered = self.must_score or any(
+            each.answers or each.is_impossible is not None for each in data.examples)
+        wrong = next((each for each in data.examples if each.answers is None or not (
+            each.answers or self.version_2)), None)
+        if data.answered and wrong:
+            problem = (f"{wrong.where} has no answers, so that its prediction cannot be "
+                       "scored; give a file with answers, or --version_2_with_negative "
+                       "if the file marks questions without one.")
+            if self.must_score:
+                raise InputError(problem)
+            data.answered = False
+            data.notes += (f"No metrics will be computed: {problem}",)
+        data.language = self.answer_language
+        if self.answer_language == "auto":
+            data.language = languages.language_of(
+                dict.fromkeys(each.paragraph_text for each in data.examples))
+            if data.answered and data.language != languages.ENGLISH:
+                data.notes += (
+                    f"{data.paths[0]}: most of the text is "
+                    f"{languages.CHARACTER_LANGUAGES[data.language]}, so that F1 counts "
+                    "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
 
     def spec(self, config):
-        return span_spec(config.vocab_size, config.type_vocab_size,
-                         max_seq_length=self.max_seq_length)
+        """Returns the specification of a window (see featurize). The features that are
+        not parsed turn predictions into text; they differ in length."""
+        single, sequence = (functools.partial(Feature, dtype="int64", shape=(size,))
+                            for size in (1, None))
+        position = {"limit": self.max_seq_length, "limited_by": "max_seq_length"}
+        return FeatureSpec((
+            single("unique_ids"),
+            *model_inputs((None,), config.vocab_size, config.type_vocab_size),
+            sequence("p_mask", limit=2, pad_value=1),
+            single("start_positions", **position), single("end_positions", **position),
+            single("is_impossible", limit=2),
+            single("example_index", parsed=False), single("paragraph_len", parsed=False),
+            sequence("tok_start_to_orig_index", parsed=False),
+            sequence("tok_end_to_orig_index", parsed=False),
+            sequence("token_is_max_context", parsed=False, limit=2)))
 
     def featurizer(self, split, settings):
         return functools.partial(self.featurize, tokenizer=settings.tokenizer,
@@ -215,12 +243,37 @@ class SquadTask(FineTuningTask):
             tokenizer.prepare(example.question_text))[:self.max_query_length]
         room = self.max_seq_length - len(question) - NUM_SPECIAL_PAIR
         spans = window_spans(len(paragraph.piece_ids), room, self.doc_stride)
-        return [{**_window(question, paragraph, span, answer, tokenizer, is_training),
-                 "token_is_max_context": is_max_context}
-                for span, is_max_context in zip(spans, max_context(spans))]
+        first = len(question) + 2  # The position after [CLS] question [SEP].
+        windows = []
+        for (begin, end), is_max_context in zip(spans, max_context(spans)):
+            input_ids, segment_ids = assemble(
+                question, paragraph.piece_ids[begin:end], tokenizer.cls_id,
+                tokenizer.sep_id)
+            holds = answer is not None and begin <= answer[0] and answer[1] < end
+            positions = [first + piece - begin for piece in answer] if holds else [0, 0]
+            windows.append({
+                "input_ids": input_ids,
+                "input_mask": [1] * len(input_ids),
+                "segment_ids": segment_ids,
+                "p_mask": [0] + [1] * (first - 1) + [0] * (end - begin) + [1],
+                "start_positions": positions[:1],
+                "end_positions": positions[1:],
+                "paragraph_len": [len(input_ids)],
+                "tok_start_to_orig_index": paragraph.starts[begin:end],
+                "tok_end_to_orig_index": paragraph.ends[begin:end],
+                "is_impossible": [int(is_training and not holds)],
+                "token_is_max_context": is_max_context})
+        return windows
 
     def records(self, featurized):
-        return number_features(featurized)
+        """Yields all features in order, with the entries that need the whole set: the
+        numbers of each feature, from FIRST_UNIQUE_ID, and of its example, which also
+        counts examples without features."""
+        unique_ids = itertools.count(FIRST_UNIQUE_ID)
+        for index, features in enumerate(featurized):
+            for feature in features:
+                yield {"unique_ids": [next(unique_ids)], **feature,
+                       "example_index": [index]}
 
     def feature_settings(self, split):
         return {"is_training": split == "train", "doc_stride": self.doc_stride,
@@ -268,7 +321,7 @@ class SquadTask(FineTuningTask):
         last = questions.last
         if last is None or last[0] != self or last[1] is not outputs:
             last = questions.last = self, outputs, scoring.score(
-                questions.dataset if questions.answered else None,
+                questions.examples if questions.answered else None,
                 self.rank(questions.examples, outputs, columns), self.threshold,
                 self.answer_at_threshold, questions.language)
         return last[-1]
@@ -276,18 +329,12 @@ class SquadTask(FineTuningTask):
     def rank(self, examples: Sequence[SquadExample], outputs: Outputs,
              columns: Mapping[str, Sequence]) -> Predictions:
         """Returns the best answers to each question; arguments as for `answers`."""
-        windows, odds = Windows(*(columns[name] for name in Windows._fields)), None
-        if not self.version_2:
-            spans = spans_v1(
-                examples, windows, outputs["start_log_probs"], outputs["end_log_probs"],
-                n_best_size=self.n_best_size, max_answer_length=self.max_answer_length)
-        else:
-            results = TopSpans(*(np.stack(outputs[name]) for name in TopSpans._fields))
-            spans = spans_v2(
-                examples, windows, results, start_n_top=self.start_n_top,
-                end_n_top=self.end_n_top, max_answer_length=self.max_answer_length)
-            odds = null_odds(examples, windows, results.cls_logits)
-        return rank_spans(examples, windows, spans, self.n_best_size, odds)
+        spans = find_spans(examples, columns, outputs, n_best_size=self.n_best_size,
+                           max_answer_length=self.max_answer_length)
+        return rank_spans(
+            examples, columns, spans, self.n_best_size,
+            null_odds(examples, columns, outputs["cls_logits"]) if self.version_2
+            else None)
 
     def score(self, data, outputs, table):
         return self.answers(data, outputs, table.columns).metrics
@@ -299,7 +346,7 @@ class SquadTask(FineTuningTask):
 
     def failure(self, data, outputs, table):
         texts = set(self.answers(data, outputs, table.columns).texts.values())
-        if data.dataset.has_answers() and texts == {""}:
+        if any(each.answers for each in data.examples) and texts == {""}:
             return f"all {len(data.examples)} questions are left unanswered"
         if len(data.examples) > 1 and len(texts) == 1:
             return f"all {len(data.examples)} answers are {texts.pop()[:40]!r}"
@@ -334,47 +381,9 @@ class SquadTask(FineTuningTask):
         else:  # A remaining file would have the results of a different set.
             files.remove(os.path.join(folder, PREDICT_RESULTS))
         logging.info("Wrote %s.", ", ".join(scoring.write_prediction_files(
-            folder, data.examples, answers, data.dataset if data.answered else None,
-            settings.prediction_file)))
+            folder, data.examples, answers, data.answered, settings.prediction_file)))
 
     def known_threshold(self, folder: str, step: int) -> Optional[float]:
         """Returns scoring.known_threshold; None for version 1.1."""
         return scoring.known_threshold(
             folder, step, self.threshold) if self.version_2 else None
-
-
-# --- Windows ----------------------------------------------------------------------
-
-def _window(question: list[int], paragraph: ParagraphAlignment, span: tuple[int, int],
-            answer: Optional[tuple[int, int]], tokenizer: FullTokenizer,
-            is_training: bool) -> dict[str, list[int]]:
-    """Returns a window's features, except those that depend on other windows."""
-    begin, end = span
-    input_ids, segment_ids = assemble(
-        question, paragraph.piece_ids[begin:end], tokenizer.cls_id, tokenizer.sep_id)
-    first = len(question) + 2  # The position after [CLS] question [SEP].
-    holds = answer is not None and begin <= answer[0] and answer[1] < end
-    positions = [first + piece - begin for piece in answer or ()] if holds else [0, 0]
-    return {
-        "input_ids": input_ids,
-        "input_mask": [1] * len(input_ids),
-        "segment_ids": segment_ids,
-        "p_mask": [0] + [1] * (first - 1) + [0] * (end - begin) + [1],
-        "start_positions": positions[:1],
-        "end_positions": positions[1:],
-        "paragraph_len": [len(input_ids)],
-        "tok_start_to_orig_index": paragraph.starts[begin:end],
-        "tok_end_to_orig_index": paragraph.ends[begin:end],
-        "is_impossible": [int(is_training and not holds)],
-    }
-
-
-def number_features(features_per_example: Iterable[Sequence[dict]]) -> Iterator[dict]:
-    """Yields all features in order, with the entries that need the whole set:
-    unique_ids, counted from FIRST_UNIQUE_ID, and example_index, the number of the
-    example, which also counts examples without features."""
-    unique_id = FIRST_UNIQUE_ID
-    for index, features in enumerate(features_per_example):
-        for feature in features:
-            yield {"unique_ids": [unique_id], **feature, "example_index": [index]}
-            unique_id += 1

@@ -10,14 +10,13 @@ from typing import NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.finetuning.squad.predictions import NO_WINDOW_NULL_ODDS
+from albert_tf.finetuning.squad.predictions import NO_SPAN, NO_WINDOW_NULL_ODDS
 from albert_tf.finetuning.squad.task import check_room
 from albert_tf.finetuning.text import TextTask, as_many, in_windows
-from albert_tf.tokenization import in_graph
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
-# The score if there is no valid span: version 1.1, version 2.0.
-_NO_SCORE = {False: 0.0, True: -2e6}
+# The characters that str.strip removes.
+_SPACES = r"[\s\v\x1c-\x1f\x85\pZ]+"
 
 
 class _Windows(NamedTuple):
@@ -76,98 +75,65 @@ class Spans(TextTask):
         return {**features, "question": windows.question}
 
     def answers(self, inputs, context, outputs):
-        rows = tf.shape(inputs["passage"])[0]
-        score, start, end = self._best_of_windows(context, outputs)
-        question = tf.cast(context.question, tf.int32)
-        # Choose the best window of each question; the first one among equal windows.
-        best = tf.math.unsorted_segment_max(score, question, rows)
-        is_best = tf.equal(score, tf.gather(best, question)) & (
-            score > tf.constant(-np.inf, score.dtype))
-        window = tf.math.unsorted_segment_min(
-            tf.where(is_best, tf.range(tf.size(question)), tf.size(question)), question,
-            rows)
-        has_answer = window < tf.size(question)
-        window = tf.where(has_answer, window, 0)
-
-        def of_best(table, piece):
-            """Returns the values [N] of the best windows' tokens in a table [W, T],
-            which may be empty."""
-            table = tf.pad(table, [[0, 1], [0, 1]])
-            return tf.where(has_answer, tf.gather_nd(table, tf.stack(
-                [window, tf.gather(tf.pad(piece, [[0, 1]]), window)], 1)), 0)
-
-        first, last = of_best(context.starts, start), of_best(context.ends, end)
-        answers = {"score": tf.where(has_answer, best, _NO_SCORE[
-            self.threshold is not None])}
-        if self.threshold is not None:
-            odds = tf.minimum(tf.math.unsorted_segment_min(
-                outputs["cls_logits"], question, rows), NO_WINDOW_NULL_ODDS)
-            has_answer &= tf.cast(odds, tf.float64) < self.threshold
-            answers["null_odds"] = odds
-        answers["score"] = tf.cast(answers["score"], tf.float32)
-        return {**_cut(inputs["passage"], first,
-                       tf.where(has_answer, last + 1 - first, 0), has_answer),
-                **answers}
-
-    def _best_of_windows(self, context, outputs):
-        """Returns the best valid span of each window: its score, float64, -inf without
-        one, and its first and last token, all [W]."""
+        # The starts and ends of each window's spans, [W, k, 1] and [W, 1 or k, m].
         if self.threshold is None:
-            least = self.n_best_size
-            tops = [tf.math.top_k(tf.pad(
-                outputs[f"{name}_log_probs"], [[0, 0], [0, least]],
-                constant_values=-np.inf), least) for name in ("start", "end")]
-            (starts_score, starts), (ends_score, ends) = tops
-            ends, ends_score = (part[:, tf.newaxis] for part in (ends, ends_score))
+            (start_scores, starts), (end_scores, ends) = (tf.math.top_k(tf.pad(
+                outputs[f"{side}_log_probs"], [[0, 0], [0, self.n_best_size]],
+                constant_values=-np.inf), self.n_best_size) for side in ("start", "end"))
+            ends, end_scores = ends[:, tf.newaxis], end_scores[:, tf.newaxis]
         else:
-            starts = outputs["start_top_index"]
-            starts_score = outputs["start_top_log_probs"]
-            shape = [-1, starts.shape[1],
-                     outputs["end_top_index"].shape[1] // starts.shape[1]]
-            ends, ends_score = (tf.reshape(outputs[f"end_top_{name}"], shape)
-                                for name in ("index", "log_probs"))
+            start_scores, starts, ends, end_scores = (outputs[name] for name in (
+                "start_top_log_probs", "start_top_index", "end_top_index",
+                "end_top_log_probs"))
+            shape = [-1, starts.shape[1], ends.shape[1] // starts.shape[1]]
+            ends, end_scores = tf.reshape(ends, shape), tf.reshape(end_scores, shape)
         first, pieces = (part[:, tf.newaxis, tf.newaxis]
                          for part in (context.first, context.pieces))
-        starts = starts[..., tf.newaxis] - first  # [W, k, 1]
-        ends = ends - first  # [W, 1 or k, m]
-        is_best = tf.pad(context.own, [[0, 0], [0, 1]])
-        inside = (starts >= 0) & (starts < pieces)
-        inside &= tf.gather(is_best, tf.where(inside, starts, 0), batch_dims=1)
-        score = (tf.cast(starts_score[..., tf.newaxis], tf.float64)
-                 + tf.cast(ends_score, tf.float64))
-        lowest = tf.constant(-np.inf, tf.float64)
-        score = tf.where(
-            inside & (ends >= starts) & (ends < pieces)
-            & (ends - starts < self.max_answer_length), score, lowest)
-        # Starts are the outer loop of the original implementation, which breaks ties.
-        shape = tf.shape(score)
-        flat = [shape[0], shape[1] * shape[2]]
-        at = tf.argmax(tf.reshape(score, flat), axis=1, output_type=tf.int32)
+        starts, ends = starts[..., tf.newaxis] - first, ends - first
+        start_in, end_in = ((piece >= 0) & (piece < pieces) for piece in (starts, ends))
 
-        def chosen(values):
-            return tf.gather(tf.reshape(tf.broadcast_to(values, shape), flat), at,
+        def at(table, piece, inside):
+            """Returns the values at tokens in a table [W, T], which may be empty."""
+            return tf.gather(tf.pad(table, [[0, 0], [0, 1]]), tf.where(inside, piece, 0),
                              batch_dims=1)
 
-        return chosen(score), chosen(starts), chosen(ends)
-
-
-def _cut(passages, first, counts, found):
-    """Returns `counts` characters from `first` on as the answer, without white space at
-    its ends, and the positions where it begins and ends."""
-    chars = tf.strings.unicode_decode(passages, "UTF-8")
-    chars = in_graph.rows_from(chars, first, counts)
-    space = tf.cast(in_graph.is_space()(chars.values), tf.bool)
-    place = tf.range(tf.size(space, tf.int64)) - tf.gather(
-        chars.row_starts(), chars.value_rowids())
-    none, lengths = tf.int64.max, chars.row_lengths()
-    begin = tf.minimum(tf.math.unsorted_segment_min(
-        tf.where(space, none, place), chars.value_rowids(), chars.nrows()), lengths)
-    end = tf.maximum(tf.math.unsorted_segment_max(
-        tf.where(space, tf.constant(-1, tf.int64), place), chars.value_rowids(),
-        chars.nrows()) + 1, begin)
-    answer = tf.strings.unicode_encode(
-        in_graph.rows_from(chars, tf.cast(begin, tf.int32),
-                           tf.cast(end - begin, tf.int32)), "UTF-8")
-    start = tf.where(found, first + tf.cast(begin, tf.int32), 0)
-    return {"answer": answer, "start": start,
-            "end": start + tf.cast(end - begin, tf.int32)}
+        valid = (start_in & at(context.own, starts, start_in) & end_in
+                 & (ends >= starts) & (ends - starts < self.max_answer_length))
+        scores = tf.where(valid, tf.cast(start_scores[..., tf.newaxis], tf.float64)
+                          + tf.cast(end_scores, tf.float64), -np.inf)
+        # The best span of each window, [W]. Starts, then ends: as in the original
+        # implementation, the first of equal spans wins, and of equal windows.
+        shape = tf.shape(scores)
+        flat = [shape[0], shape[1] * shape[2]]
+        best = tf.argmax(tf.reshape(scores, flat), axis=1)
+        scores, first, last = (tf.gather(tf.reshape(
+            tf.broadcast_to(values, shape), flat), best, batch_dims=1) for values in (
+                scores, at(context.starts, starts, start_in),
+                at(context.ends, ends, end_in)))
+        # The windows of each question, [N, windows], and no span.
+        rows = tf.shape(inputs["passage"], tf.int64)[0]
+        scores, first, last = (tf.pad(tf.RaggedTensor.from_value_rowids(
+            values, context.question, rows).to_tensor(default), [[0, 0], [0, 1]],
+            constant_values=default) for values, default in (
+                (scores, tf.constant(-np.inf, tf.float64)), (first, 0), (last, 0)))
+        best = tf.argmax(scores, axis=1)
+        score, first, last = (tf.gather(values, best, batch_dims=1)
+                              for values in (scores, first, last))
+        has_answer = score > -np.inf
+        answers = {"score": tf.cast(tf.where(has_answer, score, 2 * NO_SPAN[
+            self.threshold is not None][1]), tf.float32)}
+        if self.threshold is not None:
+            answers["null_odds"] = tf.minimum(tf.math.unsorted_segment_min(
+                outputs["cls_logits"], context.question, rows), NO_WINDOW_NULL_ODDS)
+            has_answer &= tf.cast(answers["null_odds"], tf.float64) < self.threshold
+        # Invalid characters have the places that the tokenizer gives them.
+        whole = tf.strings.substr(
+            tf.strings.unicode_transcode(inputs["passage"], "UTF-8", "UTF-8"),
+            tf.where(has_answer, first, 0), tf.where(has_answer, last + 1 - first, 0),
+            unit="UTF8_CHAR")
+        rest = tf.strings.regex_replace(whole, f"^{_SPACES}", "")
+        answer = tf.strings.regex_replace(rest, f"{_SPACES}$", "")
+        length, without, size = (tf.strings.length(text, unit="UTF8_CHAR")
+                                 for text in (whole, rest, answer))
+        start = tf.where(has_answer, first + length - without, 0)
+        return {"answer": answer, "start": start, "end": start + size, **answers}

@@ -12,7 +12,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.squad import scoring
 from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.task import SquadTask
-from albert_tf.finetuning.squad.dataset import SquadDataset
+from albert_tf.finetuning.squad.dataset import questions_in, read_questions, to_train
 from tests import row_tables
 
 
@@ -57,7 +57,7 @@ IMPOSSIBLE = content(answers=[], is_impossible=True)
 ])
 def test_what_is_not_squad_is_told_with_its_place(tmp_path, data, message):
     with pytest.raises(InputError, match=message):
-        SquadDataset.read(write(tmp_path, data))
+        SquadTask().read(write(tmp_path, data))
 
 
 @pytest.mark.parametrize("answers, message", [
@@ -68,19 +68,18 @@ def test_what_is_not_squad_is_told_with_its_place(tmp_path, data, message):
     ([{"text": "clock"}], "'answer_start'"),
     ([{"text": "clock", "answer_start": "4"}], "'answer_start'")])
 def test_answers_unfit_for_training_are_told_with_the_question(answers, message):
-    dataset = SquadDataset(content(answers=answers), "squad.json")
+    question, = questions_in(content(answers=answers), "squad.json")
     with pytest.raises(InputError, match=f"{AT} 'q1'.*{message}"):
-        dataset.examples(is_training=True, version_2=False)
+        to_train(question)
     # Prediction takes no notice of answers.
-    example, = dataset.examples(is_training=False, version_2=False)
-    assert example.answer_text is None and example.start_position is None
+    assert question.answer_text is None and question.start_position is None
 
 
 def test_training_takes_the_first_of_several_answers(tmp_path):
     answers = [{"text": "old", "answer_start": 13},
                {"text": "clock", "answer_start": 4}]
     found = SquadTask().read(write(tmp_path, content(answers=answers)), "train")
-    assert found.examples[0][3:] == ("old", 13, False)
+    assert found.examples[0][3:5] == ("old", 13)
     assert "1 of 1 questions have several answers" in found.notes[0]
     assert not SquadTask().read(write(tmp_path, content()), "train").notes
 
@@ -89,22 +88,19 @@ def test_training_takes_the_first_of_several_answers(tmp_path):
 def test_answers_of_impossible_questions_are_left_out_and_counted(tmp_path, split):
     """So that a question is scored as it was trained."""
     marked = content(is_impossible=True)
-    before = json.dumps(marked)
     found = SquadTask(True).read(write(tmp_path, marked), split)
-    assert found.examples[0].is_impossible == (split == "train")
+    assert (found.examples[0].answer_text == "") == (split == "train")
     note, = found.notes
     assert "1 of 1 questions are marked as impossible, but have answers" in note
     for answer, exact in ("", 100), ("clock", 0):
-        metrics = scoring.score(found.dataset, Predictions(
-            {"q1": answer}, {}, {"q1": 0.0}, []), 1.0).metrics
+        metrics = scoring.score(found.examples, Predictions(
+            {"q1": answer}, {}, {"q1": 0.0}), 1.0).metrics
         assert metrics["exact"] == metrics["NoAns_exact"] == exact
         assert "HasAns_exact" not in metrics
-    SquadDataset(marked)
-    assert json.dumps(marked) == before  # What is given is not changed.
     # Some files give impossible questions an empty answer.
     empty = content(is_impossible=True, answers=[{"text": "", "answer_start": -1}])
     found = SquadTask(True).read(write(tmp_path, empty), split)
-    assert not found.notes and found.dataset.questions[0].content["answers"] == []
+    assert not found.notes and found.examples[0].answers == []
 
 
 @pytest.mark.parametrize("text, start, kept", [
@@ -129,8 +125,8 @@ def test_a_test_set_has_no_answers(tmp_path, data, answered):
 
 
 def test_scoring_needs_answers(tmp_path):
-    SquadDataset(content()).check_answered(False)
-    SquadDataset(IMPOSSIBLE).check_answered(True)
+    SquadTask(must_score=True).read(write(tmp_path, content()))
+    SquadTask(True, must_score=True).read(write(tmp_path, IMPOSSIBLE))
     for answers, version_2 in ([], False), (None, False), (None, True):
         path = write(tmp_path, content(answers=answers))
         with pytest.raises(InputError, match="'q1' has no answers.*cannot be scored"):
@@ -143,14 +139,14 @@ def test_scoring_needs_answers(tmp_path):
     assert "'q2' has no answers" in found.notes[0]
 
 
-@pytest.mark.parametrize("is_training", [True, False])
-def test_version_2_needs_its_flag(is_training):
-    dataset = SquadDataset(IMPOSSIBLE)
+@pytest.mark.parametrize("split", ["train", "predict"])
+def test_version_2_needs_its_flag(split, tmp_path):
+    path = write(tmp_path, IMPOSSIBLE)
     with pytest.raises(InputError, match="'q1' .*add --version_2_with_negative"):
-        dataset.examples(is_training=is_training, version_2=False)
-    example, = dataset.examples(is_training=is_training, version_2=True)
-    assert example.is_impossible == is_training
-    example, = SquadDataset(content()).examples(is_training=True, version_2=True)
+        SquadTask().read(path, split)
+    example, = SquadTask(True).read(path, split).examples
+    assert example.is_impossible
+    example, = SquadTask(True).read(write(tmp_path, content()), "train").examples
     assert example.answer_text == "clock" and not example.is_impossible
 
 
@@ -178,47 +174,39 @@ def of_rows(tmp_path, name="squad.parquet", **changes):
 @pytest.mark.parametrize("name", [
     "squad.parquet", "squad.jsonl", "squad.json", "squad.jsonl.gz"])
 def test_rows_are_the_same_as_articles(tmp_path, name):
-    rows = SquadDataset.read(of_rows(tmp_path, name))
-    data = SquadDataset({"data": [{"paragraphs": [{"context": "The clock is old.", "qas": [
+    rows = read_questions(of_rows(tmp_path, name))
+    articles = questions_in({"data": [{"paragraphs": [{"context": "The clock is old.", "qas": [
         {"id": "q1", "question": "What is old?", "answers": [
             {"text": "clock", "answer_start": 4},
             {"text": "The clock", "answer_start": 0}]},
         {"id": "q2", "question": "How is it?", "answers": [
-            {"text": "old", "answer_start": 13}]}]}]}]})
-    for is_training in (True, False):
-        assert rows.examples(is_training=is_training, version_2=False) == data.examples(
-            is_training=is_training, version_2=False)
+            {"text": "old", "answer_start": 13}]}]}]}]}, "")
+    assert [row[:-1] for row in rows] == [question[:-1] for question in articles]
     place = "line 3" if ".json" in name else "row 2"
-    assert rows.questions[1].where.endswith(f"{name}, {place}, question 'q2'")
-    for texts in ({"q1": "clock", "q2": "new"}, {"q1": "the clock", "q2": "old"}):
-        assert scoring.question_outcomes(rows, texts, False) == (
-            scoring.question_outcomes(data, texts, False))
+    assert rows[1].where.endswith(f"{name}, {place}, question 'q2'")
 
 
 def test_a_row_without_an_answer_has_none_in_its_passage(tmp_path):
     path = of_rows(tmp_path, answers=[ROWS["answers"][0], NO_ANSWER])
-    data = SquadDataset.read(path)
-    assert [e.is_impossible for e in data.examples(
-        is_training=True, version_2=True)] == [False, True]
+    assert [e.is_impossible for e in SquadTask(True).read(path, "train").examples] == [
+        None, True]
     with pytest.raises(InputError, match="row 2, .*'q2' .*--version_2_with_negative"):
-        data.examples(is_training=True, version_2=False)
+        SquadTask().read(path, "train")
 
 
 @pytest.mark.parametrize("answers", [None, [NO_ANSWER] * 2, [None] * 2])
 def test_rows_of_a_test_set(tmp_path, answers):
     path = of_rows(tmp_path, answers=answers)
-    data = SquadDataset.read(path)
-    assert not data.has_any_answer()
-    assert len(data.examples(is_training=False, version_2=True)) == 2
-    for version_2 in (False, True):
-        with pytest.raises(InputError, match="row 1, question 'q1' has no answer to tra"):
-            data.examples(is_training=True, version_2=version_2)
+    found = SquadTask(True).read(path)
+    assert not found.answered and not found.notes and len(found.examples) == 2
+    with pytest.raises(InputError, match="row 1, question 'q1' has no answer to tra"):
+        SquadTask(True).read(path, "train")
 
 
 def test_answers_as_a_list(tmp_path):
-    data = SquadDataset.read(of_rows(tmp_path, answers=[
-        [{"text": "clock", "answer_start": 4}], [{"text": "old", "answer_start": 13}]]))
-    assert [e.answer_text for e in data.examples(is_training=True, version_2=False)] == [
+    path = of_rows(tmp_path, answers=[[{"text": "clock", "answer_start": 4}],
+                                      [{"text": "old", "answer_start": 13}]])
+    assert [e.answer_text for e in SquadTask().read(path, "train").examples] == [
         "clock", "old"]
 
 
@@ -231,12 +219,12 @@ def test_answers_as_a_list(tmp_path):
 ])
 def test_rows_that_do_not_fit(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        SquadDataset.read(of_rows(tmp_path, **changes))
+        SquadTask().read(of_rows(tmp_path, **changes))
     path = of_rows(tmp_path, "squad.jsonl")
     with open(path, "a", encoding="utf-8") as stream:
         stream.write('{"id": "q3", "question": "a"}\n')
     with pytest.raises(InputError, match="line 5: .*'context'"):
-        SquadDataset.read(path)
+        SquadTask().read(path)
 
 
 # --- several files

@@ -22,7 +22,7 @@ from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.squad import task as squad, alignment
 from albert_tf.finetuning.squad.task import SquadTask
-from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
+from albert_tf.finetuning.squad.dataset import SquadExample, questions_in, to_train
 from albert_tf.tokenization.sentencepiece_tokenizer import UnknownOffsets
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
@@ -48,8 +48,8 @@ def spm(do_lower_case=True):
 
 def read(name):
     """Examples of one of golden's datasets, such as train_v1."""
-    return SquadDataset(golden()["datasets"][name]).examples(
-        is_training=name.startswith("train"), version_2=name.endswith("v2"))
+    examples = questions_in(golden()["datasets"][name], name)
+    return [*map(to_train, examples)] if name.startswith("train") else [*examples]
 
 
 def featurize(example, tokenizer=None, is_training=True, **sizes):
@@ -95,7 +95,7 @@ def released_windows(key):
             example, spm(setting["do_lower_case"]), is_training,
             **{name: setting[name] for name in WINDOWS})
         for example in read(key[:-2])]
-    numbered = squad.number_features(per_example)
+    numbered = SquadTask().records(per_example)
     return [[as_released(next(numbered), window, setting["max_seq_length"], is_training)
              for window in range(len(features))] for features in per_example]
 
@@ -114,8 +114,7 @@ def spans_text(example, feature):
 
 
 def example_of(text, answer=None, question="what?"):
-    return SquadExample("q", question, text, answer, answer and text.index(answer),
-                        False)
+    return SquadExample("q", question, text, answer, answer and text.index(answer))
 
 
 # --- The release's outputs -------------------------------------------------------
@@ -126,8 +125,9 @@ def test_examples_equal_the_release(name, tmp_path):
     path.write_text(json.dumps(golden()["datasets"][name]), encoding="utf-8")
     examples = SquadTask(name.endswith("v2")).read(
         str(path), "train" if name.startswith("train") else "predict").examples
-    assert examples == read(name)
-    assert [tuple(example) for example in examples] == [
+    training = name.startswith("train")
+    assert [(*example[:5], bool(training and example.is_impossible))
+            for example in examples] == [
         tuple(expected[name] for name in (
             "qas_id", "question_text", "paragraph_text", "orig_answer_text",
             "start_position", "is_impossible"))
@@ -368,7 +368,7 @@ def test_features_do_not_depend_on_the_order_of_examples_or_the_process():
 
 
 def test_an_example_without_features_keeps_its_place_in_the_numbering():
-    numbered = list(squad.number_features([[{"a": [1]}, {"a": [2]}], [], [{"a": [3]}]]))
+    numbered = list(SquadTask().records([[{"a": [1]}, {"a": [2]}], [], [{"a": [3]}]]))
     assert [f["example_index"] for f in numbered] == [[0], [0], [2]]
     assert [f["unique_ids"][0] - squad.FIRST_UNIQUE_ID for f in numbered] == [0, 1, 2]
     assert [f["a"] for f in numbered] == [[1], [2], [3]]
@@ -454,8 +454,7 @@ def test_real_data_loses_no_example_and_no_answer(
 def test_questions_that_are_cut_are_counted(tmp_path, caplog):
     """Each once, in however many windows its passage is read."""
     asked = SquadTask(False, max_seq_length=24, max_query_length=6, doc_stride=8)
-    examples = [SquadExample(str(i), text, "It was made in 1999 by them. " * 5, None,
-                             None, False)
+    examples = [SquadExample(str(i), text, "It was made in 1999 by them. " * 5)
                 for i, text in enumerate(["Who?", "What was the first of them made of?"])]
     windows = [asked.featurize(each, tokenizer=spm(), is_training=False)
                for each in examples]

@@ -11,7 +11,7 @@ from albert_tf.finetuning.squad import languages, scoring
 from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.task import SquadTask
 from tests.finetuning.squad.test_dataset import content, write
-from tests.finetuning.squad.test_scoring import dataset, question
+from tests.finetuning.squad.test_scoring import question
 
 
 @pytest.mark.parametrize("language, truth, answer, exact, f1", [
@@ -49,9 +49,9 @@ def test_the_language_is_that_of_most_letters(texts, language):
 
 
 # The best threshold differs: by words, a part of an answer counts nothing.
-ASKED = dataset(question("a", "清代乾隆年间"), question("b", "杭州西湖"), question("c"))
+ASKED = [question("a", "清代乾隆年间"), question("b", "杭州西湖"), question("c")]
 ANSWERS = Predictions({"a": "清代乾隆年", "b": "杭州西", "c": "书"}, {},
-                      {"a": 1.0, "b": 2.0, "c": 3.0}, [])
+                      {"a": 1.0, "b": 2.0, "c": 3.0})
 
 
 def test_f1_by_characters_chooses_the_threshold():
@@ -69,8 +69,8 @@ def test_f1_by_characters_chooses_the_threshold():
 
 
 def test_metrics_of_version_1_by_characters():
-    asked = dataset(question("a", "강가에", "강가"), question("b", "김안나"))
-    answers = Predictions({"a": "강가", "b": "안나"}, {}, None, [])
+    asked = [question("a", "강가에", "강가"), question("b", "김안나")]
+    answers = Predictions({"a": "강가", "b": "안나"}, {}, None)
     assert scoring.score(asked, answers, language="ko").metrics == {
         "exact_match": 50, "f1": pytest.approx(50 * (1 + 4 / 5))}
     assert scoring.score(asked, answers).metrics["f1"] == 50

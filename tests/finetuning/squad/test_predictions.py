@@ -15,10 +15,15 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad.task import QuestionSet, SquadTask
 from albert_tf.finetuning.squad.predictions import (
-    Spans, TopSpans, Windows, merge_repeated, null_odds, rank_spans, spans_v1, spans_v2)
+    Spans, find_spans, merge_repeated, null_odds, rank_spans)
 from tests.helpers import FIXTURES, SHARED
 
 RUNS = ("one", "two_accumulated", "nbest3_len5")
+NUMBERS = ("unique_ids", "example_index", "paragraph_len")
+LISTS = ("tok_start_to_orig_index", "tok_end_to_orig_index", "token_is_max_context")
+# The outputs of version 2.0's head.
+TOPS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
+        "cls_logits")
 
 
 def read_json(path):
@@ -27,16 +32,12 @@ def read_json(path):
 
 
 def read_subset(version):
-    """(examples, windows, arrays of results, the release's runs)"""
+    """(examples, columns of windows, arrays of results, the release's runs)"""
     arrays = dict(np.load(FIXTURES / "squad" / f"predictions_{version}.npz"))
     expected = read_json(FIXTURES / "squad" / "predictions_expected.json.gz")[version]
     cuts = np.cumsum(arrays["pieces"])[:-1]
-    windows = Windows(
-        **{name: arrays[name]
-           for name in ("unique_ids", "example_index", "paragraph_len")},
-        **{name: np.split(arrays[name], cuts)
-           for name in ("tok_start_to_orig_index", "tok_end_to_orig_index",
-                        "token_is_max_context")})
+    windows = {**{name: arrays[name] for name in NUMBERS},
+               **{name: np.split(arrays[name], cuts) for name in LISTS}}
     examples = [types.SimpleNamespace(**e) for e in expected["examples"]]
     return examples, windows, arrays, expected["runs"]
 
@@ -48,11 +49,8 @@ def read_golden(version):
     for feature in features:
         own = feature["token_is_max_context"]
         feature["token_is_max_context"] = [own[key] for key in sorted(own, key=int)]
-    windows = Windows(
-        unique_ids=[f["unique_id"] for f in features],
-        **{name: [f[name] for f in features] for name in (
-            "example_index", "paragraph_len", "tok_start_to_orig_index",
-            "tok_end_to_orig_index", "token_is_max_context")})
+    windows = {"unique_ids": [f["unique_id"] for f in features], **{
+        name: [f[name] for f in features] for name in (*NUMBERS[1:], *LISTS)}}
     examples = [types.SimpleNamespace(**e)
                 for e in read_json(folder / f"examples_dev_{version}.json.gz")]
     runs = read_json(folder / f"{version}_predictions.json.gz")
@@ -63,18 +61,12 @@ def read_golden(version):
     return examples, windows, dict(np.load(folder / f"{version}_logits.npz")), runs
 
 
-def top_spans(arrays, i):
-    return TopSpans(*(arrays[f"{name}_{i}"] for name in TopSpans._fields))
-
-
 def spans_of(version, examples, windows, arrays, i, run):
-    longest = run["max_answer_length"]
-    if version == "v1":
-        return spans_v1(examples, windows, arrays[f"start_log_prob_{i}"],
-                        arrays[f"end_log_prob_{i}"], n_best_size=run["n_best_size"],
-                        max_answer_length=longest)
-    return spans_v2(examples, windows, top_spans(arrays, i), start_n_top=5, end_n_top=4,
-                    max_answer_length=longest)
+    outputs = {f"{side}_log_probs": arrays[f"{side}_log_prob_{i}"]
+               for side in ("start", "end")} if version == "v1" else {
+        name: arrays[f"{name}_{i}"] for name in TOPS}
+    return find_spans(examples, windows, outputs, n_best_size=run["n_best_size"],
+                      max_answer_length=run["max_answer_length"])
 
 
 def predict(version, examples, windows, arrays, run):
@@ -102,12 +94,10 @@ def test_answers_equal_the_releases(read, version, name):
     assert list(found.nbest) == list(run["nbest"])
     if version == "v1":
         # The one difference: the release answers "empty" without windows too.
-        assert found.without_windows == ["q132"]
         assert found.texts["q132"] == found.nbest["q132"][0]["text"] == ""
         assert run["predictions"].pop("q132") == run["nbest"].pop("q132")[0]["text"]
         assert found.texts == {"q132": "", **run["predictions"]}
     else:
-        assert found.without_windows == ["q132", "q133"]
         assert found.null_odds == pytest.approx(run["null_odds"], abs=1e-9, rel=0)
         for threshold, texts in run["thresholds"].items():
             given = None if threshold == "None" else float(threshold)
@@ -130,7 +120,7 @@ def test_spans_come_in_the_releases_order(version):
         (int(unique_id), start, end, *np.mean(scores, axis=0))
         for by_window in run["accumulated"].values()
         for unique_id, found in by_window.items() for start, end, scores in found]
-    found = list(zip(np.asarray(windows.unique_ids)[spans.row].tolist(),
+    found = list(zip(np.asarray(windows["unique_ids"])[spans.row].tolist(),
                      *(column.tolist() for column in spans[1:])))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
@@ -143,8 +133,7 @@ PIECES = [(0, 2), (4, 8), (10, 13), (15, 18), (20, 23)]
 
 def paragraph_windows(*parts):
     """Windows of one example; a part is (first piece, last piece + 1, own pieces)."""
-    return Windows(
-        unique_ids=np.arange(len(parts))[:, None],
+    return dict(
         # As a table of features has them: a column of single numbers.
         example_index=np.zeros((len(parts), 1), int),
         paragraph_len=np.array([[4 + end - start] for start, end, _ in parts]),
@@ -169,18 +158,16 @@ def log_probs(*pieces, question=-9.0, length=None):
 def ranked(windows, starts, ends, examples=EXAMPLES, **options):
     return SquadTask(**options).rank(
         examples, {"start_log_probs": starts, "end_log_probs": ends},
-        windows._asdict())
+        windows)
 
 
-def ranked_v2(windows, results, examples=EXAMPLES, top=(1, 1)):
-    return SquadTask(True, start_n_top=top[0], end_n_top=top[1]).rank(
-        examples, results._asdict(), windows._asdict())
+def ranked_v2(windows, results, examples=EXAMPLES):
+    return SquadTask(True).rank(examples, dict(zip(TOPS, results)), windows)
 
 
 def one_span(cls_logit):
     """The piece at position 3, from a head that gives one start and one end."""
-    return TopSpans(*np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]),
-                    np.array([cls_logit]))
+    return *np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]), np.array([cls_logit])
 
 
 def best_of(windows, starts, ends, **options):
@@ -220,7 +207,7 @@ def test_padding_does_not_change_the_answers(padding):
     generator = np.random.default_rng(3)
     examples, windows, _, _ = read_subset("v1")
     rows = [np.log(generator.dirichlet(np.ones(n)), dtype=np.float32)
-            for n in windows.paragraph_len for _ in "se"]
+            for n in windows["paragraph_len"] for _ in "se"]
 
     def predictions(length):
         padded = rows if length is None else [
@@ -239,26 +226,25 @@ def test_padding_in_the_top_spans_does_not_change_the_answers():
     index = np.array([[3, 4, 5]])
 
     def answers(extra_index, extra_score):
-        return ranked_v2(windows, TopSpans(
+        return ranked_v2(windows, (
             np.append([[-1.0, -2.0, -3.0]], [[extra_score]], axis=1),
             np.append(index, [[extra_index]], axis=1),
             np.full((1, 4, 1), -1.0), np.array([[[3], [5], [5], [63]]]),
-            np.array([0.5])), top=(4, 1))
+            np.array([0.5])))
 
     assert answers(7, -1e30) == answers(300, -np.inf)
     assert [e["text"] for e in answers(7, -1e30).nbest["q"]] == [
         "red", "green blue", "blue"]
 
 
-def test_questions_without_windows_are_answered_and_listed():
+def test_questions_without_windows_are_answered():
     windows = paragraph_windows((0, 2, {0, 1}))
-    windows.example_index[:] = 1
+    windows["example_index"][:] = 1
     examples = [types.SimpleNamespace(qas_id=i, paragraph_text=PARAGRAPH)
                 for i in "abc"]
     row = [log_probs(-3, -4)]
     first = ranked(windows, row, row, examples)
     assert first.texts == {"a": "", "b": "red", "c": ""}
-    assert first.without_windows == ["a", "c"]
     second = ranked_v2(windows, one_span(9.0), examples)
     assert second.texts == {"a": "", "b": "red", "c": ""}
     assert second.null_odds["b"] == 9.0 < second.null_odds["a"]
@@ -277,13 +263,12 @@ def test_outputs_are_ranked_and_scored_once():
     examples, windows, arrays, runs = read_subset("v1")
     outputs = {f"{end}_log_probs": arrays[f"{end}_log_prob_0"]
                for end in ("start", "end")}
-    given = QuestionSet(None, examples, answered=False)
-    task, columns = SquadTask(), windows._asdict()
-    first = task.answers(given, outputs, columns)
+    given, task = QuestionSet(examples, answered=False), SquadTask()
+    first = task.answers(given, outputs, windows)
     assert first.texts == runs["one"]["predictions"] | {"q132": ""}
-    assert task.answers(given, outputs, columns) is first
+    assert task.answers(given, outputs, windows) is first
     # Other outputs, or a task with other settings, are ranked anew.
-    second = task.answers(given, dict(outputs), columns)
+    second = task.answers(given, dict(outputs), windows)
     assert second == first and second is not first
-    third = SquadTask(n_best_size=3).answers(given, outputs, columns)
+    third = SquadTask(n_best_size=3).answers(given, outputs, windows)
     assert len(third.predictions.nbest["q001"]) == 3

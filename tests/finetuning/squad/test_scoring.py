@@ -7,7 +7,6 @@ questions of golden/squad, and of pairs of texts.
 import gzip
 import json
 import math
-import types
 
 import pytest
 from official.nlp.tools import squad_evaluate_v2_0
@@ -15,7 +14,7 @@ from official.nlp.tools import squad_evaluate_v2_0
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad import scoring
 from albert_tf.finetuning.squad.task import SquadTask
-from albert_tf.finetuning.squad.dataset import SquadDataset
+from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.scoring import Answers
 from tests.helpers import FIXTURES
@@ -25,15 +24,14 @@ SCORES = json.loads(gzip.decompress(
     (FIXTURES / "squad" / "predictions_scores.json.gz").read_bytes()))
 
 
-def dataset_of(articles):
-    """The questions alone, as a dataset."""
-    return SquadDataset({"data": [{"paragraphs": [
-        {"context": "", "qas": [{"question": "", **q} for q in paragraph["qas"]]}
-        for paragraph in article["paragraphs"]]} for article in articles]})
+def questions_of(articles):
+    return [SquadExample(question["id"], "", "", answers=question["answers"])
+            for article in articles for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]]
 
 
 def released_predictions(run, null_odds=None):
-    return Predictions(run["predictions"], {}, null_odds, [])
+    return Predictions(run["predictions"], {}, null_odds)
 
 
 def score_as_released(articles, predictions):
@@ -57,7 +55,7 @@ def score_as_released(articles, predictions):
 def test_metrics_of_version_1_equal_the_releases(name):
     run = SCORES["v1"]["runs"][name]
     assert scoring.score(
-        dataset_of(SCORES["v1"]["articles"]), released_predictions(run)).metrics == (
+        questions_of(SCORES["v1"]["articles"]), released_predictions(run)).metrics == (
             pytest.approx(run["evaluate_v1"], rel=0, abs=1e-9))
 
 
@@ -68,7 +66,7 @@ def test_metrics_of_version_2_equal_the_releases(name):
     metrics, texts = score_as_released(articles, predictions)
     assert metrics == pytest.approx(run["evaluate_v2"], rel=0, abs=1e-9)
     assert texts == run["final_predictions"]
-    score = scoring.score(dataset_of(articles), predictions)
+    score = scoring.score(questions_of(articles), predictions)
     for best in "f1", "exact":
         assert run[f"find_best_thresh_{best}"] == pytest.approx(
             [score.metrics[f"best_{best}"], score.metrics[f"best_{best}_thresh"]],
@@ -82,42 +80,38 @@ def test_metrics_of_version_2_equal_the_releases(name):
 def test_each_question_s_metrics_equal_the_releases(name):
     run = SCORES["v2"]["runs"][name]
     outcomes = scoring.question_outcomes(
-        dataset_of(SCORES["v2"]["articles"]), run["predictions"], version_2=True)
+        questions_of(SCORES["v2"]["articles"]), run["predictions"], version_2=True)
     assert {i: o.exact for i, o in outcomes.items()} == run["exact_raw"]
     assert {i: o.f1 for i, o in outcomes.items()} == pytest.approx(
         run["f1_raw"], rel=0, abs=1e-9)
 
 
-def question(qas_id, *answers):
-    return {"id": qas_id, "answers": [{"text": answer} for answer in answers]}
-
-
-def dataset(*questions):
-    return dataset_of([{"paragraphs": [{"qas": questions}]}])
+def question(qas_id, *answers, text=""):
+    return SquadExample(qas_id, text, "", answers=[{"text": answer} for answer in answers])
 
 
 @pytest.mark.parametrize("pair", SCORES["pairs"], ids=lambda p: f"{p['a']}~{p['b']}")
 def test_two_texts_are_compared_as_the_release_does(pair):
-    asked, texts = dataset(question("q", pair["b"])), {"q": pair["a"]}
+    asked, texts = [question("q", pair["b"])], {"q": pair["a"]}
     for version in 1, 2:
         outcome = scoring.question_outcomes(asked, texts, version == 2)["q"]
         assert outcome.exact == pair[f"em_v{version}"]
         assert outcome.f1 == pytest.approx(pair[f"f1_v{version}"], abs=1e-9)
 
 
-DATASET = dataset(question("a", "red", "red", "a red"), question("b", "blue"),
-                  question("c"), question("d"))
+ASKED = [question(qas_id, *answers, text=f"Which\t{qas_id}\n?") for qas_id, *answers in (
+    ("a", "red", "red", "a red"), ("b", "blue"), ("c",), ("d",))]
 ANSWERS = Predictions(
     {"a": "red", "b": "blue", "c": "green", "d": "pink"},
     {i: [{"text": i, "probability": 0.5}] for i in "abcd"},
-    {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0}, [])
+    {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0})
 
 
 def test_the_best_threshold_leaves_its_own_question_out_unless_told():
-    score = scoring.score(DATASET, ANSWERS)
+    score = scoring.score(ASKED, ANSWERS)
     assert score.metrics["best_f1"] == 100 and score.metrics["best_f1_thresh"] == 3
     assert score.metrics["f1"] == 75 and score.texts["b"] == ""
-    mended = scoring.score(DATASET, ANSWERS, answer_at_threshold=True)
+    mended = scoring.score(ASKED, ANSWERS, answer_at_threshold=True)
     assert mended.metrics["f1"] == 100 and mended.texts["b"] == "blue"
     for found in score, mended:
         assert found.metrics["null_score_diff_threshold"] == 3
@@ -128,7 +122,7 @@ def test_where_no_answer_is_best_there_is_none(answer_at_threshold):
     """The official search says 0, at which questions of lower odds are answered."""
     wrong = ANSWERS._replace(texts=dict.fromkeys("abcd", "mauve"),
                              null_odds={"a": -4.0, "b": -3.0, "c": -2.0, "d": 1.0})
-    score = scoring.score(DATASET, wrong, answer_at_threshold=answer_at_threshold)
+    score = scoring.score(ASKED, wrong, answer_at_threshold=answer_at_threshold)
     assert set(score.texts.values()) == {""}
     assert score.metrics["f1"] == score.metrics["best_f1"] == 50
     assert score.metrics["exact"] == score.metrics["best_exact"] == 50
@@ -137,7 +131,7 @@ def test_where_no_answer_is_best_there_is_none(answer_at_threshold):
 
 
 def test_a_threshold_given_is_applied_and_recorded():
-    score = scoring.score(DATASET, ANSWERS, threshold=4.5)
+    score = scoring.score(ASKED, ANSWERS, threshold=4.5)
     assert score.texts == {"a": "red", "b": "blue", "c": "green", "d": ""}
     assert score.metrics["null_score_diff_threshold"] == 4.5
     assert score.metrics["exact"] == 75
@@ -153,27 +147,17 @@ def test_a_threshold_that_cannot_be_applied_is_told(version_2, threshold, messag
         SquadTask(version_2, threshold=threshold)
 
 
-def test_questions_that_cannot_be_scored_are_told():
-    final = ANSWERS._replace(null_odds=None)
-    with pytest.raises(InputError, match=r"'b' has no prediction \(3 of 4"):
-        scoring.score(DATASET, ANSWERS._replace(texts={"a": "red"}))
-    with pytest.raises(InputError, match="'c' has no answers.*version_2"):
-        scoring.score(DATASET, final)
-
-
 def test_a_dataset_may_be_part_of_what_was_predicted():
-    score = scoring.score(DATASET, ANSWERS._replace(
+    score = scoring.score(ASKED, ANSWERS._replace(
         texts=ANSWERS.texts | {"more": "x"},
         null_odds=ANSWERS.null_odds | {"more": 1.0}))
     assert score.metrics["total"] == 4
 
 
 def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
-    examples = [types.SimpleNamespace(qas_id=i, question_text=f"Which\t{i}\n?")
-                for i in "abcd"]
     texts = ANSWERS.texts_at(4.5) | {"b": "bläu"}
     paths = scoring.write_prediction_files(
-        str(tmp_path / "out"), examples, Answers(ANSWERS, {}, texts), DATASET)
+        str(tmp_path / "out"), ASKED, Answers(ANSWERS, {}, texts), True)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
         path.rpartition("/")[2] for path in paths) == [
             "nbest_predictions.json", "null_odds.json", "predictions.json",
@@ -194,11 +178,10 @@ def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
 
 
 def test_files_without_true_answers(tmp_path):
-    examples = [types.SimpleNamespace(qas_id="a", question_text="Which?")]
     first = Predictions(
-        {"a": "red"}, {"a": [{"text": "red", "probability": 1.0}]}, None, [])
+        {"a": "red"}, {"a": [{"text": "red", "probability": 1.0}]}, None)
     scoring.write_prediction_files(
-        str(tmp_path), examples, scoring.score(None, first), None)
+        str(tmp_path), ASKED[:1], scoring.score(None, first), False)
     assert not (tmp_path / "null_odds.json").exists()
     assert (tmp_path / "predictions.tsv").read_text().splitlines()[1].split("\t") == [
-        "a", "Which?", "red", "1.0000", "", ""]
+        "a", "Which a ?", "red", "1.0000", "", ""]
