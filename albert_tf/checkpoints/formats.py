@@ -1,5 +1,11 @@
 """Finds the format of a path, and reads the model in it into the common form. A format's
 module is imported only when a folder of it is read.
+
+Models on hubs are fetched by name into the hub's own cache, with the hub's own package:
+
+    hf://owner/name, hf://owner/name@revision     huggingface_hub
+    kaggle://owner/model/framework/variation      kagglehub
+    https://www.kaggle.com/models/owner/...       the same
 """
 
 import dataclasses
@@ -9,13 +15,13 @@ import re
 from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
-from albert_tf.checkpoints import folders, hub, onnx_folder
+from albert_tf.checkpoints import folders, onnx_folder
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary, some
 from albert_tf.checkpoints.table import refuse
 from albert_tf.checkpoints.vocabulary import ROWS, task_settings
 from albert_tf.config import AlbertConfig, NAMED
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reason_of
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 # Modules in the order in which they are tried, each with patterns of file names. A
@@ -27,10 +33,10 @@ _FOLDERS = (
     ("keras_hub", r"config\.json", r"model\.weights\.h5"))
 # Modules for TensorFlow's checkpoints, recognised by the names of the tensors.
 _CHECKPOINTS = ("release", "tf_models")
-_KNOWN = (
-    "of this project or TensorFlow (model.ckpt-*, ckpt-* or saved_model.pb), Hugging "
-    "Face (config.json and model.safetensors or pytorch_model.bin), keras-hub "
-    "(config.json and model.weights.h5) or sentence-transformers (modules.json)")
+HUGGING_FACE = "hf://"
+_KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
+# Files that a model's folder may need, without the weights of other frameworks.
+_PATTERNS = ("*.json", "*.safetensors", "spiece.model", "vocab.txt", "*.md", "assets/*")
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
@@ -60,8 +66,22 @@ def read(path: str, config: Config = None, head: str = "",
         refuse({"head": head}, os.fspath(path), "give one of these", head=ROOT_HEADS)
     given, path = os.fspath(path), located(path)
     name, where = _recognised(path)
+    if not name and not files.exists(path):
+        raise InputError(f"{path}: there is no such file or folder; "
+                         f"{folders.path_advice(path)}.")
+    if not name and onnx_folder.find(path):
+        raise InputError(
+            f"{path} is an export for ONNX or TFLite. It can be used with albert_tf.load, "
+            "predict.py and serve.py, but has no weights to train or convert; give the "
+            "model that was exported.")
     if not name:
-        raise InputError(_unknown(path, given))
+        raise InputError(
+            f"{given}: holds no model in a supported format (found: "
+            f"{some(files.names_in(path), 8) or 'nothing'}); " + (
+                folders.inner_advice(path) or "give a folder of this project or TensorFlow "
+                "(model.ckpt-*, ckpt-* or saved_model.pb), Hugging Face (config.json and "
+                "model.safetensors or pytorch_model.bin), keras-hub (config.json and "
+                "model.weights.h5) or sentence-transformers (modules.json)") + ".")
     checkpoint = _module(name).read(where, config_of(config),
                                     *([head] if name == "release" else ()))
     if vocabulary:
@@ -112,7 +132,7 @@ def _module(name: str) -> Any:
 
 def located(path: files.StrPath) -> str:
     """Returns the folder or checkpoint on this machine that a path stands for."""
-    return _whole(hub.local(path))
+    return _whole(fetched(path))
 
 
 def _whole(path: str) -> str:
@@ -128,14 +148,14 @@ def folder_of_model(path: str) -> str:
 
 def folders_of_models(*paths: str) -> list[str]:
     """Returns the folders of models that are not on a hub."""
-    return [folder_of_model(path) for path in paths if not hub.is_hub(path)]
+    return [folder_of_model(path) for path in paths if not is_hub(path)]
 
 
 def is_foreign(path: str) -> bool:
     """Returns whether a path holds a model of another format than plain checkpoints with
     the original implementation's names."""
     path = _whole(os.fspath(path))
-    if hub.is_hub(path):
+    if is_hub(path):
         return True
     try:
         name, where = _recognised(path)
@@ -144,14 +164,52 @@ def is_foreign(path: str) -> bool:
         return False
 
 
-def _unknown(path: str, given: str) -> str:
-    """Returns the sentence for a path whose format is not known, `given` by the user."""
-    if not files.exists(path):
-        return f"{path}: there is no such file or folder; {folders.path_advice(path)}."
-    if onnx_folder.find(path):
-        return (f"{path} is an export for ONNX or TFLite. It can be used with "
-                "albert_tf.load, predict.py and serve.py, but has no weights to train or "
-                "convert; give the model that was exported.")
-    advice = folders.inner_advice(path) or f"give a folder {_KNOWN}"
-    return (f"{given}: holds no model in a supported format (found: "
-            f"{some(files.names_in(path), 8) or 'nothing'}); {advice}.")
+# ---- hubs ------------------------------------------------------------------
+
+
+def is_hub(path: str) -> bool:
+    path = os.fspath(path)
+    return path.startswith(HUGGING_FACE) or bool(_KAGGLE.match(path))
+
+
+def fetched(path: files.StrPath) -> str:
+    """Returns a path, or the folder that is fetched if it is a hub's name."""
+    path = files.expanded(path)
+    if re.match("https?://", path) and not is_hub(path):
+        raise InputError(f"{path}: fetching from this address is not supported; give "
+                         "hf://OWNER/NAME or kaggle://HANDLE, or download the model.")
+    if not is_hub(path):
+        return path
+    try:
+        if path.startswith(HUGGING_FACE):
+            return _hugging_face(path.removeprefix(HUGGING_FACE))
+        import kagglehub
+
+        return kagglehub.model_download(_KAGGLE.sub("", path).strip("/"))
+    except Exception as error:  # The package, its requests or the disk may fail.
+        advice = f"pip install {error.name}" if isinstance(error, ImportError) else (
+            "check the name, the network and your access to it")
+        raise InputError(f"{path}: cannot be fetched ({reason_of(error).rstrip('.')}); "
+                         f"{advice}.") from error
+
+
+def _hugging_face(name: str) -> str:
+    import huggingface_hub
+
+    name, _, revision = name.partition("@")
+    names = huggingface_hub.list_repo_files(name, revision=revision or None)
+    patterns = [*_PATTERNS]
+    if not any(each.endswith(".safetensors") for each in names):
+        patterns.append("pytorch_model*.bin")
+    if "model.weights.h5" in names:
+        patterns.append("*.h5")
+    # Weights in other folders are of sentence-transformers' dense layers.
+    if not any(re.match(
+            r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.(bin|weights\.h5))$", each)
+               for each in names):
+        # Without weights, one graph is fetched, with its external data.
+        patterns += [f"{each}*" for each in (
+            *(f"onnx/{each}" for each in onnx_folder.NAMES.values()), *sorted(names))
+                     if each in names and each.endswith(".onnx")][:1]
+    return huggingface_hub.snapshot_download(
+        name, revision=revision or None, allow_patterns=patterns)

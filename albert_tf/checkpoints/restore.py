@@ -1,8 +1,10 @@
-"""Restores weights by the names of the original implementation, which are those of a
-model's variables, and reads and writes the config beside them. A mismatch of names or
-shapes is an error unless it is allowed.
+"""Loads Keras models from folders in any format, restores weights by the names of the
+original implementation, which are those of a model's variables, and reads and writes the
+config beside them. A mismatch of names or shapes is an error unless it is allowed.
 """
 
+import dataclasses
+import math
 import os
 import re
 from typing import Any, Callable, Mapping, Optional, Sequence
@@ -15,18 +17,78 @@ from albert_tf import files
 from albert_tf.checkpoints import (
     bundle, formats, labels as label_names, vocabulary)
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import Report, UNEXPECTED, check_finite, some
+from albert_tf.checkpoints.checkpoint import (
+    Checkpoint, Report, UNEXPECTED, Vocabulary, check_finite, finite, head_of, some)
 from albert_tf.checkpoints.folders import (
     find_checkpoint, folder_of, write_tensors)
 from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.files import StrPath
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.models import AlbertWithHeads
 
 # The optimizer's state and the step, which only checkpoints of training hold.
 _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
 # The group in a variable's name.
 _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 _POOLER = "bert/pooler/"
+
+
+# ---- loading ---------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Loaded(Checkpoint):
+    """The result of `load`: the Checkpoint, with what was made of it.
+
+    Attributes:
+      model: an AlbertModel, or an AlbertWithHeads if the checkpoint has heads.
+      tokenizer: a FullTokenizer, or None if the folder has no vocabulary.
+    """
+
+    model: tf_keras.Model = None
+    tokenizer: Any = None
+
+    def __repr__(self) -> str:
+        """Says in three lines what the model is, what it answers, and what was read."""
+        config, kind, parameters = self.config, "An export", ""
+        tokenizer = f"{self.tokenizer.vocab_size:,} tokens" if (
+            self.tokenizer) else "no tokenizer"
+        heads = ", ".join(f"{name} ({width})" for name, width in self.heads.items())
+        if self.model is not None:
+            total = sum(math.prod(weight.shape) for weight in self.model.weights)
+            kind, parameters = type(self.model).__name__, f"{total:,} parameters, "
+        labels = f"; labels {some(self.labels, 8)}" if self.labels else ""
+        return (
+            f"{kind} from {self.format}: {config.num_hidden_layers} "
+            f"layers of width {config.hidden_size}, {config.num_attention_heads} heads, "
+            f"{parameters}{tokenizer}\n"
+            f"Heads: {heads or 'none'}{labels}\n"
+            f"{self.report.summary(0).splitlines()[0]}")
+
+
+def load(path: str, config: formats.Config = None, head: str = "",
+         allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None) -> Loaded:
+    """Loads the model in a folder, with its heads, tokenizer and labels. Arguments are
+    as for serving.predict.load, whose model can also answer."""
+    from albert_tf.checkpoints import tokenizer_files  # Late: training needs none.
+
+    checkpoint = formats.read(path, config, head, vocabulary)
+    # A model from elsewhere may have been trained with answers in padding.
+    options = {"mask_padding": bool(checkpoint.settings),
+               "problem_type": checkpoint.problem_type,
+               **{name: value for name, value in checkpoint.flags.items()
+                  if name in ("start_n_top", "end_n_top")}}
+    heads = [head_of(name, width, **options)
+             for name, width in checkpoint.heads.items()]
+    model = (AlbertWithHeads(checkpoint.config, heads) if heads
+             else AlbertModel(checkpoint.config))
+    tensors = checkpoint.tensors if allow_nan else finite(
+        checkpoint.tensors, checkpoint.source)
+    for name, variable in _variables(model).items():
+        variable.assign(tensors[name].read())
+    return Loaded(**vars(checkpoint), model=model, tokenizer=checkpoint.vocabulary
+                  and tokenizer_files.tokenizer_of(checkpoint.vocabulary))
 
 
 def _variables(model: tf_keras.Model) -> dict[str, Any]:
@@ -82,7 +144,24 @@ def restore_tf1(model: tf_keras.Model, path: StrPath, allow_partial: bool = Fals
       labels: the labels of the model's outputs. If the checkpoint has an output for
         each, its outputs are put in this order (labels.order).
     """
-    source, stored, theirs = _opened(model, os.fspath(path))
+    path = os.fspath(path)
+    if formats.is_foreign(path):
+        try:
+            checkpoint = formats.read(path)
+        except InputError:  # Some formats do not hold the config.
+            checkpoint = formats.read(path, model.config)
+        for line in checkpoint.report.summary().splitlines():
+            logging.info("%s", line)
+        if differing := _differing(checkpoint.config, model.config, COMPUTING):
+            logging.warning("%s was made with a different config: %s.", path, differing)
+        source, stored, theirs = checkpoint.source, checkpoint.tensors, checkpoint.labels
+    else:
+        source = find_checkpoint(path)
+        stored = bundle.by_names(source, model_only=True)
+        # A run has its labels in task.json, a conversion in the config.
+        folder = folder_of(source)
+        theirs = {**(vocabulary.settings_in(os.path.join(folder, CONFIG_FILE)) or {}),
+                  **(vocabulary.task_settings(folder) or {})}.get("labels") or ()
     stored = label_names.ordered(labels, theirs, stored, source)
     # Hugging Face's masked language models have no pooler, which a task's head may need.
     lacks_pooler = may_be_new("output_weights") and not any(
@@ -90,27 +169,6 @@ def restore_tf1(model: tf_keras.Model, path: StrPath, allow_partial: bool = Fals
     return _restore(
         model, source, stored, allow_partial, init_from_group0, lambda name: may_be_new(
             name) or lacks_pooler and name.startswith(_POOLER))
-
-
-def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor], Sequence[str]]:
-    """Returns a checkpoint's source, tensors by the original's names, and labels."""
-    if not formats.is_foreign(path):
-        prefix = find_checkpoint(path)
-        folder = folder_of(prefix)
-        # A run has its labels in task.json, a conversion in the config.
-        values = {**(vocabulary.settings_in(os.path.join(folder, CONFIG_FILE)) or {}),
-                  **(vocabulary.task_settings(folder) or {})}
-        return (prefix, bundle.by_names(prefix, model_only=True),
-                values.get("labels") or ())
-    try:
-        checkpoint = formats.read(path)
-    except InputError:  # Some formats do not hold the config.
-        checkpoint = formats.read(path, model.config)
-    for line in checkpoint.report.summary().splitlines():
-        logging.info("%s", line)
-    if differing := _differing(checkpoint.config, model.config, COMPUTING):
-        logging.warning("%s was made with a different config: %s.", path, differing)
-    return checkpoint.source, checkpoint.tensors, checkpoint.labels
 
 
 def _restore(model, source, stored, allow_partial, init_from_group0=False,

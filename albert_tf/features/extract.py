@@ -63,10 +63,10 @@ def _units(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
 
 
 def _loaded(model: str, options: Options, vocabulary: Optional[Vocabulary]) -> Any:
-    from albert_tf.checkpoints import load  # Late: it loads TensorFlow.
+    from albert_tf.checkpoints.restore import load  # Late: it loads TensorFlow.
     from albert_tf.features import vectors
 
-    return vectors.Features(load.load(model, vocabulary=vocabulary), options)
+    return vectors.Features(load(model, vocabulary=vocabulary), options)
 
 
 def _rows(features: Any, inputs: Iterator[Input], unit_texts: int,

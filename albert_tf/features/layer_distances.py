@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import pictures
-from albert_tf.checkpoints.load import Loaded
+from albert_tf.checkpoints.restore import Loaded
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text import inputs as text_inputs

@@ -12,7 +12,7 @@ from typing import Any, Mapping, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import load as loading
+from albert_tf.checkpoints.restore import Loaded
 from albert_tf.checkpoints.sentence_transformers import (
     POOLED, Dense, Normalize, Sentence)
 from albert_tf.features.options import EMBEDDING, PIECES, Options, Row
@@ -79,7 +79,7 @@ class Features(Vectors):
     """Turns texts or pairs into the vectors that the options name, whose defaults must
     be filled in (Options.of)."""
 
-    def __init__(self, loaded: loading.Loaded, options: Options):
+    def __init__(self, loaded: Loaded, options: Options):
         super().__init__(loaded)
         self.options, self.max_length = options, options.max_seq_length
         self.averages = PIECES not in options.pooling

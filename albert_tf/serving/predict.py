@@ -15,7 +15,7 @@ from typing import (
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import checkpoint, formats, hub, load as loading, onnx_folder
+from albert_tf.checkpoints import checkpoint, formats, onnx_folder, restore
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
@@ -35,7 +35,7 @@ _PRETRAINED = {"masked_lm": Masks, "sentence_order": Order}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Model(loading.Loaded):
+class Model(restore.Loaded):
     """A loaded model that can answer, as returned by `albert_tf.load`.
 
         albert_tf.load("runs/sst-2").predict("A fine film.")["label"]  # '1'
@@ -232,13 +232,13 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
         "auto", the fastest installed engine for short requests. Its export is kept
         beside the model; later changes of `model` do not change it.
     """
-    given, path = os.fspath(path), hub.local(os.fspath(path))
+    given, path = os.fspath(path), formats.fetched(path)
     if onnx_folder.find(path) is not None:
         model = Model(**runtimes.read(path, vocabulary))
     else:
-        loaded = loading.load(path, config, head, allow_nan, vocabulary)
+        loaded = restore.load(path, config, head, allow_nan, vocabulary)
         model = Model(**{field.name: getattr(loaded, field.name)
-                         for field in dataclasses.fields(loading.Loaded)},
+                         for field in dataclasses.fields(restore.Loaded)},
                       threshold=_threshold(formats.folder_of_model(path)))
     if engine != engines.TENSORFLOW:
         engines.use(model, engine, given)

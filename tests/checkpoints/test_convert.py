@@ -17,12 +17,12 @@ import pytest
 
 import albert_tf
 from albert_tf.checkpoints import (
-    bundle, formats, model_card, tensor_files, checkpoint as neutral)
+    bundle, formats, tensor_files, checkpoint as neutral)
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.conversion import FORMATS, convert
+from albert_tf.checkpoints.conversion import FORMATS, card, convert
 from albert_tf.checkpoints.folders import find_checkpoint
-from albert_tf.checkpoints.load import load
 from albert_tf.checkpoints.release import write as write_release
+from albert_tf.checkpoints.restore import load
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import parameter_count
@@ -556,7 +556,7 @@ def test_the_card_carries_over_what_the_source_s_says(with_tokenizer, tmp_path):
         "widget:\r\n- text: no\r\n---\r\nlicense: not this\r\n")
     made = formats.read(str(source))
     for name, more in (("hf://me/it@main", 'base_model: "me/it"\n'), (str(source), "")):
-        assert model_card.text(made, "hf", "x", name).startswith(
+        assert card(made, "hf", "x", name).startswith(
             "---\nlanguage:\n- en\n- de\nlicense: apache-2.0\n"
             'library_name: "transformers"\npipeline_tag: "feature-extraction"\n'
             f'tags:\n  - "albert"\n{more}---\n\n# x\n')

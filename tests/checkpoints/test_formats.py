@@ -10,11 +10,11 @@ import types
 import numpy as np
 import pytest
 
-from albert_tf.checkpoints import bundle, formats, hub, restore
+from albert_tf.checkpoints import bundle, formats, restore
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.conversion import convert
-from albert_tf.checkpoints.load import load
 from albert_tf.checkpoints.release import published
+from albert_tf.checkpoints.restore import load
 from albert_tf.errors import InputError
 from albert_tf.modeling import parameter_count
 from albert_tf.modeling.albert import AlbertModel
@@ -146,7 +146,7 @@ def test_a_handle_of_kaggle(monkeypatch):
     monkeypatch.setitem(sys.modules, "kagglehub", types.SimpleNamespace(
         model_download=lambda handle: f"there/{handle}"))
     for name in ("kaggle://", "https://www.kaggle.com/models/"):
-        assert hub.local(f"{name}me/tiny/tensorFlow2/base") == "there/me/tiny/tensorFlow2/base"
+        assert formats.fetched(f"{name}me/tiny/tf2/base") == "there/me/tiny/tf2/base"
 
 
 @pytest.mark.parametrize("path, named", [
@@ -207,5 +207,5 @@ def test_of_a_repository_without_weights_one_graph_is_fetched(monkeypatch, names
         list_repo_files=lambda name, revision: names,
         snapshot_download=lambda name, revision, allow_patterns: asked.extend(
             allow_patterns) or "there"))
-    assert hub.local("hf://me/it") == "there"
+    assert formats.fetched("hf://me/it") == "there"
     assert [pattern for pattern in asked if "onnx" in pattern] == graphs

@@ -11,7 +11,7 @@ import pytest
 import albert_tf
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.conversion import convert
-from albert_tf.checkpoints.load import load
+from albert_tf.checkpoints.restore import load
 from albert_tf.errors import InputError
 from tests import peers
 from tests.checkpoints.test_convert import TINY, stored

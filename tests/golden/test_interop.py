@@ -5,7 +5,7 @@
 
 import pytest
 
-from albert_tf.checkpoints.load import load
+from albert_tf.checkpoints.restore import load
 from tests.golden.interop import (
     FIXTURE_FOLDERS, assert_gives, case, config, other_folders)
 from tests.helpers import FIXTURES, SHARED

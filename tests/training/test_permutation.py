@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.conversion import convert
-from albert_tf.checkpoints.load import load
-from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_tensors
+from albert_tf.checkpoints.restore import (
+    load, load_tf1_tensors, restore_tf1, tf1_tensors)
 from albert_tf.masking import reference
 from albert_tf.masking.options import MaskingOptions, cumulative_ngram_probabilities
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
