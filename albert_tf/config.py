@@ -9,7 +9,7 @@ import dataclasses
 import importlib
 import json
 import os
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
@@ -29,8 +29,7 @@ CONFIG_FILE = "albert_config.json"
 SHARING = ("all", "attention", "ffn", "none")
 
 # What a field's value must be besides of its type: in words, and as a condition. Sizes
-# must fit into 32-bit indices. Layers, groups and blocks are limited further, because
-# each of them is built.
+# must fit into 32-bit indices; each layer, group and block is built.
 _SIZE = ("from 1 to 2147483647", lambda size: 1 <= size < 2**31)
 _COUNT = ("from 1 to 1000", lambda count: 1 <= count <= 1000)
 _RATE = ("at least 0 and below 1", lambda rate: 0 <= rate < 1)
@@ -110,16 +109,12 @@ class AlbertConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "AlbertConfig":
-        """Makes a config from the keys of a JSON file; unknown keys go to `extra`.
-
-        A Hugging Face config.json, recognised by its keys `model_type` or
-        `architectures`, is translated: its "gelu" becomes `gelu_erf`, for example.
-        """
+        """Makes a config from the keys of a JSON file; unknown keys go to `extra`. A
+        Hugging Face config.json is translated: its "gelu" becomes `gelu_erf`, say."""
         names = {field.name for field in dataclasses.fields(cls)} - {"extra"}
         entries = dict(values)
         if "model_type" in entries or "architectures" in entries:
-            # The module of that format translates it. It is imported only now, so that
-            # the core does not depend on formats.
+            # Imported only now: the core does not depend on formats.
             entries = importlib.import_module(
                 "albert_tf.checkpoints.huggingface").config_values(entries)
         elif entries.get("hidden_act") == "gelu_new":
@@ -128,10 +123,9 @@ class AlbertConfig:
         if entries.get("hidden_act", "") is None:
             entries["hidden_act"] = "linear"
         extra = {k: v for k, v in entries.items() if k not in names}
-        for name, value in _COMPUTED.items():
-            if extra.get(name, value) != value:
-                raise InputError(f"config: {name}={shown(extra[name])} is not supported, "
-                                 f"only {value}; give a different model.")
+        # Keys of other projects that change the computation.
+        refuse(extra, "config", layer_grouping=("release",), ln_type=("postln",),
+               position_embedding_type=("absolute",))
         return cls(**{k: v for k, v in entries.items() if k in names}, extra=extra)
 
     @classmethod
@@ -149,8 +143,7 @@ class AlbertConfig:
     def named(cls, name: str, **changes) -> "AlbertConfig":
         """Returns a published size, one of NAMED ("base", "xxlarge-v2", "bert-base"),
         with some fields changed, such as vocab_size=21128."""
-        if name not in NAMED:
-            raise InputError(f"no model is named '{name}'; known: {', '.join(NAMED)}.")
+        refuse({"name": name}, "config", "give one of these", name=NAMED)
         return cls(**NAMED[name]).replace(**changes)
 
     def replace(self, **changes) -> "AlbertConfig":
@@ -159,9 +152,7 @@ class AlbertConfig:
         types: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(self)
                                  if field.name != "extra"}
         for name, value in changes.items():
-            if name not in types:
-                raise InputError(f"config: no field is named '{name}'; the fields are "
-                                 f"{', '.join(types)}.")
+            refuse({"field": name}, "config", "correct its name", field=types)
             # Command-line flags arrive as strings; those that cannot be converted are
             # refused as values of a wrong type.
             if isinstance(value, str) and types[name] is not str:
@@ -172,11 +163,10 @@ class AlbertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the keys and values of the JSON file."""
-        values = {field.name: (getattr(self, field.name), field.default)
-                  for field in dataclasses.fields(self) if field.name != "extra"}
         # Fields that the original does not know are written only if they are set.
-        return {name: value for name, (value, default) in values.items()
-                if name not in _NOT_RELEASED or value != default} | dict(self.extra)
+        return {field.name: value for field in dataclasses.fields(self)
+                if field.name != "extra" and ((value := getattr(self, field.name))
+                != field.default or field.name not in _NOT_RELEASED)} | dict(self.extra)
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"
@@ -214,9 +204,16 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# Keys of other projects that change the computation → the value that is supported.
-_COMPUTED = {"layer_grouping": "release", "ln_type": "postln",
-             "position_embedding_type": "absolute"}
+def refuse(values: Mapping[str, Any], where: str, advice: str = "give a different model",
+           **allowed: Iterable[Any]) -> None:
+    """Raises InputError for a value that is not among the allowed ones:
+    refuse({"hidden_act": "swish"}, "config", hidden_act=("gelu", "relu"))."""
+    for name, accepted in allowed.items():
+        if name in values and values[name] not in (accepted := tuple(accepted)):
+            raise InputError(
+                f"{where}: {name}={shown(values[name])} is not supported, only "
+                f"{', '.join(map(str, accepted)) or 'none'}; {advice}.")
+
 
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
@@ -253,10 +250,10 @@ NAMED: dict[str, dict[str, Any]] = {
                              parameter_sharing="none")
        for size, layers, hidden, heads in (
            ("base", 12, 768, 12), ("large", 24, 1024, 16), ("xlarge", 24, 2048, 16))},
-    # Small models, for a single language; the shapes of albert_zh.
+    # Small models, for a single language; the shapes of albert_zh, and two of its models,
+    # those with the original's layout of variables.
     "tiny": _size(4, 312, 12),
     "small": _size(6, 384, 12),
-    # Two of albert_zh's models, those with the original's layout of variables.
     "albert-tiny-zh": _size(4, 312, 12, vocab_size=21128),
     "albert-small-zh": _size(6, 384, 12, vocab_size=21128),
 }

@@ -18,7 +18,7 @@ import numpy as np
 from albert_tf import files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.vocabulary import elsewhere
-from albert_tf.config import AlbertConfig, shown
+from albert_tf.config import AlbertConfig, refuse, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.head import Head
 from albert_tf.modeling.parameter_count import Shape, encoder_shapes
@@ -230,14 +230,6 @@ def label_count(heads: Mapping[str, int]) -> int:
     return next((width for name, width in heads.items() if head_of(name).has_labels), 0)
 
 
-def check_problem(problem_type: Any, where: str) -> str:
-    """Returns a file's problem_type, "" for None, or raises InputError."""
-    if problem_type not in (None, "", *PROBLEMS):
-        raise InputError(f"{where}: problem_type is {shown(problem_type)}; it must be "
-                         f"{', '.join(PROBLEMS)}, or missing.")
-    return problem_type or ""
-
-
 def check_labels(labels: Any, heads: Mapping[str, int], where: str) -> tuple[str, ...]:
     """Returns a file's labels, one for each output of the head, () if it names none."""
     count = label_count(heads)
@@ -252,9 +244,10 @@ def check_labels(labels: Any, heads: Mapping[str, int], where: str) -> tuple[str
 def outputs_of(values: Mapping[str, Any], heads: Mapping[str, int], where: str
                ) -> dict[str, Any]:
     """Returns what a file says of the head's outputs: fields of a Checkpoint."""
+    problem = values.get("problem_type") if "classification" in heads else ""
+    refuse({"problem_type": problem or ""}, where, problem_type=("", *PROBLEMS))
     return {"labels": check_labels(values.get("labels") or (), heads, where),
-            "problem_type": check_problem(values.get("problem_type"), where) if (
-                "classification" in heads) else ""}
+            "problem_type": problem or ""}
 
 
 # ---- numbers ---------------------------------------------------------------

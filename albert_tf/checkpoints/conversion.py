@@ -16,8 +16,8 @@ from albert_tf.checkpoints.checkpoint import (
     TYPES, Checkpoint, Report, finite, head_of, without_heads)
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.checkpoints.labels import relabelled
-from albert_tf.checkpoints.table import refuse
 from albert_tf.checkpoints.vocabulary import TASK_FILE, settings_in
+from albert_tf.config import refuse
 from albert_tf.errors import InputError
 from albert_tf.files import StrPath
 

@@ -42,9 +42,10 @@ def holds_checkpoint(folder: str) -> bool:
         any(map(_INDEX.fullmatch, names)))
 
 
-def _steps(names: Iterable[str]) -> list[int]:
-    """Returns the steps whose checkpoints are among these names, ascending."""
-    return sorted(int(match[1]) for match in map(_INDEX.fullmatch, names) if match)
+def _steps(folder: str) -> list[int]:
+    """Returns the steps whose checkpoints are in a folder, listed or not, ascending."""
+    return sorted(int(match[1]) for match in map(
+        _INDEX.fullmatch, files.names_in(folder)) if match)
 
 
 def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
@@ -52,9 +53,8 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
     """Returns the prefix of a run's best checkpoint if `best` and there is one, else of
     the latest that its folder lists, None if the folder never held a checkpoint.
 
-    Raises InputError if the list names none that exists: a new start would overwrite
-    what can be repaired. Without the list, a best checkpoint alone is used, but not
-    `to_train`.
+    Without the list, a best checkpoint alone is used, but not `to_train`. A list that
+    names none that exists is an error: a new start would overwrite what can be repaired.
     """
     best_prefix = os.path.join(folder, BEST_CHECKPOINT)
     has_best = files.exists(f"{best_prefix}.index")
@@ -65,7 +65,7 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
         return latest[0]
     state_file = os.path.join(folder, STATE_FILE)
     if not files.exists(state_file):
-        steps = _steps(files.names_in(folder))
+        steps = _steps(folder)
         path = os.path.join(folder, FIRST_SAVE_FILE)
         first = text_files.read_object(path, "remove it").get("step") if (
             files.exists(path)) else None
@@ -102,10 +102,8 @@ def _listed(folder: str, key: str) -> list[str]:
 def earlier_hint(prefix: str) -> str:
     """Returns advice to use a different checkpoint, with a final "or ", or ""."""
     folder = os.path.dirname(prefix)
-    # The files are looked at, because the list of them may be damaged.
-    starts = [*map(str, reversed(_steps(files.names_in(folder or ".")))),
-              os.path.join(folder, BEST_CHECKPOINT)]
-    for start in starts:
+    for start in (*map(str, reversed(_steps(folder or "."))),
+                  os.path.join(folder, BEST_CHECKPOINT)):
         with contextlib.suppress(InputError):
             if chosen_checkpoint(folder, start) != prefix:
                 return f"give --resume_from={start} to resume from there, or "
@@ -130,11 +128,9 @@ def folder_of(path: str) -> str:
 
 
 def find(path: str, names: Optional[Iterable[str]] = None) -> Optional[str]:
-    """Returns the prefix of the checkpoint that a path stands for, or None. The path
-    may be a prefix, one of its files, or a folder of checkpoints or of a SavedModel.
-
-    From a folder it takes the best checkpoint, else the latest listed, else the only
-    one. `names` are the names in the folder, if the caller has them.
+    """Returns the prefix of the checkpoint that a path stands for, or None: a prefix, one
+    of its files, or a folder of checkpoints (the best, else the latest listed, else the
+    only one) or of a SavedModel. `names` are those in the folder, if they are known.
     """
     path = os.fspath(path)
     prefix = _SUFFIX.sub("", path)
@@ -172,18 +168,14 @@ def find_checkpoint(path: StrPath) -> str:
         f"{path_advice(path)}.")
 
 
-def inner_advice(path: str) -> str:
-    """Returns advice to give the last checkpoint-N of transformers' Trainer, or ""."""
-    names = [name for name in files.names_in(path)
-             if re.fullmatch(r"checkpoint-\d+", name)]
-    return "give one of its checkpoints, such as " + os.path.join(
-        path, max(names, key=lambda name: (len(name), name))) if names else ""
-
-
 def path_advice(path: str) -> str:
-    """Returns what to do about a path without a checkpoint."""
+    """Returns what to do about a path without a model: give the last checkpoint-N of
+    transformers' Trainer, or the hub's name."""
+    if steps := [int(match[1]) for match in map(
+            re.compile(r"checkpoint-(\d+)").fullmatch, files.names_in(path)) if match]:
+        return f"give one of its checkpoints, such as {path}/checkpoint-{max(steps)}"
     name = path if "/" in path else f"albert/{path}"
-    return inner_advice(path) or "check the path" + (
+    return "check the path" + (
         f", or give hf://{name} for a model of the Hugging Face hub"
         if re.fullmatch(r"\w[\w.-]*/[\w.-]+|albert[\w.-]*", path) else "")
 
@@ -219,8 +211,7 @@ def damage_explained(prefix: str, advice: Callable[[], str]):
     # The reader raises any of these if a file is damaged.
     except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
             IndexError) as error:
-        is_other = isinstance(error, AssertionError) or (
-            isinstance(error, ValueError) and "shape" in str(error))
+        is_other = isinstance(error, AssertionError) or "shape" in str(error)
         raise InputError(f"{prefix}: cannot be restored " + (
             "(it lacks variables of this model or its optimizer, or one has a different "
             "shape than in this model); leave out the flags that change the model, such "

@@ -18,9 +18,8 @@ from albert_tf import files
 from albert_tf.checkpoints import folders, onnx_folder
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary, some
-from albert_tf.checkpoints.table import refuse
 from albert_tf.checkpoints.vocabulary import ROWS, task_settings
-from albert_tf.config import AlbertConfig, NAMED
+from albert_tf.config import AlbertConfig, NAMED, refuse
 from albert_tf.errors import InputError, reason_of
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
@@ -67,8 +66,8 @@ def read(path: str, config: Config = None, head: str = "",
     given, path = os.fspath(path), located(path)
     name, where = _recognised(path)
     if not name and not files.exists(path):
-        raise InputError(f"{path}: there is no such file or folder; "
-                         f"{folders.path_advice(path)}.")
+        raise InputError(
+            f"{path}: there is no such file or folder; {folders.path_advice(path)}.")
     if not name and onnx_folder.find(path):
         raise InputError(
             f"{path} is an export for ONNX or TFLite. It can be used with albert_tf.load, "
@@ -77,11 +76,11 @@ def read(path: str, config: Config = None, head: str = "",
     if not name:
         raise InputError(
             f"{given}: holds no model in a supported format (found: "
-            f"{some(files.names_in(path), 8) or 'nothing'}); " + (
-                folders.inner_advice(path) or "give a folder of this project or TensorFlow "
-                "(model.ckpt-*, ckpt-* or saved_model.pb), Hugging Face (config.json and "
-                "model.safetensors or pytorch_model.bin), keras-hub (config.json and "
-                "model.weights.h5) or sentence-transformers (modules.json)") + ".")
+            f"{some(files.names_in(path), 8) or 'nothing'}); {folders.path_advice(path)}, "
+            "or give a folder of this project or TensorFlow (model.ckpt-*, ckpt-* or "
+            "saved_model.pb), Hugging Face (config.json and model.safetensors or "
+            "pytorch_model.bin), keras-hub (config.json and model.weights.h5) or "
+            "sentence-transformers (modules.json).")
     checkpoint = _module(name).read(where, config_of(config),
                                     *([head] if name == "release" else ()))
     if vocabulary:

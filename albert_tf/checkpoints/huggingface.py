@@ -17,8 +17,8 @@ from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, Checkpoint, check_labels, heads_in, label_count, outputs_of, read_pooler,
     shapes_of)
 from albert_tf.checkpoints.table import (
-    Row, as_format, check_groups, in_theirs, matched, refuse, rows_of)
-from albert_tf.config import AlbertConfig
+    Row, as_format, check_groups, in_theirs, matched, rows_of)
+from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import WORDS
 

@@ -18,9 +18,9 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     SEVERAL_LABELS, Checkpoint, outputs_of, shapes_of, without_heads)
 from albert_tf.checkpoints.table import (
-    Row, as_format, check_groups, in_theirs, matched, part_of, refuse, rows_of)
+    Row, as_format, check_groups, in_theirs, matched, part_of, rows_of)
 from albert_tf.checkpoints.vocabulary import check_settings
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import (
     BLOCK, POOLER, PROJECTION, WORDS, count_parameters)

@@ -5,6 +5,7 @@ albert_zh's own layout (`layer_shared`) projects the word embeddings first, and 
 has width H: a model with E = H whose word embeddings are the product of two matrices.
 """
 
+import functools
 import os
 import re
 from typing import Any, Mapping, Optional
@@ -17,7 +18,7 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, Checkpoint, head_of, heads_in, outputs_of, read_pooler,
     shapes_of)
-from albert_tf.checkpoints.table import as_format, matched, rows_of
+from albert_tf.checkpoints.table import as_format, matched, part_of, rows_of
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED
 from albert_tf.errors import InputError
@@ -42,14 +43,13 @@ SIZES = {
     "max_position_embeddings": ("bert/embeddings/position_embeddings", 0),
     "type_vocab_size": ("bert/embeddings/token_type_embeddings", 0)}
 # The names of albert_zh's own layout → ours.
-_ZH_WORDS = "bert/embeddings/word_embeddings_2"
-_ZH_LAYER = "bert/encoder/layer_shared/"
-_ZH_PARTS = (("attention/self/", "attention_1/self/"),
-             ("attention/output/dense", "attention_1/output/dense"),
-             ("attention/output/LayerNorm", "LayerNorm"),
-             ("intermediate/dense", "ffn_1/intermediate/dense"),
-             ("output/dense", "ffn_1/intermediate/output/dense"),
-             ("output/LayerNorm", "LayerNorm_1"))
+_ZH_LAYER, _ZH_PARTS = "bert/encoder/layer_shared/", {
+    "attention/self/": "attention_1/self/",
+    "attention/output/dense": "attention_1/output/dense",
+    "attention/output/LayerNorm": "LayerNorm",
+    "intermediate/dense": "ffn_1/intermediate/dense",
+    "output/dense": "ffn_1/intermediate/output/dense",
+    "output/LayerNorm": "LayerNorm_1"}
 
 
 # ---- reading ---------------------------------------------------------------
@@ -70,9 +70,8 @@ def is_foreign(prefix: str) -> bool:
 def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
          ) -> Checkpoint:
     """Reads a checkpoint or TensorFlow Hub module; `head` as for formats.read."""
-    folder = os.path.dirname(prefix)
+    folder, stored = os.path.dirname(prefix), bundle.by_names(prefix)
     is_module = os.path.basename(folder) == "variables"
-    stored = bundle.by_names(prefix)
     objects = bundle.OBJECT_GRAPH not in stored and bundle.OBJECT_GRAPH in bundle.read(
         prefix)
     if is_module:
@@ -84,10 +83,16 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     theirs = {name.removeprefix(_HUB_PREFIX): name for name in stored}
     stored = {ours: stored[name] for ours, name in theirs.items()}
     task = {} if is_module else vocabulary.task_settings(folder) or {}
-    values, where = _values(os.path.join(folder, "assets") if is_module else folder)
-    if config is None:
-        config = (AlbertConfig.from_json_file(where) if where
-                  else published(prefix, sizes_in(stored, SIZES)))
+    # The config is beside it, of any name if there is only one.
+    place = os.path.join(folder, "assets") if is_module else folder
+    named = [name for name in files.names_in(place)
+             if re.fullmatch(r".*config.*\.json", name) and "tokenizer" not in name]
+    named = [CONFIG_FILE] if CONFIG_FILE in named else named if len(named) == 1 else []
+    values = {}
+    for where in (os.path.join(place, name) for name in named):
+        values = text_files.read_object(where)
+        config = config or AlbertConfig.from_json_file(where)
+    config = config or published(prefix, sizes_in(stored, SIZES))
     if any(name.startswith(_ZH_LAYER) for name in stored):
         config, stored = _from_zh(prefix, stored, config)
     settings = {**values, **task}
@@ -107,16 +112,6 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     matches = checkpoint.report.matched
     matches |= {name: theirs.get(name, name) for name in matches}
     return checkpoint
-
-
-def _values(folder: str) -> tuple[dict[str, Any], str]:
-    """Returns the config beside a checkpoint and its path, or {} and ""."""
-    named = [name for name in files.names_in(folder)
-             if re.fullmatch(r".*config.*\.json", name) and "tokenizer" not in name]
-    if len(named) != 1 and CONFIG_FILE not in named:
-        return {}, ""
-    path = os.path.join(folder, CONFIG_FILE if CONFIG_FILE in named else named[0])
-    return text_files.read_object(path), path
 
 
 def sizes_in(stored: Mapping[str, Tensor], axes: Mapping[str, tuple[str, int]]
@@ -146,12 +141,12 @@ def _from_zh(prefix: str, stored: Mapping[str, Tensor], config: AlbertConfig
             "not supported; give a different model.")
     tensors = {}
     for name, tensor in stored.items():
-        for part, ours in _ZH_PARTS:
-            if name.startswith(_ZH_LAYER + part):
-                name = BLOCK.format(0, 0) + ours + name.removeprefix(_ZH_LAYER + part)
-                break
+        if name.startswith(_ZH_LAYER):
+            rest = name.removeprefix(_ZH_LAYER)
+            part, ours = part_of(rest, _ZH_PARTS)
+            name = BLOCK.format(0, 0) + ours + rest.removeprefix(part)
         tensors[name] = tensor
-    first, second = stored[WORDS], tensors.pop(_ZH_WORDS, None)
+    first, second = stored[WORDS], tensors.pop(f"{WORDS}_2", None)
     if second is not None:
         tensors[WORDS] = Tensor(
             (first.shape[0], second.shape[-1]), lambda: first.read() @ second.read())
@@ -176,7 +171,7 @@ def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) ->
     tensors = {name: checkpoint.tensors[name] for name in shapes}
     if optimizer_state:
         for name, shape in shapes.items():
-            zeros = Tensor(shape, lambda shape=shape: np.zeros(shape, np.float32))
+            zeros = Tensor(shape, functools.partial(np.zeros, shape, np.float32))
             for slot in (f"{name}/adam_m", f"{name}/adam_v"):
                 tensors[slot] = checkpoint.slots.get(slot, zeros)
         tensors["global_step"] = Tensor.of(np.array(checkpoint.step, np.int64))

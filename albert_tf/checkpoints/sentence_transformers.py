@@ -19,9 +19,9 @@ from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     Checkpoint, Vocabulary, without_heads)
-from albert_tf.checkpoints.table import changed, refuse
+from albert_tf.checkpoints.table import changed
 from albert_tf.checkpoints.vocabulary import settings_in
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import POOLER
 from albert_tf.tokenization import tokenizer_json
@@ -78,17 +78,18 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     where = os.path.join(folder, _modules(folder)[0][1])
     path = os.path.join(folder, _PROMPTS)
     values = settings_in(path) or {}
-    name, prompts = str(values.get("default_prompt_name")), values.get("prompts") or {}
-    if not isinstance(prompts, dict) or prompts.get(name):
-        raise InputError(f"{path}: the default prompt '{name}' is not supported; put it "
-                         "before each text, and set default_prompt_name to null.")
+    name = values.get("default_prompt_name")
+    with reading(path, binary=True):
+        if (values.get("prompts") or {}).get(name):
+            raise InputError(f"{path}: the default prompt '{name}' is not supported; put "
+                             "it before each text, and set default_prompt_name to null.")
     checkpoint = without_heads(huggingface.read(where, config), _ENCODER_ONLY)
     sentence, flags, vocabulary = described(folder, checkpoint.config)
     path = os.path.join(where, "tokenizer.json")
-    tokens = (settings_in(path) or {}).get("added_tokens") or ()
     found = {token.content for token in tokenizer_files.tokenizer_of(vocabulary).added
              } if vocabulary else {}
-    if symbols := [token["content"] for token in tokens
+    if symbols := [token["content"] for token in (
+            settings_in(path) or {}).get("added_tokens") or ()
                    if token.get("special") is False and token["content"] not in found]:
         # As transformers 5 does by default.
         checkpoint.report.notes.append(
@@ -107,8 +108,13 @@ def described(folder: str, config: AlbertConfig
     flags that limit the length of texts, and the vocabulary."""
     (_, where), (_, path), *places = [
         (kind, os.path.join(folder, name)) for kind, name in _modules(folder)]
-    pooling = _pooling(path, config.hidden_size)
-    width, layers = config.hidden_size * len(pooling), []
+    width, layers = config.hidden_size, []
+    values = _settings(path, embedding_dimension=(None, width),
+                       word_embedding_dimension=(None, width))
+    modes = values.get("pooling_mode") or [
+        mode for mode, name in _MODES.items() if values.get(name)] or "mean"
+    pooling = _checked(modes if isinstance(modes, list) else [modes], path)
+    width *= len(pooling)
     for kind, path in places:
         if kind == "Dense":
             layers.append(_dense(path, width))
@@ -118,14 +124,11 @@ def described(folder: str, config: AlbertConfig
     names = [name for name in files.names_in(where)
              if re.fullmatch(r"sentence_[\w-]+_config\.json", name)]
     settings = text_files.read_object(os.path.join(where, names[0])) if names else {}
-    longest = settings.get("max_seq_length") or (settings_in(os.path.join(
-        where, "tokenizer_config.json")) or {}).get("model_max_length")
-    flags = {}
+    longest, flags = settings.get("max_seq_length") or (settings_in(os.path.join(
+        where, "tokenizer_config.json")) or {}).get("model_max_length"), {}
     if longest is not None:
-        if not isinstance(longest, (int, float)) or not longest >= 1:
-            raise InputError(f"{where}: the maximum length of a text is {longest!r}; "
-                             "set max_seq_length to a whole number of tokens.")
-        flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
+        with reading(where, binary=True):
+            flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
     vocabulary = tokenizer_files.find(where)
     if vocabulary and settings.get("do_lower_case") is True and (
             not vocabulary.do_lower_case):
@@ -160,14 +163,6 @@ def _settings(folder: str, **allowed: Iterable[Any]) -> dict[str, Any]:
     refuse(values, path, module_input_name=(None, _VECTOR),
            module_output_name=(None, _VECTOR), **allowed)
     return values
-
-
-def _pooling(folder: str, width: int) -> tuple[str, ...]:
-    values = _settings(folder, embedding_dimension=(None, width),
-                       word_embedding_dimension=(None, width))
-    modes = values.get("pooling_mode") or [
-        mode for mode, name in _MODES.items() if values.get(name)] or "mean"
-    return _checked(modes if isinstance(modes, list) else [modes], folder)
 
 
 def _checked(modes: Sequence[Any], where: str, advice: str = "give a different model"

@@ -12,7 +12,7 @@ import numpy as np
 
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import TYPES, Checkpoint, Report, some
-from albert_tf.config import AlbertConfig, shown
+from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER, PROJECTION, Shape
 
@@ -76,8 +76,8 @@ def matched(name: str, source: str, config: AlbertConfig, heads: Mapping[str, in
     """Returns the checkpoint in the format `name` whose tensors are `theirs`. Its
     report says what became of each.
 
-    `dropped` has patterns of names in no row → why such a tensor is not needed. One that
-    matches the pattern `of_model` is refused, as are missing ones, shapes and types.
+    `dropped` has patterns of names in no row → why such a tensor is not needed. Others
+    that match the pattern `of_model` are refused, as are missing ones, shapes and types.
     """
     report, remaining, tensors, wrong = Report(source), dict(theirs), {}, []
     for row in rows:
@@ -117,20 +117,9 @@ _ADVICE = ("choose a different format, or leave the heads out (--encoder_only) i
            "about one of them")
 
 
-def refuse(values: Mapping[str, Any], where: str, advice: str = "give a different model",
-           **allowed: Iterable[Any]) -> None:
-    """Raises InputError for a value that is not among the allowed ones:
-    refuse({"hidden_act": "swish"}, "config", hidden_act=("gelu", "relu"))."""
-    for name, accepted in allowed.items():
-        if name in values and values[name] not in (accepted := tuple(accepted)):
-            raise InputError(
-                f"{where}: {name}={shown(values[name])} is not supported, only "
-                f"{', '.join(map(str, accepted)) or 'none'}; {advice}.")
-
-
 def check_groups(config: AlbertConfig, group: Group, where: str) -> None:
-    """Raises InputError if a format's formula, layer, layers, groups → group, assigns a
-    layer to a different group than the original implementation does."""
+    """Raises InputError if a format's formula assigns a layer to a different group than
+    the original implementation does."""
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
     if any(group(layer, layers, groups) != config.group_of_layer(layer)
            for layer in range(layers)):
@@ -142,14 +131,13 @@ def check_groups(config: AlbertConfig, group: Group, where: str) -> None:
 def as_format(checkpoint: Checkpoint, name: str, projects: bool,
               group: Optional[Group] = None, needs_pooler: bool = False,
               **allowed: Iterable[Any]) -> Checkpoint:
-    """Returns the checkpoint with the structure that a format needs. Raises InputError
-    if the format has no counterpart of it.
+    """Returns the checkpoint with the structure that a format needs, or refuses what has
+    no counterpart there.
 
     Layers that share nothing become one group each. For E = H, an identity projection
     is added if the format projects even then (`projects`), and removed if it does not.
-    If the format `needs_pooler`, a missing one becomes zeros, whose output is 0 and has
-    no meaning. `group` is as for `check_groups`, by default the original's formula, and
-    `allowed` as for `refuse`: fields of the config, and `head`.
+    If the format `needs_pooler`, a missing one becomes zeros. `group` is as for
+    `check_groups`, `allowed` as for `refuse`: fields of the config, and `head`.
     """
     config, tensors = checkpoint.config, dict(checkpoint.tensors)
     where, size = f"the format {name}", config.hidden_size
@@ -159,9 +147,8 @@ def as_format(checkpoint: Checkpoint, name: str, projects: bool,
         check_groups(config, lambda layer, *_: layer, where)
     values = {**vars(config), "masked_lm_layer_norm_eps":
               config.masked_lm_layer_norm_eps or config.layer_norm_eps}
-    for each in ({"head": head} for head in checkpoint.heads):
-        refuse(each, where, _ADVICE, **allowed)
-    refuse(values, where, _ADVICE, parameter_sharing=("all",), **allowed)
+    for each in (*({"head": head} for head in checkpoint.heads), values):
+        refuse(each, where, _ADVICE, parameter_sharing=("all",), **allowed)
     if group:
         check_groups(config, group, where)
     if needs_pooler and not config.use_pooler:
@@ -175,12 +162,10 @@ def as_format(checkpoint: Checkpoint, name: str, projects: bool,
         if projects:
             tensors[kernel] = Tensor.of(np.eye(size, dtype=np.float32))
             tensors[bias] = Tensor.of(np.zeros(size, np.float32))
-        else:
-            if (tensors.pop(kernel).read() != np.eye(size)).any() or (
-                    tensors.pop(bias).read().any()):
-                raise InputError(
-                    f"{PROJECTION} is not an identity, but this format has no "
-                    f"projection if embedding_size and hidden_size are both {size}; "
-                    "choose a different format.")
+        elif (tensors.pop(kernel).read() != np.eye(size)).any() or (
+                tensors.pop(bias).read().any()):
+            raise InputError(
+                f"{PROJECTION} is not an identity, but this format has no projection if "
+                f"embedding_size and hidden_size are both {size}; choose a different one.")
         config = config.replace(project_embeddings=projects)
     return dataclasses.replace(checkpoint, config=config, tensors=tensors)

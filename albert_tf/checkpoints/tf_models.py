@@ -14,9 +14,9 @@ from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import Checkpoint, shapes_of, without_heads
 from albert_tf.checkpoints.table import (
-    Row, as_format, in_theirs, matched, part_of, refuse, rows_of)
+    Row, as_format, in_theirs, matched, part_of, rows_of)
 from albert_tf.checkpoints.release import ORIGINAL, SIZES, published, sizes_in
-from albert_tf.config import AlbertConfig, CONFIG_FILE
+from albert_tf.config import AlbertConfig, CONFIG_FILE, refuse
 from albert_tf.errors import reading
 from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS
 

@@ -11,7 +11,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
-from albert_tf.checkpoints.table import refuse
+from albert_tf.config import refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.tokenization import (
     hf_tokenizer, sentencepiece_tokenizer, tokenizer_json)

@@ -21,7 +21,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import (
     huggingface, onnx_folder, sentence_transformers, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.checkpoint import (
-    Report, Vocabulary, check_problem, head_of)
+    Report, Vocabulary, head_of, outputs_of)
 from albert_tf.checkpoints.labels import LABELS_FILE
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError, reason_of
@@ -96,16 +96,15 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
         labels = tuple(line for _, line in text_files.read_lines(listed))
     elif stored is None or "id2label" in values:
         labels = huggingface.labels_of(values, of_graph, where)
-    problem = (values if stored is None else stored).get("problem_type")
     given = given or found or tokenizer_files.find(folder)
     return {
         "tensors": {}, "report": Report(folder), "format": form, "config": config,
         "heads": heads, "engine": engine, "sentence": sentence, "threshold": threshold,
         "settings": vocabulary.task_settings(folder) or (
             {"flags": flags} if flags else {}),
-        "labels": labels, "problem_type": check_problem(
-            problem, where if stored is None else own) if (
-                "classification" in heads) else "",
+        "labels": labels, "problem_type": outputs_of(
+            {**(values if stored is None else stored), "labels": ()}, heads,
+            where if stored is None else own)["problem_type"],
         "tokenizer": given and tokenizer_files.check(given, config.vocab_size)}
 
 

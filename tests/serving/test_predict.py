@@ -138,7 +138,7 @@ def test_what_outputs_are_is_read_from_a_config(problem, expected, tmp_path, mod
     path = tmp_path / "hf" / "config.json"
     path.write_text(json.dumps(
         {**json.loads(path.read_text()), "problem_type": "ranking"}))
-    with pytest.raises(InputError, match="hf/config.json: problem_type is 'ranking'"):
+    with pytest.raises(InputError, match="hf/config.json: problem_type='ranking'"):
         albert_tf.load(tmp_path / "hf")
 
 
