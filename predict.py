@@ -33,7 +33,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.run_files import is_of_run
+from albert_tf.checkpoints.folders import is_of_run
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs
 from albert_tf.errors import InputError

@@ -24,8 +24,8 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkpoint
-from albert_tf.checkpoints.run_files import check_run_folder, claim_run_folder
+from albert_tf.checkpoints.folders import (
+    check_run_folder, checkpoint_of, claim_run_folder, folder_of, holds_checkpoint)
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs, define, say_unused, use_recipe
 from albert_tf.errors import InputError

@@ -68,11 +68,6 @@ def read(path: str, config: Config = None, head: str = "",
     if not name and not files.exists(path):
         raise InputError(
             f"{path}: there is no such file or folder; {folders.path_advice(path)}.")
-    if not name and onnx_folder.find(path):
-        raise InputError(
-            f"{path} is an export for ONNX or TFLite. It can be used with albert_tf.load, "
-            "predict.py and serve.py, but has no weights to train or convert; give the "
-            "model that was exported.")
     if not name:
         raise InputError(
             f"{given}: holds no model in a supported format (found: "

@@ -213,25 +213,19 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     """Returns the path of a folder's weights, and all tensors by their names there."""
-    name = weights_in(folder)
-    if name is None:
-        raise InputError(f"{folder}: it has no weights ({', '.join(_WEIGHTS)}); copy or "
-                         "download the rest.")
+    name = weights_in(folder) or _WEIGHTS[0]
     path = os.path.join(folder, name)
+    read_file = (tensor_files.read_safetensors if ".safetensors" in name
+                 else tensor_files.read_torch)
     if not name.endswith(".index.json"):
-        return path, _read_file(path)
+        return path, read_file(path)
     with reading(path, binary=True):
         index = dict(text_files.read_object(path)["weight_map"])
-        shards = {shard: _read_file(os.path.join(folder, shard))
+        shards = {shard: read_file(os.path.join(folder, shard))
                   for shard in sorted({*index.values()})}
     # If several shards have a tensor, the index chooses.
     return path, {name: shards[shard][name] for name, shard in index.items()
                   if name in shards[shard]}
-
-
-def _read_file(path: str) -> dict[str, Tensor]:
-    return (tensor_files.read_safetensors(path) if path.endswith(".safetensors")
-            else tensor_files.read_torch(path))
 
 
 # ---- writing ---------------------------------------------------------------
@@ -248,19 +242,12 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
                      masked_lm_layer_norm_eps=(checkpoint.config.layer_norm_eps,))
 
 
-def architecture(checkpoint: Checkpoint) -> str:
-    """Returns the name of the class that has the checkpoint's heads."""
-    return next((name for head, name in _CLASSES.items() if head in checkpoint.heads),
-                "AlbertModel")
-
-
 def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Returns the content of config.json."""
-    values = checkpoint.config.to_dict()
+    values = {name: value for name, value in checkpoint.config.to_dict().items()
+              if name not in ("masked_lm_layer_norm_eps", "use_pooler",
+                              "project_embeddings", "parameter_sharing")}
     others = values.pop("huggingface", {})
-    for name in ("masked_lm_layer_norm_eps", "use_pooler", "project_embeddings",
-                 "parameter_sharing"):
-        values.pop(name, None)
     ids = (0, 2, 3)
     if checkpoint.vocabulary:
         tokenizer = tokenizer_files.tokenizer_of(checkpoint.vocabulary)
@@ -269,8 +256,9 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
                "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
                **values, **others,
                "hidden_act": _NAMES[checkpoint.config.hidden_act],
-               "architectures": [architecture(checkpoint)], "model_type": "albert",
-               "dtype": "float32"}
+               "architectures": [next((
+                   name for head, name in _CLASSES.items() if head in checkpoint.heads),
+                   "AlbertModel")], "model_type": "albert", "dtype": "float32"}
     if labels := checkpoint.labels or _numbered(label_count(checkpoint.heads)):
         content["id2label"] = {str(i): label for i, label in enumerate(labels)}
         content["label2id"] = {label: i for i, label in enumerate(labels)}

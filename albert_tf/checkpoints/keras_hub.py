@@ -128,9 +128,6 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         elif activation != "linear":
             notes.append(
                 f"the task's activation {activation} is not applied to the outputs")
-    elif files.exists(of_head):
-        raise InputError(f"{task} is missing, but {TASK_WEIGHTS} is there; copy the whole "
-                         "folder, or remove that file to read only the encoder.")
     check_groups(config, _group, path)
     checkpoint = matched(
         NAME, source, config, heads, _rows(config, heads), stored, _DROPPED,
@@ -167,19 +164,16 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
             MASKED_LM_EPSILON if "masked_lm" in checkpoint.heads else 1e-12,))
 
 
-def _module(kind: str) -> str:
-    """Returns the name in snake case: "AlbertMaskedLM" → "albert_masked_lm"."""
-    return re.sub("(?<=[a-z])(?=[A-Z])|(?=[A-Z][a-z])(?!^)", "_", kind).lower()
-
-
 def _described(kind: str, values: Mapping[str, Any], dtype: str = "") -> dict[str, Any]:
     """Returns the description of a Keras object; with `dtype`, that of a layer."""
-    module = _module(kind)
-    layer = {"name": module, "trainable": True, "dtype": {
+    # In snake case: "AlbertMaskedLM" → "albert_masked_lm".
+    name = re.sub("(?<=[a-z])(?=[A-Z])|(?=[A-Z][a-z])(?!^)", "_", kind).lower()
+    layer = {"trainable": True, "dtype": {
         "module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype},
         "registered_name": None}} if dtype else {}
-    return {"module": f"keras_hub.src.models.albert.{module}", "class_name": kind,
-            "config": {**layer, **values}, "registered_name": f"keras_hub>{kind}"}
+    return {"module": f"keras_hub.src.models.albert.{name}", "class_name": kind,
+            "config": {"name": name, **layer, **values},
+            "registered_name": f"keras_hub>{kind}"}
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
@@ -213,7 +207,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     for head, outputs in heads.items():
         described[TASK] = _described(kind, {
             "backbone": backbone, "preprocessor": described.get("preprocessor.json"),
-            "name": _module(kind), **({} if head == "masked_lm" else {
+            **({} if head == "masked_lm" else {
                 "num_classes": outputs, "activation": "sigmoid" if (
                     checkpoint.problem_type == SEVERAL_LABELS) else "linear",
                 "dropout": 0.1})})

@@ -40,7 +40,7 @@ def cleaned(label: str) -> str:
 
 
 def is_clean(label: str) -> bool:
-    """Returns whether `cleaned` removes nothing but white space from a label."""
+    """Returns whether a label has no invisible characters."""
     return cleaned(label) == label.strip()
 
 
@@ -73,9 +73,8 @@ def named(labels: Sequence[str]) -> list[str]:
 
 
 def relabelled(model: Model, labels: Sequence[str]) -> Model:
-    """Returns a model, a Checkpoint or a load.Loaded, whose outputs have these labels in
-    their order; `labels` are () for its own. Raises InputError if there is not one for
-    each output, or if the model names its own."""
+    """Returns a model, a Checkpoint or a restore.Loaded, with these labels for outputs
+    that it does not name, in their order; () for its own."""
     labels = tuple(map(cleaned, labels))
     if not labels or labels == model.labels:
         return model
@@ -112,10 +111,8 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
 def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
           ) -> Optional[list[int]]:
     """Returns the output of the model `source` for each of our labels, or None if its
-    outputs are in the order of ours; logs what is not equal, once.
-
-    Labels are matched by name, if necessary without regard to case, and those without
-    an equal in their order, with a warning.
+    outputs are in the order of ours. Labels are matched by name, if necessary without
+    regard to case, and those without an equal in their order, with a warning.
     """
     if theirs == ours:
         return None
@@ -125,7 +122,9 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
             "outputs: %s. If their order is different, give it with --labels.", source,
             some(ours, _SHOWN))
         return None
-    keys, wanted = (list(map(_key, labels)) for labels in (theirs, ours))
+    # What is equal for all spellings, such as "not good" and NOT_GOOD.
+    keys, wanted = ([re.sub(r"[\s_-]+", "_", unicodedata.normalize(
+        "NFC", cleaned(label))).casefold() for label in labels] for labels in (theirs, ours))
     if len({*keys}) < len(keys) or len({*wanted}) < len(wanted):
         keys, wanted = list(theirs), list(ours)
     places = {key: place for place, key in enumerate(keys)}
@@ -143,9 +142,3 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
     logging.info("%s has its labels in the order %s. Its outputs are reordered to %s.",
                  source, some(theirs, _SHOWN), some(ours, _SHOWN))
     return result
-
-
-def _key(label: str) -> str:
-    """Returns what is equal for all spellings, such as "not good" and NOT_GOOD."""
-    return re.sub(r"[\s_-]+", "_", unicodedata.normalize(
-        "NFC", cleaned(label))).casefold()

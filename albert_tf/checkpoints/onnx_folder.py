@@ -22,8 +22,7 @@ def find(path: str) -> Optional[tuple[str, str]]:
     """Returns the folder of an export, and the graph that the path names, "" if it names
     the folder. Returns None for others, as for folders that hold weights, too, unless
     the path names a graph."""
-    # Late, because training loads no foreign format.
-    from albert_tf.checkpoints import huggingface
+    from albert_tf.checkpoints import huggingface  # Late: training loads no formats.
 
     folder, graph = os.fspath(path), ""
     if folder.endswith((".onnx", ".tflite")):

@@ -93,10 +93,6 @@ def matched(name: str, source: str, config: AlbertConfig, heads: Mapping[str, in
         else:
             tensors[row.ours] = changed(tensor, row.our_shape, row.transposed)
             report.matched[row.ours] = row.theirs
-    if not tensors:
-        raise InputError(f"{source}: none of its {len(theirs)} tensors belongs to an "
-                         f"ALBERT (it holds {some(sorted(theirs)) or 'nothing'}); give "
-                         "an ALBERT model.")
     for their_name in sorted(remaining):
         why = next((why for pattern, why in dropped.items()
                     if re.search(pattern, their_name)), "")

@@ -42,11 +42,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "remove_space": (None, True), "do_basic_tokenize": (None, True),
     "never_split": (None, []), "word_tokenizer_type": (None, "basic"),
     "subword_tokenizer_type": (None, "wordpiece")}
-
-_VOWEL_SIGN = "\u0939\u093f"
-# Tokenizers that clean text differently split it differently. It has no punctuation,
-# which "added tokens" would be.
-_PROBE = "Ż\u0301A \u0939\u093f ½ ﬁ Ａ\u3000\u2028b\x01c"
+_SPM = "spiece.model"
 
 
 def find(folder: str) -> Optional[Vocabulary]:
@@ -82,7 +78,7 @@ def _in_files(folder: str) -> Optional[Vocabulary]:
     added = _added(folder, names, config)
     # keras-hub has a file of the same name, which describes a Keras object.
     if _JSON in names and "class_name" not in text_files.read_object(path):
-        return _in_json(path, "spiece.model" in names, added)
+        return _in_json(path, _SPM in names, added)
     for inner, pattern, word_piece in _PLACES:
         place = os.path.join(folder, inner) if inner else folder
         matches = [*filter(re.compile(pattern).fullmatch, files.names_in(place))]
@@ -101,9 +97,9 @@ def _added(folder: str, names: Sequence[str], config: Mapping[str, Any]
         content = text_files.read_object(path) if name in names else {}
         with reading(path, binary=True):
             if name == "added_tokens.json":
-                content = {"added_tokens_decoder": {
-                    token_id: {"content": token, "special": False, "normalized": False}
-                    for token, token_id in content.items()}}
+                found += [AddedToken(token, int(token_id), special=False)
+                          for token, token_id in content.items()]
+                continue
             found += [AddedToken.of({**token}, int(token_id)) for token_id, token in (
                 content.get("added_tokens_decoder") or {}).items()]
             for key in ("additional_special_tokens", "extra_special_tokens"):
@@ -120,8 +116,7 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
     be this project's or Hugging Face's, or of a vocabulary.json."""
     lower = config.get("do_lower_case", True) is not False
     settings = {**(vocabulary.kept_beside(os.path.dirname(path) or ".") or {}), **config}
-    strips = settings.get("strip_accents")
-    rules = Rules.of(settings.get("rules", {}), path)
+    strips, rules = settings.get("strip_accents"), Rules.of(settings.get("rules", {}), path)
     if "tokenizer_class" in config and "rules" not in config:
         if word_piece:
             rules = Rules(
@@ -154,31 +149,34 @@ def _beyond(found: Vocabulary, added: Iterable[AddedToken]) -> list[AddedToken]:
 
 
 def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> Vocabulary:
-    """Returns the vocabulary of a tokenizer.json, which may have a spiece.model beside
-    it (`has_plain`)."""
+    """Returns the vocabulary of a tokenizer.json, or of the spiece.model beside it, if it
+    `has_plain`, where both do the same."""
     own = {token["content"] for token in tokenizer_json.read(path)[0]["added_tokens"]}
     tokenizer = hf_tokenizer.from_json(path, [
         token for token in added if token.content not in own])
     lower, strips = tokenizer.do_lower_case, tokenizer.strip_accents
     found = Vocabulary(path, lower, not tokenizer.uses_sentencepiece, strips,
                        tokenizer.rules)
-    other = os.path.join(os.path.dirname(path), "spiece.model")
-    if found.word_piece or not has_plain:
-        if not found.word_piece:
-            logging.warning(
-                "%s splits text as Hugging Face does, which can differ from Google's "
-                "code. If the model was made with that code, save its SentencePiece "
-                "model as %s.", path, other)
+    other = os.path.join(os.path.dirname(path), _SPM)
+    if found.word_piece:
         return found
+    if not has_plain:
+        logging.warning(
+            "%s splits text as Hugging Face does, which can differ from Google's code. If "
+            "the model was made with that code, save its SentencePiece model as %s.",
+            path, other)
+        return found
+    sign = "\u0939\u093f"  # a vowel sign
     plain = Vocabulary(other, lower, False, strips, Rules(
         quotes=tokenizer.normalized("``") == '"',
-        all_marks=tokenizer.normalized(_VOWEL_SIGN) == _VOWEL_SIGN[0]))
-    if _beyond(plain, tokenizer.added):
-        return found
+        all_marks=tokenizer.normalized(sign) == sign[0]))
     beside = tokenizer_of(plain)
+    # Tokenizers that clean text differently split it differently. It has no punctuation,
+    # which "added tokens" would be.
+    probe = f"Ż\u0301A {sign} ½ ﬁ Ａ\u3000\u2028b\x01c"
     # The SentencePiece model itself does more: it can be exported.
-    same = list(tokenizer.vocab) == list(beside.vocab) and (
-        tokenizer.encode(_PROBE) == beside.encode(_PROBE))
+    same = not _beyond(plain, tokenizer.added) and [*tokenizer.vocab] == [
+        *beside.vocab] and tokenizer.encode(probe) == beside.encode(probe)
     return plain if same else found
 
 
@@ -200,11 +198,10 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
     tokenizer = tokenizer_of(found)
     if behind := [token for token in tokenizer.added if token.id >= vocab_size]:
         raise InputError(
-            f"{found.path}: the tokenizer adds " + ", ".join(
+            f"{found.path} adds " + ", ".join(
                 f"{token.content!r:.40} with the id {token.id}" for token in behind)
-            + f", but there are {vocab_size} word embeddings (vocab_size): the model was "
-            "not extended for these tokens; remove them from the tokenizer's files, or "
-            "give the model that was trained with them.")
+            + f", but there are {vocab_size} word embeddings (vocab_size); remove these "
+            "tokens there, or give the model that was trained with them.")
     padding = vocab_size - tokenizer.vocab_size
     if padding and not any(not vocab_size % multiple and 0 < padding < multiple
                            for multiple in (8, 16, 32, 64, 128)):
@@ -240,10 +237,10 @@ def write_plain(found: Vocabulary, folder: str) -> None:
     name, tokenizer = os.path.basename(found.path), tokenizer_of(found)
     if found.word_piece:
         _write_word_pieces(tokenizer, folder)
-    if isinstance(tokenizer, HfTokenizer) and tokenizer.is_json:
+    if tokenizer_json.is_file(found.path):
         return _write_json(tokenizer.to_json(), folder)
     if not found.word_piece:
-        name = name if name.endswith(".model") else "spiece.model"
+        name = name if name.endswith(".model") else _SPM
         files.copy(found.path, os.path.join(folder, name))
     if tokenizer.keeps or not tokenizer.do_lower_case:
         write_settings(tokenizer, folder)
@@ -263,11 +260,10 @@ def _write_word_pieces(tokenizer: HfTokenizer, folder: str) -> None:
 
 def write_huggingface(found: Vocabulary, folder: str, longest: int,
                       always_json: bool = False, segments: int = 2) -> None:
-    """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece.
-
-    `longest` is the maximum number of tokens of a sequence. With `always_json` there is
-    a tokenizer.json even if BertTokenizer does not need it. For a model with one of
-    `segments`, transformers gives no segment ids, which a pair would have from two.
+    """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece, for
+    sequences of at most `longest` tokens. With `always_json` there is a tokenizer.json
+    even if BertTokenizer does not need it. For one of `segments`, transformers gives no
+    segment ids, which a pair would have from two.
     """
     tokenizer = tokenizer_of(found)
     lower, rules = tokenizer.do_lower_case, tokenizer.rules
@@ -289,7 +285,7 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
                   "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents,
                   **_SENTENCE_PIECE}
         if not is_json:
-            files.copy(found.path, os.path.join(folder, "spiece.model"))
+            files.copy(found.path, os.path.join(folder, _SPM))
         content = content or tokenizer_json.from_sentencepiece(
             found.path, lower, tokenizer.strip_accents, rules)
     if always_json or not found.word_piece:

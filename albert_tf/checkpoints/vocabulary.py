@@ -24,10 +24,8 @@ _COUNTS = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
 
 def keep(folder: str, vocabulary: Mapping[str, Any], path: Optional[str] = None) -> None:
     """Writes a pretrained model's vocabulary.json, and a copy of the file at `path`."""
-    if path:
-        copy = copy_of(folder, vocabulary, path)
-        if not files.exists(copy):
-            files.copy(path, copy)
+    if path and not files.exists(copy := copy_of(folder, vocabulary, path)):
+        files.copy(path, copy)
     text_files.write_json(os.path.join(folder, VOCABULARY_FILE), vocabulary)
 
 
@@ -59,8 +57,7 @@ def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
 def task_settings(folder: str) -> Optional[dict[str, Any]]:
     """Returns the settings in the folder of a fine-tuned model or of what was made of
     it, or None."""
-    path = os.path.join(folder, TASK_FILE)
-    task = settings_in(path)
+    task = settings_in(path := os.path.join(folder, TASK_FILE))
     if task is None or "class_name" in task:  # keras-hub's file of the same name.
         return None
     check_settings(task, path)
@@ -68,8 +65,8 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
 
 
 def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings for what is made of the model, which has its vocabulary and
-    labels in files of their own."""
+    """Returns the settings for what is made of the model, which has vocabulary and labels
+    elsewhere."""
     return {name: value for name, value in task.items() if name not in (
         "vocabulary", "vocabulary_flag", "labels", "problem_type")}
 
@@ -77,19 +74,16 @@ def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
 def check_settings(task: Mapping[str, Any], path: str) -> None:
     """Raises InputError if settings in the file `path` cannot be used."""
     with reading(path, binary=True):
-        if not isinstance(task.get("vocabulary", {"file": ""})["file"], str) or (
+        flags, texts = {**task.get("flags", {})}, list(task.get("labels") or [])
+        texts.append(task.get("vocabulary", {"file": ""})["file"])
+        for name, value in flags.items():
+            if (name in _COUNTS and not (type(value) is int and 0 < value < 2**31)) or (
+                    name == "label_threshold" and not 0 <= value <= 1):
+                raise ValueError(f"{name} is {value!r}")
+        if not all(isinstance(text, str) for text in texts) or (
                 task.get("vocabulary_flag", "vocab_file") not in (
                     "vocab_file", "spm_model_file")):
-            raise ValueError("it does not say which vocabulary the model was made with")
-        flags, labels = {**task.get("flags", {})}, task.get("labels") or []
-        for name in {*_COUNTS} & {*flags}:
-            if type(flags[name]) is not int or not 0 < flags[name] < 2**31:
-                raise ValueError(f"{name} is {flags[name]!r}")
-        if not 0 <= flags.get("label_threshold", 0) <= 1:
-            raise ValueError(f"label_threshold is {flags['label_threshold']!r}")
-        if not isinstance(labels, list) or not all(
-                isinstance(each, str) for each in labels):
-            raise ValueError("labels is not a list of texts")
+            raise ValueError("labels, file or flag of the vocabulary are no texts")
 
 
 def settings_in(path: str) -> Optional[dict[str, Any]]:

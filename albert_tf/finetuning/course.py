@@ -15,9 +15,8 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.folders import holds_checkpoint
-from albert_tf.checkpoints.run_files import (
-    check_run_folder, claim_run_folder, files_of_run)
+from albert_tf.checkpoints.folders import (
+    check_run_folder, claim_run_folder, files_of_run, holds_checkpoint)
 from albert_tf.errors import DivergenceError
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.common import cut_note

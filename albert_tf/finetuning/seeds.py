@@ -20,8 +20,7 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import (
-    BEST_CHECKPOINT, copy_whole, find_checkpoint, holds_checkpoint)
-from albert_tf.checkpoints.run_files import claim_run_folder
+    BEST_CHECKPOINT, claim_run_folder, copy_whole, find_checkpoint, holds_checkpoint)
 from albert_tf.errors import DivergenceError, InputError, reading
 from albert_tf.finetuning import model_folder
 

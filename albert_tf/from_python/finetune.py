@@ -18,8 +18,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.folders import holds_checkpoint
-from albert_tf.checkpoints.run_files import PYTHON_DATA, claim_run_folder
+from albert_tf.checkpoints.folders import PYTHON_DATA, claim_run_folder, holds_checkpoint
 from albert_tf.cli import finetune as command_line, flags as cli_flags
 from albert_tf.cli.define import options_in
 from albert_tf.errors import InputError

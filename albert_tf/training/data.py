@@ -12,7 +12,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.run_files import check_run_folder, files_of_run
+from albert_tf.checkpoints.folders import check_run_folder, files_of_run
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, SpecialIds

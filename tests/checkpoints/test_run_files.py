@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from albert_tf.checkpoints import run_files
+from albert_tf.checkpoints import folders
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.task import ClassificationTask
 from tests.test_architecture import TASKS
@@ -29,7 +29,7 @@ def test_a_file_that_no_run_wrote_is_refused(task, name, tmp_path):
     write(tmp_path, name)
     top = name.split("/")[0]
     with pytest.raises(InputError, match=f"--output_dir=.* holds {top}, which a run"):
-        run_files.claim_run_folder(str(tmp_path), task)
+        folders.claim_run_folder(str(tmp_path), task)
     assert contents(tmp_path) == {name: "mine"}
 
 
@@ -38,21 +38,21 @@ def test_a_file_that_no_run_wrote_is_refused(task, name, tmp_path):
     ("tagging", "predictions.tsv")])
 def test_other_names_are_no_hindrance_and_the_folder_is_marked(task, name, tmp_path):
     write(tmp_path, name)
-    run_files.claim_run_folder(str(tmp_path), task)
+    folders.claim_run_folder(str(tmp_path), task)
     assert contents(tmp_path)[name] == "mine"
     # From now on these names are the run's.
     write(tmp_path, "options.json")
-    run_files.claim_run_folder(str(tmp_path), task)
+    folders.claim_run_folder(str(tmp_path), task)
 
 
 def test_inputs_among_the_files_of_a_run_are_found(tmp_path):
     for name in ("predictions.conll", "eval_predictions/predictions.jsonl", "notes"):
         write(tmp_path, name)
     (tmp_path / "tensorboard").mkdir()
-    assert [os.path.relpath(path, tmp_path) for path in run_files.files_of_run(
+    assert [os.path.relpath(path, tmp_path) for path in folders.files_of_run(
         str(tmp_path))] == ["predictions.conll", "eval_predictions/predictions.jsonl"]
 
 
 def test_each_task_has_its_names():
-    assert sorted(run_files.tasks()) == TASKS
+    assert sorted(folders.tasks()) == TASKS
     assert ClassificationTask.__module__.split(".")[-2] in TASKS

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from albert_tf.checkpoints import run_files
+from albert_tf.checkpoints.folders import RUN_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import course
 from tests.finetuning.test_task import MadeUp
@@ -153,7 +153,7 @@ def test_without_restarts_a_failure_is_told(
 @pytest.mark.parametrize("content", ["", '{"runs": [{}]}'])
 def test_a_damaged_list_of_runs(content, tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / run_files.RUN_FILE).write_text("{}")
+    (tmp_path / "run" / RUN_FILE).write_text("{}")
     (tmp_path / "run" / "seeds.json").write_text(content)
     with pytest.raises(InputError, match="seeds.json"):
         Scored(tmp_path / "run").run("train", "eval", num_seeds=2)

@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 
-from albert_tf.checkpoints import run_files
+from albert_tf.checkpoints.folders import is_of_run
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import custom, report
 from albert_tf.finetuning.common import write_predictions
@@ -281,7 +281,7 @@ def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
     report = (tmp_path / "predict_report.txt").read_text()
     assert "custom: 3 examples" in report
     assert "accuracy  0.6667  (95 %: 0.2077 to 0.9385)" in report
-    assert all(map(run_files.is_of_run, ("predict_results.json", "predict_report.txt")))
+    assert all(map(is_of_run, ("predict_results.json", "predict_report.txt")))
     # Those of a different set do not stay.
     bare = data._replace(examples=[each._replace(label=None) for each in data.examples])
     task.write("test", bare, outputs, None, 7, settings)
