@@ -134,14 +134,6 @@ def _expansion(function: Callable[[str], str]) -> Expansion:
         for char in page if (changed := function(char)) != char}, _CODES)
 
 
-def rows_from(ragged: tf.RaggedTensor, first: tf.Tensor, counts: tf.Tensor
-              ) -> tf.RaggedTensor:
-    """Returns `counts` [N] values from each row, from position `first` [N] on."""
-    begin = ragged.row_starts() + tf.cast(first, tf.int64)
-    places = tf.ragged.range(begin, begin + tf.cast(counts, tf.int64))
-    return places.with_values(tf.gather(ragged.values, places.values))
-
-
 @functools.lru_cache(maxsize=None)
 def is_space() -> Table:
     """Returns the table of code points that str.strip removes."""

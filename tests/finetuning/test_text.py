@@ -10,7 +10,7 @@ import tensorflow as tf
 from albert_tf.errors import InputError
 from albert_tf.finetuning.race import task as race
 from albert_tf.finetuning.squad import task as squad
-from albert_tf.finetuning.tagging import files as tag_files, task as tagging
+from albert_tf.finetuning.tagging import task as tagging
 from albert_tf.finetuning.classification.task import ClassificationTask, Example
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.tagging.readers import Reading
@@ -122,7 +122,7 @@ def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
         if not text.strip():
             assert i not in found["text"]
             continue
-        example, own = task.sentence(text), np.flatnonzero(found["text"] == i)
+        example, own = task.reading.sentence(text), np.flatnonzero(found["text"] == i)
         windows = task.featurize(example, tokenizer=tokenizer(kind))
         check_rows({name: tf.constant(values[own]) for name, values in found.items()},
                    windows)
@@ -136,7 +136,7 @@ def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
             {"example_index": [0] * len(own), **{
                 name: [window[name] for window in windows]
                 for name in ("word_index", "word_place")}})
-        answer = tag_files.answer(example, tagged, with_entities=task.scheme != "none")
+        answer = task.answer(example, tagged)
         for name in ("words", "tags"):
             assert [value.decode() for value in answers[name][i] if value] == (
                 answer[name])

@@ -7,7 +7,7 @@ import dataclasses
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, Request
-from albert_tf.finetuning.tagging import files, scoring, task as tagging
+from albert_tf.finetuning.tagging import scoring, task as tagging
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.modeling.head import Head
 from albert_tf.text.inputs import Field
@@ -124,7 +124,10 @@ class Tags(Answering):
                 "--test_file, which reads the words.")
 
     def request(self, given, top_k):
-        example = self.task.sentence(given["text"])
+        example = self.task.reading.sentence(given["text"])
+        if not example.words:
+            raise InputError("the text has no word that could get a tag; give a text "
+                             "with words.")
         windows = self.task.featurize(example, tokenizer=self.tokenizer)
         columns = {name: [row[name] for row in windows]
                    for name in ("word_index", "word_place")}
@@ -133,6 +136,6 @@ class Tags(Answering):
             [tagged] = self.task.tagged(
                 [example], {name: [row[name] for row in outputs] for name in outputs[0]},
                 {**columns, "example_index": [0] * len(windows)})
-            return files.answer(example, tagged, self.task.scheme != "none")
+            return self.task.answer(example, tagged)
 
         return Request(windows, answer, self)

@@ -12,29 +12,57 @@ import dataclasses
 import functools
 import itertools
 import re
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 from albert_tf import row_files
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tagging.files import CONLLU, GLOBAL_COLUMNS, PREDICTION, Sentence
 from albert_tf.finetuning.tagging.scoring import Entity, as_tags, parse
 from albert_tf.options import option
-from albert_tf.rows import Row, is_empty, kind_of, number_of, rows, text_lines, typed
+from albert_tf.rows import is_empty, kind_of, number_of, rows, text_lines, typed
 from albert_tf.tokenization import cleaning
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
+# The beginning of CoNLL-U Plus, and the columns of CoNLL-U.
+GLOBAL_COLUMNS = "# global.columns ="
+CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
+PREDICTION = "ALBERT:TAG"
 _DOCUMENT = "-DOCSTART-"
 # Lines that are comments even if they have as many columns as the words.
 _COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s+=\s|id\s+\S+\s+domain=|"
                       r"(?:begin|end) document\b)")
-_SIMPLE = (str, int, float, bool, type(None))
 # A character of a segmented word, and its number within the word: 科0 技1.
 _NUMBERED = re.compile(r"(.\D*?)[0-9]+", re.DOTALL)
 
 # What a note says of lines → their numbers.
 Found = dict[str, list[int]]
 Spans = Sequence[tuple[int, int]]
+
+
+class Sentence(NamedTuple):
+    """A sentence of words with tags.
+
+    Attributes:
+      tags: the tag of each word, or None if they are unknown.
+      spans: the begin and end of each word in the text.
+      numbers: the number of the line or row of each word in the file, from 1.
+      lines: the cells of each line in a file of columns, from the end of the sentence
+        before, and which word it has: a column of predictions is added there.
+      fields: the other fields of an object of JSON lines or of a row.
+    """
+
+    words: tuple[str, ...]
+    tags: Optional[tuple[str, ...]]
+    text: str
+    spans: Sequence[tuple[int, int]]
+    numbers: tuple[int, ...]
+    path: str
+    lines: tuple[tuple[tuple[str, ...], Optional[int]], ...] = ()
+    fields: dict[str, Any] = {}
+
+    def where(self, word: int = 0) -> str:
+        """Returns file and line or row of a word, for messages."""
+        return f"{self.path}, {row_files.unit(self.path)} {self.numbers[word]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +122,9 @@ class Reading:
         found: Found = collections.defaultdict(list)
         clean, sentences = functools.cache(label_names.cleaned), []
         kind = self.format_of(path)
-        if kind in ("jsonl", "parquet"):
-            as_read = self._objects(path, kind == "parquet", scheme, tagged, found)
-        else:
-            as_read = self._columns(path, kind == "conllu", tagged, found)
-        for sentence in as_read:
+        for sentence in (self._objects(path, kind == "parquet", scheme, tagged, found)
+                         if kind in ("jsonl", "parquet") else
+                         self._columns(path, kind == "conllu", tagged, found)):
             given = sentence.tags or ()
             tags = tuple(map(clean, given))
             found["have invisible characters in the tag, which are removed"] += [
@@ -108,6 +134,13 @@ class Reading:
             raise InputError(f"{path}: there is no word in this file; check the path "
                              "and the format.")
         return sentences, found
+
+    def sentence(self, text: str, path: str = "text", number: int = 1) -> Sentence:
+        """Splits a text into words as split_words says; there may be none."""
+        spans = () if is_empty(text) else tuple(cleaning.split_words(
+            text, "punctuation" if self.split_words == "auto" else self.split_words))
+        return Sentence(tuple(text[start:end] for start, end in spans), None, text, spans,
+                        (number,) * len(spans), path)
 
     # ---- columns
 
@@ -121,7 +154,7 @@ class Reading:
                 not is_conllu and line.startswith(_DOCUMENT))
 
         all_lines = [*text_lines(path)]
-        of_words = [(number, line) for number, line in all_lines if not ends(line)]
+        of_words = [each for each in all_lines if not ends(each[1])]
         if not of_words:
             return
         tabs, width, word, column = self._layout(path, is_conllu, of_words, tagged)
@@ -134,8 +167,8 @@ class Reading:
                 cells = _cells(line, tabs)
                 if is_end:
                     cells = tuple(line.split())
-                    outside = ["O"] * (width + again + 1 - len(cells))
-                    lines.append(((*cells, *outside) if cells else (), None))
+                    lines.append((cells and (
+                        *cells, *["O"] * (width + again + 1 - len(cells))), None))
                 elif is_conllu and line.startswith("#"):
                     lines.append(((f"{line.rstrip()} {PREDICTION}" if line.startswith(
                         GLOBAL_COLUMNS) else line,), None))
@@ -174,26 +207,35 @@ class Reading:
                 tagged: Optional[bool]) -> tuple[bool, int, int, Optional[int]]:
         """Returns whether tabs separate columns, the number of columns, and the places
         of word and tag (None: without tags)."""
-        number, line = lines[0]
-        tabs, word, column = True, 1, "UPOS"
-        names = (line[len(GLOBAL_COLUMNS):].split() if line.startswith(GLOBAL_COLUMNS)
-                 else CONLLU)
-        if not is_conllu:
-            # A line that begins with # may be a comment; it does not give the columns.
-            number, line = next((each for each in lines if not each[1].startswith("#")),
-                                lines[0])
-            tabs, word, column = "\t" in line, self.word_column, "-1"
-            names = [""] * len(_cells(line, tabs))
-        word = _place(path, "word", str(word), names)
-        if not tagged and (tagged is not None or len(names) == 1):
-            return tabs, len(names), word, None
-        tag = _place(path, "tag", self.tag_column or column, names)
-        if (tag - word) % len(names) == 0:
+        # A line that begins with # may be a comment; it does not give the columns.
+        number, line = lines[0] if is_conllu else next(
+            (each for each in lines if not each[1].startswith("#")), lines[0])
+        tabs = is_conllu or "\t" in line
+        word, column = ("1", "UPOS") if is_conllu else (str(self.word_column), "-1")
+        names = [""] * len(_cells(line, tabs)) if not is_conllu else (
+            line.removeprefix(GLOBAL_COLUMNS).split()
+            if line.startswith(GLOBAL_COLUMNS) else CONLLU)
+        places = []
+        for flag, value in ("word", word), ("tag", self.tag_column or column):
+            if flag == "tag" and not tagged and (tagged is not None or len(names) == 1):
+                return tabs, len(names), *places, None
+            upper = [name.upper() for name in names]
+            if value.upper() in upper:
+                places.append(upper.index(value.upper()))
+            elif re.fullmatch("-?[0-9]{1,9}", value) and (
+                    -len(names) <= int(value) < len(names)):
+                places.append(int(value))
+            else:
+                raise InputError(
+                    f"--{flag}_column={value} is not a column of {path}, which has "
+                    f"{len(names)} columns {' '.join(names)}".strip()
+                    + "; count from 0, or from -1 backwards.")
+        if (places[1] - places[0]) % len(names) == 0:
             raise InputError(
-                f"{path}, line {number}: there are no tags, because column {tag} has the "
-                "words. A line must have a word and its tag, separated by a tab or "
+                f"{path}, line {number}: there are no tags, because column {places[1]} has "
+                "the words. A line must have a word and its tag, separated by a tab or "
                 "blanks.")
-        return tabs, len(names), word, tag
+        return tabs, len(names), *places
 
     # ---- JSON lines and Parquet
 
@@ -205,46 +247,53 @@ class Reading:
             given = "tokens" if row.get("words") is None and (
                 is_parquet or "text" not in row) else "words"
             if row.get(given) is not None:
-                words = typed(row, where, **{given: [str]})[given]
-                text, spans = self._placed(words, row.get("text"))
+                words = tuple(typed(row, where, **{given: [str]})[given])
+                sentence = Sentence(words, None, *self._placed(words, row.get("text")),
+                                    (number,) * len(words), path)
             else:
-                text = typed(row, where, text=str)["text"]
-                words, spans = self.of_text(text)
-            if not words and is_parquet:
+                sentence = self.sentence(typed(row, where, text=str)["text"], path, number)
+            if not sentence.words and is_parquet:
                 found["without a word are left out"].append(number)
                 continue
-            if not words:
+            if not sentence.words:
                 raise InputError(f"{where}: there is no word in the text; remove the "
                                  "line.")
             if tagged is not False and row.get("entities") is not None:
-                entities, is_widened = _entities(row, text, spans, where)
-                tags = as_tags(entities, len(words), scheme)
+                spanned, is_widened = _entities(row, sentence, where)
+                tags = as_tags(spanned, len(sentence.words), scheme)
                 if is_widened:
                     found["have entities that begin or end inside a word, and are "
                           "extended to the whole word; with --split_words=characters, "
                           "each character is a word"].append(number)
             elif tagged is not False and row.get(field) is not None:
-                tags = self._tags(row, field, where)
-                if len(tags) != len(words):
+                tags = typed(row, where, **{field: [(str, int)]})[field]
+                # --labels name tags that are numbers.
+                wrong = [tag for tag in tags if isinstance(tag, int)
+                         and not 0 <= tag < len(self.names)]
+                if wrong:
+                    raise InputError(
+                        f"{where}: '{field}' holds {wrong[0]}, but --labels names "
+                        f"{len(self.names)} tags; give them in the order of their "
+                        "numbers, from 0.")
+                tags = [tag if isinstance(tag, str) else self.names[tag] for tag in tags]
+                if len(tags) != len(sentence.words):
                     raise InputError(f"{where}: words and tags differ in number "
-                                     f"({len(words)} and {len(tags)}); each word needs "
-                                     "a tag.")
+                                     f"({len(sentence.words)} and {len(tags)}); each "
+                                     "word needs a tag.")
             elif tagged:
                 raise InputError(
                     f"{where}: there are neither 'entities' nor '{field}'; give text and "
                     "entities, or words and tags, and name the field of the tags with "
                     "--tag_column.")
             if not all(each and not re.search(r"[\t\n\r]", each)
-                       for each in itertools.chain(words, tags or ())):
+                       for each in itertools.chain(sentence.words, tags or ())):
                 raise InputError(f"{where}: a word or tag is empty, or has a tab or line "
                                  "end; correct it.")
-            yield Sentence(
-                tuple(words), tags and tuple(tags), text, spans, (number,) * len(words),
-                path, (),
-                # Predictions repeat further fields, but not all that Parquet may hold.
-                {name: value for name, value in row.items()
-                 if name not in ("text", given, field, "entities")
-                 and (not is_parquet or isinstance(value, _SIMPLE))})
+            # Predictions repeat further fields, but not all that Parquet may hold.
+            yield sentence._replace(tags=tags and tuple(tags), fields={
+                name: value for name, value in row.items()
+                if name not in ("text", given, field, "entities")
+                and (not is_parquet or isinstance(value, str | int | float | None))})
 
     def _tag_field(self, fields: Any, is_parquet: bool) -> str:
         """Returns the field of the tags. That of JSON lines may be another one than
@@ -253,27 +302,6 @@ class Reading:
         if not (is_parquet and names):
             names += ["tags", "ner_tags"]
         return next((name for name in names if name in fields), names[0])
-
-    def _tags(self, row: Row, field: str, where: str) -> list[str]:
-        """Returns the tags of a row; --labels name those that are numbers."""
-        tags = [*typed(row, where, **{field: [(str, int)]})[field]]
-        for place, tag in enumerate(tags):
-            if isinstance(tag, int):
-                if not 0 <= tag < len(self.names):
-                    raise InputError(
-                        f"{where}: '{field}' holds {tag}, but --labels names "
-                        f"{len(self.names)} tags; give them in the order of their "
-                        "numbers, from 0.")
-                tags[place] = self.names[tag]
-        return tags
-
-    # ---- words in texts
-
-    def of_text(self, text: str) -> tuple[list[str], Spans]:
-        """Splits a text; returns its words, and the begin and end of each in it."""
-        spans = () if is_empty(text) else tuple(cleaning.split_words(
-            text, "punctuation" if self.split_words == "auto" else self.split_words))
-        return [text[start:end] for start, end in spans], spans
 
     def _placed(self, words: Sequence[str], text: Any = None) -> tuple[str, Spans]:
         """Returns the text, and the begin and end of each word in it. A text that does
@@ -296,19 +324,7 @@ def _cells(line: str, tabs: bool) -> tuple[str, ...]:
         line.split("\t") if tabs else re.split(" +", line.strip(" "))))
 
 
-def _place(path: str, what: str, column: str, names: Sequence[str]) -> int:
-    """Returns the place of a column, given its name or number."""
-    for place, name in enumerate(names):
-        if name.upper() == column.upper():
-            return place
-    if re.fullmatch("-?[0-9]{1,9}", column) and -len(names) <= int(column) < len(names):
-        return int(column)
-    raise InputError(
-        f"--{what}_column={column} is not a column of {path}, which has {len(names)} "
-        f"columns {' '.join(names)}".strip() + "; count from 0, or from -1 backwards.")
-
-
-def _entities(row: Row, text: str, spans: Spans, where: str
+def _entities(row: dict[str, Any], sentence: Sentence, where: str
               ) -> tuple[list[Entity], bool]:
     """Returns the entities of an object in the order of the text, and whether one of
     them begins or ends inside a word."""
@@ -320,22 +336,22 @@ def _entities(row: Row, text: str, spans: Spans, where: str
         kind = value.get("type", value.get("label"))
         typed({**value, "type": kind}, here, start=int, end=int, type=str)
         start, end = value["start"], value["end"]
-        inside = [place for place, (first, last) in enumerate(spans)
+        inside = [place for place, (first, last) in enumerate(sentence.spans)
                   if first < end and start < last]
-        if not 0 <= start < end <= len(text) or not inside:
+        if not 0 <= start < end <= len(sentence.text) or not inside:
             raise InputError(
-                f"{here} has no word in the text of {len(text)} characters; start counts "
-                "from 0, and end is one more than the last character.")
-        if value.get("text") not in (None, text[start:end]):
+                f"{here} has no word in the text of {len(sentence.text)} characters; "
+                "start counts from 0, and end is one more than the last character.")
+        if value.get("text") not in (None, sentence.text[start:end]):
             raise InputError(
-                f"{here} is '{text[start:end]}' in the text; offsets count characters "
-                "(code points), not bytes.")
-        is_widened |= (spans[inside[0]][0], spans[inside[-1]][1]) != (start, end)
+                f"{here} is '{sentence.text[start:end]}' in the text; offsets count "
+                "characters (code points), not bytes.")
         result.append(Entity(inside[0], inside[-1] + 1, kind))
+        is_widened |= (start, end) != (
+            sentence.spans[inside[0]][0], sentence.spans[inside[-1]][1])
     result.sort()
     for before, after in itertools.pairwise(result):
         if after.start < before.end:
-            raise InputError(
-                f"{where}: two entities share the word "
-                f"'{text[slice(*spans[after.start])]}'; remove one of them.")
+            raise InputError(f"{where}: two entities share the word "
+                             f"'{sentence.words[after.start]}'; remove one of them.")
     return result, is_widened

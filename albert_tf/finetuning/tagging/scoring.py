@@ -103,19 +103,10 @@ def _conlleval(true: Tags, given: Tags, counts: "Counts") -> None:
 
 
 def misplaced(tags: Tags, scheme: str) -> list[int]:
-    """Returns the words whose tag the scheme does not allow there, such as I-PER after
-    O in iob2; also the last word, if an entity of iobes does not end."""
-    result, before = [], EDGE
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        here = parse(tag)
-        goes_on = before[0] in ("B", "I") and before[1] == here[1]
-        inside, is_open = here[0] in ("I", "E"), before[0] in ("B", "I")
-        if {"iob1": here[0] == "B" and not goes_on,
-                "iob2": here[0] == "I" and not goes_on,
-                "iobes": (inside or is_open) and not (inside and goes_on)}[scheme]:
-            result.append(min(place, len(tags) - 1))
-        before = here
-    return result
+    """Returns the words whose tag is not the one that the scheme has for the entities,
+    such as I-PER after O in iob2."""
+    return [place for place, pair in enumerate(zip(
+        tags, as_tags(entities(tags), len(tags), scheme))) if parse(pair[0]) != parse(pair[1])]
 
 
 def scheme_of_labels(labels: Iterable[str]) -> str:
@@ -150,16 +141,6 @@ def check_tag(tag: str, scheme: str, where: str, advice: str = "") -> None:
             f"give another --scheme, which is none if no tag marks an entity{advice}.")
 
 
-def check_spellings(labels: Iterable[str], where: str) -> None:
-    """Raises InputError if two labels mean the same."""
-    known: dict[tuple[str, str], str] = {}
-    for label in labels:
-        before = known.setdefault(parse(label), label)
-        if before != label:
-            raise InputError(f"{where}: the tags '{before}' and '{label}' mean the "
-                             "same; write both in the same way.")
-
-
 def tag_at_ends(texts: Iterable[str], labels: Iterable[str]) -> str:
     """Returns a tag that stands behind a separator at the end of a text, if most texts
     end so: they are lines of a table. Else returns "", also if all end in an "O"."""
@@ -182,11 +163,12 @@ def as_tags(found: Iterable[Entity], num_words: int, scheme: str) -> list[str]:
     tags, last = [OUTSIDE] * num_words, Entity(0, -1, "")
     for entity in found:
         start, end, kind = entity
-        tags[start:end] = [f"I-{kind}"] * (end - start)
+        letters = ["I"] * (end - start)
         if scheme != "iob1" or (last.end, last.type) == (start, kind):
-            tags[start] = f"B-{kind}"
+            letters[0] = "B"
         if scheme == "iobes":
-            tags[end - 1] = f"{'S' if end - start == 1 else 'E'}-{kind}"
+            letters[-1] = "S" if len(letters) == 1 else "E"
+        tags[start:end] = [f"{letter}-{kind}" if kind else letter for letter in letters]
         last = entity
     return tags
 

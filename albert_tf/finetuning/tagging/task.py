@@ -5,13 +5,15 @@
     label_ids    1       2    0        3           0: no label, except in training with
                                                    label_all_tokens: 1 2 2 3
 
-`readers` reads files, `files` writes predictions, and `scoring` finds entities.
+`readers` reads files, and `scoring` finds entities.
 """
 
 import collections
 import dataclasses
 import functools
-from typing import Any, Iterable, Mapping, Optional, Sequence
+import json
+import re
+from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -21,10 +23,11 @@ from albert_tf.checkpoints import labels as label_names
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
-from albert_tf.finetuning.common import ExampleSet, Outputs, line_note, read_shards
-from albert_tf.finetuning.tagging import files as tag_files, scoring
-from albert_tf.finetuning.tagging.files import Sentence, Tagged
-from albert_tf.finetuning.tagging.readers import Reading
+from albert_tf.finetuning.common import (
+    ExampleSet, Outputs, line_note, read_shards, write_files)
+from albert_tf.finetuning.tagging import scoring
+from albert_tf.finetuning.tagging.readers import (
+    CONLLU, GLOBAL_COLUMNS, PREDICTION, Reading, Sentence)
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
@@ -33,7 +36,11 @@ from albert_tf.tokenization.sequences import (
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
-OUTSIDE = scoring.OUTSIDE
+class Tagged(NamedTuple):
+    """A model's answer for a sentence: a tag for each word, and its probability."""
+
+    tags: list[str]
+    scores: list[float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +111,7 @@ class TaggingTask(FineTuningTask):
         known, bare, unknown, misplaced = {*self.labels}, [], [], []
         for index, sentence in enumerate(sentences):
             if sentence.tags is None:
-                bare.append(sentence)
+                bare += sentence.words if sentence.lines else [sentence.text]
                 continue
             # Tags are spelled as the labels are.
             tags = tuple(labels.get(scoring.parse(tag), tag) for tag in sentence.tags)
@@ -117,7 +124,11 @@ class TaggingTask(FineTuningTask):
             if in_entities:
                 misplaced += [sentence.numbers[place]
                               for place in scoring.misplaced(tags, self.scheme)]
-        self._check_bare(bare, where)
+        if tag := scoring.tag_at_ends(bare, self.labels):
+            raise InputError(
+                f"{where}: most words have a tag of the model, such as {tag}, but not in "
+                "a column or field of its own. Columns are separated by tabs or blanks; "
+                "an object has 'words' and 'tags' (docs/TAGGING.md#files).")
         names = sorted({*counts} - known)
         found[f"have tags that the model does not know ({_some(names)}); they "
               + ("are not trained on" if split == "train" else "count as wrong")] = unknown
@@ -125,8 +136,9 @@ class TaggingTask(FineTuningTask):
               "conlleval reads them"] = misplaced
         notes = [note for what, numbers in found.items()
                  for note in line_note(where, numbers, what)]
-        if 0 < len(bare) < len(sentences):
-            notes.append(f"{where}: {len(bare)} of {len(sentences)} sentences have no tags; "
+        untagged = sum(sentence.tags is None for sentence in sentences)
+        if 0 < untagged < len(sentences):
+            notes.append(f"{where}: {untagged} of {len(sentences)} sentences have no tags; "
                          "the file is therefore not scored.")
         logging.info("%s: %d sentences with %d words; the scheme of tags is %s.", split,
                      len(sentences), _words(sentences), self.scheme)
@@ -134,20 +146,6 @@ class TaggingTask(FineTuningTask):
             logging.info("%s: words with tags: %s.", split, label_names.counted(
                 [*self.labels, *names], counts.elements()))
         return ExampleSet(sentences, (where,), tuple(notes))
-
-    def _check_bare(self, sentences: Sequence[Sentence], where: str) -> None:
-        """Raises InputError if most words, or objects, without tags end in one."""
-        texts: list[str] = []
-        for sentence in sentences:
-            texts += sentence.words if sentence.lines else [" ".join([
-                sentence.text, *(value for value in sentence.fields.values()
-                                 if value in self.labels)])]
-        tag = scoring.tag_at_ends(texts, self.labels)
-        if tag:
-            raise InputError(
-                f"{where}: most words have a tag of the model, such as {tag}, but not in "
-                "a column or field of its own. Columns are separated by tabs or blanks; "
-                "an object has 'words' and 'tags' (docs/TAGGING.md#files).")
 
     def _has_tags(self, split: str) -> Optional[bool]:
         return self.test_tags if split == "test" else True
@@ -240,15 +238,6 @@ class TaggingTask(FineTuningTask):
                     "not have their first token, or because they become empty after "
                     "cleaning.", data.paths[0], unknown, _words(data.examples))
 
-    def sentence(self, text: str) -> Sentence:
-        """Returns the sentence of a text, which is split into words like the texts of
-        JSON lines."""
-        words, spans = self.reading.of_text(text)
-        if not words:
-            raise InputError("the text has no word that could get a tag; give a text "
-                             "with words.")
-        return Sentence(tuple(words), None, text, spans, (1,) * len(words), "text")
-
     # ---- model and results -------------------------------------------------
 
     def head(self, settings):
@@ -308,9 +297,50 @@ class TaggingTask(FineTuningTask):
             counts.report()])
 
     def predicted(self, folder, data, outputs, table, settings, own):
-        return tag_files.write(
-            folder, self.reading.format_of(data.examples[0].path), data.examples,
-            self.tagged(data.examples, outputs, table.columns), self.scheme != "none")
+        return self.write_tagged(folder, data.examples, self.tagged(
+            data.examples, outputs, table.columns))
+
+    def write_tagged(self, folder: str, examples: Sequence[Sentence],
+                     tagged: Sequence[Tagged]) -> list[str]:
+        """Writes the predictions for a file, and returns the paths.
+
+          predictions.conll   the lines of the file with the predicted tag as the last
+                              column, separated by blanks, for conlleval, or by tabs if a
+                              cell has a blank; for CoNLL-U predictions.conllup, with
+                              tabs, whose first line names the columns
+          predictions.jsonl   one sentence per line: text and `answer`
+        """
+        is_conllu = self.reading.format_of(examples[0].path) == "conllu"
+        rows: list[Sequence[str]] = []
+        for sentence, (tags, _) in zip(examples, tagged):
+            rows += [cells if word is None else (*cells, tags[word])
+                     for cells, word in sentence.lines] or [
+                *zip(*filter(None, (sentence.words, sentence.tags, tags))), ()]
+        tabs = is_conllu or any(re.search(r"[ \t]", cell) for row in rows for cell in row)
+        text = "\n".join(map("\t".join if tabs else " ".join, rows)).rstrip("\n") + "\n\n"
+        if is_conllu and not text.startswith(GLOBAL_COLUMNS):
+            text = f"{GLOBAL_COLUMNS} {' '.join([*CONLLU, PREDICTION])}\n{text}"
+        lines = [json.dumps({**sentence.fields, "text": sentence.text,
+                             **self.answer(sentence, each)}, ensure_ascii=False) + "\n"
+                 for sentence, each in zip(examples, tagged)]
+        return write_files(folder, {f"predictions.conll{'up' * is_conllu}": text,
+                                    "predictions.jsonl": "".join(lines)})
+
+    def answer(self, sentence: Sentence, tagged: Tagged) -> dict[str, Any]:
+        """Returns the answer for a sentence: `words`, `tags`, and `entities`, which are
+        the characters start to end - 1 of the text, with the mean score of their
+        tags."""
+        result: dict[str, Any] = {"words": [*sentence.words], "tags": [*tagged.tags]}
+        if self.scheme == "none":
+            return result
+        result["entities"] = []
+        for first, end, kind in scoring.entities(tagged.tags):
+            begin, last = sentence.spans[first][0], sentence.spans[end - 1][1]
+            score = sum(map(float, tagged.scores[first:end])) / (end - first)
+            result["entities"].append({
+                "type": kind, "start": begin, "end": last,
+                "text": sentence.text[begin:last], "score": round(score, 6)})
+        return result
 
 
 def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
@@ -355,15 +385,18 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                              "model's outputs.")
         labels = (known_labels if tags <= set(known_labels) else
                   next(filter(None, map(reading.named_tags, paths)), None) or
-                  sorted(tags, key=lambda tag: (tag.upper() != OUTSIDE, tag)))
+                  sorted(tags, key=lambda tag: (tag.upper() != scoring.OUTSIDE, tag)))
     elif tags and not tags & set(labels):
         raise InputError(f"--labels: none of them is a tag in {train_file}, which has "
                          f"{_some(tags)}; correct the flag, or leave it out.")
     if scheme == "auto":
         scheme = scoring.scheme_of_labels(labels)
-    if scheme != "none":
-        scoring.check_spellings(
-            labels, train_file if first and not reading.names else "--labels")
+    known: dict[tuple[str, str], str] = {}
+    for label in labels if scheme != "none" else ():
+        if (before := known.setdefault(scoring.parse(label), label)) != label:
+            raise InputError(
+                f"{train_file if first and not reading.names else '--labels'}: the tags "
+                f"'{before}' and '{label}' mean the same; write both in the same way.")
     return TaggingTask(tuple(labels), scheme, reading, **options)
 
 

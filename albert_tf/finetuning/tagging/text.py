@@ -25,19 +25,11 @@ Ragged = tf.RaggedTensor
 
 
 class _Words(NamedTuple):
-    """The words of the texts."""
+    """The words of the texts, and the window and position of each one's first token."""
 
-    chars: Ragged  # int32 [N, (characters)], the texts
     spans: Ragged  # int64 [N, (words), 2], the begin and end of each word in its text
     strings: tf.Tensor  # [V], the words
-
-
-class _Places(NamedTuple):
-    """The texts' words, and the window and position of each word's first token."""
-
-    words: _Words
-    window: tf.Tensor  # int64 [V]
-    position: tf.Tensor  # int64 [V]
+    place: tf.Tensor  # int64 [V, 2]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,13 +54,13 @@ class Tags(text_tasks.TextTask):
             self, "scheme", self.scheme or scoring.scheme_of_labels(self.labels))
 
     def prepared(self, inputs):
-        words = self._words(inputs["text"])
-        ids = self.ids(words.strings)
+        spans, strings = self._words(inputs["text"])
+        ids = self.ids(strings)
         unknown = tf.fill([ids.nrows(), 1], self.tokenizer.unk_id)
         # Words that become empty after cleaning are replaced by [UNK].
         ids = tf.concat([ids, Ragged.from_tensor(
             unknown, tf.cast(tf.equal(ids.row_lengths(), 0), tf.int64))], 1)
-        pieces = words.spans.with_values(ids).merge_dims(1, 2)
+        pieces = spans.with_values(ids).merge_dims(1, 2)
         windows = text_tasks.in_windows(
             pieces, tf.fill([pieces.nrows()], tf.constant(
                 self.max_seq_length - NUM_SPECIAL_SINGLE, tf.int64)), self.doc_stride)
@@ -76,114 +68,86 @@ class Tags(text_tasks.TextTask):
         word_at = tf.scatter_nd(
             ids.row_starts()[:, tf.newaxis], tf.range(1, ids.nrows() + 1),
             [tf.size(ids.values, tf.int64)])
-        here = tf.where(windows.own.values, tf.gather(
-            word_at, windows.places.values), 0)
+        here = windows.places.with_values(tf.where(windows.own.values, tf.gather(
+            word_at, windows.places.values), 0))
         # Windows in which no word has its tag are left out.
-        has_word = tf.math.unsorted_segment_max(
-            here, windows.places.value_rowids(), windows.places.nrows()) > 0
-        here = tf.ragged.boolean_mask(windows.places.with_values(here), has_word)
+        has_word = tf.reduce_max(here, axis=1) > 0
+        here = tf.ragged.boolean_mask(here, has_word).to_tensor()
         features = self.packed(tf.ragged.boolean_mask(windows.of(pieces), has_word))
-        firsts = tf.where(here.values > 0)[:, 0]
-        window = tf.gather(here.value_rowids(), firsts)
-        at = tf.stack([window, firsts - tf.gather(here.row_starts(), window) + 1], 1)
-        at = tf.scatter_nd(tf.gather(here.values, firsts)[:, tf.newaxis] - 1, at,
-                           tf.stack([ids.nrows(), 2]))
-        return features, _Places(words, at[:, 0], at[:, 1])
+        at = tf.where(here > 0)
+        place = tf.scatter_nd(tf.gather_nd(here, at)[:, tf.newaxis] - 1, at + [[0, 1]],
+                              tf.stack([ids.nrows(), 2]))
+        return features, _Words(spans, strings, place)
 
     def tokenized(self, inputs):
         """Returns the features, for each position the number of the word in its text
         whose tag it has, from 0, or -1, and the number of each window's text."""
-        features, places = self.prepared(inputs)
-        rows = places.words.spans.value_rowids()
+        features, words = self.prepared(inputs)
+        rows = words.spans.value_rowids()
         number = tf.range(tf.size(rows, tf.int64)) - tf.gather(
-            places.words.spans.row_starts(), rows)
+            words.spans.row_starts(), rows)
         shape = tf.shape(features["input_ids"], tf.int64)
-        at = tf.stack([places.window, places.position], 1)
-        return {**features,
-                "word": tf.cast(tf.scatter_nd(at, number + 1, shape) - 1, tf.int32),
-                "text": tf.math.unsorted_segment_max(rows, places.window, shape[0])}
+        return {**features, "word": tf.cast(
+                    tf.scatter_nd(words.place, number + 1, shape) - 1, tf.int32),
+                "text": tf.math.unsorted_segment_max(rows, words.place[:, 0], shape[0])}
 
     def answers(self, inputs, context, outputs):
-        words = context.words
-        scores = tf.gather_nd(outputs["probabilities"], tf.stack(
-            [context.window, context.position], 1))  # [V, K]
+        scores = tf.gather_nd(outputs["probabilities"], context.place)  # [V, K]
         tags = tf.argmax(scores, axis=-1)
-        labels = tf.constant(list(self.labels))
+        result = {"words": context.strings,
+                  "tags": tf.gather(tf.constant(list(self.labels)), tags)}
+        result = {name: context.spans.with_values(values).to_tensor()
+                  for name, values in result.items()}
+        return result if self.scheme == "none" else result | self._entities(
+            inputs["text"], context.spans, tags,
+            tf.cast(tf.reduce_max(scores, axis=-1), tf.float64))
 
-        def of_texts(values):
-            return words.spans.with_values(values).to_tensor()
-
-        result = {"words": of_texts(words.strings),
-                  "tags": of_texts(tf.gather(labels, tags))}
-        if self.scheme == "none":
-            return result
-        return result | self._entities(
-            words, tags, tf.cast(tf.reduce_max(scores, axis=-1), tf.float64))
-
-    def _words(self, texts) -> _Words:
+    def _words(self, texts) -> tuple[Ragged, tf.Tensor]:
         """Splits texts into words, as cleaning.split_words."""
         chars = tf.strings.unicode_decode(texts, "UTF-8")
         rows, place = chars.value_rowids(), tf.range(tf.size(chars.values, tf.int64))
+        place -= tf.gather(chars.row_starts(), rows)
         space = in_graph.is_space()(chars.values) > 0
         alone = _stands_alone(self.split)(chars.values) > 0
-        apart = space | alone
-        begins = ~space & (alone | tf.concat([[True], apart], 0)[:-1] | tf.equal(
-            place, tf.gather(chars.row_starts(), rows)))
-        solid = tf.where(~space)[:, 0]
+        begins = ~space & (alone | tf.equal(place, 0) | tf.concat(
+            [[True], space | alone], 0)[:-1])
         letters = Ragged.from_row_starts(
-            tf.gather(chars.values, solid), tf.where(tf.gather(begins, solid))[:, 0])
-        start = tf.where(begins)[:, 0]
-        text = tf.gather(rows, start)
-        start -= tf.gather(chars.row_starts(), text)
-        return _Words(
-            chars, Ragged.from_value_rowids(
-                tf.stack([start, start + letters.row_lengths()], 1), text,
-                chars.nrows(), validate=False),
-            tf.strings.unicode_encode(letters, "UTF-8"))
+            chars.values[~space], tf.where(begins[~space])[:, 0])
+        start = place[begins]
+        return Ragged.from_value_rowids(
+            tf.stack([start, start + letters.row_lengths()], 1), rows[begins],
+            chars.nrows(), validate=False), tf.strings.unicode_encode(letters, "UTF-8")
 
-    def _entities(self, words, tags, scores):
-        """Computes scoring.entities: one entity for each word before which one ends.
-        An additional word outside entities follows each text."""
-        size = len(self.labels)
-        parsed = [*map(scoring.parse, self.labels), scoring.EDGE]
+    def _entities(self, texts, spans, tags, scores):
+        """Computes scoring.entities: each begins before a word and ends before a later
+        one, or before an additional word outside entities that follows each text."""
+        size = tf.constant(len(self.labels), tf.int64)
+        # Labels that belong to no scheme are outside entities.
+        parsed = [tag if tag[0] else scoring.EDGE for tag in map(
+            scoring.parse, [*self.labels, scoring.OUTSIDE])]
         begins, ends = (tf.constant([[rule(before, here) for here in parsed]
                                      for before in parsed])
                         for rule in (scoring.begins, scoring.ends))
-        tags = tf.concat([words.spans.with_values(tags), tf.fill(
-            [words.spans.nrows(), 1], tf.constant(size, tf.int64))], 1).values
-        pair = tf.stack([tf.concat([[size], tags], 0)[:-1], tags], 1)
-        begin = tf.where(tf.gather_nd(begins, pair))[:, 0]
-        end = tf.where(tf.gather_nd(ends, pair))[:, 0]
-        # An entity begins at the last possible word since the previous end.
-        number = tf.searchsorted(begin, end, side="left") - 1
-        start = tf.gather(tf.concat([begin, [-1]], 0), tf.where(
-            number < 0, tf.size(begin), number))
-        is_one = start >= tf.concat([[0], end], 0)[:-1]
-        start, end = start[is_one], end[is_one]
-        kind = tf.gather(tf.constant([kind for _, kind in parsed]), tf.gather(
-            tags, end - 1))
+        tags = tf.concat([spans.with_values(tags), tf.fill([spans.nrows(), 1], size)], 1)
+        pair = tf.stack([tf.concat([[size], tags.values], 0)[:-1], tags.values], 1)
+        start, end = (tf.where(tf.gather_nd(rule, pair))[:, 0] for rule in (begins, ends))
+        kind = tf.gather(tf.constant([kind for _, kind in parsed]),
+                         tf.gather(tags.values, start))
         # Convert to the numbers of words without the additional ones.
-        text = tf.gather(tf.repeat(
-            tf.range(words.spans.nrows()), words.spans.row_lengths() + 1), start)
+        text = tf.gather(tags.value_rowids(), start)
         start, end = start - text, end - text
         sums = tf.concat([tf.zeros([1], tf.float64), tf.cumsum(scores)], 0)
         score = (tf.gather(sums, end) - tf.gather(sums, start)) / tf.cast(
             end - start, tf.float64)
-        first = tf.gather(words.spans.values[:, 0], start)
-        last = tf.gather(words.spans.values[:, 1], end - 1)
-        chars = tf.gather(words.chars, text)
-        strings = tf.strings.unicode_encode(
-            in_graph.rows_from(chars, first, last - first), "UTF-8")
-
-        def of_texts(values):
-            return Ragged.from_value_rowids(
-                values, text, words.spans.nrows(), validate=False).to_tensor()
-
-        return {"entity_type": of_texts(kind),
-                "entity_start": of_texts(tf.cast(first, tf.int32)),
-                "entity_end": of_texts(tf.cast(last, tf.int32)),
-                "entity_text": of_texts(strings),
-                "entity_score": of_texts(tf.cast(score, tf.float32))}
+        first = tf.cast(tf.gather(spans.values[:, 0], start), tf.int32)
+        last = tf.cast(tf.gather(spans.values[:, 1], end - 1), tf.int32)
+        strings = tf.strings.substr(tf.gather(tf.strings.unicode_transcode(
+            texts, "UTF-8", "UTF-8"), text), first, last - first, unit="UTF8_CHAR")
+        return {f"entity_{name}": Ragged.from_value_rowids(
+            values, text, spans.nrows(), validate=False).to_tensor()
+                for name, values in (
+                    ("type", kind), ("start", first), ("end", last), ("text", strings),
+                    ("score", tf.cast(score, tf.float32)))}
 
 
 @functools.lru_cache(maxsize=None)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tagging import files as tag_files, scoring
-from albert_tf.finetuning.tagging.task import build_task
+from albert_tf.finetuning.tagging import scoring
+from albert_tf.finetuning.tagging.task import Tagged, build_task
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.tokenization.cleaning import split_words
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -326,7 +326,6 @@ def test_a_file_to_predict_needs_no_tags(write):
 @pytest.mark.parametrize("name, text, tag", [
     ("a.csv", "word,tag\nAda,B-X\nran,O\nfar,O\n", "B-X"),
     ("a.tsv", "Ada;b-x\nran;O\n", "b-x"), ("a.txt", '"Ada","B-X"\n"ran","O"\n', "B-X"),
-    ("a.jsonl", [{"text": "Ada", "tag": "B-X"}, {"text": "ran", "tag": "O"}], "B-X"),
     ("b.jsonl", [{"text": "Ada B-X"}, {"text": "ran O"}], "B-X"),
     ("c.jsonl", [{"text": "Blood of type O"}], ""), ("b.txt", "type-O\nO\n", "")])
 def test_words_of_a_table_are_not_tagged_with_their_tags(name, text, tag, write):
@@ -501,7 +500,7 @@ def test_entities_of_iobes_are_those_of_conlleval(tags, expected):
 
 @pytest.mark.parametrize("scheme, tags, places", [
     ("iob2", "O I-X I-X B-Y I-X", [1, 4]), ("iob1", "B-X I-X B-X B-Y", [0, 3]),
-    ("iobes", "B-X O I-X E-Y S-X B-X", [1, 2, 3, 5])])
+    ("iobes", "B-X O I-X E-Y S-X B-X", [0, 2, 3, 5]), ("iob2", "B I O I", [3])])
 def test_tags_out_of_place(scheme, tags, places):
     assert scoring.misplaced(tags.split(), scheme) == places
 
@@ -541,15 +540,14 @@ def test_reports_and_failures(write, monkeypatch):
 def answers(examples, tags=None):
     """Those of a model that gives these tags, or the true ones."""
     tags = iter(tags or [tag for example in examples for tag in example.tags])
-    return [tag_files.Tagged([next(tags) for _ in example.words],
-                             [0.5] * len(example.words)) for example in examples]
+    return [Tagged([next(tags) for _ in example.words],
+                   [0.5] * len(example.words)) for example in examples]
 
 
 def predicted(task, examples, kind, tags=None):
     """The file of predictions of a model that gives these tags, or the true ones."""
     with tempfile.TemporaryDirectory() as folder:
-        tag_files.write(folder, task.reading.format_of(examples[0].path), examples,
-                        answers(examples, tags), task.scheme != "none")
+        task.write_tagged(folder, examples, answers(examples, tags))
         with open(f"{folder}/predictions.{kind}", encoding="utf-8") as stream:
             return stream.read()
 
