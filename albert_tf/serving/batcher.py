@@ -44,8 +44,7 @@ class Batcher:
         if self._waiting and self.waiting + more > self._queue_size:
             raise Refused(503, f"the queue is full ({self.waiting} sequences); try "
                           "again later.")
-        loop = asyncio.get_running_loop()
-        pairs = [(request, loop.create_future()) for request in requests]
+        pairs = [(request, asyncio.Future()) for request in requests]
         self._waiting += pairs
         self._came.set()
         try:
@@ -59,8 +58,7 @@ class Batcher:
         """Answers requests until it is cancelled."""
         while True:
             await self._came.wait()
-            batch = self._next()
-            if batch:
+            if batch := self._next():
                 await self._do(batch)
             else:
                 self._came.clear()
@@ -71,11 +69,10 @@ class Batcher:
         if not self._waiting:
             return []
         oldest, size, batch = self._waiting[0][0], 0, []
-        near = sorted(
-            (each for each in self._waiting if each[0].by is oldest.by),
-            key=lambda each: (
-                each[0] is not oldest, abs(each[0].length - oldest.length)))
-        for each in near:
+        for each in sorted(
+                (each for each in self._waiting if each[0].by is oldest.by),
+                key=lambda each: (
+                    each[0] is not oldest, abs(each[0].length - oldest.length))):
             if batch and size + len(each[0].sequences) > self._batch_size:
                 break
             batch.append(each)
@@ -84,25 +81,22 @@ class Batcher:
         self._waiting = [each for each in self._waiting if id(each[1]) not in taken]
         return batch
 
-    async def _do(self, batch) -> None:
+    async def _do(self, batch: list[tuple[Request, asyncio.Future]]) -> None:
         """Computes a batch and sets the results or errors of its requests."""
-        loop = asyncio.get_running_loop()
+        requests, futures = zip(*batch)
         self.batches += 1
-        self.sequences += sum(len(request.sequences) for request, _ in batch)
+        self.sequences += sum(len(request.sequences) for request in requests)
         try:
-            results: Sequence = await loop.run_in_executor(
-                self._thread, self._compute, [request for request, _ in batch],
-                self._batch_size)
+            results = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._compute, requests, self._batch_size)
         except Exception as error:
             if len(batch) > 1:  # One request's error must not fail the others.
                 for each in batch:
                     await self._do([each])
                 return
-            results = [error]
-        for (_, future), answer in zip(batch, results):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
+            if not futures[0].done():
+                futures[0].set_exception(error)
+            return
+        for future, answer in zip(futures, results):
+            if not future.done():
                 future.set_result(answer)

@@ -57,48 +57,57 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
       unless: a reason for which "auto" uses TensorFlow, as the end of a sentence.
       export: whether "auto" makes an export, which takes seconds, if none is kept.
 
-    Raises InputError if the engine that is named cannot be used. "auto" then uses the
-    next one, or TensorFlow, and the sentence, which is a warning, says why.
+    Raises InputError if the engine that is named cannot be used. "auto" then uses
+    TensorFlow, and the sentence, which is a warning, says why.
     """
     if name not in (AUTO, TENSORFLOW, *_ENGINES):
         raise InputError(f"the engine {name!r:.40} is not known; give one of "
                          f"{', '.join((AUTO, TENSORFLOW, *_ENGINES))}.")
-    if model.engine is not None and name != AUTO:
-        raise InputError(f"{path} is an export for {model.format}, and cannot be "
-                         f"computed by the engine {name}; leave it out, or give the "
-                         "model that was exported.")
-    names, failures = [name], list[str]()
-    if name == AUTO:
-        names = [each for each, (_, form) in _ENGINES.items()
-                 if runtimes.is_installed(form)]
-        if parallel.has_accelerator():
-            unless = unless or "this machine has an accelerator."
-        elif not names:
-            unless = unless or "neither OpenVINO nor ONNX Runtime is installed."
     if model.engine is not None:
-        said = f"that of the export ({model.format})."
-    elif name == TENSORFLOW:
-        said = "TensorFlow, as asked for."
-    elif name == AUTO and unless:
-        said = f"TensorFlow, because {unless}"
-    else:
-        task = task or next(iter(model.tasks()))
-        try:
-            title, engine, note = _loaded(
-                model, names, path, task, export or name != AUTO, failures)
-        except InputError as error:
-            if name != AUTO:
-                raise
-            failures += [str(error)] * export
-            said = f"TensorFlow, because {error}"
-        else:
-            model.head(task).use(engine, _suits if name == AUTO else None)
-            said = f"{title} for the task {task}, " + (
-                f"up to {MOST_TOKENS} tokens with little padding, where it is faster; "
-                "TensorFlow for other batches and tasks" if name == AUTO
-                else "as asked for") + f"; {note}."
-    logging.log(logging.WARNING if failures else logging.INFO, "Engine: %s", said)
-    return f"Engine: {said}"
+        if name != AUTO:
+            raise InputError(f"{path} is an export for {model.format}, and cannot be "
+                             f"computed by the engine {name}; leave it out, or give the "
+                             "model that was exported.")
+        return _say(f"that of the export ({model.format}).")
+    if name == TENSORFLOW:
+        return _say("TensorFlow, as asked for.")
+    task, is_auto = task or next(iter(model.tasks())), name == AUTO
+    if is_auto:
+        name = next((each for each, (_, form) in _ENGINES.items()
+                     if runtimes.is_installed(form)), "")
+        unless = unless or (
+            "this machine has an accelerator." if parallel.has_accelerator() else
+            "neither OpenVINO nor ONNX Runtime is installed." if not name else "")
+        if unless:
+            return _say(f"TensorFlow, because {unless}")
+    title, form = _ENGINES[name]
+    places = _places(model, path, task)
+    file = next(filter(files.exists, places), "")
+    if not file and is_auto and not export:
+        return _say("TensorFlow, because no export for a faster engine is kept, and "
+                    f"making one takes longer than this answer; --engine={name} makes "
+                    "it.")
+    try:
+        runtimes.needed(form, runtimes.FORMS[form].readers)
+        note = f"its export is kept in {file}"
+        if not file:
+            begin, file = time.monotonic(), _exported(model, places, task, form)
+            note = f"exported in {duration(time.monotonic() - begin)} to {file}"
+        engine = runtimes.ENGINES[form](file, task, _PRECISION)
+        engine(model.head(task).shortest())  # Some graphs can be loaded, but not run.
+    except InputError as error:
+        if not is_auto:
+            raise
+        return _say(f"TensorFlow, because {error}", logging.WARNING)
+    model.head(task).use(engine, _suits if is_auto else None)
+    return _say(f"{title} for the task {task}, " + (
+        f"up to {MOST_TOKENS} tokens with little padding, where it is faster; TensorFlow "
+        "for other batches and tasks" if is_auto else "as asked for") + f"; {note}.")
+
+
+def _say(sentence: str, level: int = logging.INFO) -> str:
+    logging.log(level, "Engine: %s", sentence)
+    return f"Engine: {sentence}"
 
 
 def _suits(batch: Mapping[str, np.ndarray]) -> bool:
@@ -107,65 +116,35 @@ def _suits(batch: Mapping[str, np.ndarray]) -> bool:
     return size <= MOST_TOKENS and np.sum(batch["input_mask"]) >= _LEAST_TOKENS * size
 
 
-def _loaded(model: Any, names: list[str], path: str, task: str, export: bool,
-            failures: list[str]) -> tuple[str, runtimes.Engine, str]:
-    """Returns the title of the first of several engines that can compute a task, the
-    engine with the task's export, and a note on both; adds why others failed."""
-    file = note = ""
-    for name in names:
-        title, form = _ENGINES[name]
-        try:
-            runtimes.needed(form, runtimes.FORMS[form].readers)
-        except InputError as error:
-            failures.append(str(error))
-            continue
-        if not file:  # Not caught: a second engine would need the same export.
-            file, note = _exported(model, path, task, name, export)
-        try:
-            engine = runtimes.ENGINES[form](file, task, _PRECISION)
-            # Some graphs can be loaded, but not run.
-            engine(model.head(task).shortest())
-        except InputError as error:
-            failures.append(f"{title}: {error}")
-            continue
-        return title, engine, "; ".join(
-            [note, *(each.rstrip(".") for each in failures)])
-    raise InputError(" ".join(failures))
-
-
-def _exported(model: Any, path: str, task: str, name: str, export: bool
-              ) -> tuple[str, str]:
-    """Returns the path of the export of a task, and how it came there."""
+def _places(model: Any, path: str, task: str) -> list[str]:
+    """Returns the paths where the export of a task may be kept."""
     path = formats.located(path)
-    begin = time.monotonic()
     of_file = "" if files.is_folder(path) else f"{os.path.basename(path)}-"
-    prefix = f"{of_file}{task}-"
-    beside = os.path.join(formats.folder_of_model(path), "engines")
-    cache = os.path.join(os.path.expanduser(
-        os.environ.get("XDG_CACHE_HOME") or "~/.cache"), "albert_tf", "engines")
-    title = f"{prefix}{digest_of(model, task)}.onnx"
-    for file in (os.path.join(beside, title), os.path.join(cache, title)):
-        if files.exists(file):
-            return file, f"its export is kept in {file}"
-    if not export:
-        raise InputError("no export for a faster engine is kept, and making one takes "
-                         f"longer than this answer; --engine={name} makes it.")
-    folder = beside
-    if files.is_remote(beside) or not files.is_writable(beside):
-        folder = cache
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return [os.path.join(folder, "engines", f"{of_file}{task}-{digest_of(model, task)}.onnx")
+            for folder in (formats.folder_of_model(path),
+                           os.path.join(cache, "albert_tf"))]
+
+
+def _exported(model: Any, places: list[str], task: str, form: str) -> str:
+    """Exports a task to the first of two places that can be written; returns it."""
+    beside, file = places
+    folder, cache = map(os.path.dirname, places)
+    if files.is_remote(folder) or not files.is_writable(folder):
         files.check_folder(cache, "the export for a faster engine")
-    file = os.path.join(folder, title)
-    form = _ENGINES[name][1]
+    else:
+        file = beside
     portable.check(form, _PRECISION)
     [content] = portable.graphs(model, task, form, _PRECISION).values()
     gc.collect()  # The converter leaves more memory than the model takes.
     files.write(file, content)
     # The model has changed since these were made.
-    for other in files.names_in(folder) if folder == beside else ():
-        if other != os.path.basename(file) and re.fullmatch(
-                rf"{re.escape(prefix)}[0-9a-f]{{{_DIGITS}}}\.onnx", other):
+    digest = re.compile(re.escape(os.path.basename(file)[:-_DIGITS - 5])
+                        + rf"[0-9a-f]{{{_DIGITS}}}\.onnx")
+    for other in files.names_in(folder) if file == beside else ():
+        if digest.fullmatch(other) and other != os.path.basename(file):
             files.remove(os.path.join(folder, other))
-    return file, f"exported in {duration(time.monotonic() - begin)} to {file}"
+    return file
 
 
 def digest_of(model: Any, task: str) -> str:

@@ -23,7 +23,6 @@ from albert_tf.serving.batcher import Batcher, Refused
 from albert_tf.serving.options import Ask, Limits
 from albert_tf.serving.predict import Answer, Model, Request, answers
 
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _VERSION = "1"
 # aiohttp's settings: a request whose client leaves is dropped, nothing is logged for
 # each request, and `_decompressed` says what is wrong with a body.
@@ -56,32 +55,41 @@ class Service:
             "albert_requests", "Requests answered, by status.", ["status"],
             registry=self._registry)
         self._seconds = prometheus.Histogram(
-            "albert_request_seconds", "Seconds from a request to its reply.",
-            buckets=_BUCKETS, registry=self._registry)
+            "albert_request_seconds", "Seconds from a request to its reply.", buckets=(
+                0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+            registry=self._registry)
         self._registry.register(self)  # `collect` yields the other metrics.
         self.app = web.Application(
             middlewares=[self._guarded], client_max_size=limits.body_bytes)
+        self._pages: dict[str, Any] = {"/healthz": {"status": "ok"}}  # which stay so
         for at in (f"/v1/models/{name}", f"/v1/models/{name}/versions/{_VERSION}"):
-            self.app.router.add_get(at, _page({"model_version_status": [{
+            self._pages[at] = {"model_version_status": [{
                 "version": _VERSION, "state": "AVAILABLE",
-                "status": {"error_code": "OK", "error_message": ""}}]}))
-            self.app.router.add_get(at + "/metadata", _page(self._metadata()))
+                "status": {"error_code": "OK", "error_message": ""}}]}
+            self._pages[at + "/metadata"] = {
+                "model_spec": {
+                    "name": name, "signature_name": "", "version": _VERSION},
+                "metadata": {
+                    "tasks": {task: list(model.head(task).names)
+                              for task in model.tasks()},
+                    "labels": list(model.labels),
+                    "limits": {"batch_size": ask.batch_size,
+                               **dataclasses.asdict(limits)}}}
             self.app.router.add_post(at + ":{verb:predict|classify|regress}", self._ask)
-        self.app.router.add_get("/healthz", _page({"status": "ok"}))
+        for at in self._pages:
+            self.app.router.add_get(at, self._page)
         self.app.router.add_get("/metrics", self._metrics)
         self.app.cleanup_ctx.append(self._working)
         self.app.on_shutdown.append(self._stop)
 
     async def _working(self, app):
         """Runs the batcher as long as the application runs."""
-        del app
         worker = asyncio.create_task(self.batcher.run())
         yield
         worker.cancel()
 
     async def _stop(self, app):
         """Ends uploads; the runner then waits for the requests that have arrived."""
-        del app
         if self.open:
             logging.info("Stopping: finishing %d open requests.", self.open)
         for task in self._receiving:
@@ -133,20 +141,12 @@ class Service:
 
     # ---- pages -------------------------------------------------------------
 
-    def _metadata(self) -> dict[str, Any]:
-        return {
-            "model_spec": {
-                "name": self.name, "signature_name": "", "version": _VERSION},
-            "metadata": {"tasks": {task: list(self.model.head(task).names)
-                                   for task in self.model.tasks()},
-                         "labels": list(self.model.labels),
-                         "limits": {"batch_size": self.ask.batch_size,
-                                    **dataclasses.asdict(self.limits)}}}
+    async def _page(self, request):
+        return json_reply(self._pages[request.match_info.route.resource.canonical])
 
     async def _metrics(self, request):
         import prometheus_client as prometheus
 
-        del request
         return web.Response(body=prometheus.generate_latest(self._registry), headers={
             "Content-Type": prometheus.CONTENT_TYPE_LATEST})
 
@@ -180,16 +180,19 @@ class Service:
         ask = self._options(body, request.query)
         if verb != "predict":
             ask = dataclasses.replace(ask, probability_list=False)
-        loop = asyncio.get_running_loop()
-        requests = await loop.run_in_executor(None, self._requests, items, ask)
+        requests = await asyncio.get_running_loop().run_in_executor(
+            None, self._requests, items, ask)
         # An accepted request is answered even if the server is stopped meanwhile.
         results = await self.batcher.answer(requests)
+        if verb == "predict" and "inputs" in body:
+            names = dict.fromkeys(name for answer in results for name in answer)
+            return json_reply({"outputs": {
+                name: [answer.get(name) for answer in results] for name in names}})
         if verb == "predict":
-            return json_reply({"outputs": _columns(results)} if "inputs" in body
-                              else {"predictions": results})
-        wanted, *others = {"classify": ("label", "labels"), "regress": ("score",)}[verb]
-        if not all({wanted, *others} & answer.keys() for answer in results):
-            raise Refused(400, f"this model gives no {wanted}; use :predict.")
+            return json_reply({"predictions": results})
+        wanted = {"classify": {"label", "labels"}, "regress": {"score"}}[verb]
+        if not all(wanted & answer.keys() for answer in results):
+            raise Refused(400, f"this model gives no {min(wanted)}; use :predict.")
         return json_reply({"results": [
             answer["score"] if verb == "regress" else [*answer["probabilities"].items()]
             for answer in results]})
@@ -298,20 +301,6 @@ def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
     raise Refused(400, f"the body is not {encoding}, or it is damaged.")
 
 
-def _columns(found: Sequence[Answer]) -> dict[str, list]:
-    names = dict.fromkeys(name for answer in found for name in answer)
-    return {name: [answer.get(name) for answer in found] for name in names}
-
-
-def _page(value: Any) -> Callable[..., Any]:
-    """Returns the handler of a page that stays the same."""
-    async def page(request):
-        del request
-        return json_reply(value)
-
-    return page
-
-
 def json_reply(value: Any, status: int = 200) -> web.Response:
     # Half a surrogate pair, as in a wrong name, becomes its escape, which is JSON.
     return web.Response(
@@ -324,13 +313,10 @@ def serve(service: Service, host: str, port: int,
           ready: Callable[[str], None] = lambda address: None) -> None:
     """Serves until SIGTERM or Ctrl-C. Then requests that have arrived are finished, and
     no others are accepted. `ready` is called with the address once the server listens."""
-
-    def started(banner: str) -> None:
-        ready(re.findall(r"http://[^\s,]+", banner)[0])
-
     try:
         web.run_app(
-            service.app, host=host, port=port, print=started, **RUNNING,
+            service.app, host=host, port=port, **RUNNING,
+            print=lambda banner: ready(re.findall(r"http://[^\s,]+", banner)[0]),
             # aiohttp waits twice for this time; 0 would mean forever.
             shutdown_timeout=max(service.limits.stop_seconds / 2, 0.01),
             # Longer than nginx keeps connections, so that nginx closes them.

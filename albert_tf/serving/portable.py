@@ -54,66 +54,62 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
         raise InputError(f"{loaded.report.source} is already an export; give the model "
                          "that was exported.")
     check(form, *precisions)
-    begin = time.monotonic()
     check_lines(loaded.labels, f"--export_dir={export_dir}", RENAME)
-    answering, contents = loaded.head(task), graphs(loaded, task, form, *precisions)
+    begin = time.monotonic()
+    contents = graphs(loaded, task, form, *precisions)
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
         if form != "tflite":
             files.make_directory(os.path.join(staged, onnx_folder.GRAPHS), export_dir)
         for name, content in contents.items():
             files.write(os.path.join(staged, name), content)
-        _write_model(loaded, answering, staged, form)
-        if not answering.head and loaded.sentence:
-            sentence_transformers.write_modules(
-                loaded.sentence, loaded.config.hidden_size, answering.max_length, staged)
-        if loaded.labels and form == "tflite":  # Else config.json has them.
-            files.write(os.path.join(staged, LABELS_FILE), "".join(
-                f"{label}\n" for label in loaded.labels).encode())
-        text_files.write_json(os.path.join(staged, vocabulary.TASK_FILE),
-                              vocabulary.elsewhere(loaded.settings), ensure_ascii=False)
-        text_files.write_json(os.path.join(staged, onnx_folder.SETTINGS), {
-            "format": form, "precision": precisions[0], "task": task,
-            "heads": dict(loaded.heads), "threshold": loaded.threshold,
-            "problem_type": loaded.problem_type})
+        _write_model(loaded, loaded.head(task), staged, form)
+        for name, value in (
+                (vocabulary.TASK_FILE, vocabulary.elsewhere(loaded.settings)),
+                (onnx_folder.SETTINGS, {
+                    "format": form, "precision": precisions[0], "task": task,
+                    "heads": dict(loaded.heads), "threshold": loaded.threshold,
+                    "problem_type": loaded.problem_type})):
+            text_files.write_json(
+                os.path.join(staged, name), value, ensure_ascii=False)
     logging.info("Exported the task %s to %s in %s (%s, %s).", task, export_dir,
                  duration(time.monotonic() - begin), form,
                  amount(sum(map(len, contents.values()))))
 
 
 def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> None:
-    """Writes the config and the vocabulary, as Hugging Face's except for TFLite."""
-    tokenizer = loaded.tokenizer
+    """Writes config, labels and vocabulary, as Hugging Face's except for TFLite."""
+    tokenizer, head = loaded.tokenizer, answering.head
     found = Vocabulary(
         tokenizer.vocabulary_path, tokenizer.do_lower_case,
         not tokenizer.uses_sentencepiece, tokenizer.strip_accents, tokenizer.rules)
+    if not head and loaded.sentence:
+        sentence_transformers.write_modules(
+            loaded.sentence, loaded.config.hidden_size, answering.max_length, folder)
     if form == "tflite":
         text_files.write_json(os.path.join(folder, CONFIG_FILE), loaded.config.to_dict())
         tokenizer_files.write_plain(found, folder)
         tokenizer_files.write_settings(tokenizer, folder)
+        if loaded.labels:
+            files.write(os.path.join(folder, LABELS_FILE), "".join(
+                f"{label}\n" for label in loaded.labels).encode())
         return
-    head, heads, labels, problem = answering.head, {}, (), ""
-    if head:
-        name = _AS_HEAD.get(head.name, head.name)
-        heads = {name: head.width}
-        if name in ("classification", "token_classification"):
-            labels = ORDER_LABELS if head.task == "order" else tuple(
-                head.output_names(loaded.labels))
-        problem = getattr(head, "problem", "")
+    name = head and _AS_HEAD.get(head.name, head.name)
+    labels = () if name not in ("classification", "token_classification") else (
+        ORDER_LABELS if head.task == "order" else tuple(head.output_names(loaded.labels)))
     text_files.write_json(
         os.path.join(folder, huggingface.CONFIG), huggingface.config_of(Checkpoint(
-            form, loaded.config, {}, heads, loaded.report, labels, problem, found)),
-        ensure_ascii=False)
+            form, loaded.config, {}, {name: head.width} if head else {}, loaded.report,
+            labels, getattr(head, "problem", ""), found)), ensure_ascii=False)
     tokenizer_files.write_huggingface(
         found, folder, answering.max_length, always_json=True)
-    if tokenizer_json.is_file(found.path):
-        return
-    # A tokenizer.json does not tell everything that our tokenizer does.
-    text_files.write_json(os.path.join(folder, vocabulary.VOCABULARY_FILE), {
-        "kind": "WordPiece" if found.word_piece else "SentencePiece",
-        "file": "vocab.txt" if found.word_piece else "spiece.model",
-        "do_lower_case": tokenizer.do_lower_case,
-        "strip_accents": tokenizer.strip_accents, "rules": tokenizer.rules.changed})
+    if not tokenizer_json.is_file(found.path):
+        # A tokenizer.json does not tell everything that our tokenizer does.
+        text_files.write_json(os.path.join(folder, vocabulary.VOCABULARY_FILE), {
+            "kind": "WordPiece" if found.word_piece else "SentencePiece",
+            "file": "vocab.txt" if found.word_piece else "spiece.model",
+            "do_lower_case": tokenizer.do_lower_case,
+            "strip_accents": tokenizer.strip_accents, "rules": tokenizer.rules.changed})
 
 
 def graphs(loaded: Any, task: str, form: str, *precisions: str) -> dict[str, bytes]:
@@ -121,7 +117,16 @@ def graphs(loaded: Any, task: str, form: str, *precisions: str) -> dict[str, byt
     as for `export`."""
     shared = loaded.head(task)
     answering = type(shared)(loaded, shared.head)  # It computes differently.
-    answering.computation = Computation(constants=_constants(answering.bert))
+    constants = {}
+    for block in answering.bert.encoder.blocks:
+        # Every layer uses the same tensors, even the last one, which computes only the
+        # first position's query.
+        weights, = block.layer_weights(tf.float32, 1)
+        if hasattr(weights, "query_apart"):
+            weights = weights.query_apart()
+        constants[block.scope] = tf.nest.map_structure(
+            lambda weight: tf.Variable(weight, trainable=False), weights)
+    answering.computation = Computation(constants=constants)
     try:
         with quiet():
             return (_tflite if form == "tflite" else _onnx)(answering, precisions)
@@ -142,19 +147,6 @@ def check(form: str, *precisions: str) -> None:
         raise InputError(f"--precision={','.join(precisions)}: for {form} give one "
                          f"{'or more ' * (form != 'tflite')}of {', '.join(known)}.")
     needed(form, FORMS[form].writers)
-
-
-def _constants(bert) -> dict[str, Any]:
-    """Returns Computation.constants in which every layer uses the same tensors, even
-    the last layer, which computes only the first position's query."""
-    constants = {}
-    for block in bert.encoder.blocks:
-        weights, = block.layer_weights(tf.float32, 1)
-        if hasattr(weights, "query_apart"):
-            weights = weights.query_apart()
-        constants[block.scope] = tf.nest.map_structure(
-            lambda weight: tf.Variable(weight, trainable=False), weights)
-    return constants
 
 
 def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
@@ -186,13 +178,11 @@ def _onnx(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
 
 def _tflite(answering: Answering, precisions: Sequence[str]) -> dict[str, bytes]:
     """Returns name → content of the graph, which computes Answering.outputs."""
-    precision, = precisions
-    function = answering.function.get_concrete_function()
-    module = tf.Module()
+    function, module = answering.function.get_concrete_function(), tf.Module()
     module.weights = list(function.graph.variables)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function], module)
-    if precision != "float32":
+    if precisions[0] != "float32":
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if precision == "float16":
+    if precisions[0] == "float16":
         converter.target_spec.supported_types = [tf.float16]
     return {TFLITE: converter.convert()}

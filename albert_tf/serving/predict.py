@@ -27,7 +27,6 @@ from albert_tf.serving.options import Ask, AskOptions
 from albert_tf.serving.pretrained import MASK, Masks, Order
 from albert_tf.text import inputs as text_inputs
 
-_STREAMED = 1024  # texts that are held in memory at a time
 # Tasks that are the default only if the model has no head for another, in this order.
 _LAST = ("fill-mask", "order", "embed")
 # Classes that answer for pretraining heads; those for tasks are in the tasks' folders.
@@ -84,16 +83,16 @@ class Model(restore.Loaded):
                              "give one of these.")
         inputs = [texts] if is_one else texts
         if text_pairs is not None:
-            first, second = list(inputs), [text_pairs] if isinstance(
-                text_pairs, (str, Mapping)) else list(text_pairs)
-            if len(first) != len(second):
-                raise InputError(f"there are {len(first)} texts, but {len(second)} "
-                                 "text_pairs; each text needs its own.")
-            inputs = zip(first, second)
+            sides = [list(inputs), [text_pairs] if isinstance(
+                text_pairs, (str, Mapping)) else list(text_pairs)]
+            if len({*map(len, sides)}) > 1:
+                raise InputError("there are {} texts, but {} text_pairs; each text needs "
+                                 "its own.".format(*map(len, sides)))
+            inputs = zip(*sides)
         results = list(self.stream(inputs, Ask(**options)))
         return results[0] if is_one else results
 
-    def stream(self, inputs: Iterable[Any], ask: Ask = Ask(), held: int = _STREAMED,
+    def stream(self, inputs: Iterable[Any], ask: Ask = Ask(), held: int = 1024,
                keep_errors: bool = False) -> Iterator[Answer]:
         """Yields answers while inputs arrive, of which at most `held` are collected
         first. A pair is a tuple.
@@ -179,8 +178,8 @@ class Model(restore.Loaded):
         first = next(iter(tasks))
         if first not in ("fill-mask", "order"):
             return first
-        values = (given,) if isinstance(given, str) else (
-            tuple(given.values()) if isinstance(given, Mapping) else given)
+        values = [given] if isinstance(given, str) else (
+            [*given.values()] if isinstance(given, Mapping) else given)
         if not isinstance(values, (tuple, list)):
             return "embed"
         if "fill-mask" in tasks and any(MASK in str(value) for value in values):
@@ -195,10 +194,9 @@ class Model(restore.Loaded):
                              f"are {', '.join(tasks)}.")
         if self.tokenizer is None:
             raise InputError(
-                "the model's folder holds no vocabulary; copy it there (a "
-                "SentencePiece file NAME.model, or vocab.txt), or give "
-                "--spm_model_file or --vocab_file to predict.py, serve.py or "
-                "export_model.py.")
+                "the model's folder holds no vocabulary; copy it there (a SentencePiece "
+                "file NAME.model, or vocab.txt), or give --spm_model_file or "
+                "--vocab_file.")
         answering = self.__dict__.setdefault("_answering", {})
         if task not in answering:
             head = tasks[task]
@@ -237,18 +235,14 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
         model = Model(**runtimes.read(path, vocabulary))
     else:
         loaded = restore.load(path, config, head, allow_nan, vocabulary)
+        threshold_file = os.path.join(
+            formats.folder_of_model(path), NULL_THRESHOLD_FILE)
+        threshold = text_files.read_object(threshold_file).get(
+            NULL_THRESHOLD) if files.exists(threshold_file) else None
         model = Model(**{field.name: getattr(loaded, field.name)
                          for field in dataclasses.fields(restore.Loaded)},
-                      threshold=_threshold(formats.folder_of_model(path)))
+                      threshold=float(threshold) if isinstance(
+                          threshold, (int, float)) else 0.0)
     if engine != engines.TENSORFLOW:
         engines.use(model, engine, given)
     return model
-
-
-def _threshold(folder: str) -> float:
-    """Returns the null odds above which questions are left unanswered, 0 if no
-    evaluation found any."""
-    path = os.path.join(folder, NULL_THRESHOLD_FILE)
-    value = text_files.read_object(path).get(
-        NULL_THRESHOLD) if files.exists(path) else None
-    return float(value) if isinstance(value, (int, float)) else 0.0

@@ -24,7 +24,7 @@ from albert_tf.checkpoints.checkpoint import (
     Report, Vocabulary, head_of, outputs_of)
 from albert_tf.checkpoints.labels import LABELS_FILE
 from albert_tf.config import AlbertConfig, CONFIG_FILE
-from albert_tf.errors import InputError, reason_of
+from albert_tf.errors import InputError, reading, reason_of
 
 
 class Form(NamedTuple):
@@ -59,43 +59,40 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     """Returns the values of a serving.predict.Model that uses the engine. Raises
     InputError if the export is damaged, or a package is missing."""
     folder, graph = onnx_folder.find(path) or (path, "")
-    own, where, modules, listed = (os.path.join(folder, name) for name in (
-        onnx_folder.SETTINGS, huggingface.CONFIG, sentence_transformers.MODULES,
-        LABELS_FILE))
-    stored, flags, sentence, found = None, {}, None, None
-    if files.exists(own):
-        stored = text_files.read_object(own)
-        try:
-            form, precision, task, heads = (
-                stored[name] for name in ("format", "precision", "task", "heads"))
-            threshold = float(stored["threshold"])
-            graph = graph or os.path.join(folder, graph_name(form, precision))
-            needed(form, FORMS[form].readers)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{own} is not as export_model.py writes it; export the "
-                             "model again.") from error
-    else:
-        form, precision, task, threshold = "onnx", "", "embed", 0.0
-        needed(form, FORMS[form].readers)
-        graph = graph or onnx_folder.graph_of(folder)
-    values = {} if form == "tflite" else text_files.read_object(where)
-    config = AlbertConfig.from_json_file(
-        os.path.join(folder, CONFIG_FILE) if form == "tflite" else where)
+    own, modules, listed = (os.path.join(folder, name) for name in (
+        onnx_folder.SETTINGS, sentence_transformers.MODULES, LABELS_FILE))
+    is_own = files.exists(own)
+    stored = text_files.read_object(own) if is_own else {
+        "format": "onnx", "precision": "", "task": "embed", "heads": {}, "threshold": 0}
+    try:
+        form, precision, task, heads = (
+            stored[name] for name in ("format", "precision", "task", "heads"))
+        threshold, packages = float(stored["threshold"]), FORMS[form].readers
+        name = graph_name(form, precision) if is_own else ""
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{own} is not as export_model.py writes it; export the model "
+                         "again.") from error
+    needed(form, packages)
+    graph = graph or (
+        os.path.join(folder, name) if name else onnx_folder.graph_of(folder))
+    where = os.path.join(folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG)
+    values, config = text_files.read_object(where), AlbertConfig.from_json_file(where)
     engine = ENGINES[form](graph, task, precision)
-    if stored is None:
+    if not is_own:
         engine.most_segment = config.type_vocab_size - 1
         heads = huggingface.heads_of_outputs(values, engine.outputs, engine.path)
         for name, width in heads.items():
             engine.task = head_of(name, width).task
-    if files.exists(modules) and not (stored is None and heads):
+    flags, sentence, found = {}, None, None
+    if files.exists(modules) and (is_own or not heads):
         sentence, flags, found = sentence_transformers.described(folder, config)
-    of_graph = {name: width for name, width in heads.items()
-                if head_of(name, width).task == engine.task}
     labels: tuple[str, ...] = ()
     if form == "tflite" and files.exists(listed):  # config.json has those of others.
         labels = tuple(line for _, line in text_files.read_lines(listed))
-    elif stored is None or "id2label" in values:
-        labels = huggingface.labels_of(values, of_graph, where)
+    elif not is_own or "id2label" in values:
+        labels = huggingface.labels_of(values, {
+            name: width for name, width in heads.items()
+            if head_of(name, width).task == engine.task}, where)
     given = given or found or tokenizer_files.find(folder)
     return {
         "tensors": {}, "report": Report(folder), "format": form, "config": config,
@@ -103,8 +100,8 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
         "settings": vocabulary.task_settings(folder) or (
             {"flags": flags} if flags else {}),
         "labels": labels, "problem_type": outputs_of(
-            {**(values if stored is None else stored), "labels": ()}, heads,
-            where if stored is None else own)["problem_type"],
+            {**(stored if is_own else values), "labels": ()}, heads,
+            own if is_own else where)["problem_type"],
         "tokenizer": given and tokenizer_files.check(given, config.vocab_size)}
 
 
@@ -127,14 +124,9 @@ class Engine:
     def __init__(self, path: str, task: str, precision: str):
         self.task, self.path, self._precision = task, path, precision
         files.check_local(path)
-        if not files.exists(path):
-            raise InputError(f"{path} does not exist; export the model again.")
-        try:
-            with quiet():
-                self._load(path)
-        except Exception as error:  # Each engine has its own errors.
-            raise InputError(f"{path} cannot be loaded ({reason_of(error)}); export "
-                             "the model again.") from error
+        with reading(path, binary=True), quiet():
+            os.stat(path)
+            self._load(path)
 
     def __call__(self, batch: _Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs for a padded batch."""
@@ -142,16 +134,10 @@ class Engine:
             return self._run(batch)
         except InputError:
             raise
-        except Exception as error:
+        except Exception as error:  # Each engine has its own errors.
             raise InputError(
                 f"{self.path} does not accept these inputs; check for an id that is "
                 f"not in the vocabulary ({reason_of(error)}).") from error
-
-    def _load(self, path: str) -> None:
-        raise NotImplementedError
-
-    def _run(self, batch: _Arrays) -> dict[str, np.ndarray]:
-        raise NotImplementedError
 
     def _set(self, ranks: Mapping[str, int], types: Mapping[str, Any]) -> None:
         """Takes the ranks and types of the inputs of an ONNX graph, by name."""

@@ -492,10 +492,10 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     with pytest.raises(InputError, match="is already an export"):
         portable.export(asked, "classify", str(tmp_path / "again"), form, "float32")
     (folder / runtimes.graph_name(form, "float32")).write_bytes(b"nothing")
-    with pytest.raises(InputError, match="cannot be loaded"):
+    with pytest.raises(InputError, match="the file is damaged"):
         albert_tf.load(folder)
     (folder / runtimes.graph_name(form, "float32")).unlink()
-    with pytest.raises(InputError, match="does not exist; export"):
+    with pytest.raises(InputError, match="No such file"):
         albert_tf.load(folder)
     (folder / "portable.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(InputError, match="portable.json is not as export_model.py"):
