@@ -21,7 +21,7 @@ from albert_tf.errors import InputError
 from albert_tf.options import options_of
 from albert_tf.serving.batcher import Batcher, Refused
 from albert_tf.serving.options import Ask, Limits
-from albert_tf.serving.predict import Answer, Model, Request, answers
+from albert_tf.serving.predict import Model, Request, answers
 
 _VERSION = "1"
 # aiohttp's settings: a request whose client leaves is dropped, nothing is logged for
