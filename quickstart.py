@@ -58,8 +58,7 @@ BYTES_PER_PIECE = 500
 
 def command(name: str) -> str:
     """Returns how a script is started: in a clone, or by the installed package."""
-    by_albert = sys.argv[0].startswith("albert ")
-    return f"albert {name}" if by_albert else f"python {name}.py"
+    return f"albert {name}" if script.typed_as else f"python {name}.py"
 
 
 def run_script(step: str, script: str, **flag_values) -> None:

@@ -153,7 +153,8 @@ def _check_memory(config, options) -> None:
     used = {"eval_batch_size": FLAGS.do_eval or FLAGS.eval_input_file,
             "train_batch_size": FLAGS.do_train}
     cli_flags.check_memory(
-        FLAGS, config, options, **{name: sequences for name in used if used[name]})
+        FLAGS, config, options.step,
+        **{name: sequences for name in used if used[name]})
 
 
 def _masking_options() -> Optional[MaskingOptions]:

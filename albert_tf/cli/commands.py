@@ -10,10 +10,9 @@ exit status. Messages begin with "albert classify" instead of the file's name.
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
 import difflib
-import io
 import os
+import runpy
 import sys
-import types
 
 from albert_tf import __version__
 from albert_tf.errors import InputError
@@ -85,15 +84,8 @@ def main() -> None:
         sys.argv = ["albert"]
         script.run(lambda argv: _answer(word))
         return
-    sys.argv = [f"albert {name}", *flags]
     script.typed_as.update(
         (file, f"albert {each}") for each, (file, _) in COMMANDS.items())
     path = os.path.join(script.FOLDER, f"{COMMANDS[name][0]}.py")
-    # As runpy.run_path, which would put the path in sys.argv. Processes that the script
-    # starts find it by __file__.
-    module = types.ModuleType("__main__")
-    module.__file__ = path
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec")
-    sys.modules["__main__"] = module
-    exec(code, vars(module))
+    sys.argv = [path, *flags]
+    runpy.run_path(path, run_name="__main__")

@@ -226,7 +226,7 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     config = model_config(values)
     # The shortest possible sequence: the real lengths are checked once they are known.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if values.do_train else {}
-    cli_flags.check_memory(values, config, options, **shortest)
+    cli_flags.check_memory(values, config, options.step, **shortest)
     tokenizer = tokenizer or its_tokenizer(values, config)
     if values.distribution_strategy == "multi_worker_mirrored" and (
             values.num_seeds > 1 or values.restart_on_failure):
@@ -257,7 +257,7 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
         features_dir=values.cached_dir or values.output_dir,
         export_dir=values.export_dir or "",
         check_memory=functools.partial(
-            cli_flags.check_memory, values, config, options),
+            cli_flags.check_memory, values, config, options.step),
         data={split: values[name].value or ""
               for split, name in command.data_options.items()},
         options={**kept, **{name: values[name].value for name in names},

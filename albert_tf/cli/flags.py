@@ -88,25 +88,20 @@ def lower_as_stated(vocabulary: str, values: Values = flags.FLAGS) -> None:
         values.do_lower_case = hf_tokenizer.from_json(vocabulary).do_lower_case
 
 
-def check_memory(values: Values, config: AlbertConfig,
-                 options: Optional[RunOptions] = None, **batches: Sequences) -> None:
+def check_memory(values: Values, config: AlbertConfig, step: StepOptions,
+                 **batches: Sequences) -> None:
     """Raises InputError if the model, or a batch, does not fit into the memory of this
-    machine (training.memory.check_memory).
-
-    `batches` maps the option of a batch's size to its contents, and needs `options`.
-    """
+    machine (training.memory.check_memory). `batches` maps the option of a batch's size
+    to its contents."""
     here = not (values.tpu is not None or values.distribution_strategy == "tpu"
                 or parallel.has_accelerator())
     planned = {}
-    if options is not None and here:
+    for name, sequences in batches.items() if here else ():
         workers = max(1, known_replicas(values) // (values.num_virtual_cpus or 1))
-        for name, sequences in batches.items():
-            parts = (options.step.gradient_accumulation_steps
-                     if name == "train_batch_size" else 1)
-            size = values[name].value
-            planned[name] = size, size // parts // workers, sequences
-    memory.check_memory(config, here and values.do_train,
-                        options.step if options else StepOptions(), planned)
+        parts = step.gradient_accumulation_steps if name == "train_batch_size" else 1
+        size = values[name].value
+        planned[name] = size, size // parts // workers, sequences
+    memory.check_memory(config, here and values.do_train, step, planned)
 
 
 # ---- devices ----------------------------------------------------------------

@@ -26,7 +26,7 @@ from typing import Callable, Sequence
 from albert_tf.errors import (
     ONE_CTRL_C, InputError, Stopped, WorkerEnded, is_of_library, reason_of)
 
-typed_as: dict[str, str] = {}  # script → how it is started, for --help
+typed_as: dict[str, str] = {}  # script → its command, if `albert` started it
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _working = False  # whether main runs, so that there may be something to clean up
 _received: int | None = None  # the first signal in main
@@ -65,13 +65,19 @@ def _watch(signals: int) -> None:
                 os._exit(_say(number[0], flush=False))
 
 
+def name() -> str:
+    """Returns how the script was started, for messages."""
+    file = os.path.basename(sys.argv[0])
+    return typed_as.get(file.removesuffix(".py"), file)
+
+
 def _say(number: int, flush: bool = True) -> int:
     """Writes the sentence directly to stderr, without Python's buffers; returns the
     status."""
     if flush:
         with contextlib.suppress(Exception):
             print(end="", flush=True)
-    line = f"{os.path.basename(sys.argv[0])}: stopped by {_NAMES[number]}.\n"
+    line = f"{name()}: stopped by {_NAMES[number]}.\n"
     with contextlib.suppress(OSError):
         os.write(2, line.encode())
     return 128 + number
@@ -136,7 +142,7 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
                 sys.exit(_say(number))
             explained = _explained(error)
             if isinstance(explained, InputError):
-                print(f"{argv[0]}: {explained}", file=sys.stderr)
+                print(f"{name()}: {explained}", file=sys.stderr)
                 sys.exit(explained.exit_status)
             if explained:
                 raise
@@ -263,7 +269,7 @@ def _parsed(argv: Sequence[str]) -> Sequence[str]:
     except flags.Error as error:
         missing = [f"--{name} is missing. {flags.FLAGS[name].help}" for name in re.findall(
             r"flag --(\w+)=None: Flag --\1 must have a value", str(error))]
-        print(f"{argv[0]}: {' '.join(missing) or error} --help lists the flags.",
+        print(f"{name()}: {' '.join(missing) or error} --help lists the flags.",
               file=sys.stderr)
         sys.exit(1)
 

@@ -29,12 +29,12 @@ _VERSION = "1"
 RUNNING: dict[str, Any] = {
     "handler_cancellation": True, "access_log": None, "auto_decompress": False}
 _LEFT = 499  # status in the metrics, as in nginx, if the client left without a reply
-# How the address spells an option.
-_OPTIONS = {each.name: each for each in options_of(Ask)
-            if each.name not in ("task", "batch_size")}
+# Option of an address → how its value is read, and what it must be.
 _READ: dict[type, tuple[Callable[[str], Any], str]] = {
     bool: ({"true": True, "false": False}.__getitem__, "true or false"),
     int: (int, "a whole number"), float: (float, "a number")}
+_OPTIONS = {each.name: _READ[each.kind] for each in options_of(Ask)
+            if each.name not in ("task", "batch_size")}
 
 
 class Service:
@@ -229,11 +229,9 @@ class Service:
             if name not in _OPTIONS:
                 raise Refused(400, f"the address has the option {name!r:.40}, which is "
                               f"not known; give {', '.join(_OPTIONS)}.")
-            texts = query.getall(name)
-            read, kind = _READ[_OPTIONS[name].kind]
+            texts, (read, kind) = query.getall(name), _OPTIONS[name]
             try:
-                [text] = texts
-                options[name] = read(text)
+                [options[name]] = map(read, texts)
             except (KeyError, ValueError):
                 raise Refused(400, f"{name} is {' and '.join(texts)!r:.40}; give "
                               f"{kind}.") from None
@@ -243,20 +241,20 @@ class Service:
         # What the model cannot do is not an error of an input.
         self.model.check(ask, given)
         requests = []
-        for i, item in enumerate(given):
+        for i, item in enumerate(given, 1):
             longest = max((len(text) for value in (
                 item.values() if isinstance(item, dict) else [item]) for text in (
                     value if isinstance(value, list) else [value])
                            if isinstance(text, str)), default=0)
             if longest > self.limits.text_length:
-                raise Refused(413, f"input {i + 1} has a text of {longest} characters; "
-                              f"this server accepts at most {self.limits.text_length}.")
+                raise Refused(413, f"input {i} has a text of {longest} characters; this "
+                              f"server accepts at most {self.limits.text_length}.")
+            if isinstance(item, list):
+                raise Refused(400, f"input {i}: it is a list; give a text or an object.")
             try:
-                if isinstance(item, list):
-                    raise InputError("it is a list; give a text or an object.")
                 requests.append(self.model.request(item, ask))
             except InputError as error:
-                raise InputError(f"input {i + 1}: {error}") from error
+                raise InputError(f"input {i}: {error}") from error
         return requests
 
 
@@ -272,9 +270,9 @@ def _inputs(body: dict[str, Any], keys: Sequence[str]) -> list[Any]:
         columns = [value if isinstance(value, list) else [value]
                    for value in items.values()]
         if len({*map(len, columns)}) > 1:
-            raise Refused(400, "the lists of inputs have "
-                          f"{', '.join(map(str, map(len, columns)))} texts; they must "
-                          "have equally many.")
+            sizes = ", ".join(str(len(column)) for column in columns)
+            raise Refused(400, f"the lists of inputs have {sizes} texts; they must have "
+                          "equally many.")
         items = [dict(zip(items, row)) for row in zip(*columns)]
     if not isinstance(items, list) or not items:
         raise Refused(400, f"{present[0]} must be a list of one or more texts.")
@@ -283,8 +281,7 @@ def _inputs(body: dict[str, Any], keys: Sequence[str]) -> list[Any]:
 
 def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
     """Returns a body as it was before its compression."""
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
+    if (encoding := encoding.strip().lower()) in ("", "identity"):
         return content
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise Refused(400, f"the body is compressed as {encoding!r:.40}; use gzip or "

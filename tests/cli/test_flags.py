@@ -139,7 +139,8 @@ for words in sys.argv[1:]:
     run_pretraining.FLAGS(['script', '--output_dir=/none', *words.split()])
     try:
         found.append(command_line.check_memory(
-            run_pretraining.FLAGS, command_line.model_config(run_pretraining.FLAGS)) or 'fits')
+            run_pretraining.FLAGS, command_line.model_config(run_pretraining.FLAGS),
+            command_line.StepOptions()) or 'fits')
     except ValueError as error:
         found.append(str(error))
 print(json.dumps(found))
