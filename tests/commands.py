@@ -229,7 +229,6 @@ def _stop(path, seconds, before):
 
 def _run(module, arguments):
     # Not when run_commands is imported, for tests alone.
-    from absl import app, flags
     from absl.testing import flagsaver
 
     from albert_tf.cli import script
@@ -245,12 +244,8 @@ def _run(module, arguments):
     logging.getLogger("absl").addHandler(handler)
     try:
         with flagsaver.flagsaver(), contextlib.redirect_stderr(stderr):
-            argv = flags.FLAGS([f"{module.__name__}.py", *arguments])
-            # absl parses the flags only once in a process.
-            app.run = lambda main, **options: main(argv)
+            sys.argv = [f"{module.__name__}.py", *arguments]
             script.run(module.main, takes_words=module.__name__ == "predict")
-    except flags.Error as error:
-        status, _ = 1, stderr.write(f"FATAL Flags parsing error: {error}\n")
     except SystemExit as error:
         status = error.code
     except BaseException:  # A test shows it.

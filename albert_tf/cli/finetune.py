@@ -130,9 +130,8 @@ def first_flags(command: type[Command]) -> str:
 def _length(values: Values) -> Sequence[flags.Flag]:
     """Returns the flags that say how long a run trains: the number of steps, those of
     warm-up, the number of epochs and the share of warm-up."""
-    names = [option.name for option in options_of(
+    return [values[option.name] for option in options_of(
         Steps if "train_step" in values else Epochs)]
-    return [values[name] for name in names]
 
 
 # ---- a run -------------------------------------------------------------------
@@ -294,16 +293,14 @@ def model_config(values: Values) -> AlbertConfig:
     starts from."""
     config = cli_flags.model_config(values)
     path = os.path.join(values.output_dir, CONFIG_FILE)
-    rate = values.albert_dropout_prob
+    rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"),
+                          values.albert_dropout_prob)
     if not values.do_train and files.exists(path):
         # Without effect here, but kept; training may have taken it from a recipe.
         trained = AlbertConfig.from_json_file(path)
-        config = config.replace(
-            hidden_dropout_prob=trained.hidden_dropout_prob,
-            attention_probs_dropout_prob=trained.attention_probs_dropout_prob)
-    elif rate is not None:
-        config = config.replace(
-            hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
+        rates = {name: getattr(trained, name) for name in rates}
+    if None not in rates.values():
+        config = config.replace(**rates)
     if values.max_seq_length > config.max_position_embeddings:
         raise InputError(
             f"--max_seq_length={values.max_seq_length} exceeds the config's "

@@ -65,7 +65,7 @@ def _watch(signals: int) -> None:
                 os._exit(_say(number[0], flush=False))
 
 
-def name() -> str:
+def started_as() -> str:
     """Returns how the script was started, for messages."""
     file = os.path.basename(sys.argv[0])
     return typed_as.get(file.removesuffix(".py"), file)
@@ -77,7 +77,7 @@ def _say(number: int, flush: bool = True) -> int:
     if flush:
         with contextlib.suppress(Exception):
             print(end="", flush=True)
-    line = f"{name()}: stopped by {_NAMES[number]}.\n"
+    line = f"{started_as()}: stopped by {_NAMES[number]}.\n"
     with contextlib.suppress(OSError):
         os.write(2, line.encode())
     return 128 + number
@@ -98,14 +98,19 @@ if _main and os.path.dirname(os.path.realpath(_main)) == FOLDER:
 
 def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
         first_flags: str = "") -> None:
-    """Runs a script's `main` after parsing the flags. `first_flags` are the names of
-    the flags that people need first: --help describes these and names the others.
+    """Runs a script's `main` after parsing the flags, and ends the program.
+    `first_flags` are the names of the flags that people need first: --help describes
+    these and names the others.
 
     An InputError ends the program with its sentence on stderr, without a traceback, and
-    exit status 1. So does a word on the command line that is not a flag, which absl
-    would pass on silently, unless the script `takes_words`. A signal ends it with the
-    exit status that shells use for it; a second signal ends it at once. """
-    from absl import app
+    exit status 1. So does a wrong flag, and a word on the command line that is not a
+    flag, unless the script `takes_words`. A signal ends it with the exit status that
+    shells use for it; a second signal ends it at once.
+    """
+    global _working, _received
+    from absl import flags
+
+    from albert_tf.cli import define
 
     take_signals()
     read, write = os.pipe()
@@ -113,58 +118,54 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(read,), daemon=True).start()
     _set_up()
-
-    def guarded(argv):
-        global _working, _received
-        _working, _received = True, None
-        try:
-            if _HELP & {*sys.argv}:
-                print(_help(first_flags.split(), "--helpfull" in sys.argv))
-            elif len(argv) > 1 and not takes_words:
-                raise InputError(
-                    f"'{argv[1]}' is not a flag. Write flags as --name=value, and put "
-                    "values with spaces in quotes.")
-            else:
-                from albert_tf.cli import define
-
-                define.check_values()
-                # In an ASCII locale, each byte of a UTF-8 text arrives as a surrogate.
-                main([argv[0], *(word.encode("utf-8", "surrogateescape").decode(
-                    "utf-8", "replace") for word in argv[1:])])
-            # A library may have swallowed the exception, so that main went on.
-            if _received is not None:
-                raise Stopped(_received)
-            print(end="", flush=True)
-        except BaseException as error:
-            # A library may have replaced the exception that the signal raised.
-            number = getattr(error, "signal_number", _received)
-            if number is not None:
-                sys.exit(_say(number))
-            explained = _explained(error)
-            if isinstance(explained, InputError):
-                print(f"{name()}: {explained}", file=sys.stderr)
-                sys.exit(explained.exit_status)
-            if explained:
-                raise
-        finally:
-            _working = False
-
+    status, worker_ended = None, False
+    _working, _received = True, None
     try:
-        app.run(guarded, flags_parser=_parsed)
-    except SystemExit as end:
-        # Python would destroy TensorFlow's objects one by one and wait for the threads
-        # of its pipelines, for seconds, or up to a minute on a busy machine. Workers of a
-        # cluster end in order, unless one is lost, so that none believes another to be.
-        if main.__module__ == "__main__" and "tensorflow" in sys.modules and (
-                "TF_CONFIG" not in os.environ
-                or isinstance(end.__context__, WorkerEnded)):
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
-            atexit._run_exitfuncs()
-            print(end="", flush=True)
-            sys.stderr.flush()
-            os._exit(end.code if isinstance(end.code, int) else int(bool(end.code)))
-        raise
+        if _HELP & {*sys.argv}:
+            flags.FLAGS.mark_as_parsed()
+            print(_help(first_flags.split(), "--helpfull" in sys.argv))
+        else:
+            words = flags.FLAGS(sys.argv)
+            if words[1:] and not takes_words:
+                raise InputError(
+                    f"'{words[1]}' is not a flag. Write flags as --name=value, and put "
+                    "values with spaces in quotes.")
+            define.check_values()
+            # In an ASCII locale, each byte of a UTF-8 text arrives as a surrogate.
+            main([words[0], *(word.encode("utf-8", "surrogateescape").decode(
+                "utf-8", "replace") for word in words[1:])])
+        # A library may have swallowed the exception, so that main went on.
+        if _received is not None:
+            raise Stopped(_received)
+        print(end="", flush=True)
+    except BaseException as error:
+        # A library may have replaced the exception that the signal raised.
+        number = getattr(error, "signal_number", _received)
+        explained = _explained(error)
+        worker_ended = isinstance(error, WorkerEnded)
+        if number is not None:
+            status = _say(number)
+        elif isinstance(error, SystemExit):
+            status = error.code
+        elif isinstance(explained, InputError):
+            print(f"{started_as()}: {explained}", file=sys.stderr)
+            status = explained.exit_status
+        elif explained:
+            raise
+    finally:
+        _working = False
+    # Python would destroy TensorFlow's objects one by one and wait for the threads of its
+    # pipelines, for seconds, or up to a minute on a busy machine. Workers of a cluster
+    # end in order, unless one is lost, so that none believes another to be.
+    if main.__module__ == "__main__" and "tensorflow" in sys.modules and (
+            "TF_CONFIG" not in os.environ or worker_ended):
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+        atexit._run_exitfuncs()
+        print(end="", flush=True)
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else int(bool(status)))
+    sys.exit(status)
 
 
 def _set_up() -> None:
@@ -176,6 +177,7 @@ def _set_up() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     # Jupyter names a backend here that only notebooks have.
     os.environ["MPLBACKEND"] = "agg"
+    absl_logging.use_absl_handler()
     absl_logging.set_verbosity(absl_logging.INFO)
     handler = absl_logging.get_absl_handler()
     # From libraries, only warnings.
@@ -191,6 +193,8 @@ def _set_up() -> None:
 def _explained(error: BaseException) -> BaseException | None:
     """Returns the InputError for what a library or the surroundings say, and None if the
     reader of the standard output has ended, such as `| head`, which is no error."""
+    from absl import flags
+
     full = isinstance(error, OSError) and error.errno == errno.ENOSPC
     ended = isinstance(error, BrokenPipeError)
     if ended and hasattr(select, "poll"):  # Not on Windows.
@@ -202,6 +206,10 @@ def _explained(error: BaseException) -> BaseException | None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return InputError(f"the output cannot be written: {error.strerror}; make room, "
                           "and start again.") if full else None
+    if isinstance(error, flags.Error):
+        missing = [f"--{name} is missing. {flags.FLAGS[name].help}" for name in re.findall(
+            r"flag --(\w+)=None: Flag --\1 must have a value", str(error))]
+        return InputError(f"{' '.join(missing) or error} --help lists the flags.")
     if isinstance(error, ImportError):
         return _not_installed(
             [error.name or ""], "is not installed" if isinstance(
@@ -254,24 +262,6 @@ def _not_installed(modules: Sequence[str], reason: str = "is not installed"
 # ---- flags -------------------------------------------------------------------
 
 _HELP = {"--help", "-help", "-h", "-?", "--helpshort", "--helpfull"}
-
-
-def _parsed(argv: Sequence[str]) -> Sequence[str]:
-    """Parses the flags, but not beside --help; ends the program with a sentence if they
-    are wrong."""
-    from absl import flags
-
-    if _HELP & {*argv}:
-        flags.FLAGS.mark_as_parsed()
-        return argv[:1]
-    try:
-        return flags.FLAGS(argv)
-    except flags.Error as error:
-        missing = [f"--{name} is missing. {flags.FLAGS[name].help}" for name in re.findall(
-            r"flag --(\w+)=None: Flag --\1 must have a value", str(error))]
-        print(f"{name()}: {' '.join(missing) or error} --help lists the flags.",
-              file=sys.stderr)
-        sys.exit(1)
 
 
 def _help(first: Sequence[str], full: bool) -> str:
