@@ -13,6 +13,8 @@ def test_every_script_is_a_command():
     scripts = [script for script, _ in commands.COMMANDS.values()]
     assert sorted(scripts) == [path.stem for path in sorted(ROOT.glob("*.py"))]
     assert all(commands.find(script) for script in scripts)
+    assert commands.find("count-parameters") == "count_parameters"
+    assert commands.find("run_squad.py") == "squad"
 
 
 def test_help_fits_a_screen_and_names_every_command():
@@ -20,12 +22,6 @@ def test_help_fits_a_screen_and_names_every_command():
     lines = text.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     assert re.findall(r"^(?:[A-Z][\w-]+| ) +(\w+)  ", text, re.M) == [*commands.COMMANDS]
-
-
-@pytest.mark.parametrize("word, name", [
-    ("count-parameters", "count_parameters"), ("run_squad.py", "squad")])
-def test_a_command_has_the_name_of_its_script_too(word, name):
-    assert commands.find(word) == name
 
 
 @pytest.mark.parametrize("word, named", [

@@ -1,9 +1,11 @@
-"""script.run: how a process ends that has TensorFlow."""
+"""script.run: how a process ends, by itself and by Ctrl-C or SIGTERM, and what it prints."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -14,9 +16,8 @@ from tests.checkpoints.test_convert import stored
 from tests.helpers import ROOT, run_python
 
 # What TensorFlow's iterators do when they are dropped at the end.
-SCRIPT = """
-from albert_tf.cli import script
-import atexit, os, sys, types
+DROPPED = """
+import atexit, types
 
 class Waits:
     def __del__(self, write=os.write):  # Python 3.13 takes modules apart before.
@@ -25,56 +26,26 @@ class Waits:
 sys.modules["tensorflow"] = types.ModuleType("tensorflow")
 waits = Waits()
 atexit.register(print, "tidied up")
-
-def main(argv):
-    print("worked")
-    {end}
-
-if __name__ == "__main__":
-    script.run(main)
 """
 
 
 @pytest.mark.parametrize("end, status, at_once", [
     ("pass", 0, True), ("sys.exit('no')", 1, True), ("1 / 0", 1, False)])
-def test_it_ends_without_waiting_for_what_is_dropped(end, status, at_once, tmp_path):
-    path = tmp_path / "try.py"
-    path.write_text(SCRIPT.format(end=end))
+def test_it_ends_without_waiting_for_what_is_dropped(end, status, at_once, program):
     # A worker of a cluster ends in order.
     for worker in {False, at_once}:
-        done = run_python(path, env={
-            "PYTHONPATH": str(ROOT), **({"TF_CONFIG": "{}"} if worker else {})})
+        done = program(f"print('worked')\n{end}", DROPPED,
+                       env={"TF_CONFIG": "{}"} if worker else {})
         assert done.returncode == status
         assert done.stdout == "worked\ntidied up\n" + "dropped\n" * (
             worker or not at_once)
 
 
-OUTPUT = """
-from albert_tf.cli import script
-import sys
-
-class Full:
-    closed = False
-    def write(self, text): raise OSError(28, "No space left on device")
-    def flush(self): pass
-    def fileno(self): return 1
-
-def main(argv):
-    if {full}:
-        sys.stdout = Full()
-    for _ in range({count}):
-        print("word " * 1000)
-
-if __name__ == "__main__":
-    script.run(main)
-"""
-
-
 @pytest.mark.parametrize("command, status", [
     ("try.py | head -c 5", 0), ("try.py >&-", 0),
     (f"{ROOT}/serve.py --help | true", 0)])
-def test_an_output_that_nobody_reads_is_no_error(command, status, tmp_path):
-    (tmp_path / "try.py").write_text(OUTPUT.format(full=False, count=1000))
+def test_an_output_that_nobody_reads_is_no_error(command, status, write, tmp_path):
+    write("for _ in range(1000):\n    print('word ' * 1000)")
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} {command}; exit ${{PIPESTATUS[0]}}"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
@@ -82,34 +53,122 @@ def test_an_output_that_nobody_reads_is_no_error(command, status, tmp_path):
     assert (done.returncode, done.stderr) == (status, "")
 
 
-def test_an_output_without_room_is_one_sentence(tmp_path):
-    path = tmp_path / "try.py"
-    path.write_text(OUTPUT.format(full=True, count=1))
-    done = run_python(path, env={"PYTHONPATH": str(ROOT)})
+def test_an_output_without_room_is_one_sentence(program):
+    done = program("sys.stdout = Full()\nprint('word')", """
+class Full:
+    closed = False
+    def write(self, text): raise OSError(28, "No space left on device")
+    def flush(self): pass
+    def fileno(self): return 1
+""")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "try.py: the output cannot be written: No space left on device" in done.stderr
 
 
-SURROUNDINGS = """
-from albert_tf.cli import script
-import os
+def test_output_is_utf8_and_pictures_are_files_whatever_the_surroundings(program):
+    backend = "module://only_in_notebooks"
+    done = program(
+        "import matplotlib\nprint(argv[1], matplotlib.get_backend())",
+        f"assert os.environ['MPLBACKEND'] == '{backend}'", words=["schön 中"],
+        encoding="utf-8", env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii",
+                               "PYTHONUTF8": "0", "MPLBACKEND": backend})
+    assert (done.returncode, done.stdout.lower()) == (0, "schön 中 agg\n"), done.stderr
 
-def main(argv):
-    import matplotlib
-    print(argv[1], matplotlib.get_backend())
 
-assert os.environ["MPLBACKEND"] == "module://only_in_notebooks"
-script.run(main, takes_words=True)
+# ---- Ctrl-C and SIGTERM ----------------------------------------------------
+
+KILL = "os.kill(os.getpid(), signal.SIG{})"
+TRIED = "try:\n    {}\nexcept BaseException as error:\n    "
+MOMENTS = {  # what runs in main and before it; whether main tidies up
+    "in main": ("{}", "", True),
+    "made another exception": (TRIED + "raise RuntimeError('library') from error", "", True),
+    "swallowed": (TRIED + "pass", "", True),
+    "while TensorFlow loads": ("import slow", "", False),
+    "before main": ("pass", "script.take_signals()\n{}", False)}
+
+
+@pytest.mark.parametrize("moment, name, number", [
+    *((moment, "INT", 2) for moment in MOMENTS), ("in main", "TERM", 15)])
+def test_a_signal_ends_a_script_in_a_sentence(moment, name, number, program):
+    kill = KILL.format(name)
+    main, before, tidies = MOMENTS[moment]
+    main = main.format(kill).replace("\n", "\n    ")
+    done = program(
+        f"try:\n    {main}\nfinally:\n    print('tidied up')", before.format(kill),
+        f"import os, signal\n{TRIED.format(kill)}pass\nprint('loaded')\n")
+    assert done.returncode == 128 + number
+    assert re.fullmatch(r"try\.py: stopped by (Ctrl-C|SIGTERM).*\.\n", done.stderr)
+    assert done.stdout == "tidied up\n" * tidies
+
+
+def test_second_signal_ends_a_script_that_computes_in_c(program):
+    """There Python runs no handler: the main thread sleeps and takes no signals."""
+    begin = time.monotonic()
+    done = program("""threading.Thread(target=twice, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+ctypes.CDLL(None).sleep(60)""", """
+import ctypes, threading, time
+def twice():
+    for seconds in (0.2, 2.2):
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGINT)
+""")
+    assert time.monotonic() - begin < 50 and done.returncode == 130
+    assert re.fullmatch(r"try\.py: stopped by Ctrl-C.*\.\n", done.stderr)
+
+
+def test_every_script_takes_signals_before_it_loads_anything():
+    for path in ROOT.glob("*.py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        imports = [line for line in lines if re.match("(from|import) [a-z_]+[ .]", line)
+                   and " import " in line or line.startswith("import ")]
+        assert imports[0].startswith("from albert_tf.cli import script  #"), path
+    done = run_python("-X", "importtime", "-c", "from albert_tf.cli import script",
+                      check=True)
+    assert not {"absl", "numpy", "tensorflow"} & {
+        line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+
+POOL = """
+from albert_tf.jobs.parallel import WorkerPool
+from slow import Slow
+def results(items):
+    with WorkerPool(Slow(), 2) as pool:
+        yield from pool.in_order(items, "sleeping")
+sys.modules["tensorflow"] = None  # as in scripts that end at once
 """
 
 
-def test_output_is_utf8_and_pictures_are_files_whatever_the_surroundings(tmp_path):
-    path = tmp_path / "try.py"
-    path.write_text(SURROUNDINGS)
-    done = run_python(path, "schön 中", encoding="utf-8", env={
-        "PYTHONPATH": str(ROOT), "LC_ALL": "C", "PYTHONIOENCODING": "ascii",
-        "PYTHONUTF8": "0", "MPLBACKEND": "module://only_in_notebooks"})
-    assert (done.returncode, done.stdout.lower()) == (0, "schön 中 agg\n"), done.stderr
+def test_ctrl_c_while_results_of_workers_are_used(program):
+    """The generator that holds the pool is suspended, so that it does not end it."""
+    done = program(
+        "lazily = results([0, 0, 600, 600, 600])\nfor _ in lazily:\n    "
+        + KILL.format("INT"), POOL,
+        "import time\nclass Slow:\n    def __call__(self, item):\n"
+        "        time.sleep(item)\n", timeout=100)
+    assert done.returncode == 130
+    assert re.fullmatch(r"try\.py: stopped by Ctrl-C\.\n", done.stderr)
+
+
+def test_ctrl_c_while_workers_load_their_modules_prints_no_traceback(write, tmp_path):
+    """From a terminal it goes to the whole group of processes."""
+    path, seen = write(
+        "os.environ['SLOW'] = '1'\nlist(results([1, 2]))", POOL,
+        "import os, pathlib, time\nif 'SLOW' in os.environ:\n"
+        "    pathlib.Path(os.environ['SEEN']).touch()\n    time.sleep(5)\n"
+        "class Slow:\n    def __call__(self, item):\n        return item\n"
+    ), tmp_path / "seen"
+    with subprocess.Popen(
+            [sys.executable, path], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            text=True, start_new_session=True, env={
+                **os.environ, "PYTHONPATH": str(ROOT), "SEEN": str(seen)}) as run:
+        while not seen.exists():
+            assert run.poll() is None
+            time.sleep(0.1)
+        os.killpg(run.pid, signal.SIGINT)
+        errors = run.communicate(timeout=60)[1]
+    assert run.returncode == 130
+    assert re.fullmatch(r"try\.py: stopped by Ctrl-C.*\.\n", errors)
 
 
 # ---- --help ----------------------------------------------------------------
