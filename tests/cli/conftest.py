@@ -34,6 +34,7 @@ def _write(tmp_path):
 def _program(write):
     """Runs a script, as `write` writes it."""
     def run(*parts, words=(), env=(), **options):
-        return run_python(write(*parts), *words, env={"PYTHONPATH": str(ROOT), **dict(env)}, **options)
+        return run_python(write(*parts), *words, **options,
+                          env={"PYTHONPATH": str(ROOT), **dict(env)})
 
     return run
