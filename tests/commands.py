@@ -121,7 +121,7 @@ class Commands:
         result = self[name]
         assert result["status"] == 1, result["stderr"]
         [line] = [line for line in result["stderr"].splitlines()
-                  if line.startswith((f"{self._script}.py: ", "FATAL"))]
+                  if line.startswith(f"{self._script}.py: ")]
         assert re.search(pattern, line), line
         assert result["loaded"] == loaded, "TensorFlow"
 
@@ -247,7 +247,7 @@ def _run(module, arguments):
             sys.argv = [f"{module.__name__}.py", *arguments]
             script.run(module.main, takes_words=module.__name__ == "predict")
     except SystemExit as error:
-        status = error.code
+        status = error.code or 0
     except BaseException:  # A test shows it.
         status, _ = "traceback", stderr.write(traceback.format_exc())
     logging.getLogger("absl").removeHandler(handler)
