@@ -124,7 +124,6 @@ def main(argv):
             "give texts on the command line or --input_file (- for the standard "
             "input)" + (", not both." if words else "."))
     path = FLAGS.output_file
-    in_parts = path and FLAGS.input_file and not files.is_stream(FLAGS.input_file)
     if path and FLAGS.format == "table":
         raise InputError("--format=table is for the standard output, but --output_file "
                          "gets JSON lines; leave one of the two out.")
@@ -136,12 +135,16 @@ def main(argv):
             **{f"--{name}": [FLAGS[name].value] for name in (
                 "input_file", "vocab_file", "spm_model_file") if FLAGS[name].value}})
         files.check_new(path, "--output_file")
-    if FLAGS.input_file and not files.is_stream(FLAGS.input_file):
+    if _is_file():
         files.open_binary(FLAGS.input_file).close()
-    if in_parts and (FLAGS.work_dir or not files.is_remote(path)):
+    if path and _is_file() and (FLAGS.work_dir or not files.is_remote(path)):
         _answer_file(path)
     else:
         _answer_stream(words, path)
+
+
+def _is_file() -> bool:
+    return bool(FLAGS.input_file) and not files.is_stream(FLAGS.input_file)
 
 
 def _load():
@@ -149,24 +152,20 @@ def _load():
     model = cli_flags.load_model()
     from albert_tf.serving import engines
 
-    unless = ""
-    if FLAGS.input_file and not files.is_stream(FLAGS.input_file):
-        unless = "it is faster for the batches of a file."
-    engines.use(model, FLAGS.engine, FLAGS.model, FLAGS.task, unless,
+    engines.use(model, FLAGS.engine, FLAGS.model, FLAGS.task,
+                "it is faster for the batches of a file." * _is_file(),
                 # An export takes longer than the answer to one input.
                 export=FLAGS.input_file is not None)
     columns = cli_flags.columns(model.settings)
-    read = functools.partial(inputs.read, **columns)
-    return model, functools.partial(_with_texts, read, columns) if (
-        FLAGS.copy_texts) else read
+    return model, functools.partial(_with_texts, columns) if (
+        FLAGS.copy_texts) else functools.partial(inputs.read, **columns)
 
 
-def _with_texts(read: Callable, columns: dict[str, Any], path: str
-                ) -> Iterator[inputs.Input]:
+def _with_texts(columns: dict[str, Any], path: str) -> Iterator[inputs.Input]:
     """Yields the inputs of a file, whose answers get their texts, too."""
     titles = [title if title and not title.isdecimal() else name for title, name in (
         (columns["text_column"], "text"), (columns["text_b_column"], "text_pair"))]
-    for item in read(path):
+    for item in inputs.read(path, **columns):
         texts = (item.given,) if isinstance(item.given, str) else item.given
         if isinstance(texts, tuple):
             texts = dict(zip(titles, texts))
@@ -219,7 +218,7 @@ def _answer_stream(words: list[str], path: Optional[str]) -> None:
     lines = map(line_of, model.stream(
         stream_inputs(), given(Ask, FLAGS),
         # A stream may be typed or follow a log: each text is answered at once.
-        held=1 if FLAGS.input_file and files.is_stream(FLAGS.input_file) else 1024,
+        held=1 if FLAGS.input_file and not _is_file() else 1024,
         keep_errors=FLAGS.input_file is not None))
     if path:
         answer_file.write_stream(lines, path)

@@ -138,11 +138,6 @@ cli_flags.define_run(FLAGS, "from_scratch early_stopping", train_batch_size=4096
 define(cli_flags.OldOptions)
 define(PretrainingOptions)
 
-def _use_recipe(config) -> None:
-    recipe = PRETRAINING_RECIPES[FLAGS.recipe]
-    values = {**recipe.training_for(config), **recipe.slots_at(FLAGS.max_seq_length)}
-    use_recipe(FLAGS.recipe, values, recipe.source)
-
 
 def _check_memory(config, options) -> None:
     most = FLAGS.max_predictions_per_seq
@@ -296,7 +291,9 @@ def main(argv):
     cli_flags.use_old_flags()
     config = cli_flags.model_config(FLAGS)
     if FLAGS.recipe:
-        _use_recipe(config)
+        recipe = PRETRAINING_RECIPES[FLAGS.recipe]
+        use_recipe(FLAGS.recipe, {**recipe.training_for(config), **recipe.slots_at(
+            FLAGS.max_seq_length)}, recipe.source)
     check_needs()
     if FLAGS.objective == "permutation":
         say_unused(["dynamic_masking"], "with --objective=permutation")

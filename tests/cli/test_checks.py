@@ -27,7 +27,6 @@ REFUSED = {
     "run_classifier": [
         (CUSTOM + "--do_train --from_scratch --init_checkpoint={data}/model",
          "--from_scratch .* --init_checkpoint"),
-        (CUSTOM + "--do_train --early_stopping=2", "--early_stopping .* --do_eval"),
         (CUSTOM + "--do_train --metric=macro_f1", "--metric .* --do_eval"),
         (CUSTOM + "--do_train --text_b_column=label", "train.csv: 'label'"),
         (CUSTOM + "--do_train --init_checkpoint=", "--init_checkpoint is empty"),
@@ -39,7 +38,6 @@ REFUSED = {
         (NEW + "--do_train --num_train_epochs=2 --train_step=1", LONG)],
     "run_squad": [
         (NEW + "--do_train --start_n_top=3", "--start_n_top .* --version_2_with_negative"),
-        (NEW + "--do_train --answer_at_threshold", "--answer_at_threshold"),
         (NEW + "--do_train --num_train_epochs=2 --num_train_steps=10",
          "--num_train_steps and --num_train_epochs"),
         (NEW + "--do_train --num_warmup_steps=0 --warmup_proportion=.2",
@@ -70,13 +68,9 @@ REFUSED = {
          "--max_seq_length=0", "max_seq_length=0")],
     "export_model": [
         ("--model={data}/model --export_dir={data}/new --dtype=bfloat16 --format=onnx",
-         "--dtype .* --format=saved_model"),
-        ("--model={data}/model --export_dir={data}/new --precision=int8",
-         "--precision .* --format=onnx")],
+         "--dtype .* --format=saved_model")],
     "predict": [
         ("--model={data}/model --text_column=text", "--text_column .* --input_file"),
-        ("--model={data}/model --input_file={data}/text.txt --work_dir={data}/out",
-         "--work_dir .* --output_file"),
         ("--model={data}/model --input_file={data}/text.txt --output_file={data}/out "
          "--format=table", "--format=table"),
         ("--model= --input_file={data}/text.txt", "--model is empty"),
