@@ -35,8 +35,7 @@ from albert_tf.options import given, option
 from albert_tf.training.data import PretrainingData, drawn_by
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import OPTIMIZERS
-from albert_tf.training.recipes import PRETRAINING_RECIPES
-from albert_tf.training.schedules import depth_of
+from albert_tf.training.schedules import PRETRAINING_RECIPES, depth_of
 
 FLAGS = flags.FLAGS
 
@@ -214,7 +213,8 @@ def _build(config, options, sentence_objective: str):
         model = AlbertForPreTraining(config)
         objective = losses.PRETRAINING if sentence_loss else losses.MASKED_LM_ALONE
     if not sentence_loss:
-        model.freeze_sentence_layers()
+        # Without a gradient, weight decay alone would shrink them to zero.
+        model.bert.pooler.trainable = model.seq_relationship.trainable = False
     task = steps.Task(
         model, objective, may_be_new=lambda name: name == QUERY_VECTOR,
         best_metric="permutation_accuracy" if FLAGS.objective == "permutation"

@@ -176,7 +176,7 @@ def tf_models_trainer(config, size, length, dtype):
                  "input_type_ids": features["segment_ids"]}, training=training)
             return {
                 "mlm_logits": self.predictions(
-                    packing.at_positions(
+                    packing.PADDED.at(
                         outputs["sequence_output"], features["masked_lm_positions"]),
                     tf.cast(self.encoder.get_embedding_table(), tf.float32)),
                 "sentence_order_logits": self.seq_relationship(

@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling import inputs as model_inputs
 from albert_tf.modeling.encoder import Computation, Encoder
+from albert_tf.modeling.inputs import checked
 from albert_tf.modeling.kernels.packing import layout_of
 from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
 from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
@@ -103,9 +103,6 @@ class ConfiguredModel(tf_keras.Model):
     serving.export for all lengths.
     """
 
-    # Features that a model accepts but does not read: for masking, losses and answers.
-    beside = model_inputs.BESIDE
-
     def __init__(self, config: AlbertConfig, name: str, **options: Any):
         super().__init__(name=name)
         self.config = config
@@ -113,8 +110,7 @@ class ConfiguredModel(tf_keras.Model):
             self._options = options
 
     def __call__(self, inputs, *args, **kwargs):
-        return super().__call__(
-            model_inputs.checked(inputs, self.config, self.beside), *args, **kwargs)
+        return super().__call__(checked(inputs, self.config), *args, **kwargs)
 
     def get_config(self):
         return {"config": self.config.to_dict(), **getattr(self, "_options", {})}

@@ -24,8 +24,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.kernels import recompute
-from albert_tf.modeling.kernels.layer_runs import Computation, LayerRuns
+from albert_tf.modeling.kernels.layer_runs import Computation, LayerRuns, copies
 from albert_tf.modeling.kernels.packing import PADDED, Layout
 from albert_tf.modeling.kernels.random import DropoutSeeds
 from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
@@ -90,7 +89,7 @@ class AttentionBlock(NamedLayer):
         # Cast each kernel once for all layers that use it. Their gradients are summed
         # in float32, one after another.
         qkv_kernels, output_kernels = (
-            recompute.copies(tf.convert_to_tensor(kernel), dtype, uses)
+            copies(tf.convert_to_tensor(kernel), dtype, uses)
             for kernel in (qkv_kernel, self.output_dense.kernel))
         return [AttentionWeights(qkv, qkv_bias, output, *vectors)
                 for qkv, output in zip(qkv_kernels, output_kernels)]
@@ -172,7 +171,7 @@ class FeedForwardBlock(NamedLayer):
         """Returns the weights, once for each of `uses` layers; kernels in `dtype`."""
         # As in attention, each kernel is cast once for all layers that use it.
         kernels, output_kernels = (
-            recompute.copies(tf.convert_to_tensor(dense.kernel), dtype, uses)
+            copies(tf.convert_to_tensor(dense.kernel), dtype, uses)
             for dense in (self.intermediate, self.output_dense))
         bias, *vectors = map(tf.convert_to_tensor, (
             self.intermediate.bias, self.output_dense.bias, self.layer_norm.gamma,
@@ -246,8 +245,11 @@ class Encoder(NamedLayer):
                              f"{num_layers}, the layers of the config.")
         # 2. List the blocks of each layer. If all layers share, this is the same pair
         #    L times, so its weights are prepared once for all uses.
-        layers = [pair for layer in range(num_layers if depth is None else depth)
-                  for pair in self._blocks_of(layer)]
+        layers = [
+            (self.attention[f"{self.config.attention_index(layer)}_{inner}"],
+             self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
+            for layer in range(num_layers if depth is None else depth)
+            for inner in range(self.config.inner_group_num)]
         runs = LayerRuns(layers, computation, attention_bias, seeds, layout)
         if not layers_are_read:
             # Where TPUs gain by it, this runs all layers but the last, which then is
@@ -268,10 +270,3 @@ class Encoder(NamedLayer):
         """Returns the input of the first layer: [B, S, E] → [..., H]."""
         hidden = layout.unpad(embedding_output)
         return hidden if self.projection is None else self.projection(hidden)
-
-    def _blocks_of(self, layer: int) -> list[tuple[AttentionBlock, FeedForwardBlock]]:
-        """Returns the pairs of blocks of a layer, usually one; layers that share have
-        the same."""
-        return [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
-                 self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
-                for inner in range(self.config.inner_group_num)]

@@ -1,17 +1,13 @@
 """Heads: the layers that a task adds to the encoder, one object for each task.
 
-A `Head` knows the names and shapes of its variables in a checkpoint, its layers, its
-outputs, its objective, and how its outputs become answers. Training, evaluation,
-prediction, export and conversion all use this one object:
-
     shapes ──► checkpoints: conversion, restoring
     layers, outputs ──► modeling.models ──► predictions ──► scores, answers
                                        └──► served ──► exported models
     objective ──► training
 
 The heads of pretraining are in `modeling/heads.py`, those of other tasks in
-`albert_tf/finetuning/*/head.py`. Checkpoints are converted without TensorFlow, so
-modules of heads import it only inside the methods that need it.
+`albert_tf/finetuning/*/head.py`. They import TensorFlow only inside methods, because
+checkpoints are converted without it.
 
 Shapes: B batch, S sequence, H hidden, V tokens, K width.
 """
@@ -63,8 +59,7 @@ def norm_shapes(scope: str, size: int) -> Shapes:
 
 
 def output_shapes(scope: str, rows: int, columns: int) -> Shapes:
-    """Returns the names and shapes of an `OutputLayer`'s variables in a checkpoint; the
-    scope "" is the root."""
+    """Returns the names and shapes of an `OutputLayer`'s variables in a checkpoint."""
     scope = scope and f"{scope}/"
     return {f"{scope}output_weights": (rows, columns), f"{scope}output_bias": (rows,)}
 

@@ -7,7 +7,7 @@ Shapes: B batch, S sequence, C choices, H hidden, K width.
 """
 
 import dataclasses
-from typing import Any, Mapping, Optional, Sequence
+from typing import Mapping, Optional, Sequence
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.head import INPUTS, Head
-from albert_tf.modeling.kernels.packing import at_positions
+from albert_tf.modeling.kernels.packing import PADDED
 from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
 
 Features = Mapping[str, tf.Tensor]
@@ -87,53 +87,62 @@ class AlbertWithHeads(ConfiguredModel):
           `sequence_output` [B, S, H] and, if there is a pooler, `pooled_output` [B, H];
           for multiple choice [B, C, S, H] and [B, C, H]; and the outputs of each head.
         """
-        features, seed, choices = _rows(features, training and given_or_drawn(seed))
-        encoded, dropout = self._encode(features, training, seed, computation,
-                                        padding_is_read=True)
-        outputs = {name: encoded[name] for name in ("sequence_output", "pooled_output")
-                   if name in encoded}
-        for head in self.heads.values():
-            read = encoded
-            if features.get(head.positions) is not None:
-                read = {**encoded, "sequence_output": at_positions(
-                    encoded["sequence_output"], features[head.positions])}
-            outputs |= head.outputs(
-                self.head_layers[head.name], read, features, dropout, training)
-        return _of_choices(outputs, choices)
+        return self.run(None, features, training, seed, computation)
 
-    def run(self, head: Head, features: Features, training: bool = False,
+    def run(self, head: Optional[Head], features: Features, training: bool = False,
             seed: Optional[tf.Tensor] = None,
             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Computes the outputs of one head, and only those hidden states of the last
-        layer that the head reads.
+        layer that the head reads; without a head, all that `call` returns.
 
         Takes the same arguments as `call`; `head` is one of `heads`, or the result of
         its `serving()`.
         """
-        features, seed, choices = _rows(features, training and given_or_drawn(seed))
+        seed = given_or_drawn(seed) if training else None
+        # 1. Flatten examples with several sequences, [B, C, S], to rows [B·C, S].
+        ids = tf.convert_to_tensor(features["input_ids"])
+        has_choices = ids.shape.rank == 3
+        features = {**features, "input_ids": ids}
+        if has_choices:
+            choices, length = tf.unstack(tf.shape(ids))[1:]
+            features = {name: tf.reshape(features[name], [-1, length])
+                        for name in INPUTS if features.get(name) is not None}
+            for row in features.values():
+                row.set_shape([ids.shape[0] and ids.shape[1]
+                               and ids.shape[0] * ids.shape[1], ids.shape[2]])
+            if seed is not None:
+                # It holds the number of a part's first row, which counts sequences here.
+                seed *= tf.stack([1, 1, choices])[:seed.shape[0]]
+        # 2. Run the encoder. Heads always compute in float32, whatever type it uses.
         positions = None
-        if head.positions:
+        if head and head.positions:
             positions = features[head.positions]
-        elif head.reads == "pooled_output":
+        elif head and head.reads == "pooled_output":
             positions = features["input_ids"][:, :0]
-        encoded, dropout = self._encode(
-            features, training, seed, computation, positions=positions,
-            padding_is_read=head.reads_padding, layers_are_read=False)
-        outputs = head.outputs(
-            self.head_layers[head.name], encoded, features, dropout, training)
-        return _of_choices(outputs, choices)
-
-    def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor],
-                computation: Optional[Computation], **options: Any):
-        """Returns the encoder's outputs and the seeds of the heads' dropout. Heads
-        always compute in float32, whatever type the encoder uses."""
-        seed = seed if training else None
-        encoded = self.bert(features, training=training, seed=seed,
-                            computation=computation, **options)
-        hidden = tf.cast(encoded["sequence_output"], tf.float32)
-        return {**encoded, "sequence_output": hidden,
-                "word_embeddings": self.bert.embeddings.word_embeddings,
-                }, DropoutSeeds(seed, _HEAD_SEED)
+        encoded = self.bert(
+            features, training=training, seed=seed, computation=computation,
+            positions=positions, padding_is_read=head is None or head.reads_padding,
+            layers_are_read=head is None)
+        encoded |= {"sequence_output": tf.cast(encoded["sequence_output"], tf.float32),
+                    "word_embeddings": self.bert.embeddings.word_embeddings}
+        # 3. Compute the outputs of the head, or of all at the positions that they read.
+        dropout = DropoutSeeds(seed, _HEAD_SEED)
+        outputs = {name: encoded[name] for name in ("sequence_output", "pooled_output")
+                   if name in encoded and not head}
+        for each in (head,) if head else self.heads.values():
+            read = encoded
+            if not head and features.get(each.positions) is not None:
+                read = {**encoded, "sequence_output": PADDED.at(
+                    encoded["sequence_output"], features[each.positions])}
+            outputs |= each.outputs(
+                self.head_layers[each.name], read, features, dropout, training)
+        # 4. Reshape the values of rows [B·C, ...] to those of examples [B, C, ...].
+        if has_choices:
+            for name, values in outputs.items():
+                outputs[name] = tf.reshape(values, tf.concat(
+                    [[-1, choices], tf.shape(values)[1:]], axis=0))
+                outputs[name].set_shape([*ids.shape[:2], *values.shape[1:]])
+        return outputs
 
 
 class AlbertForTask(AlbertWithHeads):
@@ -160,36 +169,3 @@ class AlbertForTask(AlbertWithHeads):
              computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Returns the outputs of the head, as `AlbertWithHeads.run` does."""
         return self.run(self.head, features, training, seed, computation)
-
-
-def _rows(features: Features, seed):
-    """Flattens examples with several sequences [B, C, S] to rows [B·C, S]; returns them,
-    their seed, and the shape for _of_choices. Features [B, S] stay as they are, with None
-    for the shape."""
-    ids = tf.convert_to_tensor(features["input_ids"])
-    features = {**features, "input_ids": ids}
-    if ids.shape.rank != 3:
-        return features, seed, None
-    choices, length = tf.unstack(tf.shape(ids))[1:]
-    rows = {name: tf.reshape(features[name], [-1, length])  # [B·C, S]
-            for name in INPUTS if features.get(name) is not None}
-    for row in rows.values():
-        row.set_shape([ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
-                       ids.shape[2]])
-    if tf.is_tensor(seed):
-        # The seed holds the number of a part's first row, which counts sequences here.
-        seed *= tf.stack([1, 1, choices])[:seed.shape[0]]
-    return rows, seed, (choices, ids.shape[:2])
-
-
-def _of_choices(outputs: Mapping[str, tf.Tensor], choices) -> dict[str, tf.Tensor]:
-    """Reshapes the values of rows [B·C, ...] to those of examples [B, C, ...]."""
-    if choices is None:
-        return dict(outputs)
-    count, shape = choices
-    by_example = {}
-    for name, values in outputs.items():
-        by_example[name] = tf.reshape(values, tf.concat(
-            [[-1, count], tf.shape(values)[1:]], axis=0))
-        by_example[name].set_shape([*shape, *values.shape[1:]])
-    return by_example

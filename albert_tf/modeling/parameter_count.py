@@ -60,22 +60,20 @@ def encoder_shapes(config: AlbertConfig) -> Shapes:
               **norm_shapes("bert/embeddings/LayerNorm", width)}
     if config.projects_embeddings:
         shapes |= dense_shapes(PROJECTION, width, size)
-    layers = range(config.num_hidden_layers)
-    for index in sorted({config.attention_index(layer) for layer in layers}):
-        for inner in range(config.inner_group_num):
-            block = BLOCK.format(index, inner)
-            for part in ("self/query", "self/key", "self/value", "output/dense"):
-                shapes |= dense_shapes(f"{block}attention_1/{part}", size, size)
-            shapes |= norm_shapes(f"{block}LayerNorm", size)
-    for index in sorted({config.ffn_index(layer) for layer in layers}):
-        for inner in range(config.inner_group_num):
-            block = BLOCK.format(index, inner)
-            inner_size = config.intermediate_size
-            shapes |= dense_shapes(
-                f"{block}ffn_1/intermediate/dense", size, inner_size)
-            shapes |= dense_shapes(
-                f"{block}ffn_1/intermediate/output/dense", inner_size, size)
-            shapes |= norm_shapes(f"{block}LayerNorm_1", size)
+    attention, ffn = (
+        [BLOCK.format(index, inner)
+         for index in sorted(set(map(index_of, range(config.num_hidden_layers))))
+         for inner in range(config.inner_group_num)]
+        for index_of in (config.attention_index, config.ffn_index))
+    for block in attention:
+        for part in ("self/query", "self/key", "self/value", "output/dense"):
+            shapes |= dense_shapes(f"{block}attention_1/{part}", size, size)
+        shapes |= norm_shapes(f"{block}LayerNorm", size)
+    for block in ffn:
+        part, inner_size = f"{block}ffn_1/intermediate", config.intermediate_size
+        shapes |= {**dense_shapes(f"{part}/dense", size, inner_size),
+                   **dense_shapes(f"{part}/output/dense", inner_size, size),
+                   **norm_shapes(f"{block}LayerNorm_1", size)}
     if config.use_pooler:
         shapes |= dense_shapes(POOLER, size, size)
     return shapes

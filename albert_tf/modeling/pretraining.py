@@ -48,8 +48,7 @@ class AlbertForPreTraining(ConfiguredModel):
         Returns:
           `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2].
         """
-        if isinstance(features, Mapping) and (
-                features.get("masked_lm_positions") is None):
+        if features.get("masked_lm_positions") is None:
             raise InputError(
                 "the model's inputs have no masked_lm_positions, the positions of the "
                 "masked tokens [batch, predictions]; give them, or use model.bert, "
@@ -72,10 +71,3 @@ class AlbertForPreTraining(ConfiguredModel):
             features, training=training, seed=seed, padding_is_read=False,
             layers_are_read=False, positions=features["masked_lm_positions"],
             computation=computation)
-
-    def freeze_sentence_layers(self) -> None:
-        """Makes the pooler and the sentence-order head untrainable, for training
-        without a sentence loss: weight decay alone would shrink them to zero."""
-        assert self.bert.pooler  # checked by __init__
-        self.bert.pooler.trainable = False
-        self.seq_relationship.trainable = False

@@ -9,10 +9,10 @@ and each of the last ones is predicted from all tokens before it:
     order     0    6    0   0   0   5           mat: the, sat, on, a
                                                 cat: the, sat, on, a, mat
 
-The tokens that are not predicted, here `the sat on a`, have the order 0 and see each
-other, as in XLNet's code: every prediction sees all of them. Whole words and n-grams
-stay together in the order, from left to right. What is predicted must not see itself,
-but later predictions must see it. Therefore two streams go through the same layers:
+Tokens that are not predicted have the order 0 and see each other, as in XLNet's code.
+What is predicted must not see itself, but later predictions must see it. Therefore two
+streams go through the same layers, as one batch of S + P rows with a mask of attention,
+so that kernels, packing, recomputation and depth schedules serve them as any batch:
 
     content   one row for each token     sees itself and what is before it
     query     one row for each predicted token: its position, its segment, and a learned
@@ -21,11 +21,9 @@ but later predictions must see it. Therefore two streams go through the same lay
     rows      [ content 1 ... S | query 1 ... P ]
     keys      content: its order ≤ the row's, for queries <;  query: never
 
-Both streams are one batch of S + P rows with a mask of attention, so that kernels,
-packing, recomputation and depth schedules serve them as any batch. The words are
-predicted from the query rows; [CLS] of the content stream, which is never predicted,
-tells the order of sentences. Positions are ALBERT's absolute ones, and a sequence sees
-no other one: XLNet's relative positions and recurrence over segments are not here.
+The words are predicted from the query rows; [CLS] of the content stream tells the order
+of sentences. Positions are ALBERT's absolute ones, and a sequence sees no other one:
+XLNet's relative positions and recurrence over segments are not here.
 
 Shapes: B batch, S tokens in a sequence, P predictions, E embedding.
 """
@@ -46,8 +44,7 @@ from albert_tf.modeling.layers import NamedLayer, kernel_initializer
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.modeling.pretraining import AlbertForPreTraining
 from albert_tf.training.losses import (
-    PRETRAINING, Objective, Tensors, WeightedValues, pretraining_losses,
-    pretraining_metrics)
+    PRETRAINING, Objective, pretraining_losses, pretraining_metrics)
 
 
 # ---- orders ----------------------------------------------------------------
@@ -125,8 +122,6 @@ class AlbertForPermutation(AlbertForPreTraining):
     nothing. The variables are those of AlbertForPreTraining and QUERY_VECTOR.
     """
 
-    beside = AlbertForPreTraining.beside | {"order"}
-
     def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
         super().__init__(config, name)
         self.query = _QueryVector(config)
@@ -160,15 +155,13 @@ class AlbertForPermutation(AlbertForPreTraining):
 # ---- objective -------------------------------------------------------------
 
 
-def _metrics(heads: Tensors, features: Tensors, losses: Tensors) -> WeightedValues:
-    # Not comparable with the metrics of masked tokens.
-    return {name.replace("masked_lm", "permutation"): values for name, values in
-            pretraining_metrics(heads, features, losses).items()}
-
-
 def objective(sentence_loss: bool = True) -> Objective:
     """Returns the objective: the mean cross-entropy of the predicted words, and that of
     sentence order. Its metrics of words are `permutation_loss` and
-    `permutation_accuracy`."""
-    return dataclasses.replace(PRETRAINING, metrics=_metrics, losses=functools.partial(
+    `permutation_accuracy`, as they cannot be compared with those of masked tokens."""
+    def metrics(heads, features, losses):
+        return {name.replace("masked_lm", "permutation"): values for name, values in
+                pretraining_metrics(heads, features, losses).items()}
+
+    return dataclasses.replace(PRETRAINING, metrics=metrics, losses=functools.partial(
         pretraining_losses, sentence_loss=sentence_loss))

@@ -39,17 +39,16 @@ def test_names_of_other_libraries(model):
     ({"input_ids": [[2, -1]]}, "holds -1"), ({"input_ids": tf.constant([[2, 99]])}, "99"),
     ({"input_ids": [[2, 3]], "token_type_ids": [[0, 2]]}, "segment_ids holds 2"),
     ({"input_ids": [[2, 3]], "attention_mask": [[1, 7]]}, "input_mask holds 7"),
-    ({"input_ids": [[2, 3], [2]]}, "lengths"),
-    ({"input_ids": tf.ragged.constant([[2, 3], [2]])}, "ragged"),
-    *(({"input_ids": ids}, "empty") for ids in ([], np.zeros([0, 4], int), [[]])),
-    ({"input_ids": [2, 3]}, r"shape \[2\]"), ({"input_ids": [[2.5, 3]]}, "2.5"),
-    ({"input_ids": "a text"}, "a text"),
+    *(({"input_ids": ids}, "input_ids must hold whole numbers") for ids in (
+        [[2, 3], [2]], tf.ragged.constant([[2, 3], [2]]), [[2.5, 3]], "a text")),
+    *(({"input_ids": ids}, r"the shape .* but must be \[batch, tokens\]")
+      for ids in ([], np.zeros([0, 4], int), [[]], [2, 3])),
     ({"input_ids": [[2] * 7]}, "7 tokens.*max_position_embeddings 6"),
     ({"input_ids": [[2, 3]], "input_mask": [[1]]}, r"\[1, 1\].*\[1, 2\]"),
     ({"input_ids": [[2, 3]], "atention_mask": [[1, 0]]}, "did you mean attention_mask"),
     ({"input_ids": [[2, 3]], "xyz": [[1, 0]]}, "'xyz'"),
     ({"input_ids": [[2, 3]], "input_mask": [[1, 1]], "attention_mask": [[1, 0]]},
-     "same input"),
+     "'attention_mask', or the same"),
     ({"segment_ids": [[0, 0]]}, "input_ids"), ([[2, 3]], "dict")])
 def test_what_cannot_be_is_refused(model, features, pattern):
     with pytest.raises(InputError, match=pattern):
@@ -61,7 +60,7 @@ def test_in_graphs_what_is_known_there_is_refused(model):
     def run(name):
         return model({"input_ids": tf.constant(IDS), name: tf.constant(ONES)})
 
-    with pytest.raises(InputError, match="no input 'input_masks'; did you mean input_mask"):
+    with pytest.raises(InputError, match="no input 'input_masks', .*; did you mean input_mask"):
         run("input_masks")
 
 

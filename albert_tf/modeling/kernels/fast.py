@@ -15,10 +15,9 @@ import math
 from typing import Optional
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from albert_tf.modeling.kernels import plain
-from albert_tf.modeling.kernels.plain import Dropped, Parts, drop, wide
+from albert_tf.modeling.kernels.plain import Parts, drop, wide
 
 # Compiling a loop for each shape takes tens of milliseconds, which is not worth it for
 # batches with fewer numbers than this (B · S · H).
@@ -61,13 +60,6 @@ def on_cpu() -> bool:
     return device_kind() == "CPU"
 
 
-def within_xla():
-    """Returns True if XLA will compile the graph that is being built, because of
-    --jit_compile or Keras' jit_compile. TensorFlow has no public function for this."""
-    return control_flow_util.GraphOrParentsInXlaContext(
-        tf.compat.v1.get_default_graph())
-
-
 # ---- products --------------------------------------------------------------
 
 
@@ -95,7 +87,6 @@ def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Returns `inputs` [..., H] + `bias` [H] float32, in the type of the inputs."""
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
-
     return with_gradient(
         lambda inputs, bias: tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)),
         lambda upstream: (upstream, *_sum_rows(upstream)), inputs, bias)
@@ -125,34 +116,33 @@ def _sum_rows(*tensors):
 
 # ---- compiled between products ---------------------------------------------
 
-# (function, its options, types and shapes of its arguments) → the compiled function.
+# (function, types and shapes of tensors, other arguments) → the compiled function.
 _compiled = {}
 
 
-def island(function, *tensors, **options):
-    """Calls function(*tensors, **options), compiled by XLA; tensors may be None.
+def island(function, *args):
+    """Calls function(*args), compiled by XLA for tensors of these shapes; other
+    arguments, and those in a Dropped, are constants.
 
     There is one tf.function for each signature: all layers with the same shapes share
     it, and TensorFlow does not warn of a function that is traced for many shapes.
     """
-    arguments = [tensor for tensor in tensors if tensor is not None]
-    is_tensor = tuple(tensor is not None for tensor in tensors)
-    key = (function, tuple(sorted(options.items())), is_tensor,
-           tuple((t.dtype, tuple(t.shape)) for t in arguments))
-
-    def call(*arguments):
-        rest = iter(arguments)
-        return function(*(next(rest) if there else None for there in is_tensor),
-                        **options)
-
+    flat = tf.nest.flatten(args)
+    key = (function, *((each.dtype, tuple(each.shape)) if tf.is_tensor(each) else each
+                       for each in flat))
     if key not in _compiled:
+        # What is compiled must not hold the tensors of this call.
+        rest = tf.nest.map_structure(
+            lambda each: tf.Tensor if tf.is_tensor(each) else each, args)
+
+        def call(*tensors):
+            given = iter(tensors)
+            return function(*tf.nest.map_structure(
+                lambda each: next(given) if each is tf.Tensor else each, rest))
+
         call.__name__ = function.__name__  # Profiles show this name.
         _compiled[key] = tf.function(call, jit_compile=True, autograph=False)
-    return _compiled[key](*arguments)
-
-
-def _dropped(keep, rate):
-    return None if keep is None else Dropped(keep, rate)
+    return _compiled[key](*filter(tf.is_tensor, flat))
 
 
 def _row_sums(inputs):
@@ -182,20 +172,19 @@ def _fast_attend(query, key, value, mask, dropped):
     al. 2022), dZ takes one pass. dQ = s · dZ · K and dK = s · dZᵀ · Q; the mask is
     constant.
     """
-    keep, rate = dropped or (None, 0.0)
-    factor = plain.score_scale(query)
+    def used(probs):
+        return probs if dropped is None else island(_dropped_probs, probs, dropped)
 
     @tf.custom_gradient
     def attend(query, key, value, mask):
         probs = _probabilities(query, key, mask)
-        context = tf.matmul(_drop_probs(probs, keep, rate), value)
+        context = tf.matmul(used(probs), value)
 
         def gradient(upstream):
-            used = _drop_probs(probs, keep, rate)
-            d_value = tf.matmul(used, upstream, transpose_a=True)
+            d_value = tf.matmul(used(probs), upstream, transpose_a=True)
             d_used = tf.matmul(upstream, value, transpose_b=True)
-            d_scores = island(_scores_gradient, d_used, probs, context, upstream, keep,
-                              rate=rate, factor=factor)
+            d_scores = island(_scores_gradient, d_used, probs, context, upstream,
+                              dropped, plain.score_scale(query))
             return (tf.matmul(d_scores, key),
                     tf.matmul(d_scores, query, transpose_a=True), d_value, None)
 
@@ -216,18 +205,12 @@ def _probabilities(query, key, mask):
     return tf.cast(tf.nn.softmax(scores), query.dtype)
 
 
-def _drop_probs(probs, keep, rate):
-    if keep is None:
-        return probs
-    return island(_dropped_probs, probs, keep, rate=rate)
+def _dropped_probs(probs, dropped):
+    return tf.cast(drop(wide(probs), dropped), probs.dtype)
 
 
-def _dropped_probs(probs, keep, rate):
-    return tf.cast(drop(wide(probs), Dropped(keep, rate)), probs.dtype)
-
-
-def _scores_gradient(d_used, probs, context, upstream, keep, rate, factor):
-    d_probs = drop(wide(d_used), _dropped(keep, rate))
+def _scores_gradient(d_used, probs, context, upstream, dropped, factor):
+    d_probs = drop(wide(d_used), dropped)
     sums = _row_sums(wide(context) * wide(upstream))
     return tf.cast(factor * wide(probs) * (d_probs - sums), d_used.dtype)
 
@@ -237,17 +220,13 @@ def _scores_gradient(d_used, probs, context, upstream, keep, rate, factor):
 
 def _fast_add_activation(inputs, bias, name):
     """Adds a bias and applies an activation; keeps only the inputs for the gradient."""
-    @tf.custom_gradient
-    def add_activation(inputs, bias):
-        outputs = island(plain.add_activation, inputs, bias, name=name)
+    def gradient(upstream):
+        d_inputs = island(_activation_gradient, upstream, inputs, bias, name)
+        return (d_inputs, *_sum_rows(d_inputs))
 
-        def gradient(upstream):
-            d_inputs = island(_activation_gradient, upstream, inputs, bias, name=name)
-            return (d_inputs, *_sum_rows(d_inputs))
-
-        return outputs, gradient
-
-    return add_activation(inputs, bias)
+    return with_gradient(
+        lambda inputs, bias: island(plain.add_activation, inputs, bias, name), gradient,
+        inputs, bias)
 
 
 def _gelu_derivative(x):
@@ -292,17 +271,14 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
     dt = r · (g - mean(g) - n ∘ mean(g ∘ n)). This is the gradient of the residual and,
     after dropout, of the inputs; dγ and dβ are the sums of dy ∘ n and dy over rows.
     """
-    keep, rate = dropped or (None, 0.0)
-
     @tf.custom_gradient
     def add_and_normalize(inputs, bias, residual, gamma, beta):
         outputs, normal, scale = island(
-            _normalize_forward, inputs, bias, residual, gamma, beta, keep, rate=rate,
-            epsilon=epsilon)
+            _normalize_forward, inputs, bias, residual, gamma, beta, dropped, epsilon)
 
         def gradient(upstream):
             d_inputs, d_residual, d_gamma = island(
-                _normalize_gradient, upstream, normal, scale, gamma, keep, rate=rate)
+                _normalize_gradient, upstream, normal, scale, gamma, dropped)
             d_bias, d_gamma, d_beta = _sum_rows(d_inputs, d_gamma, upstream)
             return d_inputs, d_bias, d_residual, d_gamma, d_beta
 
@@ -311,9 +287,9 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
     return add_and_normalize(inputs, bias, residual, gamma, beta)
 
 
-def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate, epsilon):
+def _normalize_forward(inputs, bias, residual, gamma, beta, dropped, epsilon):
     """Returns the outputs, the normalized sum [..., H], and r [..., 1]."""
-    total = wide(residual) + drop(wide(inputs) + bias, _dropped(keep, rate))
+    total = wide(residual) + drop(wide(inputs) + bias, dropped)
     centred = total - _row_means(total)
     variance = _row_means(tf.square(centred))
     scale = tf.math.rsqrt(variance + epsilon)
@@ -322,15 +298,14 @@ def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate, epsilon)
             tf.cast(normal, inputs.dtype), scale)
 
 
-def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
+def _normalize_gradient(upstream, normal, scale, gamma, dropped):
     """Returns the gradients of inputs and residual, and that of gamma in each row."""
     dtype = upstream.dtype
     upstream, normal = wide(upstream), wide(normal)
     scaled = upstream * gamma
     mean, slope = _row_means(scaled), _row_means(scaled * normal)
     d_total = scale * (scaled - mean - normal * slope)
-    d_inputs = drop(d_total, _dropped(keep, rate))
-    return (tf.cast(d_inputs, dtype), tf.cast(d_total, dtype),
+    return (tf.cast(drop(d_total, dropped), dtype), tf.cast(d_total, dtype),
             tf.cast(upstream * normal, dtype))
 
 

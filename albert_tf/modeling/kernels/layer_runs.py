@@ -4,21 +4,38 @@
     for attention, ffn in layers:
         hidden = runs(attention, ffn, hidden)
 
-Layers that share their blocks have their weights prepared once for all uses, and are traced
-once if the backward pass recomputes them.
+Kernels that several layers share are cast once, and their gradients, one from each
+layer, are summed as soon as they exist (`copies`).
+
+With recomputation (Chen et al. 2016) only the inputs of the L layers, L · B · S · H
+numbers, and the activations of one layer are kept between forward and backward pass.
+`tf.recompute_grad` does not achieve this: it computes again, but sets no order, and
+TensorFlow and XLA may compute an operation as soon as its inputs exist. The order saves
+the memory:
+
+  A layer is computed again only when the gradient of its output exists. Otherwise all
+    layers might be recomputed at once, or XLA might notice that they are computed twice
+    and keep them (`after`).
+  The same is true for the draws of dropout, which need no input of the layer
+    (DropoutSeeds.after).
+  The gradient of a layer's input is passed on only when those of its weights exist.
+    Otherwise the executor might delay the products for these, and keep their inputs.
 """
 
 import collections
 import dataclasses
-from typing import Mapping, NamedTuple, Optional, Sequence
+from typing import Callable, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
-from albert_tf.config import DTYPES
-from albert_tf.errors import InputError
-from albert_tf.modeling.kernels import fast, recompute
+from albert_tf.modeling.kernels import fast
 from albert_tf.modeling.kernels.packing import Layout
-from albert_tf.modeling.kernels.random import DropoutSeeds
+from albert_tf.modeling.kernels.plain import wide
+from albert_tf.modeling.kernels.random import DropoutSeeds, after
+
+# Maximum number of bytes of gradients that are summed at once. The larger it is, the
+# less often the intermediate sum is read and written.
+_SUMMED_BYTES = 1 << 25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +68,6 @@ class Computation:
     passes: Optional[int] = None
     constants: Optional[Mapping[str, NamedTuple]] = None
 
-    def __post_init__(self):
-        if self.dtype not in DTYPES:
-            raise InputError(
-                f"dtype is '{self.dtype}'; choose one of {', '.join(DTYPES)}.")
-
 
 class LayerRuns:
     """The layers of one forward pass.
@@ -77,18 +89,15 @@ class LayerRuns:
                  positions: Optional[tf.Tensor] = None) -> tf.Tensor:
         """Runs the next layer: [..., H] → [..., H], or [B, Q, H] at `positions`."""
         weights = [self._next_weights(block, hidden.dtype) for block in (attention, ffn)]
-        # Make one _Layer for each pair of blocks, so that recomputation traces it only
-        # once. The trace also counts its dropouts.
+        # Layers that share their blocks share one function, which recomputation traces
+        # only once. The trace also counts its dropouts.
         key = (attention.scope, ffn.scope, positions is None)
         if key not in self._functions:
-            layer = _Layer(attention, ffn, self._attention_bias, self._seeds,
-                           self._layout, positions, [type(each) for each in weights])
-            self._functions[key] = layer, (
-                recompute.Recomputed(layer) if self._computation.recompute else layer)
-        layer, function = self._functions[key]
+            self._functions[key] = self._function(attention, ffn, weights, positions)
+        function, draws = self._functions[key]
         # A layer gets the index of its first dropout, so that each has its own.
-        hidden = function(hidden, self._seeds.next_draw, *weights[0], *weights[1])
-        self._seeds.skip(layer.draws)
+        hidden = function(hidden, self._seeds.next_draw, *tf.nest.flatten(weights))
+        self._seeds.skip(draws[0])
         return hidden
 
     def _next_weights(self, block, dtype: tf.DType) -> NamedTuple:
@@ -100,6 +109,25 @@ class LayerRuns:
             self._weights[block.scope] = iter(
                 block.layer_weights(dtype, self._uses[block.scope]))
         return next(self._weights[block.scope])
+
+    def _function(self, attention, ffn, like, positions=None) -> tuple[Callable, list]:
+        """Returns a pair of blocks as a function, and a list that will begin with the
+        number of its dropouts: (hidden, index of the first dropout, *weights of both
+        blocks, in the structure of `like`) → hidden."""
+        draws = []
+        structure = tf.nest.map_structure(lambda _: None, like)
+
+        def layer(hidden, first_draw, *weights):
+            of_attention, of_ffn = tf.nest.pack_sequence_as(structure, weights)
+            seeds = self._seeds.after(hidden, first_draw)
+            hidden = attention(hidden, self._attention_bias, seeds, of_attention,
+                               self._layout, positions)
+            hidden = ffn(hidden, seeds, of_ffn, self._layout if positions is None
+                         else self._layout.of_positions)
+            draws.append(seeds.drawn)
+            return hidden
+
+        return recomputed(layer) if self._computation.recompute else layer, draws
 
     def in_a_loop(self, hidden: tf.Tensor, layers: Sequence[tuple]
                   ) -> tuple[tf.Tensor, Sequence[tuple]]:
@@ -115,47 +143,84 @@ class LayerRuns:
             return hidden, layers
         count, pair = len(layers) - 1, layers[0]
         weights = [block.layer_weights(tf.float32, 1)[0] for block in pair]
-        layer = _Layer(*pair, self._attention_bias, self._seeds, self._layout, None,
-                       [type(each) for each in weights])
-        function = recompute.Recomputed(layer)
+        function, draws = self._function(*pair, weights)
 
         def body(number, draw, hidden):
             # Cast within the loop: it sums the gradients of `weights`, in float32.
-            cast = [recompute.copies(weight, hidden.dtype, 1)[0]
-                    if weight.shape.rank == 2 else weight
-                    for each in weights for weight in each]
+            cast = [copies(weight, hidden.dtype, 1)[0] if weight.shape.rank == 2
+                    else weight for weight in tf.nest.flatten(weights)]
             hidden = function(hidden, draw, *cast)
-            return number + 1, draw + layer.draws, hidden
+            return number + 1, draw + draws[0], hidden
 
         hidden = tf.while_loop(
             lambda number, *_: number < count, body, (0, self._seeds.next_draw, hidden),
             maximum_iterations=count, parallel_iterations=1)[-1]
-        self._seeds.skip(count * layer.draws)
+        self._seeds.skip(count * draws[0])
         self._uses.subtract({block.scope: count for block in pair})
         return hidden, layers[-1:]
 
 
-class _Layer:
-    """A pair of blocks as a function: (hidden, index of its first dropout, *weights of
-    both blocks) → hidden."""
+def recomputed(layer: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Returns a layer that the backward pass computes again, so that none of its
+    activations are kept. It must return the same values each time, and all its large
+    activations must depend on `hidden`.
 
-    def __init__(self, attention, ffn, attention_bias, seeds, layout, positions, kinds):
-        self.attention, self.ffn = attention, ffn
-        self.attention_bias, self.seeds = attention_bias, seeds
-        self.layout, self.positions, self.kinds = layout, positions, kinds
-        self.draws = 0  # number of its dropouts, known after the first call
+    It is traced once, and once for its gradient, for any number of layers: the graph of
+    24 separate layers would need half a gigabyte and many seconds to build.
 
-    def __call__(self, hidden, first_draw, *weights):
-        seeds = self.seeds.after(hidden, first_draw)
-        # Weights are separate arguments, so that recomputation can return the gradient
-        # of each; those of attention come first.
-        of_attention, of_ffn = self.kinds
-        count = len(of_attention._fields)
-        hidden = self.attention(
-            hidden, self.attention_bias, seeds, of_attention(*weights[:count]),
-            self.layout, self.positions)
-        hidden = self.ffn(hidden, seeds, of_ffn(*weights[count:]),
-                          self.layout if self.positions is None
-                          else self.layout.of_positions)
-        self.draws = seeds.drawn
-        return hidden
+    Args:
+      layer: (hidden, number, *weights) → hidden; tensors that it captures from outside
+        must be the same for all layers and need no gradient.
+    """
+    def backward(upstream, hidden, number, *weights):
+        late = after(hidden, upstream)
+        with tf.GradientTape() as tape:
+            tape.watch([late, *weights])
+            output = layer(late, number, *weights)
+        d_hidden, *d_weights = tape.gradient(
+            output, [late, *weights], output_gradients=upstream)
+        with tf.control_dependencies(d_weights):
+            return (tf.identity(d_hidden), *d_weights)
+
+    forward = tf.function(layer, autograph=False)
+    backward = tf.function(backward, autograph=False)
+
+    def run(hidden, number, *weights):
+        number = tf.convert_to_tensor(number)
+        return fast.with_gradient(
+            lambda hidden, *weights: forward(hidden, number, *weights),
+            lambda upstream: backward(upstream, hidden, number, *weights),
+            hidden, *weights)
+
+    return run
+
+
+def copies(kernel: tf.Tensor, dtype: tf.DType, uses: int) -> list[tf.Tensor]:
+    """Returns a float32 kernel in the type of the products, once for each of its
+    `uses`, whose gradients are summed in float32, several of them at once."""
+    low = tf.stop_gradient(tf.cast(kernel, dtype))
+    size = kernel.shape.num_elements()
+    group = max(1, _SUMMED_BYTES // (low.dtype.size * size))
+
+    def gradient(*upstream):
+        # TensorFlow merges nested sums into one, which would keep the gradients of all
+        # layers until the end. It does not merge the sum in an island.
+        if size >= fast.MIN_SIZE and fast.on_cpu():
+            return fast.island(_sum, *upstream)
+        return _sum(*upstream)
+
+    kernels = []
+    while len(kernels) < uses:
+        count = min(group, uses - len(kernels))
+        # `count` copies and, unless they are the last, the kernel for the next ones.
+        last = len(kernels) + count == uses
+        outputs = fast.with_gradient(
+            lambda kernel: (*(tf.identity(low) for _ in range(count)),
+                            *([] if last else [tf.identity(kernel)])), gradient, kernel)
+        kernels.extend(outputs[:count])
+        kernel = outputs[-1]
+    return kernels
+
+
+def _sum(*tensors):
+    return tf.add_n([wide(tensor) for tensor in tensors])

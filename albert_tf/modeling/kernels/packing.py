@@ -25,27 +25,10 @@ import tensorflow as tf
 
 from albert_tf.modeling.kernels import fast, tpu
 from albert_tf.modeling.kernels.fast import product, with_gradient
-from albert_tf.modeling.kernels.plain import Dropped, Parts
+from albert_tf.modeling.kernels.plain import Dropped, Parts, wide
 
 # N is a multiple of B · S / 16, because XLA compiles the element-wise parts for each N.
 _SIZES = 16
-
-
-def sizes(tensor: tf.Tensor) -> list:
-    """Returns a tensor's shape: ints for the sizes that are known, else tensors."""
-    return [tf.shape(tensor)[axis] if size is None else size
-            for axis, size in enumerate(tensor.shape)]
-
-
-def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of [B, S, H] at positions int [B, Q]: [B, Q, H]."""
-    batch, length, size = tf.unstack(tf.shape(hidden))
-    # Row numbers into [B·S, H], because every device supports the gradient of a gather
-    # of flat rows, a sum by row.
-    rows = tf.cast(positions, tf.int32) + length * tf.range(batch)[:, tf.newaxis]
-    selected = tf.gather(tf.reshape(hidden, [-1, size]), rows)
-    selected.set_shape([hidden.shape[0], positions.shape[1], hidden.shape[-1]])
-    return selected
 
 
 class Layout:
@@ -61,7 +44,13 @@ class Layout:
 
     def at(self, hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Returns the rows of [..., H] at positions int [B, Q]: [B, Q, H]."""
-        return at_positions(hidden, positions)
+        batch, length, size = tf.unstack(tf.shape(hidden))
+        # Row numbers into [B·S, H], because every device supports the gradient of a
+        # gather of flat rows, a sum by row.
+        rows = tf.cast(positions, tf.int32) + length * tf.range(batch)[:, tf.newaxis]
+        selected = tf.gather(tf.reshape(hidden, [-1, size]), rows)
+        selected.set_shape([hidden.shape[0], positions.shape[1], hidden.shape[-1]])
+        return selected
 
     @property
     def of_positions(self) -> "Layout":
@@ -82,10 +71,6 @@ class Layout:
         """Heads side by side, [..., A · D], × [A · D, H] → [..., H]."""
         return product(self.from_heads(context), kernel)
 
-    def dropped_probs(self, seeds, query, key, rate: float) -> Optional[Dropped]:
-        """Draws which attention probabilities dropout keeps."""
-        return seeds.draw([*sizes(query)[:-1], sizes(key)[2]], rate)
-
     def to_heads(self, hidden: tf.Tensor, heads: int, depth: int) -> list[tf.Tensor]:
         """Splits [..., n · A · D] into n tensors [B, A, S, D]."""
         batch, length, _ = tf.unstack(tf.shape(hidden))
@@ -101,6 +86,14 @@ class Layout:
                             [batch, length, heads * depth])
         hidden.set_shape([context.shape[0], context.shape[2], heads * depth])
         return hidden
+
+    def dropped_probs(self, seeds, query: tf.Tensor, key: tf.Tensor, rate: float
+                      ) -> Optional[Dropped]:
+        """Draws which attention probabilities dropout keeps."""
+        # Sizes that are known are ints.
+        sizes = [[tf.shape(tensor)[axis] if size is None else size
+                  for axis, size in enumerate(tensor.shape)] for tensor in (query, key)]
+        return seeds.draw([*sizes[0][:-1], sizes[1][2]], rate)
 
     def dropped(self, seeds, hidden: tf.Tensor, rate: float) -> Optional[Dropped]:
         """Draws which units of `hidden` [..., H] dropout keeps, by random.DropoutSeeds;
@@ -120,16 +113,39 @@ class OnTpu(Layout):
     Heads are [B, S, A, D]."""
 
     def at(self, hidden, positions):
-        return tpu.at_positions(hidden, positions)
+        positions = tf.cast(positions, tf.int32)
+
+        # A product, because a TPU would sort the positions before it adds to their rows.
+        def gradient(upstream):
+            chosen = tf.one_hot(positions, hidden.shape[1], axis=1, dtype=upstream.dtype)
+            return tf.einsum("bsq,bqh->bsh", chosen, upstream)
+
+        return with_gradient(
+            lambda hidden: tf.gather(hidden, positions, batch_dims=1), gradient, hidden)
 
     def product(self, hidden, kernel):
         return tf.einsum("bsh,hi->bsi", hidden, kernel)
 
     def heads(self, hidden, kernel, bias, depth):
-        return tpu.heads(hidden, kernel, bias, depth)
+        size = hidden.shape[-1]
+        count, shape = kernel.shape[1] // size, [size // depth, depth]
+
+        def add_bias(inputs, bias):
+            return with_gradient(
+                lambda inputs, bias: inputs + tf.cast(bias, inputs.dtype),
+                lambda upstream: (
+                    upstream, tf.reduce_sum(wide(upstream), axis=[0, 1])), inputs, bias)
+
+        return [add_bias(tf.einsum("bsh,had->bsad", hidden,
+                                   tf.reshape(part, [size, *shape])),
+                         tf.reshape(part_bias, shape))
+                for part, part_bias in zip(tf.split(kernel, count, axis=1),
+                                           tf.split(bias, count))]
 
     def join(self, context, kernel):
-        return tpu.join(context, kernel)
+        _, _, heads, depth = context.shape
+        return tf.einsum("bsad,adh->bsh", context,
+                         tf.reshape(kernel, [heads, depth, kernel.shape[1]]))
 
     def dropped_probs(self, seeds, query, key, rate):
         batch, length, heads, _ = query.shape
@@ -182,20 +198,20 @@ class Packed(Layout):
             is_token, tf.cumsum(tf.cast(is_token, tf.int32)) - 1, count)
 
     def unpad(self, hidden):
-        return self._gather(tf.reshape(hidden, [self._most, hidden.shape[-1]]),
-                            self._positions, self._places)
+        return with_gradient(
+            lambda inputs: tf.gather(inputs, self._positions),
+            lambda upstream: tf.gather(upstream, self._places),
+            tf.reshape(hidden, [self._most, hidden.shape[-1]]))
 
     @property
     def of_positions(self):
         return PADDED
 
     def pad(self, hidden):
-        padded = self._gather(hidden, self._places, self._positions)
+        padded = with_gradient(lambda inputs: tf.gather(inputs, self._places),
+                               lambda upstream: tf.gather(upstream, self._positions),
+                               hidden)
         return tf.reshape(padded, [self._batch, self._length, hidden.shape[-1]])
-
-    def _gather(self, inputs, indices, reverse):
-        return with_gradient(lambda inputs: tf.gather(inputs, indices),
-                             lambda upstream: tf.gather(upstream, reverse), inputs)
 
     def at(self, hidden, positions):
         positions += self._length * tf.range(self._batch)[:, tf.newaxis]

@@ -13,9 +13,9 @@ import math
 from typing import Optional
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from albert_tf.modeling.kernels import fast, plain, tpu
-from albert_tf.modeling.kernels.recompute import after
 
 _WORDS = 4  # of 32 bits, for each count of Philox's counter
 
@@ -35,10 +35,13 @@ def random_bytes(key: tf.Tensor, counter: tf.Tensor, blocks) -> tf.Tensor:
       blocks: an int, or a tensor if it is not known in advance; then nothing is
         compiled.
     """
-    # XLA cannot cast the bits of complex numbers, therefore the cast happens outside.
+    # Nothing is compiled within a graph that XLA compiles as a whole (--jit_compile);
+    # TensorFlow has no public function that tells. XLA cannot cast the bits of complex
+    # numbers, therefore the cast happens outside.
     if (isinstance(blocks, int) and fast.MIN_SIZE // 16 <= blocks < 2 ** 31
-            and fast.on_cpu() and not fast.within_xla()):
-        numbers = fast.island(_philox, key[0], counter, blocks=blocks)
+            and fast.on_cpu() and not control_flow_util.GraphOrParentsInXlaContext(
+                tf.compat.v1.get_default_graph())):
+        numbers = fast.island(_philox, key[0], counter, blocks)
     else:
         numbers = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=[4 * blocks], key=key, counter=counter, dtype=tf.uint32,
@@ -78,13 +81,9 @@ def _philox(key, counter, blocks):
 
 
 def _keep(seed: tf.Tensor, first_row: tf.Tensor, shape, rate: float) -> tf.Tensor:
-    """Draws which units of a tensor [R, ...] stay: bool of `shape`.
-
-    The numbers of a row depend only on the seed and on the row's index in the whole
-    batch, so that a part of a batch, which begins at `first_row`, draws the same numbers
-    as the whole would. The generator is Philox, whose counter can start anywhere. TPUs
-    use their own, and draw by replica and part (kernels.tpu.keep).
-    """
+    """Draws which units of a tensor [R, ...] stay, the part from `first_row` on of a
+    whole batch: bool of `shape`. The generator is Philox, whose counter can start
+    anywhere. TPUs use their own, and draw by replica and part (kernels.tpu.keep)."""
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
     first_row = tf.cast(first_row, tf.uint64)
 
@@ -128,6 +127,17 @@ def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
         return tf.convert_to_tensor(seed, tf.int32)
     return tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
                              dtype=tf.int32)
+
+
+def after(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Returns `tensor`, but not before `other`, a tensor of floats, exists.
+
+    XLA orders operations only by their data. Therefore this adds a number that XLA
+    cannot simplify: it is 0 unless the first number in `other` is NaN.
+    """
+    first = tf.reshape(other, [-1])[0]
+    zero = tf.where(tf.equal(first, first), tf.zeros([], first.dtype), first)
+    return tensor + tf.cast(zero, tensor.dtype)
 
 
 class DropoutSeeds:

@@ -23,51 +23,10 @@ lack.
 import tensorflow as tf
 
 from albert_tf.modeling.kernels import fast, plain
+from albert_tf.modeling.kernels.fast import with_gradient
 from albert_tf.modeling.kernels.plain import Parts, drop, wide
 
 _HALF = 16  # bits of a random number that decide on one unit
-
-
-# ---- products with heads ---------------------------------------------------
-
-
-def heads(hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, depth: int
-          ) -> list[tf.Tensor]:
-    """[B, S, H] × [H, n·H] + [n·H] → n tensors [B, S, A, D]."""
-    size = hidden.shape[-1]
-    count = kernel.shape[1] // size
-    shape = [size // depth, depth]
-    return [_add_bias(tf.einsum("bsh,had->bsad", hidden, tf.reshape(part, [size, *shape])),
-                      tf.reshape(part_bias, shape))
-            for part, part_bias in zip(tf.split(kernel, count, axis=1),
-                                       tf.split(bias, count))]
-
-
-def join(context: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """[B, S, A, D] × [A · D, H] → [B, S, H]."""
-    _, _, num_heads, depth = context.shape
-    return tf.einsum("bsad,adh->bsh", context,
-                     tf.reshape(kernel, [num_heads, depth, kernel.shape[1]]))
-
-
-def _add_bias(inputs, bias):
-    return fast.with_gradient(
-        lambda inputs, bias: inputs + tf.cast(bias, inputs.dtype),
-        lambda upstream: (upstream, tf.reduce_sum(wide(upstream), axis=[0, 1])),
-        inputs, bias)
-
-
-def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of [B, S, H] at positions int [B, Q]: [B, Q, H]. The gradient is
-    a product, because a TPU would sort the positions before it adds to their rows."""
-    positions = tf.cast(positions, tf.int32)
-
-    def gradient(upstream):
-        chosen = tf.one_hot(positions, hidden.shape[1], axis=1, dtype=upstream.dtype)
-        return tf.einsum("bsq,bqh->bsh", chosen, upstream)
-
-    return fast.with_gradient(
-        lambda hidden: tf.gather(hidden, positions, batch_dims=1), gradient, hidden)
 
 
 # ---- attention -------------------------------------------------------------
@@ -125,16 +84,13 @@ def _attend(query, key, value, mask, dropped):
 
 def _add_activation(inputs, bias, name):
     """Adds a bias and applies an activation; keeps only the inputs for the gradient."""
-    @tf.custom_gradient
-    def add_activation(inputs, bias):
-        def gradient(upstream):
-            d_inputs = wide(upstream) * fast.DERIVATIVES[name](wide(inputs) + bias)
-            return (tf.cast(d_inputs, inputs.dtype),
-                    tf.reduce_sum(d_inputs, _rows(inputs)))
+    def gradient(upstream):
+        d_inputs = wide(upstream) * fast.DERIVATIVES[name](wide(inputs) + bias)
+        return (tf.cast(d_inputs, inputs.dtype),
+                tf.reduce_sum(d_inputs, _rows(inputs)))
 
-        return plain.add_activation(inputs, bias, name), gradient
-
-    return add_activation(inputs, bias)
+    return with_gradient(lambda inputs, bias: plain.add_activation(inputs, bias, name),
+                         gradient, inputs, bias)
 
 
 def _add_and_normalize(inputs, bias, residual, gamma, beta, dropped,

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, plain as plain_parts, random
-from albert_tf.modeling.kernels import recompute
+from albert_tf.modeling.kernels import layer_runs
 from albert_tf.modeling.kernels.random import DropoutSeeds
 from tests import models, tiny_run
 from tests.modeling.kernels.test_packing import assert_close
@@ -190,7 +189,7 @@ def test_gradients_of_biases_are_summed_in_float32(dtype):
     ("float32", 5, 1 << 27), ("bfloat16", 5, 1 << 27), ("bfloat16", 5, 400),
     ("float32", 1, 1)])
 def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch):
-    monkeypatch.setattr(recompute, "_SUMMED_BYTES", limit)
+    monkeypatch.setattr(layer_runs, "_SUMMED_BYTES", limit)
     monkeypatch.setattr(fused, "MIN_SIZE", 0)
     kernel = tf.constant(numbers(0, 8, 10), tf.float32)
     # In bfloat16 their sum would lose most of the last ones.
@@ -200,7 +199,7 @@ def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch)
     def run():
         with tf.GradientTape() as tape:
             tape.watch(kernel)
-            found = recompute.copies(kernel, tf.as_dtype(dtype), uses)
+            found = layer_runs.copies(kernel, tf.as_dtype(dtype), uses)
             total = tf.add_n([factor * tf.reduce_sum(tf.cast(copy, tf.float32))
                               for copy, factor in zip(found, factors)])
         return found, tape.gradient(total, kernel)
@@ -294,11 +293,6 @@ def test_products_are_in_the_type_and_the_rest_is_not(dtype, fast_parts, monkeyp
     # In a layer query, key and value, scores, context and three dense layers; each
     # once forward and twice backward.
     assert len(low) >= 3 * 6
-
-
-def test_unknown_type_is_named():
-    with pytest.raises(InputError, match="dtype is 'float8'; choose one of float32"):
-        Computation("float8")
 
 
 # ---- draws -----------------------------------------------------------------

@@ -80,7 +80,7 @@ def outputs_and_gradients(model, features=None, positions=None, read=None,
                       padding_is_read=read is not None or positions is not None, **how)
         rows = found["sequence_output"]
         if read is not None:
-            rows = packing.at_positions(rows, tf.constant(read))
+            rows = packing.PADDED.at(rows, tf.constant(read))
         elif positions is None:
             rows = tf.where(real, rows, 0)
         return {"rows": rows, "pooled_output": found["pooled_output"]}
@@ -165,24 +165,21 @@ GROUPS = dict(num_hidden_groups=2, inner_group_num=2)
 NARROW = dict(embedding_size=8, parameter_sharing="none")
 
 
-@pytest.mark.parametrize("lengths", [
-    LENGTHS["ragged"], *(pytest.param(LENGTHS[name], marks=SLOW)
-                         for name in ("whole", "one more", "short", "none"))])
-def test_outputs_and_gradients_are_those_with_padding(lengths, fast):
-    check_packed(with_weights(models.AlbertForPreTraining), inputs(lengths))
+LONG = pytest.mark.long
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("changes, options", [
-    (GROUPS, dict(recompute=True)), pytest.param(NARROW, {}, marks=SLOW)])
-def test_whole_sequence_output(changes, options):
-    """All layers, plain parts."""
-    check_packed(with_weights(AlbertModel, **changes), **options)
-
-
-@pytest.mark.long
-def test_bfloat16(fast):
-    check_packed(with_weights(models.AlbertForPreTraining), tolerance=0.1, dtype="bfloat16")
+@pytest.mark.parametrize("make, changes, lengths, fast, how", [
+    (models.AlbertForPreTraining, {}, "ragged", True, {}),
+    *(pytest.param(models.AlbertForPreTraining, {}, name, True, {}, marks=SLOW)
+      for name in ("whole", "one more", "short", "none")),
+    pytest.param(AlbertModel, GROUPS, "ragged", False, dict(recompute=True), marks=LONG),
+    pytest.param(AlbertModel, NARROW, "ragged", False, {}, marks=SLOW),
+    pytest.param(models.AlbertForPreTraining, {}, "ragged", True,
+                 dict(tolerance=0.1, dtype="bfloat16"), marks=LONG)])
+def test_outputs_and_gradients_are_those_with_padding(
+        make, changes, lengths, fast, how, monkeypatch):
+    monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast else fused.MIN_SIZE)
+    check_packed(with_weights(make, **changes), inputs(LENGTHS[lengths]), **how)
 
 
 def test_one_trace_takes_every_mask(fast):
@@ -256,24 +253,18 @@ def test_an_exported_model_takes_any_size():
 # ---- the last layer at the positions that are read --------------------------
 
 
-@pytest.mark.parametrize("fast, changes", [
-    (True, {}), pytest.param(False, {}, marks=pytest.mark.long),
-    *(pytest.param(True, changes, marks=pytest.mark.long) for changes in (
-        GROUPS, dict(parameter_sharing="none")))])
-def test_rows_and_gradients_are_those_of_all_positions(fast, changes, monkeypatch):
+@pytest.mark.parametrize("fast, changes, how, tolerance", [
+    (True, {}, {}, 1e-5), *(pytest.param(*case, marks=pytest.mark.long) for case in (
+        (False, {}, {}, 1e-5), (True, GROUPS, {}, 1e-5),
+        (True, dict(parameter_sharing="none"), {}, 1e-5),
+        (True, {}, dict(compiled=True, recompute=True), 1e-5),
+        (True, {}, dict(dtype="bfloat16"), 5e-2))),
+    *(pytest.param(True, {}, {how: True}, 1e-5, marks=SLOW)
+      for how in ("recompute", "compiled"))])
+def test_rows_and_gradients_are_those_of_all_positions(
+        fast, changes, how, tolerance, monkeypatch):
     monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast else 1 << 60)
     model = with_weights(AlbertModel, **changes)
-    assert_close(outputs_and_gradients(model, positions=POSITIONS),
-                 outputs_and_gradients(model, read=POSITIONS))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how, tolerance", [
-    (dict(compiled=True, recompute=True), 1e-5), (dict(dtype="bfloat16"), 5e-2),
-    pytest.param(dict(recompute=True), 1e-5, marks=SLOW),
-    pytest.param(dict(compiled=True), 1e-5, marks=SLOW)])
-def test_rows_and_gradients_however_they_are_computed(how, tolerance, fast):
-    model = with_weights(AlbertModel)
     assert_close(outputs_and_gradients(model, positions=POSITIONS, **how),
                  outputs_and_gradients(model, read=POSITIONS), tolerance,
                  same_types="dtype" not in how)
@@ -299,7 +290,7 @@ def test_sizes_that_are_not_known():
         return model({"input_ids": ids}, positions=positions)["sequence_output"]
 
     whole = model({"input_ids": IDS})["sequence_output"]
-    assert_close(run(IDS, POSITIONS), packing.at_positions(whole, POSITIONS))
+    assert_close(run(IDS, POSITIONS), packing.PADDED.at(whole, POSITIONS))
     assert run(IDS, IDS[:, :0]).shape == [4, 0, 8]
 
 

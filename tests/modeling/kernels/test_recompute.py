@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.kernels import fast as fused, recompute as recomputing
+from albert_tf.modeling.kernels import fast as fused, layer_runs
 from albert_tf.training import losses
 from tests import models, tiny_run
 
@@ -56,7 +56,7 @@ def most_bytes(layers: int, recompute: bool) -> int:
 def _fast(monkeypatch):
     """The fast parts; gradients of kernels are summed one by one."""
     monkeypatch.setattr(fused, "MIN_SIZE", 0)
-    monkeypatch.setattr(recomputing, "_SUMMED_BYTES", 1)
+    monkeypatch.setattr(layer_runs, "_SUMMED_BYTES", 1)
     try:
         tf.config.experimental.get_memory_info("CPU:0")
     except ValueError:
