@@ -28,11 +28,12 @@ from albert_tf.jobs.work_folder import WorkFolder, state_of
 from albert_tf.text import inputs as text_inputs
 from albert_tf.text.inputs import Input
 
+Reader = Callable[[str], Iterator[Input]]
+
 # Increased whenever vectors or units change: unfinished work is then not resumed.
 _VERSION = 2
 _UNIT_BYTES = 64 << 20  # most bytes of the vectors of a unit
-
-Reader = Callable[[str], Iterator[Input]]
+_FORMATS = (".jsonl", ".npz", ".parquet")
 
 
 def texts(paths: Iterable[str], read: Reader = text_inputs.read,
@@ -58,10 +59,6 @@ def texts(paths: Iterable[str], read: Reader = text_inputs.read,
         raise InputError("--input_file: there is no text in it.")
 
 
-def _units(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
-    return iter(lambda: list(itertools.islice(inputs, size)), [])
-
-
 def _loaded(model: str, options: Options, vocabulary: Optional[Vocabulary]) -> Any:
     from albert_tf.checkpoints.restore import load  # Late: it loads TensorFlow.
     from albert_tf.features import vectors
@@ -69,10 +66,14 @@ def _loaded(model: str, options: Options, vocabulary: Optional[Vocabulary]) -> A
     return vectors.Features(load(model, vocabulary=vocabulary), options)
 
 
-def _rows(features: Any, inputs: Iterator[Input], unit_texts: int,
+def _units(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
+    return iter(lambda: list(itertools.islice(inputs, size)), [])
+
+
+def _rows(features: Any, units: Iterable[list[Input]],
           progress: Optional[Progress] = None) -> Iterator[Row]:
     done = cut = 0
-    for unit in _units(inputs, unit_texts):
+    for unit in units:
         rows, of_unit = features.rows(unit)
         done, cut = done + len(rows), cut + of_unit
         yield from rows
@@ -90,7 +91,8 @@ def stream(model: str, paths: Sequence[str], options: Options = Options(),
     """Yields the rows of texts while they are read, at most `held` texts at a time;
     other arguments are as for `extract`."""
     options = options.of(formats.read(model, vocabulary=vocabulary))
-    yield from _rows(_loaded(model, options, vocabulary), texts(paths, read), held)
+    yield from _rows(_loaded(model, options, vocabulary),
+                     _units(texts(paths, read), held))
 
 
 def extract(model: str, input_files: Sequence[str], output_file: str,
@@ -110,11 +112,10 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     # 1. Check the files.
     sources = [path for path in input_files if not files.is_stream(path)]
     is_typed, is_lines = len(sources) < len(input_files), output_file.endswith(".jsonl")
-    write = _WRITERS.get(output_file[output_file.rfind("."):])
-    if not write:
+    if not output_file.endswith(_FORMATS):
         raise InputError(f"--output_file={output_file}: the format is not known; end "
-                         f"the name in one of {', '.join(_WRITERS)}.")
-    if write is _write_parquet:
+                         f"the name in one of {', '.join(_FORMATS)}.")
+    if output_file.endswith(".parquet"):
         row_files.pyarrow("Parquet files")
     files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
     files.check_new(output_file, "--output_file")
@@ -128,10 +129,10 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     text_bytes = 4 * checkpoint.config.hidden_size * len(options.layers) * (
         options.max_seq_length if PIECES in options.pooling else len(options.pooling))
     unit_texts = max(1, min(unit_texts, _UNIT_BYTES // text_bytes))
-    inputs = texts(input_files, read, not is_lines)
+    units = _units(texts(input_files, read, not is_lines), unit_texts)
     if folder is None:
-        write(output_file, _rows(_loaded(model, options, vocabulary), inputs,
-                                 unit_texts, Progress("embedding", "texts", total)))
+        _write(output_file, _rows(_loaded(model, options, vocabulary), units,
+                                  Progress("embedding", "texts", total)))
         logging.info("Wrote %s.", output_file)
         return
     settings = {**dataclasses.asdict(options), "model": model, "unit_texts": unit_texts,
@@ -146,7 +147,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
             return list(map(line, rows)), {"texts": len(rows), "cut": cut}
 
         folder.write_lines(
-            output_file, _units(inputs, unit_texts), answer,
+            output_file, units, answer,
             lambda done: Progress("embedding", "texts", total, done),
             lambda info: counts.update(texts=info["texts"], cut=info["cut"]))
     if counts["cut"]:
@@ -163,40 +164,30 @@ def line(row: Row) -> str:
                        for name, value in row.items()}, ensure_ascii=False)
 
 
-def _write_lines(path: str, rows: Iterable[Row]) -> None:
-    with files.atomic_write(path) as stream:
-        stream.writelines(f"{line(row)}\n".encode() for row in rows)
-
-
-def _write_npz(path: str, rows: Iterable[Row]) -> None:
-    arrays = _columns(list(rows))
-    with files.atomic_write(path) as stream:
-        np.savez(stream, **arrays)
-
-
-def _write_parquet(path: str, rows: Iterable[Row]) -> None:
+def _write(path: str, rows: Iterable[Row]) -> None:
+    if path.endswith(".jsonl"):
+        with files.atomic_write(path) as stream:
+            stream.writelines(f"{line(row)}\n".encode() for row in rows)
+        return
+    rows = list(rows)
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    if PIECES in columns:
+        columns["piece_counts"] = np.array(list(map(len, columns[PIECES])), np.int32)
+        for name in (PIECES, "piece_vectors"):
+            columns[name] = np.concatenate(list(map(np.asarray, columns[name])))
+    columns = {name: np.asarray(values) for name, values in columns.items()}
+    if path.endswith(".npz"):
+        with files.atomic_write(path) as stream:
+            np.savez(stream, **columns)
+        return
     pyarrow = row_files.pyarrow("Parquet files")
-    by_name = _columns(list(rows))
-    offsets = np.append(0, np.cumsum(by_name.pop("piece_counts", 0))).astype(np.int32)
-    arrays = {}
-    for name, values in by_name.items():
+    offsets = np.append(0, np.cumsum(columns.pop("piece_counts", 0))).astype(np.int32)
+    for name, values in columns.items():
         flat = values.reshape(-1)
         array = pyarrow.array(flat.tolist() if values.dtype.kind == "U" else flat)
         for size in reversed(values.shape[1:]):
             array = pyarrow.FixedSizeListArray.from_arrays(array, size)
-        arrays[name] = pyarrow.ListArray.from_arrays(
+        columns[name] = pyarrow.ListArray.from_arrays(
             offsets, array) if name.startswith("piece") else array
     with files.atomic_write(path) as stream:
-        pyarrow.parquet.write_table(pyarrow.table(arrays), stream)
-
-
-def _columns(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    by_name: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-    if PIECES in by_name:
-        by_name["piece_counts"] = np.array(list(map(len, by_name[PIECES])), np.int32)
-        for name in (PIECES, "piece_vectors"):
-            by_name[name] = np.concatenate(list(map(np.asarray, by_name[name])))
-    return {name: np.asarray(values) for name, values in by_name.items()}
-
-
-_WRITERS = {".jsonl": _write_lines, ".npz": _write_npz, ".parquet": _write_parquet}
+        pyarrow.parquet.write_table(pyarrow.table(columns), stream)

@@ -34,8 +34,8 @@ class _Layers(Answering):
         states = [self.bert.encoder.enter(encoded["embedding_output"]),
                   *encoded["encoder_outputs"][self.config.inner_group_num - 1::
                                             self.config.inner_group_num]]
-        values = tf.stack([_moved(before, after) for before, after
-                           in itertools.pairwise(states)], axis=2)  # [B, 3, L, S]
+        values = tf.stack(list(itertools.starmap(moved, itertools.pairwise(states))),
+                          axis=2)  # [B, 3, L, S]
         mask = tf.cast(features["input_mask"], tf.bool)[:, tf.newaxis, tf.newaxis]
         values = tf.cast(tf.where(mask, values, 0.0), tf.float64)
         return {"sums": tf.reduce_sum(values, -1),
@@ -46,7 +46,7 @@ class _Layers(Answering):
         return outputs
 
 
-def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+def moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
     """Returns each of MEASURES, [B, 3, S], for hidden states before and after a layer,
     [B, S, H]."""
     one, other = (tf.math.divide_no_nan(state, tf.norm(state, axis=-1, keepdims=True))

@@ -12,7 +12,6 @@ from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
 Row = Mapping[str, Any]  # the vectors of a text, by name
 PIECES, EMBEDDING = "pieces", "embedding"
-KINDS = (POOLED, *POOLING, PIECES, EMBEDDING)
 WINDOWS = (
     "Read texts that are too long in overlapping windows, and average the windows' "
     "logits or vectors; by default they are cut, as in training.")
@@ -47,32 +46,25 @@ class Options:
         if checkpoint.vocabulary is None:
             raise InputError(f"--model={checkpoint.source}: its folder holds no "
                              "vocabulary; give --spm_model_file or --vocab_file.")
+        kinds = [*POOLING, *[POOLED] * config.use_pooler,
+                 *[EMBEDDING] * bool(sentence), *[PIECES] * (not self.windows)]
         pooling = tuple(dict.fromkeys(map(str.strip, self.pooling))) or (
             (EMBEDDING,) if sentence else
             (POOLED, "mean") if config.use_pooler else ("mean",))
-        for kind in pooling:
-            why = ("this kind is not known" if kind not in KINDS else
-                   "the model has no pooler" if kind == POOLED and not config.use_pooler
-                   else "only folders of sentence-transformers define it"
-                   if kind == EMBEDDING and not sentence else
-                   "--windows averages the vectors of a text, not those of its tokens"
-                   if kind == PIECES and self.windows else "")
-            if why:
-                raise InputError(f"--pooling={kind}: {why}; give one or more of "
-                                 f"{', '.join(KINDS)}.")
-        most = config.num_hidden_layers
-        layers = [int(layer) if str(layer).removeprefix("-").isdecimal() else 0
-                  for layer in self.layers]
-        if not layers or not all(1 <= abs(layer) <= most for layer in layers):
-            raise InputError(
-                f"--layers={','.join(map(str, self.layers))}: the model has {most} "
-                f"layers; give some of 1 to {most}, or -1, the last, to -{most}.")
-        longest = config.max_position_embeddings
+        most, longest = config.num_hidden_layers, config.max_position_embeddings
+        layers = {str(layer): layer % (most + 1) for layer in range(-most, most + 1)}
         length = self.max_seq_length or min(
             checkpoint.flags.get("max_seq_length", 512), longest)
-        if not NUM_SPECIAL_PAIR < length <= longest:
-            raise InputError(f"--max_seq_length={length}: give {NUM_SPECIAL_PAIR + 1} "
-                             f"to {longest}, the model's number of positions.")
+        for flag, values, known, shown in (
+                ("pooling", pooling, kinds,
+                 ", ".join(kinds) + " with --windows" * self.windows),
+                ("layers", map(str, self.layers), {*layers} - {"0"},
+                 f"1 to {most}, and -1, the last, to -{most}"),
+                ("max_seq_length", [length], range(NUM_SPECIAL_PAIR + 1, longest + 1),
+                 f"{NUM_SPECIAL_PAIR + 1} to {longest}")):
+            for value in values:
+                if value not in known:
+                    raise InputError(f"--{flag}={value}: this model has {shown}.")
         return dataclasses.replace(
             self, pooling=pooling, max_seq_length=length,
-            layers=tuple(layer % (most + 1) for layer in layers))
+            layers=tuple(layers[str(layer)] for layer in self.layers or (-1,)))

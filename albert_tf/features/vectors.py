@@ -21,8 +21,6 @@ from albert_tf.text.inputs import Input
 
 _PIECE_VECTORS = "piece_vectors"
 _SENTENCE = "sentence_embedding"  # sentence-transformers' name of its vector
-# transformers' names of hidden states → ours.
-_EXCHANGED = {"last_hidden_state": "sequence_output", "pooler_output": "pooled_output"}
 _ACTIVATIONS = {
     "Tanh": tf.tanh, "ReLU": tf.nn.relu, "Sigmoid": tf.sigmoid, "Identity": tf.identity,
     "GELU": lambda values: tf.nn.gelu(values, approximate=False)}
@@ -51,17 +49,20 @@ class Vectors(Answering):
         folder defines it."""
         found = self.bert(
             features, computation=self.computation, padding_is_read=False)
-        states = {theirs: tf.cast(found[ours], tf.float32)
-                  for theirs, ours in _EXCHANGED.items() if ours in found}
-        return states | ({_SENTENCE: embedding(
-            states["last_hidden_state"], features["input_mask"], self.sentence)}
-                         if self.sentence else {})
+        hidden = tf.cast(found["sequence_output"], tf.float32)
+        outputs = {"last_hidden_state": hidden}
+        if "pooled_output" in found:
+            outputs["pooler_output"] = found["pooled_output"]
+        if self.sentence:
+            outputs[_SENTENCE] = embedding(hidden, features["input_mask"], self.sentence)
+        return outputs
 
     def of_exchanged(self, exchanged, batch):
         if _SENTENCE in exchanged:
             return {EMBEDDING: exchanged[_SENTENCE]}
-        return of({ours: exchanged[theirs] for theirs, ours in _EXCHANGED.items()
-                   if theirs in exchanged}, batch["input_mask"], self.sentence)
+        return of({"sequence_output": exchanged["last_hidden_state"],
+                   "pooled_output": exchanged.get("pooler_output")},
+                  batch["input_mask"], self.sentence)
 
     def mean(self, outputs):
         vectors = dict(super().mean(outputs))
@@ -91,27 +92,24 @@ class Features(Vectors):
         inputs that are cut."""
         requests = [self.request(each.given, 1, self.options.windows)
                     for each in inputs]
-        vectors = answers(requests, self.options.batch_size)
-        return [{**each.kept, **answer} for each, answer in zip(inputs, vectors)], sum(
-            request.cut > 0 for request in requests)
+        rows = []
+        for each, request, vectors in zip(
+                inputs, requests, answers(requests, self.options.batch_size)):
+            row = dict(each.kept)
+            for kind in self.options.pooling:
+                if kind == PIECES:  # Not with windows, of which there may be several.
+                    ids = request.sequences[0]["input_ids"]
+                    row[PIECES] = self.tokenizer.convert_ids_to_tokens(ids)
+                    row[_PIECE_VECTORS] = vectors[_PIECE_VECTORS][:len(ids)].copy()
+                else:
+                    row[kind] = np.array(vectors[kind])
+            if self.options.truncated:
+                row["truncated"] = request.cut > 0
+            rows.append(row)
+        return rows, sum(request.cut > 0 for request in requests)
 
-    def request(self, given, top_k, windows=False):
-        request = super().request(given, top_k, windows)
-        ids = request.sequences[0]["input_ids"]  # Windows have no vectors of tokens.
-        return dataclasses.replace(request, answer=lambda outputs: self._named(
-            self.mean(outputs) if len(outputs) > 1 else outputs[0], ids, request.cut))
-
-    def _named(self, outputs, ids, cut):
-        named: dict[str, Any] = {}
-        for kind in self.options.pooling:
-            if kind == PIECES:
-                named[PIECES] = self.tokenizer.convert_ids_to_tokens(ids)
-                named[_PIECE_VECTORS] = outputs[_PIECE_VECTORS][:len(ids)].copy()
-            else:
-                named[kind] = np.array(outputs[kind])
-        if self.options.truncated:
-            named["truncated"] = cut > 0
-        return named
+    def answer(self, outputs):
+        return outputs
 
     def outputs(self, features):
         encoded = self.bert(features, computation=self.computation,
@@ -120,22 +118,18 @@ class Features(Vectors):
         inner, mask = self.config.inner_group_num, features["input_mask"]
         hidden = [tf.cast(encoded[number * inner - 1], tf.float32)
                   for number in self.options.layers]
+        computed = {
+            PIECES: lambda hidden: tf.where(
+                tf.cast(mask, tf.bool)[..., tf.newaxis], hidden, 0.0),
+            POOLED: lambda hidden: self.bert.pooler(hidden[:, 0]),
+            EMBEDDING: lambda hidden: embedding(hidden, mask, self.sentence)}
         vectors = {}
         for kind in self.options.pooling:
-            of_layers = [self._vector(kind, each, mask) for each in hidden]
+            of_layers = [computed[kind](each) if kind in computed else
+                         pool(kind, each, mask) for each in hidden]
             vectors[_PIECE_VECTORS if kind == PIECES else kind] = (
-                of_layers[0] if len(hidden) == 1 else
-                tf.stack(of_layers, axis=-2))
+                of_layers[0] if len(hidden) == 1 else tf.stack(of_layers, axis=-2))
         return vectors
-
-    def _vector(self, kind, hidden, mask):
-        if kind == PIECES:
-            return tf.where(tf.cast(mask, tf.bool)[..., tf.newaxis], hidden, 0.0)
-        if kind == POOLED:
-            return self.bert.pooler(hidden[:, 0])
-        if kind == EMBEDDING:
-            return embedding(hidden, mask, self.sentence)
-        return pool(kind, hidden, mask)
 
 
 # ---- one vector from those of the tokens -----------------------------------
@@ -145,11 +139,12 @@ def of(found: Mapping[str, Any], mask: tf.Tensor, sentence: Optional[Sentence] =
        ) -> dict[str, tf.Tensor]:
     """Returns the vectors from a model's outputs: `embedding`, the vector that a folder
     of sentence-transformers defines, else `mean`, and `pooled` if there is a pooler."""
-    hidden = tf.cast(found["sequence_output"], tf.float32)
+    hidden, pooled = (tf.cast(found["sequence_output"], tf.float32),
+                      found.get("pooled_output"))
     if sentence:
-        return {"embedding": embedding(hidden, mask, sentence)}
-    return {"mean": pool("mean", hidden, mask)} | (
-        {"pooled": found["pooled_output"]} if "pooled_output" in found else {})
+        return {EMBEDDING: embedding(hidden, mask, sentence)}
+    return {"mean": pool("mean", hidden, mask),
+            **({} if pooled is None else {POOLED: pooled})}
 
 
 def pool(mode: str, hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -264,8 +264,8 @@ def test_units_are_bounded_in_bytes(model, tmp_path, monkeypatch):
 @pytest.mark.parametrize("options, flag", [
     *(({"pooling": kinds.split(",")}, f"--pooling={kinds.partition(',')[0]}")
       for kinds in ("media", "embedding")),
-    *(({"layers": layers}, f"--layers={','.join(map(str, layers))}")
-      for layers in ((3,), (0,), ())),
+    *(({"layers": layers}, f"--layers={layers[-1]}")
+      for layers in ((1, 3), (0,), ("last",))),
     *(({"max_seq_length": length}, f"--max_seq_length={length}") for length in (65, 3)),
     ({"pooling": ("pieces",), "windows": True}, "--pooling=pieces")])
 def test_options_that_a_model_has_not(options, flag, model, tmp_path):
@@ -328,49 +328,37 @@ def test_the_standard_input(model, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["out.jsonl"]
 
 
-@pytest.fixture(scope="module", name="results")
-def _results(model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    text = texts_in(folder, TEXTS)
-    common = [f"--model={model}", f"--input_file={text}"]
-    how = ["--pooling=mean,max", "--layers=-1,-2", "--max_seq_length=9"]
-    bare, named = folder / "bare", folder / "named"
+def test_a_folder_without_its_vocabulary(model, tmp_path):
+    bare, named = tmp_path / "bare", tmp_path / "named"
     shutil.copytree(model, bare)
     (bare / tiny_models.SPM.name).unlink()
     shutil.copytree(bare, named)
     (named / "task.json").unlink(missing_ok=True)
     (named / "vocabulary.json").write_text(
         json.dumps({"file": "other.model", "sha256": "0" * 64}))
-    with run_commands("extract_features", {
-            "wrong layers": [*common, "--layers=last"],
-            "no vocabulary": [f"--model={bare}", common[1]],
-            "two vocabularies": [f"--model={bare}", common[1], "--vocab_file=a.txt",
-                                 f"--spm_model_file={tiny_models.SPM}"],
-            "vocabulary that is not there": [
-                f"--model={bare}", common[1], "--spm_model_file=/no/spm.model"],
-            "another vocabulary": [f"--model={named}", common[1],
-                                   f"--spm_model_file={tiny_models.SPM}"],
-            "made": [f"--model={bare}", f"--spm_model_file={tiny_models.SPM}", common[1],
-                     f"--output_file={folder}/out.npz", *how],
-    }, light={"wrong layers", "no vocabulary", "two vocabularies",
-              "vocabulary that is not there", "another vocabulary"}) as found:
-        yield found, folder
+    given = Vocabulary(str(tiny_models.SPM), True, False)
+    for folder, vocabulary, pattern in (
+            (bare, None, "/bare/.*: .*--spm_model_file"),
+            (bare, Vocabulary("/no/spm.model", True, False), "/no/spm.model"),
+            (named, given, "/named, .* other.model")):
+        with pytest.raises(InputError, match=pattern):
+            extract(str(folder), tmp_path, "out.jsonl", vocabulary=vocabulary)
+    assert len(rows_of(extract(
+        str(bare), tmp_path, "out.jsonl", vocabulary=given))) == len(TEXTS)
 
 
 @pytest.mark.long
-def test_the_command(results):
-    found, folder = results
-    made = found.ok("made")
-    arrays = np.load(folder / "out.npz")
+def test_the_command(model, tmp_path):
+    common = [f"--model={model}", f"--input_file={texts_in(tmp_path, TEXTS)}"]
+    with run_commands("extract_features", {
+            "two vocabularies": [*common, "--vocab_file=a.txt",
+                                 f"--spm_model_file={tiny_models.SPM}"],
+            "made": [*common, f"--output_file={tmp_path}/out.npz", "--pooling=mean,max",
+                     "--layers=-1,-2", "--max_seq_length=9"],
+    }, light={"two vocabularies"}) as found:
+        found.refused("two vocabularies", "--vocab_file and --spm_model_file")
+        made = found.ok("made")
+    arrays = np.load(tmp_path / "out.npz")
     assert {name: array.shape for name, array in arrays.items()} == {
         "mean": (5, 2, 16), "max": (5, 2, 16)}
     assert "embedding: 5 of 5 texts (100.0%)" in made["log"]
-
-
-@pytest.mark.parametrize("name, pattern", [
-    ("wrong layers", "--layers=last"), ("no vocabulary", "/bare/.*: .*--spm_model_file"),
-    ("two vocabularies", "--vocab_file and --spm_model_file"),
-    ("vocabulary that is not there", "/no/spm.model"),
-    ("another vocabulary", "/named, .* other.model")])
-def test_wrong_commands_end_in_a_sentence(name, pattern, results):
-    results[0].refused(name, pattern)

@@ -61,7 +61,7 @@ def test_distances_are_those_of_all_pieces(changes, tmp_path):
 def test_states_that_are_alike():
     given = np.float32([[[3, 4], [1, 0], [0, 0], [0, 0]]])
     after = np.float32([[[3, 4], [0, 2], [0, 0], [0, 5]]])
-    distance, cosine, degrees = layer_distances._moved(given, after).numpy()[0]
+    distance, cosine, degrees = layer_distances.moved(given, after).numpy()[0]
     np.testing.assert_allclose(distance, [0, 5 ** 0.5, 0, 5], rtol=1e-6)
     np.testing.assert_allclose(cosine, [1, 0, 1, 0], atol=1e-6)
     np.testing.assert_allclose(degrees, [0, 90, 0, 90], atol=1e-4)
@@ -80,46 +80,34 @@ def test_table_of_models_of_different_depth():
 # ---- the command -----------------------------------------------------------
 
 
-@pytest.fixture(scope="module", name="results")
-def _results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    model = tiny_models.write(folder / "model", "pretrained")
-    deep = tiny_models.write(folder / "a,b", "classes", config=dataclasses.replace(
+@pytest.mark.long
+def test_the_command(tmp_path):
+    model = tiny_models.write(tmp_path / "model", "pretrained")
+    deep = tiny_models.write(tmp_path / "a,b", "classes", config=dataclasses.replace(
         tiny_models.TINY, parameter_sharing="none", num_hidden_layers=3))
-    shutil.copytree(model, folder / "without")
-    (folder / "without/albert_config.json").unlink()
-    (folder / "texts.txt").write_text("It is.\n\nOne.\tTwo.\n")
-    (folder / "empty.txt").write_text(" \n\n")
-    common = [f"--model={model}", f"--input_file={folder}/texts.txt"]
-    light = {
-        "titles": [*common, "--titles=A,B"],
-        "no config": [f"--model={folder}/without", common[1]],
-        "no text": [common[0], f"--input_file={folder}/empty.txt"],
-        "over model": [*common, f"--picture={model}/albert_config.json"]}
-    with run_commands("analyze_layers", {**light, "config": [
-            f"--model={folder}/without", common[1],
+    shutil.copytree(model, tmp_path / "without")
+    (tmp_path / "without/albert_config.json").unlink()
+    (tmp_path / "texts.txt").write_text("It is.\n\nOne.\tTwo.\n")
+    (tmp_path / "empty.txt").write_text(" \n\n")
+    common = [f"--model={model}", f"--input_file={tmp_path}/texts.txt"]
+    wrong = {
+        "--titles=A,B": [*common, "--titles=A,B"],
+        "albert_config.json": [f"--model={tmp_path}/without", common[1]],
+        "--input_file": [common[0], f"--input_file={tmp_path}/empty.txt"],
+        "--picture: .*--model": [*common, f"--picture={model}/albert_config.json"]}
+    with run_commands("analyze_layers", {**wrong, "config": [
+            f"--model={tmp_path}/without", common[1],
             f"--albert_config_file={model}/albert_config.json"], "made": [
             f'--model={model},"{deep}"', common[1], "--titles=shared,apart",
-            f"--output={folder}/layers.json", f"--picture={folder}/layers.png"]},
-            light=light) as found:
-        yield found, folder
-
-
-@pytest.mark.long
-def test_the_command(results):
-    found, folder = results
-    found.ok("config")
-    found.ok("made")
-    made = json.loads((folder / "layers.json").read_text())["models"]
+            f"--output={tmp_path}/layers.json", f"--picture={tmp_path}/layers.png"]},
+            light=wrong) as found:
+        for pattern in wrong:
+            found.refused(pattern, pattern)
+        found.ok("config")
+        found.ok("made")
+    made = json.loads((tmp_path / "layers.json").read_text())["models"]
     shared, apart = made["shared"], made["apart"]
     assert len(shared["l2_distance"]["mean"]) == 2
     assert len(apart["degrees"]["standard_deviation"]) == 3
     assert shared["texts"] == apart["texts"] == 2
-    assert (folder / "layers.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("name, pattern", [
-    ("titles", "--titles=A,B"), ("no config", "albert_config.json"),
-    ("no text", "--input_file"), ("over model", "--picture: .*--model")])
-def test_wrong_commands_end_in_a_sentence(name, pattern, results):
-    results[0].refused(name, pattern)
+    assert (tmp_path / "layers.png").read_bytes().startswith(b"\x89PNG")
