@@ -31,7 +31,7 @@ from albert_tf.pretraining_data.options import (
     DataOptions, InstanceOptions, shard_names)
 from albert_tf.text import languages
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.training.recipes import PRETRAINING_RECIPES
+from albert_tf.training.schedules import PRETRAINING_RECIPES
 
 FLAGS = flags.FLAGS
 

@@ -31,8 +31,7 @@ from albert_tf import files, pictures, text_files
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
-from albert_tf.training.schedules import depth_of
-from albert_tf.training.recipes import PRETRAINING_RECIPES
+from albert_tf.training.schedules import PRETRAINING_RECIPES, depth_of
 from benchmarks import benchmark_flags, runs
 from benchmarks.contestants import step_flops
 

@@ -64,7 +64,14 @@ class PretrainingData(NamedTuple):
             config.type_vocab_size)
         spec = checks.unmasked_spec(whole) if drawn else whole
         # 1. Find the files and check the outputs, before any content is read.
-        paths, evaluation = _paths(options)
+        paths, evaluation = [], []
+        if options.do_train or not options.eval_input_file:
+            paths = files.expand_patterns(options.input_file or "", "--input_file")
+        if options.eval_input_file:
+            evaluation = files.expand_patterns(
+                options.eval_input_file, "--eval_input_file")
+        for path in (*paths, *evaluation):
+            files.check_in_tensorflow(path)
         check_run_folder(options.output_dir)
         files.prepare_outputs({"--output_dir": files_of_run(options.output_dir)}, {
             "--eval_input_file": evaluation, "--input_file": paths})
@@ -73,7 +80,14 @@ class PretrainingData(NamedTuple):
         vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
         if vocabulary:
             model_vocabulary.check_records(options.output_dir, vocabulary)
-        evaluation_masked = _masked_evaluation(evaluation, spec, options)
+        # A masked token has no place in an order; check_masks refuses it.
+        kinds = checks.are_masked(evaluation, spec) if (
+            drawn and options.objective != "permutation") else [not drawn]
+        if any(kinds) and not all(kinds):
+            raise InputError(
+                f"--eval_input_file: {evaluation[kinds.index(True)]} is masked, but "
+                f"{evaluation[kinds.index(False)]} is not; give records of one kind.")
+        evaluation_masked = any(kinds)
         evaluation_spec = whole if evaluation_masked else checks.unmasked_spec(whole)
         # With objective "none" the evaluation records' sentence labels are unused.
         objective = checks.sentence_objective(
@@ -111,13 +125,16 @@ class PretrainingData(NamedTuple):
                        ) -> dict[str, Any]:
         """Returns what tells the evaluated records from others: the files, each with a
         digest of its beginning, and the number of sequences; {} if there are none."""
-        infos = self.evaluation or []
-        total = sum(info.num_records for info in infos)
-        return {
-            "files": [[os.path.basename(info.path), info.num_records, info.num_bytes,
-                       _digest_of_beginning(info.path)] for info in infos],
-            "number of sequences": min(
-                total, max_eval_steps * eval_batch_size or total)} if infos else {}
+        if not self.evaluation:
+            return {}
+        found, total = [], sum(info.num_records for info in self.evaluation)
+        for info in self.evaluation:
+            with files.open_binary(info.path) as stream:
+                digest = hashlib.sha256(stream.read(1 << 20)).hexdigest()
+            found.append([os.path.basename(info.path), info.num_records, info.num_bytes,
+                          digest])
+        return {"files": found, "number of sequences": min(
+            total, max_eval_steps * eval_batch_size or total)}
 
     def batches(self, options: RunOptions, masking: Optional[MaskingOptions],
                 config: AlbertConfig, streams: Optional[int], seed: int,
@@ -138,33 +155,3 @@ class PretrainingData(NamedTuple):
             max_eval_steps=max_eval_steps, streams=streams or 1, random_map=random_map,
             evaluation_spec=None if self.evaluation_spec == self.spec
             else self.evaluation_spec)
-
-
-def _digest_of_beginning(path: str) -> str:
-    with files.open_binary(path) as stream:
-        return hashlib.sha256(stream.read(1 << 20)).hexdigest()
-
-
-def _paths(options: Any) -> tuple[list[str], list[str]]:
-    train, evaluation = [], []
-    if options.do_train or not options.eval_input_file:
-        train = files.expand_patterns(options.input_file or "", "--input_file")
-    if options.eval_input_file:
-        evaluation = files.expand_patterns(options.eval_input_file, "--eval_input_file")
-    for path in (*train, *evaluation):
-        files.check_in_tensorflow(path)
-    return train, evaluation
-
-
-def _masked_evaluation(paths: Sequence[str], spec: FeatureSpec, options: Any) -> bool:
-    """Returns True if evaluation uses the masks in its records, else False."""
-    if not drawn_by(options):
-        return True
-    if options.objective == "permutation":
-        return False  # A masked token has no place in an order; check_masks refuses it.
-    kinds = checks.are_masked(paths, spec)
-    if any(kinds) and not all(kinds):
-        raise InputError(
-            f"--eval_input_file: {paths[kinds.index(True)]} is masked, but "
-            f"{paths[kinds.index(False)]} is not; give records of one kind.")
-    return any(kinds)

@@ -1,6 +1,7 @@
 """The devices that train one model, on one machine or several: their strategy, the
 workers that TF_CONFIG names, which process writes, and at which step they start."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -62,14 +63,11 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
         available = len(tf.config.list_physical_devices("GPU"))
         if num_gpus is None:
             num_gpus = min(available, 1) if name == "one_device" else available
-        if not 0 <= num_gpus <= available:
-            raise InputError(f"--num_gpus is {num_gpus}, but TensorFlow sees "
-                             f"{available} GPUs on this machine.")
-        if name == "mirrored" and not num_gpus:
+        if not int(name == "mirrored") <= num_gpus <= available:
             raise InputError(
-                "--distribution_strategy=mirrored: TensorFlow sees no GPUs on this "
-                f"machine. {_INSTALL_CUDA} To train on the CPU, leave the flag out; "
-                "--num_virtual_cpus=2 tries out two replicas there.")
+                f"--distribution_strategy={name}, --num_gpus={num_gpus}: TensorFlow sees "
+                f"{available} GPUs on this machine. {_INSTALL_CUDA} To train on the CPU, "
+                "leave both flags out; --num_virtual_cpus=2 tries out two replicas there.")
         if not available and name == "one_device" and parallel.has_accelerator():
             logging.warning("This machine has a GPU or TPU that TensorFlow does not "
                             "see. %s", _INSTALL_CUDA)
@@ -249,8 +247,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 def reachable(address: str, seconds: float) -> bool:
     """Returns True if a program listens at "host:port"."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         socket.create_connection(_host_and_port(address), seconds).close()
-    except (OSError, ValueError):
-        return False
-    return True
+        return True
+    return False

@@ -25,7 +25,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from albert_tf.errors import InputError
 from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo
@@ -89,9 +88,6 @@ def _stream(files: Sequence[FileInfo], index: int, count: int) -> list[_FilePart
         if low < high:
             parts.append(_FilePart(info.path, *info.near(low), high - low))
         first += info.num_records
-    if not parts:
-        raise InputError(f"{total} records in {len(files)} files are too few for "
-                         f"{count} streams; create more records.")
     return parts
 
 

@@ -15,6 +15,7 @@ METRICS_FILE = "metrics.jsonl"
 CURVES_FILE = "curves.png"
 
 Row = dict[str, Any]
+_NO_METRICS = ("step", "split", "set")  # the other entries of a row
 
 
 class MetricsLog:
@@ -38,7 +39,7 @@ class MetricsLog:
                          "again.", self.path, len(rows) - len(self.rows))
         with files.atomic_write(self.path) as stream:
             for row in self.rows:
-                stream.write(_line(row))
+                stream.write(f"{json.dumps(row)}\n".encode())
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any],
               **more: Any) -> None:
@@ -47,11 +48,7 @@ class MetricsLog:
                **{name: float(value) for name, value in metrics.items()}}
         self.rows.append(row)
         with files.open_binary(self.path, "ab") as stream:
-            stream.write(_line(row))
-
-
-def _line(row: Row) -> bytes:
-    return (json.dumps(row) + "\n").encode()
+            stream.write(f"{json.dumps(row)}\n".encode())
 
 
 def read_metrics(path: str) -> list[Row]:
@@ -62,8 +59,9 @@ def read_metrics(path: str) -> list[Row]:
         try:
             row = text_files.parse_json(line, path, advice, number)
             if not (isinstance(row, dict) and type(row.get("step")) is int
-                    and isinstance(row.get("split"), str)
-                    and all(type(row[name]) in (int, float) for name in _numbers(row))):
+                    and isinstance(row.get("split"), str) and all(
+                        type(value) in (int, float) for name, value in row.items()
+                        if name not in _NO_METRICS)):
                 raise InputError(f"{path}, line {number}: not a JSON object of numbers "
                                  f"with a step and a split; {advice}.")
             rows.append(row)
@@ -72,10 +70,6 @@ def read_metrics(path: str) -> list[Row]:
                 raise
             logging.warning("%s, line %d is incomplete and left out.", path, number)
     return rows
-
-
-def _numbers(row: Row) -> list[str]:
-    return [name for name in row if name not in ("split", "set")]
 
 
 # ---- scores ----------------------------------------------------------------
@@ -126,7 +120,7 @@ def draw_curves(metrics_path: str, image_path: str) -> None:
     panel."""
     rows = read_metrics(metrics_path)
     names = list(dict.fromkeys(
-        name for row in rows for name in _numbers(row) if name != "step"))
+        name for row in rows for name in row if name not in _NO_METRICS))
     if not names or not pictures.possible():
         return
     columns = min(3, len(names))

@@ -36,11 +36,6 @@ class LossScaling(tf.Module):
         self.good_steps = replica_variable(0, tf.int64, "good_steps")
         self.skipped_steps = replica_variable(0, tf.int64, "skipped_steps")
 
-    @property
-    def at_smallest(self) -> tf.Tensor:
-        """True, as a bool scalar, if the scale cannot be reduced any further."""
-        return self.scale <= SMALLEST_SCALE
-
     def unscale(self, gradient):
         """Divides a float32 gradient, dense or IndexedSlices, by the scale."""
         # The inverse of a power of two is also one, so that this is exact.

@@ -24,10 +24,10 @@ class Sequences(NamedTuple):
     vectors: int = 0  # of the encoder's width, that a head computes for each token
     of_example: int = 1  # number of sequences in each example
 
-    def memory(self, examples: int, config: AlbertConfig, of_piece: float,
-               size: int) -> float:
-        """Returns the bytes of examples with `of_piece` numbers of `size` bytes for
-        each token."""
+    def memory(self, examples: int, config: AlbertConfig, step: StepOptions,
+               of_piece: float) -> float:
+        """Returns the bytes of examples with `of_piece` numbers for each token."""
+        size = 4 if step.dtype == "float32" else 2
         return examples * self.of_example * (
             self.filled * self.length * size * of_piece
             + 2 * 4 * self.predictions * config.vocab_size)
@@ -69,18 +69,13 @@ def training_memory(config: AlbertConfig, step: StepOptions, examples: int,
                    + config.num_attention_heads * sequences.length)
     count = config.num_hidden_layers * config.inner_group_num
     numbers = count * hidden + layer if step.recompute else count * layer
-    return sequences.memory(examples, config, numbers, _size(step))
+    return sequences.memory(examples, config, step, numbers)
 
 
 def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,
                       sequences: Sequences) -> float:
     """Returns the bytes of the activations of a batch, freed after each layer."""
     hidden = config.hidden_size
-    return sequences.memory(examples, config, max(
+    return sequences.memory(examples, config, step, max(
         5 * hidden + config.num_attention_heads * sequences.length,
-        hidden + 2 * config.intermediate_size,
-        hidden * sequences.vectors), _size(step))
-
-
-def _size(step: StepOptions) -> int:
-    return 4 if step.dtype == "float32" else 2
+        hidden + 2 * config.intermediate_size, hidden * sequences.vectors))

@@ -183,8 +183,6 @@ class MomentsOptimizer(tf.Module):
         weight decay, and no ratio in LAMB.
     """
 
-    has_ratio = False  # whether a ratio scales the update of each variable
-
     def __init__(self, schedule: Callable[[tf.Tensor], tf.Tensor],
                  weight_decay_rate: float = 0.01, beta_1: float = 0.9,
                  beta_2: float = 0.999, epsilon: float = 1e-6,
@@ -273,7 +271,7 @@ class MomentsOptimizer(tf.Module):
         v.assign(self.beta_2 * v + (1.0 - self.beta_2) * tf.square(gradient))
         # 2. The direction: the mean gradient, relative to the usual size of gradients.
         #    Neither moment is corrected for its start at 0.
-        update = self.direction(m, v)
+        update = m / (tf.sqrt(v) + self.epsilon)
         weights = tf.cast(variable, tf.float32)
         if has_decay:
             # 3. Weight decay pulls the weights towards 0. It is no part of the moments.
@@ -288,10 +286,6 @@ class MomentsOptimizer(tf.Module):
         with tf.control_dependencies([] if assignment is None else [assignment]):
             return tf.identity(rate)
 
-    def direction(self, m: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-        """Returns the update of a variable before weight decay, from its moments."""
-        return m / (tf.sqrt(v) + self.epsilon)
-
     def ratio(self, weights: tf.Tensor, update: tf.Tensor) -> Union[float, tf.Tensor]:
         """Returns a factor for the update of a variable, besides the learning rate."""
         return 1.0
@@ -303,8 +297,6 @@ class AdamW(MomentsOptimizer):
 
 class Lamb(MomentsOptimizer):
     """LAMB (You et al. 2019; original: `LAMBOptimizer`). The ratio is not clipped."""
-
-    has_ratio = True
 
     def ratio(self, weights, update):
         """||weights|| / ||update||, or 1 where either is 0: float32 scalar."""

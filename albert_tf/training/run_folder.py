@@ -229,5 +229,5 @@ def streams(output_dir: str, num_records: int, batch_size: int) -> int:
     as in the folder's run so far, if it has started."""
     count = _kept_options(output_dir).get("streams") if (
         holds_checkpoint(output_dir)) else None
-    fits = type(count) is int and count > 0 and batch_size % count == 0
+    fits = type(count) is int and 0 < count <= num_records and batch_size % count == 0
     return count if fits else num_streams(num_records, batch_size)

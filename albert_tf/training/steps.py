@@ -23,7 +23,7 @@ from albert_tf.training import optimization
 from albert_tf.training.devices import replica_variable
 from albert_tf.training.evaluation import (
     MeanMetrics, Task, metric_sums, names_of, own_function, shape_key)
-from albert_tf.training.loss_scaling import LossScaling
+from albert_tf.training.loss_scaling import SMALLEST_SCALE, LossScaling
 from albert_tf.training.options import StepOptions
 
 
@@ -289,7 +289,7 @@ class Trainer:
         # 1. Remember the first step that is not finite; the loop checks it before it
         #    saves. With loss scaling such steps are normal until the smallest scale.
         good = tf.math.is_finite(loss + norm)
-        bad = ~good & self.scaling.at_smallest if self.scaling else ~good
+        bad = ~good & (self.scaling.scale <= SMALLEST_SCALE) if self.scaling else ~good
         first = self.first_bad_step
         first.assign(tf.where(
             bad & (first < 0), tf.identity(self.optimizer.iterations), first))

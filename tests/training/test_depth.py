@@ -7,8 +7,7 @@ import pytest
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.training.schedules import depth_of
-from albert_tf.training.recipes import PRETRAINING_RECIPES
+from albert_tf.training.schedules import PRETRAINING_RECIPES, depth_of
 from tests.training.tiny_trainer import Training, assert_close, column
 
 STEPS = 1000

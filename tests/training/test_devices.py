@@ -64,8 +64,8 @@ def test_a_cluster_without_its_strategy_is_a_warning(monkeypatch, caplog):
 @pytest.mark.parametrize("name, options, message", [
     ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus"),
     ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "--num_virtual_cpus"),
-    ("mirrored", dict(num_gpus=99), "--num_gpus is 99"),
-    ("one_device", dict(num_gpus=-1), "--num_gpus is -1"),
+    ("mirrored", dict(num_gpus=99), "--num_gpus=99"),
+    ("one_device", dict(num_gpus=-1), "--num_gpus=-1"),
     ("one_device", dict(num_gpus=2), "--num_gpus=2 .*--distribution_strategy=mirrored"),
     ("multi_worker_mirrored", dict(num_gpus=0), "--num_gpus=0 .*CUDA_VISIBLE_DEVICES"),
     ("mirrored", {}, "mirrored.*GPUs.*--num_virtual_cpus=2")])

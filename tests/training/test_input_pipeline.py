@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import records
-from albert_tf.errors import InputError
 from albert_tf.records import tfrecord
 from albert_tf.training import input_pipeline
 from tests import pipelines
@@ -189,11 +188,6 @@ def test_more_files_than_are_read_at_a_time(tmp_path):
     assert all(len(set(batch)) == 42 for batch in unbroken)
     assert train(infos, 6, 21, start_step=7) == [
         b for whole in unbroken[1:] for b in np.reshape(whole, [7, 6]).tolist()]
-
-
-def test_too_few_records_for_the_streams(infos):
-    with pytest.raises(InputError, match="7 records in 1 files are too few for 8"):
-        train(infos[1:2], 8, 1, streams=8)
 
 
 # --- evaluation

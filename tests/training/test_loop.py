@@ -392,8 +392,7 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
 def test_depth_that_grows(data, tmp_path):
     """Evaluation is of all passes, whoever loads the checkpoint."""
     how = dict(config=dict(num_hidden_layers=2), num_train_steps=6)
-    make_run(tmp_path / "run", data, depth=Phases.parse(
-        "1:0.5,2:0.5", 6), **how).train()
+    make_run(tmp_path / "run", data, depth=Phases((1, 2), (3, 6)), **how).train()
     metrics = make_run(tmp_path / "run", data, train=False, **how).evaluate()
     last = rows_of(tmp_path / "run", "eval")[-1]
     assert metrics == pytest.approx({name: last[name] for name in metrics})
