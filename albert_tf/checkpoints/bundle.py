@@ -8,7 +8,7 @@ previous key, then a block that lists the blocks, and a footer that points to it
 
 import dataclasses
 import struct
-from typing import Callable, Iterable, Iterator, Mapping
+from typing import Callable, Iterable, Iterator, Mapping, Optional
 
 import google_crc32c
 import ml_dtypes
@@ -42,6 +42,12 @@ class Tensor:
     @classmethod
     def of(cls, array: np.ndarray) -> "Tensor":
         return cls(array.shape, lambda: array, array.dtype.name)
+
+    def then(self, change: Callable[[np.ndarray], np.ndarray],
+             shape: Optional[tuple[int, ...]] = None) -> "Tensor":
+        """Returns the tensor with its numbers changed when they are read."""
+        return Tensor(self.shape if shape is None else shape,
+                      lambda: change(self.read()), self.dtype)
 
 
 def in_file(path: str, shape: Iterable[int], read: Callable[[], np.ndarray],

@@ -90,10 +90,9 @@ class Report:
 
     def by_reason(self) -> dict[str, list[str]]:
         """Returns each reason for dropping tensors → their names."""
-        names_by_reason: dict[str, list[str]] = {}
-        for name, why in sorted(self.dropped.items()):
-            names_by_reason.setdefault(why, []).append(name)
-        return names_by_reason
+        names = sorted(self.dropped)
+        return {why: [name for name in names if self.dropped[name] == why]
+                for why in dict.fromkeys(map(self.dropped.get, names))}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,15 +188,11 @@ def heads_in(shapes: Mapping[str, Shape], root_head: str = "",
              name_of: Callable[[str], str] = str) -> dict[str, int]:
     """Returns the heads that tensors belong to → their widths. `root_head` is that of
     `output_weights`; `name_of` maps the original's names to those in `shapes`."""
-    widths = {}
-    for name, (_, variable) in HEADS.items():
-        shape = shapes.get(name_of(variable))
-        if shape is not None and (
-                name not in ROOT_HEADS or name == (root_head or "classification")):
-            kind = head_of(name)
-            widths[name] = kind.width if kind.fixed_width else math.prod(
-                shape[:1])  # 1 for a scalar, which is refused later
-    return widths
+    # 1 for a scalar, which is refused later.
+    return {name: head_of(name).width if head_of(name).fixed_width else math.prod(
+        shapes[name_of(variable)][:1]) for name, (_, variable) in HEADS.items()
+            if name_of(variable) in shapes and (
+                name not in ROOT_HEADS or name == (root_head or "classification"))}
 
 
 def read_pooler(heads: Iterable[str]) -> bool:
@@ -255,13 +250,12 @@ def outputs_of(values: Mapping[str, Any], heads: Mapping[str, int], where: str
 
 def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """Returns tensors that raise InputError when read if they hold NaN or infinity."""
-    def read(name: str, tensor: Tensor) -> np.ndarray:
-        array = tensor.read()
+    def checked(name: str, array: np.ndarray) -> np.ndarray:
         check_finite(source, [(name, array)], "give a different checkpoint, or allow "
                      "them with --allow_nan or allow_nan=True")
         return array
 
-    return {name: dataclasses.replace(tensor, read=functools.partial(read, name, tensor))
+    return {name: tensor.then(functools.partial(checked, name))
             for name, tensor in tensors.items()}
 
 
@@ -281,5 +275,5 @@ def check_finite(source: str, values: Iterable[tuple[str, Any]],
 def some(names: Iterable[str], most: Optional[int] = 3) -> str:
     """Returns the first `most` names, and how many more there are."""
     names = list(names)
-    rest = len(names[most:]) if most is not None else 0
-    return ", ".join(names[:most]) + (f", and {rest} more" if rest else "")
+    rest = names[most:] if most is not None else ()
+    return ", ".join(names[:most]) + (f", and {len(rest)} more" if rest else "")

@@ -105,44 +105,24 @@ def convert(input: StrPath, output: StrPath, format: str, config: formats.Config
         if checkpoint.kept_settings and target not in (keras_hub, sentence_transformers):
             text_files.write_json(os.path.join(staged, TASK_FILE),
                                   checkpoint.kept_settings, ensure_ascii=False)
-        threshold = os.path.join(
-            os.path.dirname(checkpoint.source), NULL_THRESHOLD_FILE)
-        if files.exists(threshold) and any(
-                head_of(head).task == "answer" for head in checkpoint.heads):
+        threshold = os.path.join(os.path.dirname(checkpoint.source), NULL_THRESHOLD_FILE)
+        if files.exists(threshold) and "answer" in (
+                head_of(head).task for head in checkpoint.heads):
             files.copy(threshold, os.path.join(staged, NULL_THRESHOLD_FILE))
-        files.write(os.path.join(staged, _CARD), card(
-            checkpoint, format, os.path.basename(os.path.normpath(output)),
-            input).encode())
+        name = os.path.basename(os.path.normpath(output))
+        files.write(os.path.join(staged, _CARD),
+                    card(checkpoint, format, name, input).encode())
     return checkpoint.report
 
 
 # ---- the model card ---------------------------------------------------------
 
 
-def _scores(checkpoint: Checkpoint, name: str, pipeline: str) -> list[str]:
-    """Returns YAML with the scores in eval_results.json beside a run's checkpoint; none
-    if they are of another step or their head is not in the folder."""
-    task = checkpoint.settings.get("task")
-    path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
-    results = settings_in(path) or {}
-    if not task or pipeline not in _PIPELINES.values() or (
-            results.get("step") != checkpoint.step):
-        return []
-    # YAML takes JSON, but reads 1e-05 as a string.
-    scores = [{"type": metric, "value": round(value, 4)}
-              for metric, value in sorted(results.items())
-              if type(value) in (int, float) and math.isfinite(value)
-              and metric not in ("step", "loss", NULL_THRESHOLD)]
-    return [f"metrics: {json.dumps([score['type'] for score in scores])}",
-            "model-index: " + json.dumps([{"name": name, "results": [{
-                "task": {"type": pipeline}, "dataset": {"name": task, "type": task},
-                "metrics": scores}]}], ensure_ascii=False)]
-
-
 def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
     """Returns the text of a model card; `source` is the path that the user gave."""
     config, report, carried = checkpoint.config, checkpoint.report, ""
-    path = os.path.join(os.path.dirname(checkpoint.source), _CARD)
+    path, results = (os.path.join(os.path.dirname(checkpoint.source), each)
+                     for each in (_CARD, "eval_results.json"))
     if files.exists(path):
         with files.open_binary(path) as stream:
             content = stream.read().decode("utf-8", "replace").replace("\r\n", "\n")
@@ -152,15 +132,25 @@ def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
         name for head, name in _PIPELINES.items() if head in checkpoint.heads),
         "sentence-similarity" if format == "sentence_transformers" else
         "feature-extraction")
-    lines = [
-        f'---\n{carried}library_name: "{_LIBRARY[format]}"',
-        f'pipeline_tag: "{pipeline}"', 'tags:\n  - "albert"']
+    lines = [f'---\n{carried}library_name: "{_LIBRARY[format]}"',
+             f'pipeline_tag: "{pipeline}"', 'tags:\n  - "albert"']
     if source.startswith(formats.HUGGING_FACE) and "base_model:" not in carried:
         base = source.removeprefix(formats.HUGGING_FACE).partition("@")[0]
         lines += [f"base_model: {json.dumps(base, ensure_ascii=False)}"]
+    task, stored = checkpoint.settings.get("task"), settings_in(results) or {}
+    # Scores of another step, or of a head that is left out, are not the model's.
+    if task and pipeline in _PIPELINES.values() and stored.get("step") == checkpoint.step:
+        # YAML takes JSON, but reads 1e-05 as a string.
+        scores = [{"type": metric, "value": round(value, 4)}
+                  for metric, value in sorted(stored.items())
+                  if type(value) in (int, float) and math.isfinite(value)
+                  and metric not in ("step", "loss", NULL_THRESHOLD)]
+        lines += [f"metrics: {json.dumps([score['type'] for score in scores])}",
+                  "model-index: " + json.dumps([{"name": name, "results": [{
+                      "task": {"type": pipeline}, "dataset": {"name": task, "type": task},
+                      "metrics": scores}]}], ensure_ascii=False)]
     lines += [
-        *_scores(checkpoint, name, pipeline), "---", "",
-        f"# {name}", "",
+        "---", "", f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
         f"{config.hidden_size}, vocabulary of {config.vocab_size} tokens, converted by "
         f"albert_tf from {checkpoint.format} to {format}.", ""]
@@ -177,11 +167,10 @@ def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
                       "implementation does, except for a piece that ends in a digit "
                       "and a comma inside a number: the original splits it again.", ""]
     if report.dropped or report.missing or report.notes:
-        lines += ["Not converted:", ""]
-        lines += [f"- {why}: {', '.join(f'`{name}`' for name in names[:8])}"
-                  + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-                  for why, names in report.by_reason().items()]
-        lines += [f"- `{name}`: missing from the source" for name in report.missing]
-        lines += [f"- {note}" for note in report.notes]
-        lines.append("")
+        lines += ["Not converted:", "", *(
+            f"- {why}: {', '.join(f'`{name}`' for name in names[:8])}"
+            + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            for why, names in report.by_reason().items()), *(
+                f"- `{name}`: missing from the source" for name in report.missing), *(
+                    f"- {note}" for note in report.notes), ""]
     return "\n".join(lines)

@@ -144,16 +144,14 @@ def folder_of(path: str) -> str:
     return path
 
 
-def find(path: str, names: Optional[Iterable[str]] = None) -> Optional[str]:
+def find(path: str) -> Optional[str]:
     """Returns the prefix of the checkpoint that a path stands for, or None: a prefix, one
     of its files, or a folder of checkpoints (the best, else the latest listed, else the
-    only one) or of a SavedModel. `names` are those in the folder, if they are known.
-    """
-    path = os.fspath(path)
+    only one) or of a SavedModel."""
     prefix = _SUFFIX.sub("", path)
     if files.exists(f"{prefix}.index"):
         return prefix
-    names = files.names_in(path) if names is None else names
+    names = files.names_in(path)
     exported = os.path.join(path, "variables", "variables")
     if "saved_model.pb" in names and files.exists(f"{exported}.index"):
         return exported

@@ -35,18 +35,18 @@ _CHECKPOINTS = ("release", "tf_models")
 HUGGING_FACE = "hf://"
 _KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
 # Files that a model's folder may need, without the weights of other frameworks.
-_PATTERNS = ("*.json", "*.safetensors", "spiece.model", "vocab.txt", "*.md", "assets/*")
+_PATTERNS = ("*.json", "*.safetensors", "*.weights.h5", "spiece.model", "vocab.txt",
+             "*.md", "assets/*")
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
     """Returns the config for itself, its values, its file, or a published name."""
-    if given is None or isinstance(given, AlbertConfig):
-        return given
     if isinstance(given, Mapping):
         return AlbertConfig.from_dict(given)
-    name = str(given)
-    return (AlbertConfig.named(name) if name in NAMED or not files.exists(name)
-            else AlbertConfig.from_json_file(name))
+    if given is None or isinstance(given, AlbertConfig):
+        return given
+    return (AlbertConfig.named(given) if given in NAMED or not files.exists(given)
+            else AlbertConfig.from_json_file(given))
 
 
 def read(path: str, config: Config = None, head: str = "",
@@ -97,10 +97,8 @@ def _without_padding(checkpoint: Checkpoint, tokens: int) -> Checkpoint:
         return checkpoint
 
     def cut(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: Tensor(
-            (tokens, *tensor.shape[1:]), lambda read=tensor.read: read()[:tokens],
-            tensor.dtype) if name.startswith(ROWS) else tensor
-                for name, tensor in tensors.items()}
+        return {name: tensor.then(lambda rows: rows[:tokens], (tokens, *tensor.shape[1:]))
+                if name.startswith(ROWS) else tensor for name, tensor in tensors.items()}
 
     checkpoint.report.notes.append(
         f"{size - tokens} of the {size} word embeddings are padding, and left out")
@@ -115,7 +113,7 @@ def _recognised(path: str) -> tuple[str, str]:
     for name, *patterns in _FOLDERS:
         if all(any(map(re.compile(pattern).fullmatch, names)) for pattern in patterns):
             return name, path
-    prefix = folders.find(path, names)
+    prefix = folders.find(path)
     known = (name for name in _CHECKPOINTS if prefix and _module(name).recognise(prefix))
     return next(known, ""), prefix or path
 
@@ -149,10 +147,8 @@ def is_foreign(path: str) -> bool:
     """Returns whether a path holds a model of another format than plain checkpoints with
     the original implementation's names."""
     path = _whole(os.fspath(path))
-    if is_hub(path):
-        return True
     try:
-        name, where = _recognised(path)
+        name, where = ("hub", path) if is_hub(path) else _recognised(path)
         return bool(name) and (name != "release" or _module(name).is_foreign(where))
     except InputError:  # The checkpoint's own reader will raise the same error.
         return False
@@ -195,8 +191,6 @@ def _hugging_face(name: str) -> str:
     patterns = [*_PATTERNS]
     if not any(each.endswith(".safetensors") for each in names):
         patterns.append("pytorch_model*.bin")
-    if "model.weights.h5" in names:
-        patterns.append("*.h5")
     # Weights in other folders are of sentence-transformers' dense layers.
     if not any(re.match(
             r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.(bin|weights\.h5))$", each)

@@ -126,9 +126,6 @@ def _rows(config: AlbertConfig, heads: Mapping[str, int], prefix: str) -> list[R
                    ["/kernel"])
 
 
-# ---- reading ---------------------------------------------------------------
-
-
 def weights_in(folder: str) -> Optional[str]:
     """Returns the name of the file with a folder's weights, or None."""
     names = files.names_in(folder)
@@ -226,9 +223,6 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     # If several shards have a tensor, the index chooses.
     return path, {name: shards[shard][name] for name, shard in index.items()
                   if name in shards[shard]}
-
-
-# ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:

@@ -92,9 +92,6 @@ def _rows(config: AlbertConfig, heads: Mapping[str, int]) -> list[Row]:
         ["output_weights"], config.num_attention_heads)
 
 
-# ---- reading ---------------------------------------------------------------
-
-
 def _group(layer: int, layers: int, groups: int) -> Optional[int]:
     return layer * groups // layers if layers % groups == 0 else None
 
@@ -143,9 +140,6 @@ def _description(path: str, kinds: Iterable[str]
     refuse({"class_name": value.get("class_name")}, path, class_name=kinds)
     with reading(path, binary=True):
         return value["class_name"], dict(value["config"]), dict(value.get(SETTINGS, {}))
-
-
-# ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:

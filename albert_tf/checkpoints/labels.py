@@ -101,10 +101,8 @@ def ordered(labels: Sequence[str], theirs: Sequence[str],
     rows = order(tuple(theirs) if len(theirs) == len(labels) else (), tuple(labels),
                  source) if labels and outputs else None
 
-    def in_order(tensor: Tensor) -> Tensor:
-        return dataclasses.replace(tensor, read=lambda: tensor.read()[rows])
-
-    return {**tensors, **{name: in_order(tensors[name]) for name in outputs if rows}}
+    return {**tensors, **{name: tensors[name].then(lambda array: array[rows])
+                          for name in outputs if rows}}
 
 
 @functools.cache  # What is logged is said once.

@@ -52,9 +52,6 @@ _ZH_LAYER, _ZH_PARTS = "bert/encoder/layer_shared/", {
     "output/LayerNorm": "LayerNorm_1"}
 
 
-# ---- reading ---------------------------------------------------------------
-
-
 def recognise(prefix: str) -> bool:
     """Returns whether a checkpoint is an ALBERT with the original's names."""
     return bool({WORDS, _HUB_PREFIX + WORDS} & {*bundle.by_names(prefix)})
@@ -152,9 +149,6 @@ def _from_zh(prefix: str, stored: Mapping[str, Tensor], config: AlbertConfig
             (first.shape[0], second.shape[-1]), lambda: first.read() @ second.read())
     return config.replace(
         embedding_size=config.hidden_size, num_hidden_groups=1), tensors
-
-
-# ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:

@@ -4,7 +4,6 @@ config beside them. A mismatch of names or shapes is an error unless it is allow
 """
 
 import dataclasses
-import math
 import os
 import re
 from typing import Any, Callable, Mapping, Optional, Sequence
@@ -52,17 +51,16 @@ class Loaded(Checkpoint):
     def __repr__(self) -> str:
         """Says in three lines what the model is, what it answers, and what was read."""
         config, kind, parameters = self.config, "An export", ""
-        tokenizer = f"{self.tokenizer.vocab_size:,} tokens" if (
-            self.tokenizer) else "no tokenizer"
+        tokens = self.tokenizer and f"{self.tokenizer.vocab_size:,}"
         heads = ", ".join(f"{name} ({width})" for name, width in self.heads.items())
         if self.model is not None:
-            total = sum(math.prod(weight.shape) for weight in self.model.weights)
-            kind, parameters = type(self.model).__name__, f"{total:,} parameters, "
+            kind = type(self.model).__name__
+            parameters = f"{self.model.count_params():,} parameters, "
         labels = f"; labels {some(self.labels, 8)}" if self.labels else ""
         return (
-            f"{kind} from {self.format}: {config.num_hidden_layers} "
-            f"layers of width {config.hidden_size}, {config.num_attention_heads} heads, "
-            f"{parameters}{tokenizer}\n"
+            f"{kind} from {self.format}: {config.num_hidden_layers} layers of width "
+            f"{config.hidden_size}, {config.num_attention_heads} heads, {parameters}"
+            f"{f'{tokens} tokens' if tokens else 'no tokenizer'}\n"
             f"Heads: {heads or 'none'}{labels}\n"
             f"{self.report.summary(0).splitlines()[0]}")
 
@@ -93,11 +91,7 @@ def load(path: str, config: formats.Config = None, head: str = "",
 
 def _variables(model: tf_keras.Model) -> dict[str, Any]:
     """Returns the model's variables by the original's names."""
-    variables = {variable.name.removesuffix(":0"): variable
-                 for variable in model.weights}
-    if len(variables) != len(model.weights):
-        raise ValueError("two variables of the model have the same name")
-    return variables
+    return {variable.name.removesuffix(":0"): variable for variable in model.weights}
 
 
 def tf1_tensors(model: tf_keras.Model) -> dict[str, np.ndarray]:

@@ -71,9 +71,6 @@ class Sentence:
             [*self.pooling, *(type(layer).__name__ for layer in self.layers)])
 
 
-# ---- reading ---------------------------------------------------------------
-
-
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     where = os.path.join(folder, _modules(folder)[0][1])
     path = os.path.join(folder, _PROMPTS)
@@ -182,9 +179,6 @@ def _dense(folder: str, width: int) -> Dense:
         raise InputError(f"{source}: holds no dense layer for vectors of {width} "
                          "numbers; copy or download the folder again.")
     return Dense(changed(kernel, kernel.shape[::-1]), bias, activation)
-
-
-# ---- writing ---------------------------------------------------------------
 
 
 def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int = 0

@@ -75,9 +75,6 @@ def _rows(config: AlbertConfig, heads: Iterable[str]) -> list[Row]:
                    heads=config.num_attention_heads)
 
 
-# ---- reading ---------------------------------------------------------------
-
-
 def _stored(prefix: str) -> dict[str, Tensor]:
     return {_WITH_PREFIX.sub("", name): tensor
             for name, tensor in bundle.by_names(prefix).items()}
@@ -119,9 +116,6 @@ def _count_layers(prefix: str) -> int:
         return next((len(values(values([entry], 2), 2)) - 3
                      for entry in values(values([stream.read()], 2), 5)
                      if values([entry], 1) == [b"serving_default"]), 0)
-
-
-# ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:

@@ -217,9 +217,6 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
     return tokenizer
 
 
-# ---- writing ---------------------------------------------------------------
-
-
 def sentencepiece_model(found: Vocabulary) -> bytes:
     """Returns the content of a SentencePiece model without added tokens."""
     if added := tokenizer_of(found).added:

@@ -432,7 +432,7 @@ def test_pointers_of_git_lfs_are_named(format, name, with_tokenizer, tmp_path):
     (tmp_path / "a" / name).write_text(
         "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
     with pytest.raises(InputError, match=f"{name} is a pointer of Git LFS.*git lfs pull"):
-        formats.read(str(tmp_path / "a"))
+        load(str(tmp_path / "a"))
 
 
 # ---- tokenizers and cards --------------------------------------------------

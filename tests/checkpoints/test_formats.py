@@ -127,18 +127,6 @@ def test_another_config_is_warned_of(tmp_path, caplog):
     assert "hidden_act is gelu_erf there and gelu here" in caplog.text
 
 
-def test_a_folder_is_listed_once(tmp_path, monkeypatch):
-    path, _ = stored(tmp_path / "tf1")
-    convert(path, str(tmp_path / "tf_models"), "tf_models", encoder_only=True)
-    asked = []
-    names_in = formats.files.names_in
-    monkeypatch.setattr(formats.files, "names_in",
-                        lambda folder: asked.append(folder) or names_in(folder))
-    for folder, is_foreign in (("tf_models", True), ("tf1", False), ("none", False)):
-        assert formats.is_foreign(str(tmp_path / folder)) == is_foreign
-        assert asked.pop() == str(tmp_path / folder) and not asked
-
-
 # ---- hubs ------------------------------------------------------------------
 
 
@@ -149,11 +137,18 @@ def test_a_handle_of_kaggle(monkeypatch):
         assert formats.fetched(f"{name}me/tiny/tf2/base") == "there/me/tiny/tf2/base"
 
 
+def no_connection(*args, **options):
+    raise RuntimeError("no connection\nand more")
+
+
 @pytest.mark.parametrize("path, named", [
     ("https://tfhub.dev/google/albert_base/3", "kaggle://HANDLE"),
-    ("kaggle://google/albert/tensorFlow1/base", "pip install kagglehub")])
-def test_names_that_are_none(path, named, monkeypatch):
+    ("kaggle://google/albert/tensorFlow1/base", "pip install kagglehub"),
+    ("hf://me/it", r"^hf://me/it: .*\(no connection\).*network")])
+def test_names_that_cannot_be_fetched(path, named, monkeypatch):
     monkeypatch.setitem(sys.modules, "kagglehub", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(
+        list_repo_files=no_connection))
     with pytest.raises(InputError, match=named):
         formats.read(path)
 
@@ -183,16 +178,6 @@ def test_a_published_config_has_the_heads_that_shapes_tell():
     assert published("x", {**sizes, "num_attention_heads": 6}).num_attention_heads == 6
     with pytest.raises(InputError, match="--albert_config_file"):
         published("x", {**sizes, "hidden_size": 700})
-
-
-def test_a_hub_that_does_not_answer(monkeypatch):
-    def list_repo_files(*args, **options):
-        raise RuntimeError("no connection\nand more")
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(
-        list_repo_files=list_repo_files))
-    with pytest.raises(InputError, match=r"^hf://me/it: .*\(no connection\).*network"):
-        formats.read("hf://me/it")
 
 
 @pytest.mark.parametrize("names,graphs", [

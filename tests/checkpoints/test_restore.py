@@ -1,11 +1,9 @@
 """Weights by the release's names: what restoring reports, refuses and writes."""
 
-import contextlib
 import functools
 import json
 import os
 import pathlib
-import shutil
 
 import numpy as np
 import pytest
@@ -21,6 +19,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel
 from tests import models
 from tests.checkpoints.test_convert import TINY
+from tests.checkpoints.test_folders import write
 from tests.golden.model import HEADS, assert_holds
 from tests.serving import tiny_models
 
@@ -43,12 +42,6 @@ def numbered_model():
     tensors = numbered_tensors(model)
     tf1.load_tf1_tensors(model, tensors)
     return model, tensors
-
-
-def write(tmp_path, tensors, name="model.ckpt"):
-    path = str(tmp_path / name)
-    checkpoint_files.write_tensors(tensors, path)
-    return path
 
 
 def stored(tmp_path, model):
@@ -91,7 +84,8 @@ def check_refused(model, path, *words, **options):
         "model", "--allow_partial_init"], "mismatched", [
             "bert/embeddings/word_embeddings", "cls/predictions/output_bias"]),
     (lambda: AlbertModel(TINY), pretrainer, [
-        "lacks: 7", HEADS[0], HEADS[2], "and 4 more"], "missing", HEADS),
+        "lacks: 7", HEADS[0], HEADS[2], "and 4 more", "--init_from_group0"],
+     "missing", HEADS),
     (lambda: pretrainer(num_hidden_groups=2), pretrainer, [
         "the model does not have: 16", GROUP.format(1), "and 13 more"], "unexpected", [
             name for name in shapes_of(TINY.replace(num_hidden_groups=2), {})
@@ -202,13 +196,6 @@ def test_nothing_that_matches_stops_in_any_case(tmp_path):
 # ---- tensors in memory, export ---------------------------------------------
 
 
-def test_tensors_that_lack_one():
-    model, tensors = numbered_model()
-    del tensors[HEADS[0]]
-    with pytest.raises(InputError, match=f"the given tensors.*lacks: 1 .{HEADS[0]}"):
-        tf1.load_tf1_tensors(model, tensors)
-
-
 def test_export_is_read_by_tf1_and_here(tmp_path):
     model, tensors = numbered_model()
     path = str(tmp_path / "made" / "model.ckpt")
@@ -243,12 +230,6 @@ def test_every_group_gets_group_0(changes, variables, stored_groups, tmp_path):
     assert list(report.dropped) == sorted(
         name for name in tensors for group in range(1, stored_groups)
         if name.startswith(GROUP.format(group)))
-
-
-def test_missing_groups_point_to_group_0(tmp_path):
-    _, path = stored(tmp_path, pretrainer())
-    check_refused(pretrainer(parameter_sharing="none"), path, "--init_from_group0",
-                  "lacks: 48")
 
 
 # ---- this project's own checkpoints ----------------------------------------
@@ -311,188 +292,6 @@ def test_weights_under_a_mirrored_strategy(tmp_path):
     assert_holds(single, other)
 
 
-# ---- paths -----------------------------------------------------------------
-
-
-def test_all_ways_to_name_a_checkpoint(tmp_path):
-    one, two, best = (write(tmp_path, {"w": np.float32(i)}, name) for i, name in
-                      enumerate(("model.ckpt-1", "model.ckpt-2", "model.ckpt-best")))
-    for path in (one, f"{one}.index", f"{one}.data-00000-of-00001"):
-        assert checkpoint_files.find_checkpoint(path) == one
-    assert checkpoint_files.find_checkpoint(str(tmp_path)) == best
-    (tmp_path / "model.ckpt-best.index").unlink()
-    with pytest.raises(InputError, match="neither model.ckpt-best nor.*model.ckpt-1"):
-        checkpoint_files.find_checkpoint(str(tmp_path))
-    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
-    assert checkpoint_files.find_checkpoint(str(tmp_path)) == two
-    moved = str(shutil.copytree(tmp_path, tmp_path / "moved [1]"))
-    assert checkpoint_files.find_checkpoint(moved) == f"{moved}/model.ckpt-2"
-    (tmp_path / "model.ckpt-2.index").unlink()
-    assert checkpoint_files.find_checkpoint(str(tmp_path)) == one  # the only one left
-
-
-def test_the_list_as_tensorflow_writes_it(tmp_path):
-    folder = tmp_path / 'a "list"'
-    paths = [write(folder, {"w": np.float32(i)}, f"model.ckpt-{i}") for i in (1, 2)]
-    # Quotes, and letters beyond ASCII, are escaped there.
-    other = write(tmp_path, {"w": np.float32(3)}, 'größe "3"')
-    for listed, best in ((paths, None), ([*paths, other], None), (paths, "best")):
-        tf.compat.v1.train.update_checkpoint_state(
-            str(folder), listed[-1], listed)
-        assert checkpoint_files.all_checkpoints(str(folder)) == listed
-        assert checkpoint_files.checkpoint_of(str(folder), best=False) == listed[-1]
-        if best:
-            best = write(folder, {"w": np.float32(4)}, "model.ckpt-best")
-            assert checkpoint_files.checkpoint_of(str(folder)) == best
-    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-')
-    assert checkpoint_files.all_checkpoints(str(folder)) == []
-    with pytest.raises(InputError, match="checkpoint does not name"):
-        checkpoint_files.checkpoint_of(str(folder), best=False)
-
-
-@pytest.mark.parametrize("names, start", [
-    (["model.ckpt-3", "model.ckpt-12", "model.ckpt-best"], "12"),
-    (["model.ckpt-3"], "3"), (["model.ckpt-best"], ".*model.ckpt-best")])
-def test_checkpoints_without_their_list_are_not_overwritten(names, start, tmp_path):
-    for name in names:
-        write(tmp_path, {"w": np.float32(1)}, name)
-    folder = str(tmp_path)
-    assert checkpoint_files.holds_checkpoint(folder)
-    with pytest.raises(InputError, match=f"does not name.*--resume_from={start} "):
-        checkpoint_files.checkpoint_of(folder, best=False, to_train=True)
-    if names[-1] == "model.ckpt-best":  # What evaluates may use it.
-        assert checkpoint_files.checkpoint_of(folder).endswith("best")
-
-
-def test_a_kill_in_the_first_save_is_no_lost_list(tmp_path):
-    folder, place = str(tmp_path), dict(best=False, to_train=True)
-    (tmp_path / "first_save.json").write_text('{"step": 4}')
-    assert checkpoint_files.checkpoint_of(folder, **place) is None
-    path = write(tmp_path, {"w": np.float32(1)}, "model.ckpt-4")
-    assert checkpoint_files.checkpoint_of(folder, **place) == path
-
-
-def test_a_damaged_checkpoint_changes_no_weight(tmp_path):
-    model = pretrainer()
-    _, path = stored(tmp_path, model)
-    data = pathlib.Path(path + ".data-00000-of-00001")
-    content = bytearray(data.read_bytes())
-    content[8] ^= 1
-    data.write_bytes(content)
-    check_refused(model, path, "tensor ")
-
-
-def test_paths_that_are_no_checkpoint(tmp_path):
-    (tmp_path / "notes.txt").write_text("hello")
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    (gone / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
-    for path, words in (
-            (tmp_path / "notes.txt", "notes.txt.index"), (tmp_path, "model.ckpt-best"),
-            (tmp_path / "absent.index", "absent.index"), (gone, "'checkpoint'")):
-        with pytest.raises(InputError, match=f"{path}.*{words}"):
-            checkpoint_files.find_checkpoint(str(path))
-
-
-# ---- writing ---------------------------------------------------------------
-
-
-def test_writing_replaces_and_leaves_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    prefix = "model.ckpt-best"
-    for step in (1, 2):
-        checkpoint = tf.train.Checkpoint(step=tf.Variable(step))
-        checkpoint_files.write_whole(checkpoint, prefix)
-    # An older one of more data files.
-    (tmp_path / "model.ckpt-best.data-00001-of-00002").write_bytes(b"old")
-    checkpoint_files.write_whole(tf.train.Checkpoint(step=tf.Variable(3)), prefix)
-    assert sorted(os.listdir(tmp_path)) == [
-        "model.ckpt-best.data-00000-of-00001", "model.ckpt-best.index"]
-    step = tf.Variable(0)
-    tf.train.Checkpoint(step=step).read(prefix).assert_consumed()
-    assert int(step) == 3
-
-
-class Killed(BaseException):
-    pass
-
-
-def kill_at(monkeypatch, number):
-    """Raises Killed at the operation on files with this number; nothing after it, such
-    as cleaning up, has an effect."""
-    count = 0
-
-    def killing(name):
-        operation = getattr(os, name)
-
-        def run(*args, **options):
-            nonlocal count
-            count += 1
-            if count >= number:
-                raise Killed
-            return operation(*args, **options)
-
-        monkeypatch.setattr(os, name, run)
-
-    for name in ("replace", "remove", "unlink", "link", "rename"):
-        killing(name)
-
-
-@pytest.mark.parametrize("write", [
-    lambda value, prefix: checkpoint_files.write_tensors({"w": np.float32(value)}, prefix),
-    lambda value, prefix: checkpoint_files.copy_whole(write(
-        pathlib.Path(prefix).parent / "other", {"w": np.float32(value)}, "x"), prefix)],
-    ids=["write", "copy"])
-def test_a_kill_leaves_the_old_or_the_new_or_is_noticed(write, tmp_path, monkeypatch):
-    """Each kill is followed by a write that succeeds, from what the kill has left."""
-    prefix = str(tmp_path / "model.ckpt-best")
-
-    def value():
-        try:
-            return checkpoint_files.read_tensors(prefix)["w"]
-        except InputError as error:
-            assert "wrong checksum" in str(error)
-            with pytest.raises(tf.errors.OpError, match="Checksum"):
-                tf.train.load_checkpoint(prefix).get_tensor("w")
-            return "mixed"
-
-    checkpoint_files.write_tensors({"w": np.float32(0)}, prefix)
-    seen = []
-    for number in range(1, 50):
-        before = value()
-        with monkeypatch.context() as patch:
-            kill_at(patch, number)
-            with contextlib.suppress(Killed):
-                write(number, prefix)
-                break
-        assert value() in (before, number, "mixed")
-        seen.append(value() == "mixed")
-        write(number + 100, prefix)
-        assert value() == number + 100
-    assert value() == number > 2 and sum(seen) == 1
-    assert sorted(path.name for path in tmp_path.glob("model.ckpt-best.*")
-                  if "incomplete" not in path.name) == [
-        "model.ckpt-best.data-00000-of-00001", "model.ckpt-best.index"]
-
-
-def test_a_failed_write_keeps_the_old(tmp_path):
-    prefix = str(tmp_path / "model.ckpt-best")
-    checkpoint_files.write_tensors({"w": np.float32(1)}, prefix)
-
-    class Broken:
-        def write(self, temporary):
-            assert temporary != prefix
-            for suffix in ("data-00000-of-00001", "index"):
-                with open(f"{temporary}.{suffix}", "wb"):
-                    pass
-            raise tf.errors.ResourceExhaustedError(None, None, "disk full")
-
-    with pytest.raises(InputError, match="model.ckpt-best.*disk full"):
-        checkpoint_files.write_whole(Broken(), prefix)
-    assert len(os.listdir(tmp_path)) == 2
-    assert checkpoint_files.read_tensors(prefix) == {"w": 1.0}
-
-
 # ---- the config beside checkpoints -----------------------------------------
 
 
@@ -506,6 +305,16 @@ def test_config_beside_checkpoints(tmp_path):
 
 
 # ---- damage ----------------------------------------------------------------
+
+
+def test_a_damaged_checkpoint_changes_no_weight(tmp_path):
+    model = pretrainer()
+    _, path = stored(tmp_path, model)
+    data = pathlib.Path(path + ".data-00000-of-00001")
+    content = bytearray(data.read_bytes())
+    content[8] ^= 1
+    data.write_bytes(content)
+    check_refused(model, path, "tensor ")
 
 
 def test_numbers_that_are_none_are_refused_by_name(tmp_path):

@@ -175,7 +175,7 @@ def module(number, **values):
     (changed("2_Dense/config.json", module_input_name="token_embeddings"),
      "2_Dense.*module_input_name='token_embeddings'"),
     (changed("1_Pooling/config.json", pooling_mode="mean"), "vectors of 16 numbers"),
-    (changed("tokenizer_config.json", model_max_length="x"), "'str' and 'int'"),
+    (changed("tokenizer_config.json", model_max_length="x"), "not supported between"),
     (changed("config_sentence_transformers.json", default_prompt_name="q",
              prompts={"q": "query: "}), "default prompt 'q' is not supported"),
 ])
