@@ -32,7 +32,7 @@ from albert_tf.training import devices
 
 FLAGS = flags.FLAGS
 
-cli_flags.define_model(cli_flags.Columns)
+cli_flags.define_model(cli_flags.Columns, without="labels engine")
 define(Options, without="pooling layers windows truncated")
 flags.DEFINE_list("titles", [], "Comma-separated titles of the models in table and "
                   "figure; default: their paths.")

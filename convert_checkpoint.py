@@ -52,7 +52,8 @@ flags.DEFINE_integer(
     "max_seq_length", None, "For sentence_transformers: maximum number of tokens of a "
     "text; default: as in training, else the number of positions of the model.",
     lower_bound=1, upper_bound=MOST)
-define(cli_flags.Labels)
+define(cli_flags.UsedModel,
+       without="model vocab_file spm_model_file do_lower_case engine")
 flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
 
 

@@ -56,7 +56,7 @@ class Files:
         "machine.", only_with="output_file")
 
 
-cli_flags.define_model(Files, Options, cli_flags.Columns)
+cli_flags.define_model(Files, Options, cli_flags.Columns, without="labels engine")
 flags.mark_flag_as_required("input_file")
 
 

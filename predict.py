@@ -68,8 +68,7 @@ class Options:
         "lines.", choices=["auto", "json", "table"])
 
 
-cli_flags.define_model(
-    cli_flags.Labels, cli_flags.Engine, cli_flags.Columns, Ask, Options)
+cli_flags.define_model(cli_flags.Columns, Ask, Options)
 
 
 def _inputs(words: list[str], read: Callable) -> Iterator[inputs.Input]:

@@ -236,9 +236,6 @@ def _vocabulary(data: PretrainingData, output_dir: str
     from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
     path, known = FLAGS.spm_model_file or FLAGS.vocab_file, data.vocabulary
-    if FLAGS.spm_model_file and FLAGS.vocab_file:
-        raise InputError("--vocab_file and --spm_model_file are two vocabularies; give "
-                         "only the one that the records were made with.")
     if path:
         tokenizer = FullTokenizer(FLAGS.vocab_file, None, FLAGS.spm_model_file)
         facts = vocabulary_of(path)

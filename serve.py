@@ -23,7 +23,7 @@ from albert_tf.serving.options import Ask, Limits
 
 FLAGS = flags.FLAGS
 
-cli_flags.define_model(cli_flags.Labels, cli_flags.Engine)
+cli_flags.define_model()
 define(Ask, without="top_k windows truncated probability_list")
 define(Limits)
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all "

@@ -274,7 +274,7 @@ _TRAINED = "default: as the model was trained"
 
 @dataclasses.dataclass(frozen=True)
 class UsedModel:
-    """The model to use."""
+    """The model to use, the names of its outputs, and what runs it."""
 
     model: str = option(None, "Folder of the model, or a checkpoint in it.")
     vocab_file: Optional[str] = option(None, _VOCABULARY % "WordPiece vocabulary")
@@ -282,21 +282,9 @@ class UsedModel:
     do_lower_case: bool = option(
         True, "Convert text to lower case, as the vocabulary given by --vocab_file or "
         "--spm_model_file expects.")
-
-
-@dataclasses.dataclass(frozen=True)
-class Labels:
-    """The names of its outputs."""
-
     labels: list[str] = option(
         (), "Labels in the order of the model's outputs, for a model that does not name "
         "them or calls them LABEL_0, LABEL_1.")
-
-
-@dataclasses.dataclass(frozen=True)
-class Engine:
-    """What runs it."""
-
     engine: str = option(
         "auto", "What computes the answers. auto: the fastest installed engine for short "
         "requests, TensorFlow for batches, as the log says; openvino, onnxruntime: this "
@@ -326,9 +314,11 @@ class Columns:
         "files.", only_with="input_file")
 
 
-def define_model(*more: type) -> None:
-    """Defines the options of the model, which must be given, and further ones."""
-    for cls in (UsedModel, *more):
+def define_model(*more: type, without: str = "") -> None:
+    """Defines the options of the model, which must be given, but those in `without`, and
+    further ones."""
+    define(UsedModel, without=without)
+    for cls in more:
         define(cls)
     flags.mark_flag_as_required("model")
 
@@ -348,14 +338,11 @@ def columns(settings: Mapping[str, Any]) -> dict[str, Any]:
 def vocabulary() -> Optional[Vocabulary]:
     """Returns the vocabulary given by the flags, or None."""
     values = flags.FLAGS
-    path = values.vocab_file or values.spm_model_file
-    if values.vocab_file and values.spm_model_file:
-        raise InputError("--vocab_file and --spm_model_file are two vocabularies; give "
-                         "only one of them.")
-    if path:
-        lower_as_stated(path)
-    return Vocabulary(
-        path, values.do_lower_case, bool(values.vocab_file)) if path else None
+    path = values.spm_model_file or values.vocab_file
+    if not path:
+        return None
+    lower_as_stated(path)
+    return Vocabulary(path, values.do_lower_case, not values.spm_model_file)
 
 
 def model_files() -> list[str]:
