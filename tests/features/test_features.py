@@ -351,12 +351,11 @@ def test_a_folder_without_its_vocabulary(model, tmp_path):
 def test_the_command(model, tmp_path):
     common = [f"--model={model}", f"--input_file={texts_in(tmp_path, TEXTS)}"]
     with run_commands("extract_features", {
-            "two vocabularies": [*common, "--vocab_file=a.txt",
-                                 f"--spm_model_file={tiny_models.SPM}"],
+            "wrong layers": [*common, "--layers=last"],
             "made": [*common, f"--output_file={tmp_path}/out.npz", "--pooling=mean,max",
                      "--layers=-1,-2", "--max_seq_length=9"],
-    }, light={"two vocabularies"}) as found:
-        found.refused("two vocabularies", "--vocab_file and --spm_model_file")
+    }, light={"wrong layers"}) as found:
+        found.refused("wrong layers", "--layers=last")
         made = found.ok("made")
     arrays = np.load(tmp_path / "out.npz")
     assert {name: array.shape for name, array in arrays.items()} == {
