@@ -227,11 +227,9 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     shortest = {"train_batch_size": Sequences(3, filled=1)} if values.do_train else {}
     cli_flags.check_memory(values, config, options.step, **shortest)
     tokenizer = tokenizer or its_tokenizer(values, config)
-    if values.distribution_strategy == "multi_worker_mirrored" and (
-            values.num_seeds > 1 or values.restart_on_failure):
-        raise InputError(
-            "--num_seeds and --restart_on_failure train on one machine only; on several, "
-            "start each run with its own --random_seed and --output_dir.")
+    if values.distribution_strategy == "multi_worker_mirrored" and values.num_seeds > 1:
+        raise InputError("--num_seeds trains on one machine only; on several, start each "
+                         "run with its own --random_seed and --output_dir.")
     if values.export_dir:
         script.check_packages(*["tensorflow_text"] * values.export_text)
         files.check_in_tensorflow(values.export_dir, "--export_dir")

@@ -1,9 +1,8 @@
-"""The steps from an input to an answer that all heads share.
+"""The steps from an input to an answer, a dict of JSON values, that all heads share.
 
     input ─► Request: sequences, as in training ─► batches, padded ─► Head.predictions
           ◄─ Request.answer ◄──────────────────────────────────────────────┘
 
-An answer is a dict of JSON values. Each task's folder has the `Answering` of its head.
 TensorFlow is imported only when it is needed.
 """
 
@@ -84,8 +83,8 @@ class Answering:
 
     def request(self, given: Mapping[str, Any], top_k: int, windows: bool = False
                 ) -> Request:
-        """Tokenizes an input, whose texts have the names in `names`; with `windows`,
-        which is for those that average, in as many sequences as it needs."""
+        """Tokenizes an input, a text for each name; with `windows`, which is for those
+        that average, in as many sequences as it needs."""
         rows, cut = self.tokenizer.fitted(
             given["text"], given.get("text_pair"), self.max_length, windows)
         return Request(rows, lambda outputs: self.answer(
@@ -100,12 +99,12 @@ class Answering:
         """Makes the answer from the outputs for a sequence."""
         raise NotImplementedError
 
+    def head_outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.model.run(self.head, features, computation=self.computation)
+
     def outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
         """Computes the model's outputs for a batch, as tensors."""
         return self.head.predictions(self.head_outputs(features))
-
-    def head_outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self.model.run(self.head, features, computation=self.computation)
 
     def exchanged(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
         """Computes what transformers' class for this head returns, by its names there,
@@ -115,7 +114,6 @@ class Answering:
     def of_exchanged(self, exchanged: Mapping[str, Any], batch: Mapping[str, Any]
                      ) -> Mapping[str, Any]:
         """Returns what `outputs` returns, from what `exchanged` returns for a batch."""
-        del batch
         return self.head.predictions(exchanged)
 
     @functools.cached_property
@@ -134,33 +132,30 @@ class Answering:
         for which `suits` is true, or all."""
         self._engine, self._suits = engine, suits
 
-    def compute(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Computes the outputs for a padded batch."""
-        if self._engine and (self._suits is None or self._suits(batch)):
+    def compute(self, batch: Mapping[str, np.ndarray], here: bool = False
+                ) -> dict[str, np.ndarray]:
+        """Computes the outputs for a padded batch; `here`: by TensorFlow."""
+        if self._engine and not here and (self._suits is None or self._suits(batch)):
             outputs = self._engine(batch)
             if self._engine.exchanges:
                 outputs = {name: np.asarray(value) for name, value in
                            self.of_exchanged(outputs, batch).items()}
         else:
-            outputs = self._computed_here(batch)
+            import tensorflow as tf
+
+            outputs = {name: value.numpy() for name, value in self.function({
+                name: tf.constant(value) for name, value in batch.items()}).items()}
         if not all(np.isfinite(value).all() for value in outputs.values()):
             raise InputError("the model's outputs are not finite: its weights are "
                              "damaged, or its training diverged. Use a different "
                              "checkpoint.")
         return outputs
 
-    def _computed_here(self, batch):
-        import tensorflow as tf
-
-        return {name: value.numpy() for name, value in self.function({
-            name: tf.constant(value) for name, value in batch.items()}).items()}
-
     def warm_up(self) -> None:
         """Traces the graph now instead of during the first request."""
-        batch = self.shortest()
-        self.compute(batch)
+        self.compute(batch := self.shortest())
         if self._suits is not None:  # TensorFlow computes the other batches.
-            self._computed_here(batch)
+            self.compute(batch, here=True)
 
     def shortest(self) -> dict[str, np.ndarray]:
         """Makes a batch of one sequence of one token."""
@@ -184,22 +179,19 @@ def answers(requests: Sequence[Request], batch_size: int = 32) -> list[Answer]:
     """Answers requests. Sequences of similar length share a batch, which is padded to
     the longest of them."""
     rows_by: dict[Answering, list] = {}
-    for request in requests:
-        for i in range(len(request.sequences)):
-            rows_by.setdefault(request.by, []).append((request, i))
-    outputs: dict[tuple[int, int], Mapping[str, np.ndarray]] = {}
+    for number, request in enumerate(requests):
+        rows_by.setdefault(request.by, []).extend(
+            (number, i, row) for i, row in enumerate(request.sequences))
+    outputs: list[list] = [[None] * len(request.sequences) for request in requests]
     for answering, rows in rows_by.items():
-        rows.sort(key=lambda row: len(row[0].sequences[row[1]]["input_ids"]))
+        rows.sort(key=lambda row: len(row[-1]["input_ids"]))
         for start in range(0, len(rows), batch_size):
             part = rows[start:start + batch_size]
-            computed = answering.compute(answering.padded(
-                [request.sequences[i] for request, i in part]))
-            for row, (request, i) in enumerate(part):
-                outputs[id(request), i] = {
-                    name: values[row] for name, values in computed.items()}
-    return [request.answer([outputs[id(request), i]
-                            for i in range(len(request.sequences))])
-            for request in requests]
+            computed = answering.compute(answering.padded([row for _, _, row in part]))
+            for place, (number, i, _) in enumerate(part):
+                outputs[number][i] = {
+                    name: values[place] for name, values in computed.items()}
+    return [request.answer(given) for request, given in zip(requests, outputs)]
 
 
 def chosen(probabilities: np.ndarray, labels: Sequence[str]) -> Answer:
@@ -211,13 +203,9 @@ def chosen(probabilities: np.ndarray, labels: Sequence[str]) -> Answer:
 
 
 def by_label(probabilities: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-    """Returns label → probability [K], in the order of the outputs.
-
-    Classes without names are named by number. If two labels of a foreign model are the
-    same, each label has its number before it.
-
-        by_label(np.array([0.25, 0.75]), ("bad", "good"))  # {'bad': 0.25, 'good': 0.75}
-    """
+    """Returns label → probability [K], in the order of the outputs. Classes without
+    names are named by number. If two labels of a foreign model are the same, each label
+    has its number before it."""
     names = [str(i) for i in range(len(probabilities))]
     if len({*labels}) == len(names):
         names = [*labels]

@@ -1,6 +1,7 @@
 """A task as its script and `albert_tf.finetune` run it: options → task."""
 
 import abc
+import contextlib
 from typing import Any, Mapping, Optional, Sequence
 
 from albert_tf.checkpoints import formats, labels as label_names
@@ -90,11 +91,10 @@ class Command(abc.ABC):
     def initial_model(self) -> Optional[Checkpoint]:
         """Returns the initial checkpoint if it has this head, else None."""
         init = self.values.init_checkpoint
-        try:
-            checkpoint = formats.read(formats.located(init)) if init else None
-        except InputError:  # The error is reported when the checkpoint is loaded.
-            return None
-        return checkpoint if checkpoint and self.head in checkpoint.heads else None
+        with contextlib.suppress(InputError):  # It is reported when the model is loaded.
+            if init and self.head in (model := formats.read(formats.located(init))).heads:
+                return model
+        return None
 
     def initial_labels(self) -> Sequence[str]:
         """Returns the labels of the initial checkpoint if it has this head and names

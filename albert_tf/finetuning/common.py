@@ -11,14 +11,9 @@ from absl import logging
 from albert_tf import files, row_files, rows, text_files
 from albert_tf.errors import InputError
 
-# The scores of a test set with labels, in a run's folder.
-PREDICT_RESULTS = "predict_results.json"
-
+PREDICT_RESULTS = "predict_results.json"  # The scores of a test set with labels.
 # A model's outputs for a set: name → one row per record.
 Outputs = Mapping[str, Sequence]
-
-
-# ---- examples --------------------------------------------------------------
 
 
 class ExampleSet(NamedTuple):
@@ -74,9 +69,6 @@ def cut_note(full: int, total: int, most: int, what: str = "texts") -> str:
             "what is longer is cut.")
 
 
-# ---- files of results ------------------------------------------------------
-
-
 def as_table(cells: Iterable[Iterable[str]]) -> str:
     """Returns lines of tab-separated cells."""
     return "".join("\t".join(row) + "\n" for row in cells)
@@ -107,11 +99,8 @@ def write_predictions(folder: str, contents: Mapping[str, str],
                       table: Sequence[Sequence[str | int]], prediction_file: str = ""
                       ) -> list[str]:
     """Writes files of a folder, name → content, and a readable table, whose first row
-    names the columns, to `prediction_file` or predictions.tsv; returns the paths.
-
-    A name in .csv or .jsonl keeps the texts unchanged; in TSV, white space within a cell
-    is written as one blank.
-    """
+    names the columns, to `prediction_file` or predictions.tsv; returns the paths. In
+    TSV, white space within a cell is written as one blank."""
     path = prediction_file or os.path.join(folder, "predictions.tsv")
     kind, stream = written_format_of(path), io.StringIO()
     if kind == "csv":

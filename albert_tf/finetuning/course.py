@@ -17,10 +17,8 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints.folders import (
     check_run_folder, claim_run_folder, files_of_run, holds_checkpoint)
-from albert_tf.errors import DivergenceError
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.common import cut_note
-from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.tokenization import tokenizer
 from albert_tf.training.memory import Sequences
@@ -74,7 +72,17 @@ def fine_tune(task: FineTuningTask, settings: Settings,
         for split in course.sets:
             course.tables[split] = course.features(split)
         task.check_features(course.sets, course.tables, settings)
-        course.check_memory()
+        of_example = max(feature.num_values for feature in task.spec(
+            settings.config).features if feature.is_variable)
+        settings.check_memory(**{
+            flag: Sequences(
+                float(np.mean(course.tables[split].lengths)), filled=1,
+                vectors=task.vectors_of_piece, of_example=of_example)
+            for flag, split, wanted in (
+                ("train_batch_size", "train", settings.do_train),
+                ("eval_batch_size", task.evaluation_split, settings.do_eval),
+                ("predict_batch_size", task.prediction_split, settings.do_predict))
+            if wanted})
         # 6. Train once, or several times; then the best run is evaluated again.
         if settings.several:
             seeds.train_all(course)
@@ -116,7 +124,7 @@ class Course:
     settings: Settings
     sets: Mapping[str, Any]  # Split → its examples, and below, its features.
     export: Optional[Export] = None
-    tables: dict[str, FeatureTable] = dataclasses.field(default_factory=dict)
+    tables: dict[str, features.FeatureTable] = dataclasses.field(default_factory=dict)
     strategy: Any = None
 
     @property
@@ -131,9 +139,8 @@ class Course:
 
     # ---- features ----------------------------------------------------------
 
-    def features(self, split: str) -> FeatureTable:
-        """Returns the features of a set from their file, or computes them. Logs how many
-        texts are as long as a sequence."""
+    def features(self, split: str) -> features.FeatureTable:
+        """Returns the features of a set from their file, or computes them."""
         import sentencepiece
 
         task, settings, data = self.task, self.settings, self.sets[split]
@@ -159,21 +166,6 @@ class Course:
             logging.warning("--max_seq_length=%d, %s: %s", settings.max_seq_length, split,
                             cut_note(full, table.num_rows, settings.max_seq_length))
         return table
-
-    def check_memory(self) -> None:
-        """Raises InputError if a batch of any set does not fit into memory."""
-        of_example = max(feature.num_values for feature in self.task.spec(
-            self.settings.config).features if feature.is_variable)
-        self.settings.check_memory(**{
-            flag: Sequences(
-                float(np.mean(self.tables[split].lengths)), filled=1,
-                vectors=self.task.vectors_of_piece, of_example=of_example)
-            for flag, split, wanted in (
-                ("train_batch_size", "train", self.settings.do_train),
-                ("eval_batch_size", self.task.evaluation_split, self.settings.do_eval),
-                ("predict_batch_size", self.task.prediction_split,
-                 self.settings.do_predict))
-            if wanted})
 
     def padded(self) -> dict[str, Any]:
         """Returns the sets as `Padded`, all padded to the lengths of the first set.
@@ -215,9 +207,8 @@ class Course:
                                 run.current_step, settings)
 
         if settings.do_train:
-            watch.training = True
             run.train()
-            watch.training = False
+            watch.patience = 0
         # The last evaluation, the predictions and the export use the best checkpoint.
         metrics: Mapping[str, float] = {}
         if settings.do_eval:
@@ -251,7 +242,9 @@ class Course:
         def score(outputs: Mapping[str, Any]) -> Mapping[str, float]:
             results = self.sets[evaluated], outputs, self.tables[evaluated]
             metrics = task.score(*results)
-            watch.evaluated(run.current_step, task.failure(*results))
+            watch.failure = task.failure(*results)
+            if watch.failure and run.current_step >= watch.patience:
+                watch.warn(run.current_step, watch.failure)
             return metrics
 
         # 1. Build the model, whose new weights the seed determines, and the optimizer.
@@ -295,39 +288,29 @@ class Course:
 
 
 class _Watch:
-    """Warns early if a model does not learn. While it is `training`, it raises
-    DivergenceError instead if failed runs are to be retried."""
+    """Warns early if a model does not learn, in training from step `patience` on."""
 
     def __init__(self, course: Course):
-        self._settings = settings = course.settings
-        self.training, self._said = False, False
-        steps = settings.run.num_train_steps
-        self._patience = max(settings.num_warmup_steps, steps // 5)
-        self._last_chance = max(self._patience, steps // 2)
-        self._chance = (course.task.chance_loss(
-            course.sets["train"], course.tables["train"]) if settings.do_train else None)
+        settings = course.settings
+        self._trains, self._said = settings.do_train, False
+        self.patience, self._chance = 0, None
+        if settings.do_train:
+            self.patience = max(
+                settings.num_warmup_steps, settings.run.num_train_steps // 5)
+            self._chance = course.task.chance_loss(
+                course.sets["train"], course.tables["train"])
         self.failure = ""  # What the last evaluation found wrong.
 
     def reported(self, step: int, metrics: Mapping[str, float]) -> None:
         loss = metrics.get("loss")
-        if (loss and self._chance and step >= max(self._patience, _FEW_STEPS)
+        if (loss and self._chance and step >= max(self.patience, _FEW_STEPS)
                 and not self._said and loss >= 0.98 * self._chance):
             self._said = True
-            self._warn(step, f"the training loss is {loss:.3f}, and guessing has "
-                       f"{self._chance:.3f}")
+            self.warn(step, f"the training loss is {loss:.3f}, and guessing has "
+                      f"{self._chance:.3f}")
 
-    def evaluated(self, step: int, failure: str) -> None:
-        self.failure = failure
-        if not failure or self.training and step < self._patience:
-            return
-        # This evaluation alone decides, so that a resumed run ends in the same way.
-        if (self.training and self._settings.restart_on_failure
-                and step >= self._last_chance):
-            raise DivergenceError(f"at step {step} {failure}.")
-        self._warn(step, failure)
-
-    def _warn(self, step: int, what: str) -> None:
-        if not self._settings.do_train:
+    def warn(self, step: int, what: str) -> None:
+        if not self._trains:
             logging.warning(
                 "At step %d %s. If you did not expect that, check that the model was "
                 "trained for this task, with these labels.", step, what)
@@ -337,4 +320,4 @@ class _Watch:
             logging.warning(
                 "The model does not seem to learn: at step %d %s. A lower "
                 "--learning_rate, a longer warm-up or a different --random_seed may "
-                "help; --restart_on_failure tries new seeds and lower rates.", step, what)
+                "help; --num_seeds tries several seeds.", step, what)

@@ -1,12 +1,13 @@
 """The features of examples: computed on all cores, saved to a file, loaded into memory.
 
-The file `<name>-<digest>.npz` holds the columns of a FeatureTable. The digest is that
+The file `<name>-<digest>.npz` holds the arrays of a FeatureTable. The digest is that
 of all that they are made of, so that a change of it gives a file of its own.
 """
 
 import functools
 import glob
 import hashlib
+import itertools
 import json
 import os
 import types
@@ -17,18 +18,106 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError, reading
-from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
-from albert_tf.records.spec import FeatureSpec
-
+from albert_tf.records.spec import FeatureSpec, excess
 
 # Starting processes takes longer than computing this many examples.
 _FEW_EXAMPLES = 1000
 _LARGEST_CHUNK = 256
 _DIGITS = 16  # of a digest in a file's name
+_ROWS_AT_ONCE = 1000
+_DTYPES = {"int64": np.int32, "float32": np.float32}
 
 Function = Callable[[Any], list[dict]]
+
+
+class Ragged(Sequence):
+    """A column whose rows differ in length.
+
+    `values` are those of all rows, concatenated. Row n begins at offsets[n] and ends at
+    offsets[n + 1], int64 [N + 1]; its shape is `row_shape`, (None,) or (4, None).
+    """
+
+    def __init__(self, values: np.ndarray, offsets: np.ndarray,
+                 row_shape: Sequence[int | None]):
+        self.values, self.offsets = values, offsets
+        self.row_shape = [-1 if size is None else size for size in row_shape]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row):
+        begin, end = self.offsets[:-1][row], self.offsets[1:][row]
+        return self.values[begin:end].reshape(self.row_shape)
+
+
+class FeatureTable:
+    """The features of a set in memory, without padding; row n is record n.
+
+    Attributes:
+      spec: the specification of the features.
+      arrays: as in a file: name on disk → the rows, or those of a variable feature
+        concatenated, and "name.offsets" → where each of these begins.
+      columns: name on disk → array [N, ...], or Ragged for a variable feature;
+        int32 or float32.
+      lengths: the last dimension of each row's input_ids, int64 [N]. All other
+        variable features that go into batches have the same lengths.
+      num_rows: N.
+    """
+
+    def __init__(self, spec: FeatureSpec, arrays: Mapping[str, np.ndarray]):
+        self.spec, self.arrays = spec, arrays
+        self.columns: dict[str, np.ndarray | Ragged] = {
+            f.name: Ragged(arrays[f.name], arrays[f"{f.name}.offsets"], f.shape)
+            if f.is_variable else arrays[f.name].reshape([-1, *f.shape])
+            for f in spec.features}
+        self.num_rows = len(self.columns["input_ids"])
+        [size] = [f.num_values for f in spec.features if f.name == "input_ids"]
+        self.lengths = np.diff(arrays["input_ids.offsets"]) // size
+
+    @classmethod
+    def from_values(cls, spec: FeatureSpec, examples: Iterable[Mapping[str, Any]]
+                    ) -> "FeatureTable":
+        """Returns a table of featurized examples: name on disk → values of exactly the
+        features in the specification. Raises InputError for ids out of range."""
+        examples, arrays, lengths = iter(examples), {}, []
+        parts: dict[str, list] = {
+            f.name: [(np.zeros(0, _DTYPES[f.dtype]), [])] for f in spec.features}
+        while batch := list(itertools.islice(examples, _ROWS_AT_ONCE)):
+            for f in spec.features:
+                rows = [np.asarray(values[f.name], _DTYPES[f.dtype]).ravel()
+                        for values in batch]
+                parts[f.name].append((np.concatenate(rows), [*map(len, rows)]))
+        for f in spec.features:
+            values, counts = zip(*parts.pop(f.name))
+            arrays[f.name] = np.concatenate(values)
+            sizes = np.concatenate(counts).astype(np.int64)
+            if not np.all(f.fits(sizes)):
+                raise ValueError(f"{f.name} does not have the shape {f.shape}")
+            if not f.within_limit(arrays[f.name]):
+                raise InputError(f"the features: {excess(f, arrays[f.name])}.")
+            if f.is_variable:
+                arrays[f"{f.name}.offsets"] = np.cumsum(np.append(0, sizes))
+                if f.parsed:
+                    lengths.append(sizes // f.num_values)
+        if not all((each == lengths[0]).all() and each.all() for each in lengths):
+            raise ValueError(
+                "the features of a sequence differ in length, or are empty")
+        return cls(spec, arrays)
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, Any]:
+        """The columns of the parsed features as eager tensors in the host's memory:
+        name on disk → [N, ...], or (values, offsets) for a variable feature."""
+        import tensorflow as tf
+
+        with tf.device("CPU:0"):
+            return {
+                f.name: ((tf.constant(column.values), tf.constant(column.offsets))
+                         if isinstance(column, Ragged) else tf.constant(column))
+                for f in self.spec.features if f.parsed
+                for column in [self.columns[f.name]]}
 
 
 def featurize_all(
@@ -86,7 +175,7 @@ def load_or_create(path: str, spec: FeatureSpec,
     """
     if files.exists(path):
         with files.open_binary(path) as stream, reading(path, binary=True):
-            table = FeatureTable.of_arrays(spec, np.load(stream))
+            table = FeatureTable(spec, dict(np.load(stream)))
         logging.info("Reusing the features of %d records in %s.", table.num_rows, path)
         return table
     table = FeatureTable.from_values(spec, create())
@@ -99,6 +188,6 @@ def load_or_create(path: str, spec: FeatureSpec,
         # TensorFlow's files of a store have no position, and do not count bytes.
         np.savez(types.SimpleNamespace(
             read=None, flush=stream.flush,
-            write=lambda data: stream.write(data) or len(data)), **table.arrays())
+            write=lambda data: stream.write(data) or len(data)), **table.arrays)
     logging.info("Wrote the features of %d records to %s.", table.num_rows, path)
     return table

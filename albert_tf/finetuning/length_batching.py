@@ -20,8 +20,7 @@ from typing import NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.finetuning.feature_table import FeatureTable
-from albert_tf.records.spec import Feature
+from albert_tf.finetuning.features import FeatureTable
 from albert_tf.training.batches import Batches, Pipeline, dataset_options
 
 _EPOCH, _WINDOW = 0, 1  # The purposes of random generators.
@@ -67,18 +66,10 @@ def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
 def lengths_for(lengths: np.ndarray, max_length: int, num_lengths: int,
                 others: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Returns `others`, the lengths of a different set, so that fewer shapes are
-    compiled; without others, the result of `choose_lengths`.
-
-    If the set has longer sequences, one length is added to `others`.
-    """
+    compiled, and one more if the set has longer sequences; without others, the result
+    of `choose_lengths`."""
     best = choose_lengths(lengths, max_length, num_lengths)
     return (*others, best[-1]) if others and best[-1] > others[-1] else others or best
-
-
-def buckets(lengths: np.ndarray, shapes: Sequence[int]) -> np.ndarray:
-    """Returns the index of the smallest of the ascending `shapes` that holds each
-    length, [N]."""
-    return np.searchsorted(shapes, lengths)
 
 
 class BatchPlan:
@@ -91,15 +82,14 @@ class BatchPlan:
 
     def __init__(self, lengths: np.ndarray, shapes: Sequence[int], batch_size: int,
                  seed: int, window: int = 100):
-        self.shapes = tuple(shapes)
-        self.batch_size = batch_size
-        self.num_rows = len(lengths)
+        self.shapes, self.batch_size, self.num_rows = shapes, batch_size, len(lengths)
         self.window = max(1, min(window, self.num_rows // batch_size))
-        self._buckets = buckets(lengths, shapes)
+        self._buckets = np.searchsorted(shapes, lengths)
         self._seed = seed % 2**64
         # The datasets of all shapes read the same windows, each at its own pace.
         # (lru_cache may be called from several threads.)
-        self._permutation = functools.lru_cache(4)(self._make_permutation)
+        self._permutation = functools.lru_cache(4)(lambda epoch: self._random(
+            _EPOCH, epoch).permutation(self.num_rows).astype(np.int32))
         # Window n has the steps from n · window on: their rows, int32 [window,
         # batch_size], and the index of each step's shape, [window].
         self.steps_of_window = functools.lru_cache(16)(self._make_window)
@@ -115,9 +105,6 @@ class BatchPlan:
         # Philox is named because NumPy's default generator may change.
         return np.random.Generator(np.random.Philox(
             np.random.SeedSequence([self._seed, purpose, number])))
-
-    def _make_permutation(self, epoch: int) -> np.ndarray:
-        return self._random(_EPOCH, epoch).permutation(self.num_rows).astype(np.int32)
 
     def _make_window(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         size = self.window * self.batch_size
@@ -188,7 +175,7 @@ class FeatureBatches(Batches):
         windows = tf.data.Dataset.range(start_step // plan.window,
                                         -(-max(self._num_steps, 0) // plan.window))
         return _assembled(windows.flat_map(batches),
-                          _assembler(self._train.table, plan.shapes[shape]))
+                          assembler(self._train.table, plan.shapes[shape]))
 
     def evaluation_dataset(self, shape, pipeline):
         """Returns batches with every row of one bucket exactly once over all pipelines,
@@ -199,11 +186,12 @@ class FeatureBatches(Batches):
         """
         table, shapes = self._evaluation
         at_once = pipeline.batch_size * pipeline.replicas * pipeline.num_shards
-        rows = np.flatnonzero(buckets(table.lengths, shapes) == shape).astype(np.int32)
+        rows = np.flatnonzero(
+            np.searchsorted(shapes, table.lengths) == shape).astype(np.int32)
         padding = -len(rows) % at_once
         index = np.concatenate([rows, np.full(padding, -1, np.int32)])
         rows = np.concatenate([rows, np.repeat(rows[:1], padding)])
-        assemble = _assembler(table, shapes[shape])
+        assemble = assembler(table, shapes[shape])
 
         def batch(rows, index):
             return {**assemble(rows), "example_index": index,
@@ -227,7 +215,7 @@ def _assembled(rows: tf.data.Dataset, assemble) -> tf.data.Dataset:
             .prefetch(tf.data.AUTOTUNE).with_options(dataset_options()))
 
 
-def _assembler(table: FeatureTable, length: int):
+def assembler(table: FeatureTable, length: int):
     """Returns a function: rows int32 [B] → a batch, padded to `length`.
 
     It captures the table's tensors. They are therefore inputs of the graph, not
@@ -236,39 +224,37 @@ def _assembler(table: FeatureTable, length: int):
     features = [f for f in table.spec.features if f.parsed]
     tensors = table.tensors
 
+    def positions(feature, offsets, rows):
+        """The position of each of a batch's values among all values, int64 [B, ...,
+        length], and whether there is a value, bool. Padding has 0 and False."""
+        begin = tf.gather(offsets, rows)
+        row_length = (tf.gather(offsets, rows + 1) - begin) // feature.num_values
+        column = tf.range(length, dtype=tf.int64)
+
+        def of_rows(tensor):  # [B] → [B, 1, ..., 1]
+            return tf.reshape(tensor, [-1] + [1] * len(feature.shape))
+
+        # The rows of an example are adjacent: row r begins r · row_length after the
+        # first.
+        inner = tf.reshape(tf.range(feature.num_values, dtype=tf.int64),
+                           [*feature.shape[:-1], 1])
+        where = of_rows(begin) + inner * of_rows(row_length) + column
+        there = tf.broadcast_to(column < of_rows(row_length), tf.shape(where))
+        return tf.where(there, where, 0), there
+
     def assemble(rows):
-        batch, positions = {"example_index": rows}, {}
+        # Features with the same shape have the same lengths and offsets.
+        batch, of_shape = {"example_index": rows}, {}
         for feature in features:
             if not feature.is_variable:
-                value = tf.gather(tensors[feature.name], rows)
-            else:
-                values, offsets = tensors[feature.name]
-                # Features with the same shape have the same lengths and offsets.
-                if feature.shape not in positions:
-                    positions[feature.shape] = _positions(
-                        feature, offsets, rows, length)
-                where, there = positions[feature.shape]
-                pad = tf.constant(feature.pad_value, values.dtype)
-                value = tf.where(there, tf.gather(values, where), pad)
-            batch[feature.name] = value
+                batch[feature.name] = tf.gather(tensors[feature.name], rows)
+                continue
+            values, offsets = tensors[feature.name]
+            if feature.shape not in of_shape:
+                of_shape[feature.shape] = positions(feature, offsets, rows)
+            where, there = of_shape[feature.shape]
+            pad = tf.constant(feature.pad_value, values.dtype)
+            batch[feature.name] = tf.where(there, tf.gather(values, where), pad)
         return batch
 
     return assemble
-
-
-def _positions(feature: Feature, offsets: tf.Tensor, rows: tf.Tensor, length: int):
-    """Returns the position of each of a batch's values among all values, int64
-    [B, ..., length], and whether there is a value, bool. Padding has 0 and False."""
-    outer = list(feature.shape[:-1])
-    begin = tf.gather(offsets, rows)
-    row_length = (tf.gather(offsets, rows + 1) - begin) // feature.num_values
-    column = tf.range(length, dtype=tf.int64)
-
-    def of_rows(tensor):  # [B] → [B, 1, ..., 1]
-        return tf.reshape(tensor, [-1] + [1] * len(feature.shape))
-
-    # The rows of an example are adjacent: row r begins r · row_length after the first.
-    inner = tf.reshape(tf.range(feature.num_values, dtype=tf.int64), outer + [1])
-    where = of_rows(begin) + inner * of_rows(row_length) + column
-    there = tf.broadcast_to(column < of_rows(row_length), tf.shape(where))
-    return tf.where(there, where, 0), there

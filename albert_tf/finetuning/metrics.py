@@ -1,7 +1,5 @@
 """Metrics of the predictions of a whole set, by name.
 
-    compute("f1", predictions=[1, 0, 1], labels=[1, 1, 1])  # 0.8
-
 If all predictions are equal, the model scores as one that has learned nothing: its
 correlation and F1 are 0.0, although the formula gives 0/0. If all labels are equal, the
 correlation is undefined: Pearson's and Spearman's are NaN, as in SciPy, and Matthews'
@@ -31,22 +29,16 @@ def _library(module: str, name: str, labels_first: bool = True, **options: Any
 
 _f1 = _library("sklearn.metrics", "f1_score", zero_division=0.0)
 _mean_f1 = _library("sklearn.metrics", "f1_score", zero_division=0.0, average="macro")
-
-
-def _macro_f1(predictions, labels) -> float:
-    if predictions.ndim == 1:
-        return _mean_f1(predictions, labels)
-    return np.mean([_f1(*columns) for columns in zip(predictions.T, labels.T)])
-
-
 METRICS = {
     # Metrics of class ids; f1 is the F1 of one class against the others.
     "accuracy": lambda predictions, labels: np.mean(predictions == labels),
     "f1": _f1,
-    # The mean F1 of all classes that occur among the labels or predictions.
-    "macro_f1": _macro_f1,
-    # Metrics of labels of which a text has any number, [N, K], 1 for those that it has.
-    # Their macro_f1 is the mean F1 of all K labels.
+    # The mean F1 of all classes that occur among the labels or predictions, or of all K
+    # labels of which a text has any number, [N, K], 1 for those that it has.
+    "macro_f1": lambda predictions, labels: _mean_f1(predictions, labels) if (
+        predictions.ndim == 1) else np.mean([
+            _f1(*columns) for columns in zip(predictions.T, labels.T)]),
+    # Metrics of such labels alone.
     "micro_f1": lambda predictions, labels: _f1(predictions.ravel(), labels.ravel()),
     "exact_match": lambda predictions, labels: np.mean(
         np.all(predictions == labels, axis=-1)),
@@ -60,8 +52,7 @@ METRICS = {
 SHARES = ("accuracy", "exact_match")
 _OF_NUMBERS = ("pearson", "spearman", "mse")
 LOWER_IS_BETTER = ("mse",)
-# These are 0/0 if all labels are equal.
-CORRELATIONS = ("matthews", "pearson", "spearman")
+_CORRELATIONS = ("matthews", "pearson", "spearman")  # 0/0 if all labels are equal
 # GLUE's score of a task with two metrics is their mean.
 _MEANS = {"accuracy_f1_mean": ("accuracy", "f1"),
           "pearson_spearman_mean": ("pearson", "spearman")}
@@ -87,7 +78,7 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
     if name in _OF_NUMBERS:
         check_finite(predictions, "prediction {}".format)
         check_finite(labels, "label {}".format)
-    if name in CORRELATIONS:
+    if name in _CORRELATIONS:
         if np.all(labels == labels[0]):
             return 0.0 if name == "matthews" else math.nan
         if np.all(predictions == predictions[0]):
@@ -135,9 +126,6 @@ def diverged(what: str) -> DivergenceError:
     return DivergenceError(
         f"{what} is not a number: the model has diverged. Use an earlier checkpoint, "
         "or train with a lower --learning_rate.")
-
-
-# ---- a model that has not learned ------------------------------------------
 
 
 def entropy(labels: np.ndarray, weights: Sequence[float] = ()) -> float:

@@ -1,7 +1,6 @@
-"""The files that make the folder of a fine-tuned model usable by itself.
-
-Besides checkpoints and config, these are `task.json`, with the labels and the flags
-that define the task, and a copy of the vocabulary.
+"""The files that make the folder of a fine-tuned model usable by itself, besides
+checkpoints and config: `task.json`, with the labels and the flags that define the task,
+and a copy of the vocabulary.
 """
 
 import json
@@ -33,14 +32,13 @@ def check_keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str
     settings = json.loads(json.dumps(
         {**settings, "vocabulary": {**tokenizer.vocabulary_of(vocabulary_path),
                                     **settings.get("vocabulary", {})}}))
-    before = vocabulary.task_settings(folder)
     # A run that saved no checkpoint does not claim the folder.
     if holds_checkpoint(folder):
-        if before is None:
+        if (before := vocabulary.task_settings(folder)) is None:
             raise InputError(
                 f"{folder} has a model that was not fine-tuned there. To start from "
                 f"it, give --init_checkpoint={folder} and a different --output_dir.")
-        check_same(folder, before, settings)
+        _check_same(folder, before, settings, "task", "head", "labels", "vocabulary")
     return settings
 
 
@@ -51,24 +49,18 @@ def check_use(folder: str, settings: Mapping[str, Any], training: bool) -> None:
     `keep` checks the labels, because they may come from the data.
     """
     before = vocabulary.task_settings(folder)
-    if before is None:
-        return
-    if "labels" not in settings:
-        if holds_checkpoint(folder):
-            check_same(folder, before, {"task": settings["task"]})
-    elif not training:
+    if before is not None and "labels" in settings and not training:
         # Labels of texts and tags of words may be the same.
         head = {"head": "classification"}
-        check_same(folder, {**head, **before}, {
-            **head, **settings, "labels": list(settings["labels"])}, ("head", "labels"))
+        _check_same(folder, {**head, **before}, {
+            **head, **settings, "labels": list(settings["labels"])}, "head", "labels")
+    elif before is not None and "labels" not in settings and holds_checkpoint(folder):
+        _check_same(folder, before, settings, "task")
 
 
-def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any],
-               keys: tuple[str, ...] = ("task", "head", "labels", "vocabulary")) -> None:
-    """Raises InputError if one of these entries that both have differs."""
-    for key in keys:
-        if key not in before or key not in now:
-            continue
+def _check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any],
+                *keys: str) -> None:
+    for key in (key for key in keys if key in before and key in now):
         if key == "vocabulary":
             vocabulary.check(before[key], now[key], folder)
         elif before[key] != now[key]:

@@ -14,26 +14,24 @@ import tensorflow as tf
 from albert_tf.training.losses import (
     Objective, Tensors, cross_entropy, example_weights, hits, integers)
 
-# (outputs, features) → [B], and → metric → [B].
-ExampleLoss = Callable[[Tensors, Tensors], tf.Tensor]
-ExampleMetrics = Callable[[Tensors, Tensors], Tensors]
 
-
-def mean_over_examples(example_loss: ExampleLoss, accuracies: ExampleMetrics,
+def mean_over_examples(example_loss: Callable[[Tensors, Tensors], tf.Tensor],
+                       accuracies: Callable[[Tensors, Tensors], Tensors],
                        predictions: Callable[[Tensors], Tensors]) -> Objective:
-    """Returns the Objective whose loss is the mean of `example_loss`; `accuracies` are
-    further metrics, 0 or 1 for each example, `predictions` those of the head."""
-    def denominators(features: Tensors):
+    """Returns the Objective whose loss is the mean of `example_loss`: (outputs, features)
+    → [B]; `accuracies` are further metrics, → name → [B], 0 or 1 for each example,
+    `predictions` those of the head."""
+    def denominators(features):
         return {"examples": tf.reduce_sum(example_weights(features))}
 
-    def losses(outputs: Tensors, features: Tensors, denominators: Tensors):
+    def losses(outputs, features, denominators):
         values = example_loss(outputs, features) * example_weights(features)
         # A replica's batch may hold nothing but padding.
         total = tf.math.divide_no_nan(
             tf.reduce_sum(values), denominators["examples"])
         return {"total_loss": total, "example_loss": values}
 
-    def metrics(outputs: Tensors, features: Tensors, losses: Tensors):
+    def metrics(outputs, features, losses):
         values = {"loss": losses["example_loss"], **accuracies(outputs, features)}
         return {name: (value, example_weights(features))
                 for name, value in values.items()}
@@ -62,22 +60,20 @@ def one_label(predictions: Callable[[Tensors], Tensors],
     """Returns the softmax cross-entropy of `logits` [B, K] and `label_ids` int [B, 1]
     (`classifier_utils.create_model`, `race_utils.create_model` in the original
     implementation), times the weight of the label, if there are `weights` [K]
-    (classification.weights). `label_ids` may also be float [B, K], the probability of
+    (classification.task). `label_ids` may also be float [B, K], the probability of
     each label; these have no weights, but the `temperature` of their loss."""
-    def loss(outputs: Tensors, features: Tensors):
+    def loss(outputs, features):
         labels = tf.convert_to_tensor(features["label_ids"])
         if labels.dtype.is_floating:
             return _at_temperature(
                 labels, tf.cast(outputs["logits"], tf.float32), temperature)
-        labels = integers(labels)
-        values = cross_entropy(outputs["logits"], labels)
+        values = cross_entropy(outputs["logits"], labels := integers(labels))
         return values * tf.gather(tf.constant(weights), labels) if len(weights) else values
 
-    def metrics(outputs: Tensors, features: Tensors):
+    def metrics(outputs, features):
         labels = tf.convert_to_tensor(features["label_ids"])
-        labels = (tf.argmax(labels, axis=-1) if labels.dtype.is_floating
-                  else integers(labels))
-        return {"accuracy": hits(outputs["logits"], labels)}
+        return {"accuracy": hits(outputs["logits"], tf.argmax(
+            labels, axis=-1) if labels.dtype.is_floating else integers(labels))}
 
     return mean_over_examples(loss, metrics, predictions)
 
@@ -89,22 +85,21 @@ def several_labels(predictions: Callable[[Tensors], Tensors],
     mean over the labels (`BCEWithLogitsLoss` in transformers). `weights` [K] multiply
     the terms of the labels that an example has; `temperature` is that of the loss of
     probabilities."""
-    def labels(features: Tensors):
-        return tf.cast(features["label_ids"], tf.float32)
-
-    def loss(outputs: Tensors, features: Tensors):
+    def loss(outputs, features):
+        labels = tf.cast(features["label_ids"], tf.float32)
         logits = tf.cast(outputs["logits"], tf.float32)
-        values = tf.nn.weighted_cross_entropy_with_logits(
-            labels(features), logits, tf.constant(weights)) if len(weights) else (
-                tf.nn.sigmoid_cross_entropy_with_logits(labels(features), logits))
         if temperature != 1:  # A label is there or not: two classes, as the sigmoid has.
             values = _at_temperature(
-                tf.stack([labels(features), 1 - labels(features)], axis=-1),
+                tf.stack([labels, 1 - labels], axis=-1),
                 tf.stack([logits, tf.zeros_like(logits)], axis=-1), temperature)
+        else:
+            values = tf.nn.weighted_cross_entropy_with_logits(
+                labels, logits, tf.constant(weights)) if len(weights) else (
+                    tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
         return tf.reduce_mean(values, axis=-1)
 
-    def metrics(outputs: Tensors, features: Tensors):
-        right = tf.equal(outputs["logits"] > 0, labels(features) > 0.5)
+    def metrics(outputs, features):
+        right = tf.equal(outputs["logits"] > 0, features["label_ids"] > 0.5)
         return {"label_accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=-1)}
 
     return mean_over_examples(loss, metrics, predictions)
@@ -113,7 +108,7 @@ def several_labels(predictions: Callable[[Tensors], Tensors],
 def numbers(predictions: Callable[[Tensors], Tensors]) -> Objective:
     """Returns the squared error of `logits` [B, K] and `label_ids` float [B, K], the
     mean over the K numbers of an example (K is 1 in the original implementation)."""
-    def squared_error(outputs: Tensors, features: Tensors):
+    def squared_error(outputs, features):
         logits = tf.cast(outputs["logits"], tf.float32)
         wanted = tf.cast(tf.reshape(features["label_ids"], tf.shape(logits)), tf.float32)
         return tf.reduce_mean(tf.square(logits - wanted), axis=-1)

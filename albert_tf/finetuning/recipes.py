@@ -1,7 +1,5 @@
-"""Settings for fine-tuning on a task: the paper's table 14, and other known settings.
-
-`recipe_for` returns them for a task and a model size, and `recipe_for_data` for a user's
-own data; `--recipe` uses them.
+"""Settings for fine-tuning on a task, which --recipe uses: the paper's table 14, and
+other known settings.
 """
 
 import dataclasses
@@ -14,10 +12,7 @@ from albert_tf.config import AlbertConfig
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Settings for fine-tuning on a task, and their source.
-
-        RECIPES["sst-2"].batch_size  # 32
-    """
+    """Settings for fine-tuning on a task, and their source."""
 
     # Both dropout rates inside the model, and that before the head; None: the default.
     albert_dropout: float | None
@@ -55,11 +50,10 @@ RECIPES = {
                       "the README of the original implementation, for version 2"),
 }
 
-
 # Several users report that large and larger models end at chance with the usual learning
 # rates (transformers issue 2104, albert issues 29, 120, 132 and 135), but name a working
 # rate for xlarge only, without its version (google-research issue 151). This is why there
-# are --num_seeds and --restart_on_failure.
+# is --num_seeds.
 _XLARGE_RATE = 5e-6
 _SIZES = ("base", "large", "xlarge", "xxlarge")
 

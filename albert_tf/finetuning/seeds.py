@@ -1,8 +1,6 @@
 """Several runs of a task, each with its own seed, and the best of them.
 
     <output_dir>/seed-12345/          a run: checkpoints, options.json, metrics.jsonl
-    <output_dir>/seed-12346/
-    <output_dir>/seed-12346-retry-1/  after a failure: new seed, half the learning rate
     <output_dir>/seeds.json           every run; median, best and spread
     <output_dir>/model.ckpt-best      the checkpoint of the best run
 
@@ -25,9 +23,6 @@ from albert_tf.errors import DivergenceError, InputError, reading
 from albert_tf.finetuning import model_folder
 
 SEEDS_FILE = "seeds.json"
-_MOST_RETRIES = 3
-# The distance of a retry's seed, which keeps it apart from the seeds of other runs.
-_RETRY_SEED = 1_000_003
 
 
 def check_folder(folder: str, several: bool) -> None:
@@ -37,15 +32,13 @@ def check_folder(folder: str, several: bool) -> None:
     if there != several and (there or holds_checkpoint(folder)):
         raise InputError(
             f"{folder} has {'the runs of several seeds' * there}"
-            f"{'the model of a single run' * several}, but --num_seeds and "
-            "--restart_on_failure create one folder per run in --output_dir; train as "
-            "before, or choose a different --output_dir.")
+            f"{'the model of a single run' * several}; train with --num_seeds as before, "
+            "or choose a different --output_dir.")
 
 
 def train_all(course: Any) -> None:
-    """Trains a course.Course with every seed, and retries failed runs if its settings
-    say so. A finished run with other data is refused: scores on different sets would be
-    compared."""
+    """Trains a course.Course with every seed. A finished run with other data is refused:
+    scores on different sets would be compared."""
     from albert_tf.training import run_folder
 
     settings, metric = course.settings, course.task.main_metric
@@ -55,30 +48,22 @@ def train_all(course: Any) -> None:
         with reading(path, binary=True):
             known = {run["name"]: run for run in text_files.read_object(path)["runs"]}
     for index in range(settings.num_seeds):
-        for retry in range(1 + _MOST_RETRIES * settings.restart_on_failure):
-            first = settings.run.step.random_seed + index
-            name = f"seed-{first}" + f"-retry-{retry}" * bool(retry)
-            of_run = dataclasses.replace(
-                settings, learning_rate=settings.learning_rate / 2 ** retry,
-                do_predict=False, export_dir="", run=dataclasses.replace(
-                    settings.run, output_dir=os.path.join(folder, name),
-                    step=dataclasses.replace(settings.run.step, random_seed=(
-                        first + retry * _RETRY_SEED) % 2**31)))
-            part = dataclasses.replace(course, settings=of_run)
-            if name in known:
-                check_same(part)
-                logging.info("%s is finished already.", name)
-            else:
-                logging.info("Training %s: learning rate %g.", name,
-                             of_run.learning_rate)
-                known[name] = {"name": name, "seed": of_run.run.step.random_seed,
-                               "learning_rate": of_run.learning_rate, **_train(part)}
-            # Runs of an earlier command with more seeds stay in the file.
-            text_files.write_json(
-                path, {"metric": metric, "runs": list(known.values())})
-            if not known[name]["failure"]:
-                break
-            logging.warning("%s failed: %s", name, known[name]["failure"])
+        seed = settings.run.step.random_seed + index
+        name = f"seed-{seed}"
+        part = dataclasses.replace(course, settings=dataclasses.replace(
+            settings, do_predict=False, export_dir="", run=dataclasses.replace(
+                settings.run, output_dir=os.path.join(folder, name),
+                step=dataclasses.replace(
+                    settings.run.step, random_seed=seed % 2**31))))
+        if name in known:
+            check_same(part)
+            logging.info("%s is finished already.", name)
+        else:
+            logging.info("Training %s.", name)
+            known[name] = {"name": name, "seed": seed % 2**31,
+                           "learning_rate": settings.learning_rate, **_train(part)}
+        # Runs of an earlier command with more seeds stay in the file.
+        text_files.write_json(path, {"metric": metric, "runs": list(known.values())})
         chosen.append(known[name])
     scored = [run for run in chosen if metric in run["metrics"]]
     if not scored:
@@ -87,14 +72,14 @@ def train_all(course: Any) -> None:
             f"{chosen[-1]['failure']} Train with a lower --learning_rate, a longer "
             "warm-up or a larger batch.")
     values = [run["metrics"][metric] for run in scored]
-    best = max(scored, key=lambda run: run["metrics"][metric])
+    best = scored[values.index(max(values))]["name"]
     summary = {
-        "metric": metric, "seeds": len(chosen), "without_result":
-        len(chosen) - len(scored), "median": statistics.median(values),
-        "best": max(values), "lowest": min(values),
+        "metric": metric, "seeds": len(chosen),
+        "without_result": len(chosen) - len(scored),
+        "median": statistics.median(values), "best": max(values), "lowest": min(values),
         "standard_deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "best_run": best["name"]}
-    source = os.path.join(folder, best["name"])
+        "best_run": best}
+    source = os.path.join(folder, best)
     files.copy(os.path.join(source, run_folder.OPTIONS_FILE),
                os.path.join(folder, run_folder.OPTIONS_FILE))
     copy_whole(find_checkpoint(os.path.join(source, BEST_CHECKPOINT)),
@@ -123,6 +108,7 @@ def _train(course: Any) -> dict[str, Any]:
         try:
             failure = course.run()
         except DivergenceError as error:
+            logging.warning("%s failed: %s", folder, error)
             return {"step": None, "metrics": {}, "failure": str(error)}
     results = text_files.read_object(os.path.join(folder, run_folder.RESULTS_FILE))
     return {"step": results.pop("step"), "metrics": results, "failure": failure}
@@ -134,14 +120,14 @@ def check_same(course: Any, advice: str = "") -> None:
     from albert_tf.training import run_folder
     from albert_tf.training.log import evaluations
 
-    settings, evaluation_set = course.settings, course.evaluation_set
+    settings, now = course.settings, course.evaluation_set
     folder = settings.run.output_dir
     changes = run_folder.changed_options(folder, {
         **settings.run.kept(), **course.options(),
         "num_replicas": course.strategy.num_replicas_in_sync})
-    rows = [row["set"] for row in evaluations(folder) if row.get("set")]
-    if rows and settings.do_eval and run_folder.different(rows[-1], evaluation_set):
-        changes["evaluation_set"] = rows[-1], evaluation_set
+    before = [row["set"] for row in evaluations(folder) if row.get("set")][-1:]
+    if before and now and run_folder.different(before[0], now):
+        changes["evaluation_set"] = before[0], now
     for name, (old, new) in changes.items():
         raise InputError(
             f"{folder} is of a different {name}: it was {old!r}, and is {new!r} now. "

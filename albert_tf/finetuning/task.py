@@ -1,8 +1,5 @@
-"""The interface of a fine-tuning task, and the settings of a run.
-
-A `FineTuningTask` defines what is specific to a task (its files, features, head and
-score); each has its own folder. `Settings` are the options that all tasks share.
-`finetuning.course` runs a task with its settings.
+"""The interface of a fine-tuning task, a base of tasks with one label for each example,
+and the settings of a run, which `finetuning.course` runs.
 """
 
 import abc
@@ -10,17 +7,19 @@ import dataclasses
 import functools
 import math
 import os
+import types
 from typing import (
-    Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, TypeVar)
+    Any, Callable, Iterable, Iterator, Mapping, Optional, Self, Sequence)
 
+import numpy as np
 from absl import logging
 
 from albert_tf import files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.finetuning.common import PREDICT_RESULTS, as_json, write_files
-from albert_tf.finetuning.feature_table import FeatureTable
-from albert_tf.finetuning.metrics import LOWER_IS_BETTER
+from albert_tf.finetuning import common, metrics
+from albert_tf.finetuning.common import Outputs
+from albert_tf.finetuning.features import FeatureTable
 from albert_tf.jobs import parallel
 from albert_tf.modeling.head import Head
 from albert_tf.options import option
@@ -75,10 +74,6 @@ class Settings:
         "--output_dir, as results on small data vary with the seed. seeds.json lists "
         "median, best and spread; the best checkpoint is copied to --output_dir.",
         least=1, most=1000, needs="do_train", only_with="do_eval")
-    restart_on_failure: bool = option(
-        False, "If training diverges, or is still at chance level after half of the "
-        "steps, retry up to three times with a new seed and half the learning rate.",
-        needs="do_train", only_with="do_eval")
     export_dir: str = ""  # For a SavedModel of the best checkpoint.
     prediction_file: Optional[str] = option(
         None, "File for the predictions of --do_predict: .tsv, .csv or .jsonl; .csv and "
@@ -105,9 +100,9 @@ class Settings:
     @property
     def several(self) -> bool:
         """True if each run has its own folder."""
-        return self.do_train and (self.num_seeds > 1 or self.restart_on_failure)
+        return self.do_train and self.num_seeds > 1
 
-    def scheduled(self, num_examples: int) -> "Settings":
+    def scheduled(self, num_examples: int) -> Self:
         """Returns the settings with the numbers of steps and of warm-up steps for a
         training set (run_squad_v1.py in the original implementation, which counts
         questions, not their windows)."""
@@ -119,13 +114,12 @@ class Settings:
                 f"{self.num_train_epochs:g} and --train_batch_size="
                 f"{self.run.train_batch_size} give no training step; increase "
                 "--num_train_epochs, or give a smaller batch.")
-        warmup = self.num_warmup_steps
+        warmup, interval = self.num_warmup_steps, self.run.save_checkpoints_steps
         if warmup < 0:
             warmup = int(steps * self.warmup_proportion)
         if not self.run.num_train_steps:
             logging.info("%g epochs of %d examples are %d steps, %d of them warm-up.",
                          self.num_train_epochs, num_examples, steps, warmup)
-        interval = self.run.save_checkpoints_steps
         if self.num_evaluations:
             interval = -(-steps // self.num_evaluations)
             logging.info("The model is evaluated every %d steps (--save_checkpoints_steps"
@@ -133,9 +127,6 @@ class Settings:
         return dataclasses.replace(
             self, num_warmup_steps=warmup, run=dataclasses.replace(
                 self.run, num_train_steps=steps, save_checkpoints_steps=interval))
-
-
-Task = TypeVar("Task", bound="FineTuningTask")
 
 
 class FineTuningTask(abc.ABC):
@@ -154,15 +145,14 @@ class FineTuningTask(abc.ABC):
     vectors_of_piece = 0
     texts: Sequence[str] = ()  # The fields of an example that hold its texts.
 
-    def chosen_by(self: Task, metric: str) -> Task:
+    def chosen_by(self, metric: str) -> Self:
         """Returns the task, a dataclass, with another metric that chooses the best
         checkpoint, one of which a higher value is better."""
-        able = [name for name in self.metric_names if name not in LOWER_IS_BETTER]
+        able = [name for name in self.metric_names
+                if name not in metrics.LOWER_IS_BETTER]
         if metric not in able:
-            raise InputError(
-                f"--metric={metric}: the best checkpoint of this task can be chosen by "
-                f"{', '.join(able)}; give one of these, or leave the flag out "
-                f"({self.main_metric}).")
+            raise InputError(f"--metric={metric}: give one of {', '.join(able)}; the "
+                             f"default is {self.main_metric}.")
         return (self if metric == self.main_metric
                 else dataclasses.replace(self, main_metric=metric))  # type: ignore
 
@@ -185,7 +175,6 @@ class FineTuningTask(abc.ABC):
     def featurizer(self, split: str, settings: Settings
                    ) -> Callable[[Any], list[dict[str, Any]]]:
         """Returns `featurize` with its options bound; can be pickled."""
-        del split
         return functools.partial(self.featurize, tokenizer=settings.tokenizer)
 
     def records(self, featurized: Iterable[list[dict[str, Any]]]
@@ -217,20 +206,18 @@ class FineTuningTask(abc.ABC):
     def objective(self, head: Head, data: Any) -> Any:
         """Returns the training.losses.Objective of training on a set; that of
         evaluation is the head's."""
-        del data
         return head.objective()
 
     @abc.abstractmethod
-    def score(self, data: Any, outputs: Mapping[str, Any],
-              table: FeatureTable) -> Mapping[str, float]:
+    def score(self, data: Any, outputs: Outputs, table: FeatureTable
+              ) -> Mapping[str, float]:
         """Computes the evaluation set's metrics, including `main_metric`."""
 
     def scoring(self) -> dict[str, Any]:
         """Returns the settings that the scores of the same outputs depend on."""
         return {}
 
-    def failure(self, data: Any, outputs: Mapping[str, Any],
-                table: FeatureTable) -> str:
+    def failure(self, data: Any, outputs: Outputs, table: FeatureTable) -> str:
         """Returns a sentence if the outputs show that the model has not learned (one
         class for all examples, for instance), else ""."""
         return ""
@@ -240,19 +227,19 @@ class FineTuningTask(abc.ABC):
         that is not known."""
         return None
 
-    def results(self, data: Any, outputs: Mapping[str, Any], table: FeatureTable
+    def results(self, data: Any, outputs: Outputs, table: FeatureTable
                 ) -> tuple[Mapping[str, float], str]:
         """Returns the scores of a set, {} without labels, and a report, "" for none."""
         return {}, ""
 
-    def predicted(self, folder: str, data: Any, outputs: Mapping[str, Any],
-                  table: FeatureTable, settings: Settings, own: bool) -> list[str]:
+    def predicted(self, folder: str, data: Any, outputs: Outputs, table: FeatureTable,
+                  settings: Settings, own: bool) -> list[str]:
         """Writes the predictions of a set, and returns the paths; `own` is false for
         those of an evaluation."""
         raise NotImplementedError
 
-    def write(self, split: str, data: Any, outputs: Mapping[str, Any],
-              table: FeatureTable, step: int, settings: Settings) -> None:
+    def write(self, split: str, data: Any, outputs: Outputs, table: FeatureTable,
+              step: int, settings: Settings) -> None:
         """Writes predictions and, if labels are known, a report; of a set to predict
         also the scores. Only one process of a cluster calls this."""
         folder, own = settings.run.output_dir, split == self.prediction_split
@@ -268,19 +255,127 @@ class FineTuningTask(abc.ABC):
         if own and scores:
             logging.info("%s of %d examples: %s", split, len(data.examples), ", ".join(
                 f"{name} {value:.6g}" for name, value in scores.items()))
-            contents[PREDICT_RESULTS] = as_json({"step": step, **{
+            contents[common.PREDICT_RESULTS] = common.as_json({"step": step, **{
                 name: value for name, value in scores.items() if math.isfinite(value)}})
         elif own:
             logging.info("The %s set has no labels; it is not scored.", split)
             # Remaining files would have the results of a different set.
-            for old in (PREDICT_RESULTS, name):
+            for old in (common.PREDICT_RESULTS, name):
                 files.remove(os.path.join(folder, old))
-        paths += write_files(folder, contents)
-        logging.info("Wrote %s.", ", ".join(paths))
+        logging.info("Wrote %s.", ", ".join(
+            [*paths, *common.write_files(folder, contents)]))
 
     def kept_options(self, settings: Settings) -> dict[str, Any]:
         """Returns the values for options.json besides the options of the run."""
-        options = dict(settings.options)
-        if "warmup_step" in options:
-            options["warmup_step"] = settings.num_warmup_steps
-        return options
+        return {**settings.options, **({"warmup_step": settings.num_warmup_steps} if (
+            "warmup_step" in settings.options) else {})}
+
+
+# ---- one label for each example ------------------------------------------------
+
+# A column of a table of predictions: its title and its cells.
+Column = tuple[str, Iterable[str | int]]
+
+
+class LabelledTask(FineTuningTask):
+    """A task whose outputs are the `probabilities` of `labels`, and whose examples have
+    a `label`, None if it is unknown, and `where`, their place in a file."""
+
+    labels: tuple[str, ...]  # The label of each class id.
+    counted = "examples"  # What they are called in predict_results.json.
+    # The titles in a table of predictions, if they are different.
+    column_names: Mapping[str, str] = types.MappingProxyType({})
+
+    def label_ids(self, examples: Sequence[Any]) -> np.ndarray:
+        """Returns the class ids, int64 [N]. Raises InputError without a label."""
+        common.check_labelled(examples)
+        ids = {label: i for i, label in enumerate(self.labels)}
+        return np.array([ids[example.label] for example in examples], np.int64)
+
+    def rows(self, outputs: Outputs, name: str = "probabilities") -> np.ndarray:
+        """Returns the probabilities [N, labels]. Raises DivergenceError if one is not
+        finite."""
+        rows = np.stack(outputs[name])
+        metrics.check_finite(rows, "the model's output for example {}".format)
+        return rows
+
+    def decisions(self, outputs: Outputs) -> np.ndarray:
+        """Returns the class ids [N] of the highest outputs."""
+        return self.rows(outputs).argmax(axis=-1)
+
+    def failure(self, data, outputs, table):
+        return metrics.at_chance(
+            self.rows(outputs), self.label_ids(data.examples), self.labels)
+
+    def chance_loss(self, data, table):
+        return metrics.entropy(self.label_ids(data.examples))
+
+    def results(self, data, outputs, table):
+        known = [i for i, each in enumerate(data.examples) if each.label is not None]
+        if not known:
+            return {}, ""
+        data = data._replace(examples=[data.examples[i] for i in known])
+        outputs = {name: [rows[i] for i in known] for name, rows in outputs.items()}
+        scores = self.score(data, outputs, table)
+        bounds = {f"{name}_{bound}": value for name in metrics.SHARES if name in scores
+                  for bound, value in zip(("low", "high"), metrics.interval(
+                      scores[name], len(known)))}
+        return ({self.counted: len(known), **scores, **bounds},
+                self.report(data.examples, outputs))
+
+    def report(self, examples: Sequence[Any], outputs: Outputs) -> str:
+        """Returns a report on examples that all have labels as text; "" for none."""
+        return ""
+
+    # ---- files of predictions
+
+    def predicted(self, folder, data, outputs, table, settings, own):
+        return self.write_predictions(
+            folder, data.examples, outputs, settings.prediction_file if own else "",
+            settings.all_probabilities)
+
+    def write_predictions(
+            self, folder: str, examples: Sequence[Any], outputs: Outputs,
+            prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
+        """Writes `contents`, and a readable table (common.write_predictions): what is
+        `described`, the prediction, its probability, and the true label if known.
+        Returns the paths. `all_probabilities` adds the probability of each label."""
+        rows, chosen = self.rows(outputs), self.decisions(outputs)
+        names = list(map(self.named, chosen))
+        columns: list[Column] = [*self.described(examples, bool(prediction_file)),
+                                 ("prediction", names)]
+        if chosen.dtype.kind == "i" and chosen.ndim == 1:
+            columns.append(("probability", [f"{np.max(row):.4f}" for row in rows]))
+        columns += self.beside(examples, chosen)
+        if all_probabilities:
+            columns += [(f"probability of {label}", map(str, values.astype(np.float32)))
+                        for label, values in zip(self.labels, rows.T)]
+        if any(example.label is not None for example in examples):
+            columns.append((self.column_names.get("label", "label"), [
+                "" if example.label is None else self.shown(example.label)
+                for example in examples]))
+        titles, cells = zip(*columns)
+        return common.write_predictions(
+            folder, self.contents(examples, rows, names),
+            [titles, *zip(*cells, strict=True)], prediction_file)
+
+    @abc.abstractmethod
+    def described(self, examples: Sequence[Any], full: bool) -> list[Column]:
+        """Returns the first columns of a table of predictions; `full` for all texts."""
+
+    def beside(self, examples: Sequence[Any], chosen: np.ndarray) -> list[Column]:
+        """Returns columns that follow those of the predictions."""
+        return []
+
+    @abc.abstractmethod
+    def contents(self, examples: Sequence[Any], rows: np.ndarray, names: Sequence[str]
+                 ) -> Mapping[str, str]:
+        """Returns the further files of predictions: name → content."""
+
+    def named(self, decision: Any) -> str:
+        """Returns the name of a decision."""
+        return self.labels[decision]
+
+    def shown(self, label: Any) -> str:
+        """Returns an example's label as text."""
+        return str(label)

@@ -12,7 +12,7 @@ from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.finetuning.race.task import choice_spec
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning import length_batching
-from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.length_batching import BatchPlan, FeatureBatches, Padded
 from albert_tf.training.batches import Pipeline
 
@@ -262,7 +262,7 @@ def test_data_is_no_part_of_the_graph():
 
     @tf.function
     def function():
-        return length_batching._assembler(table, 8)(tf.constant([0]))["input_ids"]
+        return length_batching.assembler(table, 8)(tf.constant([0]))["input_ids"]
 
     graph = function.get_concrete_function().graph
     assert graph.as_graph_def().ByteSize() < 100_000
@@ -293,6 +293,6 @@ def test_every_example_is_evaluated_exactly_once(kind, batch, replicas, num_shar
                 # Rows that fill up are like any other input.
                 assert element["input_mask"].any(axis=-1).all()
         assert len(counts) == 1
-        own = np.sum(length_batching.buckets(table.lengths, SHAPES) == shape)
+        own = np.sum(np.searchsorted(SHAPES, table.lengths) == shape)
         assert counts == {-(-own // (batch * replicas * num_shards))}
     assert rows == collections.Counter(range(table.num_rows))

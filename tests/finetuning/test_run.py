@@ -10,7 +10,7 @@ import tf_keras
 from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError, Stopped
-from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.length_batching import (
     BatchPlan, FeatureBatches, Padded, lengths_for)
 from albert_tf.finetuning.classification.task import classification_spec

@@ -1,4 +1,4 @@
-"""Several runs of a task: each by its seed, retried where it fails, the best kept."""
+"""Several runs of a task: each by its seed, and the best kept."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from albert_tf.checkpoints.folders import RUN_FILE
-from albert_tf.errors import InputError
+from albert_tf.errors import DivergenceError, InputError
 from albert_tf.finetuning import course
 from tests.finetuning.test_task import MadeUp
 from tests.tiny_run import assert_equal_tensors, stored
@@ -108,36 +108,27 @@ def test_a_model_of_one_run_is_not_overwritten_by_several(tmp_path):
         Scored(tmp_path / "one").run("train", "eval", num_seeds=2)
 
 
-def test_what_failed_is_trained_again_with_half_the_rate(tmp_path, caplog):
-    # A failure at half of the steps ends a try.
-    task = Scored(tmp_path / "run", (None, None, 0.3, 0.4, 0.7, 0.8)).run(
-        "train", "eval", num_seeds=2, restart_on_failure=True)
+def test_a_seed_that_diverges_does_not_count(tmp_path, caplog):
+    class Diverging(Scored):
+        def score(self, data, outputs, table):
+            if super().score(data, outputs, table)["accuracy"] < 0:
+                raise DivergenceError("the loss is infinite.")
+            return {"accuracy": self.last}
+
+    task = Diverging(tmp_path / "run", (-1, 0.3, 0.4)).run("train", "eval", num_seeds=2)
     found = summary(task.folder)
-    assert [(run["name"], run["learning_rate"]) for run in found["runs"]] == [
-        ("seed-12345", 0.01), ("seed-12345-retry-1", 0.005),
-        ("seed-12345-retry-2", 0.0025), ("seed-12346", 0.01)]
-    assert "at step 2 all 5 predictions are 'a'" in found["runs"][0]["failure"]
-    assert len({run["seed"] for run in found["runs"]}) == 4
-    assert (found["best"], found["lowest"]) == (0.8, 0.4)
-    options = json.loads(
-        (task.folder / "seed-12345-retry-2" / "options.json").read_text())
-    assert options["learning_rate"] == 0.0025
-    assert options["random_seed"] == found["runs"][2]["seed"]
+    assert [run["failure"] for run in found["runs"]] == ["the loss is infinite.", ""]
+    assert (found["best"], found["without_result"]) == (0.4, 1)
     assert "seed-12345 failed" in caplog.text
-
-
-def test_if_all_fail_there_is_no_model(tmp_path):
-    with pytest.raises(InputError, match="all 1 runs failed.*lower --learning_rate"):
-        Scored(tmp_path / "run", [None] * 9).run(
-            "train", "eval", restart_on_failure=True)
-    assert len(summary(tmp_path / "run")["runs"]) == 4
-    assert not (tmp_path / "run" / "model.ckpt-best.index").exists()
+    with pytest.raises(InputError, match="all 2 runs failed.*lower --learning_rate"):
+        Diverging(tmp_path / "all", [-1] * 2).run("train", "eval", num_seeds=2)
+    assert not (tmp_path / "all" / "model.ckpt-best.index").exists()
 
 
 @pytest.mark.parametrize("few, message", [
     (2, "does not seem to learn: at step 2 all 5 predictions are 'a'. A lower"),
     (10, "At step 2 all 5 predictions are 'a'. Train for more steps.")])
-def test_without_restarts_a_failure_is_told(
+def test_a_failure_is_told(
         few, message, tmp_path, caplog, monkeypatch):
     """A few steps are too early for advice, and without training it would be wrong."""
     monkeypatch.setattr(course, "_FEW_STEPS", few)

@@ -82,8 +82,7 @@ class MadeUp(FineTuningTask):
                 "num_warmup_steps": settings.num_warmup_steps}
 
     def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
-            restart_on_failure=False, random_seed=12345,
-            check_memory=lambda **batches: None, **kept):
+            random_seed=12345, check_memory=lambda **batches: None, **kept):
         """Does what is wanted of "train", "eval" and "predict"."""
         vocabulary = self.folder.parent / "vocab.txt"
         vocabulary.write_text("[PAD]\n")
@@ -102,7 +101,7 @@ class MadeUp(FineTuningTask):
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
             features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
             kept={"task": "made-up", **kept}, num_seeds=num_seeds,
-            restart_on_failure=restart_on_failure, check_memory=check_memory),
+            check_memory=check_memory),
             self.export)
         return self
 

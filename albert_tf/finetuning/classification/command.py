@@ -1,25 +1,21 @@
 """Classification as run_classifier.py trains it: a GLUE task, or the user's own data."""
 
 import dataclasses
-from typing import Optional
+from typing import Optional, Sequence
 
 from absl import logging
 
-from albert_tf.checkpoints.checkpoint import (
-    LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS)
+from albert_tf.checkpoints.checkpoint import LABEL_THRESHOLD
 from albert_tf.checkpoints.folders import holds_checkpoint
 from albert_tf.errors import InputError
-from albert_tf.finetuning.classification import custom, glue, weights
-from albert_tf.finetuning.classification.task import SPLITS, ClassificationTask
+from albert_tf.finetuning.classification import custom, glue
+from albert_tf.finetuning.classification.label_cells import number
+from albert_tf.finetuning.classification.task import (
+    BALANCED, SPLITS, ClassificationTask)
 from albert_tf.finetuning.command import Command
 from albert_tf.options import option, options_of
 
-_USES = {"train": "train on", "dev": "evaluate on", "test": "predict"}
-# What outputs are for, and the advice for a model of this kind.
-_PROBLEM = {
-    REGRESSION: ("numbers", "give --regression"),
-    ONE_LABEL: ("one label for each text", "leave --multi_label or --regression out"),
-    SEVERAL_LABELS: ("any number of labels for each text", "give --multi_label")}
+_MOST_WEIGHT = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,13 +123,20 @@ class ClassificationCommand(Command):
         reading = ["text_column", "text_b_column", "label_column", "header", "delimiter",
                    *["label_separator"] * values.multi_label,
                    *["probability_column"] * task.soft]
-        task = dataclasses.replace(
+        # A model whose outputs are of another kind gives wrong answers.
+        model = None if holds_checkpoint(values.output_dir) else self.initial_model()
+        if model and model.problem_type not in ("", task.problem_type):
+            what = (f"--init_checkpoint={values.init_checkpoint} is a model for "
+                    f"{model.problem_type}, and this task is {task.problem_type}")
+            if not values.do_train:
+                raise InputError(f"{what}; give --multi_label, --regression or neither, "
+                                 "as the model was trained.")
+            logging.warning("%s: training changes the meaning of its outputs.", what)
+        return dataclasses.replace(
             task, pairs=task.pairs or values.text_b_column is not None,
             reading={name: values[name].value for name in reading},
             label_threshold=values.label_threshold, temperature=values.temperature,
-            class_weights=weights.parse(values.class_weights or ()) or "")
-        self._check_problem(task.problem_type)
-        return task
+            class_weights=class_weights(values.class_weights or ()) or "")
 
     def _glue_task(self) -> ClassificationTask:
         values, name = self.values, (self.values.task_name or "").lower()
@@ -157,7 +160,7 @@ class ClassificationCommand(Command):
 
     def _own_task(self) -> ClassificationTask:
         values = self.values
-        self.check_files(_USES)
+        self.check_files({"train": "train on", "dev": "evaluate on", "test": "predict"})
         if not values.label_separator:
             raise InputError("--label_separator is empty; give what separates the labels "
                              "in a column.")
@@ -178,20 +181,6 @@ class ClassificationCommand(Command):
             data, labels=values.labels or known or None, regression=values.regression,
             data_dir=values.data_dir)
 
-    def _check_problem(self, problem_type: str) -> None:
-        """Raises InputError if the initial model's outputs are of another kind, and
-        nothing is trained."""
-        model = None if holds_checkpoint(self.values.output_dir) else (
-            self.initial_model())
-        if not model or model.problem_type in ("", problem_type):
-            return
-        (there, advice), (here, _) = _PROBLEM[model.problem_type], _PROBLEM[problem_type]
-        what = (f"the outputs of --init_checkpoint={self.values.init_checkpoint} are for "
-                f"{there} ({model.problem_type}), this task has {here}")
-        if not self.values.do_train:
-            raise InputError(f"{what}; {advice}.")
-        logging.warning("%s: training changes the meaning of its outputs.", what)
-
     def kept(self, task):
         return {**super().kept(task), "problem_type": task.problem_type}
 
@@ -207,6 +196,24 @@ class ClassificationCommand(Command):
         soft = ("probability_column", "temperature") if task.soft else ()
         return {**{name: self.values[name].value for name in soft},
                 **({"class_weights": task.class_weights} if task.class_weights else {})}
+
+
+def class_weights(words: Sequence[str]) -> str | dict[str, float]:
+    """Returns the weights that a flag gives: BALANCED, or label → weight.
+
+        class_weights(["no=1", "yes=4.5"])  # {"no": 1.0, "yes": 4.5}
+    """
+    if list(words) == [BALANCED]:
+        return BALANCED
+    weights: dict[str, float] = {}
+    for word in words:
+        label, _, weight = word.rpartition("=")
+        if label.strip() in weights or not 0 < number(weight) <= _MOST_WEIGHT:
+            raise InputError(
+                f"--class_weights: '{word}': give {BALANCED}, or once for each label "
+                f"label=weight, a number above 0, up to {_MOST_WEIGHT:g}.")
+        weights[label.strip()] = number(weight)
+    return weights
 
 
 def _columns(names: Optional[str]) -> Optional[str | tuple[str, ...]]:

@@ -22,7 +22,7 @@ from albert_tf import files, row_files, rows
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import label_cells
-from albert_tf.finetuning.classification.label_cells import as_text, parse_label, truth
+from albert_tf.finetuning.classification.label_cells import parse_label
 from albert_tf.finetuning.classification.task import (
     SPLITS, UNCLEAN, ClassificationTask, Example, Numbers, SeveralLabels)
 from albert_tf.finetuning.common import ExampleSet, line_note, read_shards
@@ -109,20 +109,25 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             raise InputError("--regression predicts numbers, but --labels, --multi_label "
                              "and --probability_column are for labels; leave the one or "
                              "the other out.")
-        labels, names = (), ("pearson", "spearman", "mse")
+        kind, labels, names = Numbers, (), ("pearson", "spearman", "mse")
     else:
-        source = "--labels" if ordered or "train" not in data else data["train"].path
-        labels = tuple(_in_columns(data, labels) or labels
-                       or _collected(data.get("train")))
+        columns = next((column for file in data.values() for column in (
+            file.label, file.probability) if isinstance(column, tuple)), ())
+        named = _named(columns, labels)
+        if ordered and named and sorted(named) != sorted(labels):
+            raise InputError(
+                f"--labels={','.join(labels)}: the columns of the labels are "
+                f"{', '.join(columns)}; give one label for each, or leave the flag out.")
+        labels = tuple(labels if ordered else named or _collected(data.get("train")))
         if len({*labels}) < max(len(labels), 2 - several):
+            source = "--labels" if ordered or "train" not in data else data["train"].path
             raise InputError(
                 f"{source}: the labels are: {', '.join(labels) or 'none'}; give at least "
                 "two, with --multi_label one, and each once; to predict numbers, give "
                 "--regression.")
+        kind = SeveralLabels if several else ClassificationTask
         names = ("micro_f1", "macro_f1", "exact_match") if several else (
             "accuracy", "macro_f1", *["f1"] * (len(labels) == 2), "matthews")
-    kind = (Numbers if regression else SeveralLabels if several
-            else ClassificationTask)
     return kind(
         name="custom", labels=labels, metric_names=names, main_metric=names[0],
         readers={split: functools.partial(
@@ -139,20 +144,6 @@ def _joined(data_dir: str, path: str) -> str:
     if "," not in path or joined == path or files.exists(joined):
         return joined
     return ",".join(_joined(data_dir, part.strip()) for part in path.split(","))
-
-
-def _in_columns(data: Mapping[str, DataFile], labels: Sequence[str] | None
-                ) -> Sequence[str]:
-    """Returns the labels that have a column each, in the order of `labels` if given; ()
-    if there are none."""
-    columns = next((column for file in data.values() for column in (
-        file.label, file.probability) if isinstance(column, tuple)), ())
-    names = _named(columns, labels)
-    if labels is not None and names and sorted(names) != sorted(labels):
-        raise InputError(
-            f"--labels={','.join(labels)}: the columns of the labels are "
-            f"{', '.join(columns)}; give one label for each, or leave the flag out.")
-    return names and (labels or names)
 
 
 def _named(columns: Sequence[str], labels: Sequence[str] | None) -> Sequence[str]:
@@ -183,11 +174,16 @@ def _collected(file: DataFile | None) -> Sequence[str]:
         raise InputError(
             "the labels are unknown without a training file or a model that names them; "
             "give --labels in the order of the model's outputs.")
-    shards = [dataclasses.replace(file, path=path)
-              for path in files.shards(file.path, "--train_file")]
-    if names := next(filter(None, map(_named_classes, shards)), ()):
-        return names
-    examples = [example for shard in shards for example in read(shard).examples]
+    shards = files.shards(file.path, "--train_file")
+    for path in filter(row_files.is_row_file, shards):
+        # The schema may name the labels.
+        columns = row_files.columns_of(path)
+        places = row_files.places_of(path, (), _as_tuple(file.label), [*columns], "")
+        if names := [label_names.cleaned(name) for place in places.values()
+                     for name in [*columns.values()][place]]:
+            return names
+    examples = [example for path in shards
+                for example in read(dataclasses.replace(file, path=path)).examples]
     given = [example.label if file.several_labels else (example.label,)
              for example in examples if example.label]
     labels = {*itertools.chain(*given, *(
@@ -199,12 +195,12 @@ def _collected(file: DataFile | None) -> Sequence[str]:
                 "%s: most labels in column '%s' hold %r, but %r separates labels; give "
                 "--label_separator='%s' if that is what separates them.", file.path,
                 file.label, other, file.separator, other)
-    if file.several_labels and labels and None not in map(truth, labels):
+    if file.several_labels and labels and None not in map(label_cells.truth, labels):
         raise InputError(
             f"{file.path}: column '{file.label}' holds only "
-            f"{' and '.join(sorted(labels))}, but with --multi_label the names of labels. "
-            "Leave --multi_label out, name the columns of all labels, separated by "
-            "commas, or give --labels in the order of zeros and ones in one column.")
+            f"{' and '.join(sorted(labels))}, not names of labels. Leave --multi_label "
+            "out, name the columns of all labels, separated by commas, or give --labels "
+            "in the order of zeros and ones in one column.")
     for label in labels:
         if (number := re.sub(r"\.0+$", "", label)) in labels - {label}:
             raise InputError(f"{file.path}: column '{file.label}' holds the label {number} "
@@ -213,22 +209,12 @@ def _collected(file: DataFile | None) -> Sequence[str]:
     return sorted(labels, key=lambda label: (int(label), label) if numbers else label)
 
 
-def _named_classes(file: DataFile) -> list[str]:
-    """Returns the labels that the schema of a Parquet file names; [] for none."""
-    if not row_files.is_row_file(file.path) or not isinstance(file.label, str):
-        return []
-    columns = row_files.columns_of(file.path)
-    places = row_files.places_of(file.path, (), [file.label], list(columns), "")
-    return [label_names.cleaned(name) for place in places.values()
-            for name in [*columns.values()][place]]
-
-
 # ---- reading ---------------------------------------------------------------
 
 
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
                 split: str, ordered: bool) -> ExampleSet:
-    del data_dir  # `build_task` has joined it to the path.
+    # `build_task` has joined data_dir to the path.
     data = read_shards(file.path, f"--{split}_file", lambda path, first: read(
         dataclasses.replace(file, path=path), labels=labels,
         label_needed=split != "test", split=split, first=first, ordered=ordered))
@@ -275,7 +261,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
             raise InputError(
                 f"{where}: there is no label{' and no probability' * bool(file.probability)}"
                 f" in column '{', '.join(file.targets)}'; fill it in, or remove the row.")
-        guid = file.guid and as_text(row.get(file.guid), where, file.guid)
+        guid = file.guid and label_cells.as_text(row.get(file.guid), where, file.guid)
         examples.append(Example(
             f"{split}-{first + len(examples) + 1}" if guid is None else guid,
             *texts, *[None] * (2 - len(texts)), label, where, probabilities))
@@ -291,23 +277,17 @@ def _label(row: Row, where: str, file: DataFile, labels: Sequence[str] | None,
     if columns is None:
         return None
     if isinstance(columns, tuple):
-        cells = [row.get(column) for column in columns]
-        given = [*map(truth, cells)]
-        if cells.count(None) == len(cells):
+        given = {column: label_cells.truth(row.get(column)) for column in columns}
+        if all(row.get(column) is None for column in columns):
             return None
-        if None in given:
-            place = given.index(None)
+        for column in (column for column in columns if given[column] is None):
             raise InputError(
-                f"{where}: column '{columns[place]}' holds {cells[place] or ''!r:.40}, "
-                "which does not say whether the text has this label; write 1 or 0.")
-        return tuple(itertools.compress(_named(columns, labels), given))
-    value = row.get(columns)
-    if file.separator is None:
-        text = label_cells.one(value, where, columns)
-        parts = None if text is None else [text]
-    else:
-        parts = label_cells.several(
-            value, where, columns, file.separator, labels, ordered)
+                f"{where}: column '{column}' holds {row.get(column) or ''!r:.40}, which "
+                "does not say whether the text has this label; write 1 or 0.")
+        return tuple(itertools.compress(_named(columns, labels), given.values()))
+    parts = (label_cells.one(row.get(columns), where, columns) if file.separator is None
+             else label_cells.several(
+                 row.get(columns), where, columns, file.separator, labels, ordered))
     if parts is None:
         return None
     if not all(map(label_names.is_clean, parts)):
@@ -334,18 +314,15 @@ def _probabilities(row: Row, where: str, file: DataFile, labels: Sequence[str] |
             given = json.loads(given)
     if isinstance(given, list) and labels and len(given) == len(labels):
         given = dict(zip(labels, given))
-    if not isinstance(given, dict) or labels and {*map(label_names.cleaned, given)} != {
-            *labels}:
+    result = {str(parse_label(name, None, where)): label_cells.number(value)
+              for name, value in given.items()} if isinstance(given, dict) else {}
+    if not result or labels and {*result} != {*labels} or not all(
+            0 <= value <= 1 for value in result.values()):
         raise InputError(
             f"{where}: '{', '.join(columns)}' holds {str(given)[:60]!r}; it must be a "
             "JSON object label: probability, or a list in the order of --labels, with a "
-            f"number for each label{': ' * bool(labels)}{', '.join(labels or ())}.")
-    for name, value in given.items():
-        if not 0 <= label_cells.number(value) <= 1:
-            raise InputError(f"{where}: the probability of '{name}' is {value!r:.40}, "
-                             "which is not a number from 0 to 1.")
-    result = {str(parse_label(name, None, where)): label_cells.number(value)
-              for name, value in given.items()}
+            f"number from 0 to 1 for each label{': ' * bool(labels)}"
+            f"{', '.join(labels or ())}.")
     total = math.fsum(result.values())
     if not file.several_labels and abs(total - 1) > 1e-3:
         raise InputError(

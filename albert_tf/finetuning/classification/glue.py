@@ -37,6 +37,10 @@ class _Columns(NamedTuple):
     drop_short: bool = False
 
 
+# Each split's file names and their columns; the first one that exists is read.
+_Files = Mapping[str, Mapping[str, _Columns]]
+
+
 def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
           alternatives: Mapping[str, _Columns], labels: tuple[str, ...]) -> ExampleSet:
     """Reads the first of the alternatives, file name → columns, that exists in a folder
@@ -50,8 +54,7 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
             "folder of the GLUE download as --data_dir.")
     columns, examples = paths[path], []
     blank, short, long, unclean = [], [], [], []  # Numbers of lines.
-    names = [name for name in (columns.text_a, columns.text_b, columns.label,
-                               columns.guid) if name is not None]
+    names = list(filter(None, columns[:4]))
     for where, row in rows.rows(path, names, kind="tsv", header=columns.header,
                                 ragged=True, blank=blank):
         number = rows.number_of(where)
@@ -63,14 +66,12 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
             continue
         if row.get(None):
             long.append(number)
-        label = row.get(columns.label) if columns.label else None
+        text_a, text_b, label, guid = (name and row[name] for name in columns[:4])
         if label is not None and not label_names.is_clean(label):
             unclean.append(number)
-        # The original implementation counts lines from 0.
-        guid = f"{split}-{number - 1}" if columns.guid is None else row[columns.guid]
         examples.append(Example(
-            guid.strip(), row[columns.text_a],
-            row[columns.text_b] if columns.text_b else None,
+            # The original implementation counts lines from 0.
+            f"{split}-{number - 1}" if guid is None else guid.strip(), text_a, text_b,
             None if label is None else parse_label(label, labels, where), where))
     return ExampleSet(examples, (path,), (
         *line_note(path, blank, "blank and left out"),
@@ -79,21 +80,25 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
         *line_note(path, unclean, UNCLEAN)))
 
 
-def _task(name: str, folder: str, labels: tuple[str, ...], submission: str,
-          labelled: _Columns, unlabelled: _Columns, *,
-          metrics: tuple[str, ...] = ("accuracy",), positive: str | None = None,
-          file_names: tuple[str, str] = ("dev.tsv", "test.tsv"),
-          submission_range: tuple[float, float] | None = None
-          ) -> ClassificationTask:
+def _task(name: str, folders: str, labels: tuple[str, ...], submission: str,
+          files_of: _Files, *metrics: str, positive: str | None = None,
+          **more: Any) -> ClassificationTask:
+    """Returns a task whose files are in one of the folders; its scores are the accuracy
+    if no metrics are named, and the first of these chooses the best checkpoint."""
+    metrics = metrics or ("accuracy",)
     return (ClassificationTask if labels else Numbers)(
         name=name, labels=labels, metric_names=metrics, main_metric=metrics[0],
         readers={split: functools.partial(
-            _read, task=name, split=split, folders=(folder,), labels=labels,
-            alternatives={file: columns}) for split, file, columns in (
-                ("train", "train.tsv", labelled), ("dev", file_names[0], labelled),
-                ("test", file_names[1], unlabelled))},
+            _read, task=name, split=split, folders=tuple(folders.split()), labels=labels,
+            alternatives=alternatives) for split, alternatives in files_of.items()},
         positive_label=positive, submission_file=submission,
-        submission_range=submission_range, pairs=labelled.text_b is not None)
+        pairs=all(columns.text_b for alternatives in files_of.values()
+                  for columns in alternatives.values()), **more)
+
+
+def _files(labelled: _Columns, unlabelled: _Columns, end: str = "") -> _Files:
+    return {"train": {"train.tsv": labelled}, "dev": {f"dev{end}.tsv": labelled},
+            "test": {f"test{end}.tsv": unlabelled}}
 
 
 _BINARY = ("0", "1")
@@ -102,57 +107,40 @@ _NLI = ("contradiction", "entailment", "neutral")
 _SENTENCES = _Columns("sentence1", "sentence2")
 _LABELLED_SENTENCES = _Columns("sentence1", "sentence2", "label")
 _QUESTION = _Columns("question", "sentence")
+_GOLD = _SENTENCES._replace(label="gold_label")
 _F1 = ("accuracy", "f1", "accuracy_f1_mean")
 
-
-def _mnli(name: str, kind: str, submission: str) -> ClassificationTask:
-    return _task(
-        name, "MNLI", _NLI, submission,
-        _Columns("sentence1", "sentence2", "gold_label"), _SENTENCES,
-        file_names=(f"dev_{kind}.tsv", f"test_{kind}.tsv"))
-
-
-def _ax() -> ClassificationTask:
-    """Returns the task of the diagnostic set. It has no training set, and only one
-    file, which usually has no labels."""
-    read = functools.partial(_read, task="ax", folders=("diagnostic", "AX"), labels=_NLI)
-    return ClassificationTask(
-        name="ax", labels=_NLI, metric_names=("matthews", "accuracy"),
-        main_metric="matthews", submission_file="AX.tsv", trained_as="mnli",
-        readers={
-            "dev": functools.partial(read, split="dev", alternatives={
-                "diagnostic-full.tsv": _Columns(
-                    "Premise", "Hypothesis", "Label", guid=None),
-                "diagnostic.tsv": _LABELLED_SENTENCES}),
-            "test": functools.partial(
-                read, split="test", alternatives={"diagnostic.tsv": _SENTENCES})})
-
-
 TASKS: dict[str, ClassificationTask] = {task.name: task for task in (
-    _task("cola", "CoLA", _BINARY, "CoLA.tsv",
-          _Columns("3", label="1", guid=None, header=False), _Columns("sentence"),
-          metrics=("matthews", "accuracy")),
-    _mnli("mnli", "matched", "MNLI-m.tsv"),
-    _mnli("mismnli", "mismatched", "MNLI-mm.tsv"),
-    _task("mrpc", "MRPC", _BINARY, "MRPC.tsv",
-          _Columns("#1 String", "#2 String", "Quality", guid=None),
-          _Columns("#1 String", "#2 String"), metrics=_F1, positive="1"),
-    _task("rte", "RTE", _ENTAILMENT, "RTE.tsv", _LABELLED_SENTENCES, _SENTENCES),
-    _task("sst-2", "SST-2", _BINARY, "SST-2.tsv",
-          _Columns("sentence", label="label", guid=None), _Columns("sentence")),
-    _task("sts-b", "STS-B", (), "STS-B.tsv",
-          _Columns("sentence1", "sentence2", "score"), _SENTENCES,
-          metrics=("pearson", "spearman", "pearson_spearman_mean", "mse"),
+    _task("cola", "CoLA", _BINARY, "CoLA.tsv", _files(
+        _Columns("3", label="1", guid=None, header=False), _Columns("sentence")),
+          "matthews", "accuracy"),
+    _task("mnli", "MNLI", _NLI, "MNLI-m.tsv", _files(_GOLD, _SENTENCES, "_matched")),
+    _task("mismnli", "MNLI", _NLI, "MNLI-mm.tsv",
+          _files(_GOLD, _SENTENCES, "_mismatched")),
+    _task("mrpc", "MRPC", _BINARY, "MRPC.tsv", _files(
+        _Columns("#1 String", "#2 String", "Quality", guid=None),
+        _Columns("#1 String", "#2 String")), *_F1, positive="1"),
+    _task("rte", "RTE", _ENTAILMENT, "RTE.tsv", _files(_LABELLED_SENTENCES, _SENTENCES)),
+    _task("sst-2", "SST-2", _BINARY, "SST-2.tsv", _files(
+        _Columns("sentence", label="label", guid=None), _Columns("sentence"))),
+    _task("sts-b", "STS-B", (), "STS-B.tsv", _files(
+        _SENTENCES._replace(label="score"), _SENTENCES),
+          "pearson", "spearman", "pearson_spearman_mean", "mse",
           submission_range=(0.0, 5.0)),
     # Some questions contain line ends, which break their lines in the download.
-    _task("qqp", "QQP", _BINARY, "QQP.tsv",
-          _Columns("question1", "question2", "is_duplicate", guid="id",
-                   drop_short=True),
-          _Columns("question1", "question2", guid="id"), metrics=_F1, positive="1"),
-    _task("qnli", "QNLI", _ENTAILMENT, "QNLI.tsv",
-          _QUESTION._replace(label="label"), _QUESTION),
-    _task("wnli", "WNLI", _BINARY, "WNLI.tsv", _LABELLED_SENTENCES, _SENTENCES),
-    _ax(),
+    _task("qqp", "QQP", _BINARY, "QQP.tsv", _files(
+        _Columns("question1", "question2", "is_duplicate", guid="id", drop_short=True),
+        _Columns("question1", "question2", guid="id")), *_F1, positive="1"),
+    _task("qnli", "QNLI", _ENTAILMENT, "QNLI.tsv", _files(
+        _QUESTION._replace(label="label"), _QUESTION)),
+    _task("wnli", "WNLI", _BINARY, "WNLI.tsv", _files(_LABELLED_SENTENCES, _SENTENCES)),
+    # The diagnostic set has only one file, which usually has no labels.
+    _task("ax", "diagnostic AX", _NLI, "AX.tsv", {
+        "dev": {"diagnostic-full.tsv": _Columns(
+            "Premise", "Hypothesis", "Label", guid=None),
+                "diagnostic.tsv": _LABELLED_SENTENCES},
+        "test": {"diagnostic.tsv": _SENTENCES}}, "matthews", "accuracy",
+          trained_as="mnli"),
 )}
 
 

@@ -16,12 +16,10 @@ from typing import Any, Sequence
 from albert_tf.checkpoints.labels import check_lines, cleaned, shown
 from albert_tf.errors import InputError
 
-_QUOTED = r"""[ub]?'(?:[^'\\]|\\.)*'|[ub]?"(?:[^"\\]|\\.)*\""""
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 # np.str_('warm'), as NumPy writes an element, and array([...], dtype=object).
 _ELEMENT = re.compile(r"\b(?:np|numpy)\.(?:\w+\(([^()]*)\)|(True|False)_)")
 _CALL = re.compile(r"[\w.]+\(\s*([\[({].*[\])}])?\s*(?:,\s*\w+=[^\])}]*)?\)", re.S)
-_BRACKETS = ("[]", "()", "{}")
-_NUMBERS = re.compile(r"[\s,;|/]+")
 
 
 def number(value: Any) -> float:
@@ -67,15 +65,16 @@ def parse_label(text: str, labels: Sequence[str] | None, where: str) -> str | fl
     return value
 
 
-def one(value: Any, where: str, column: str) -> str | None:
+def one(value: Any, where: str, column: str) -> list[str] | None:
     """Returns the label of a cell that holds one; None if there is none."""
-    text = as_text(value, where, column)
-    bare = (text or "").strip()
-    if bare and bare[0] not in "'\"" and _elements(bare, ",") not in (
+    if (text := as_text(value, where, column)) is None:
+        return None
+    bare = text.strip()
+    if bare[:1] not in ("", "'", '"') and _elements(bare, ",") not in (
             None, [bare[1:-1].strip()]):
         raise InputError(f"{where}: '{column}' holds {bare[:40]!r}, a list; give "
                          "--multi_label if a text has any number of labels.")
-    return text
+    return [text]
 
 
 def several(value: Any, where: str, column: str, separator: str,
@@ -85,29 +84,25 @@ def several(value: Any, where: str, column: str, separator: str,
     `labels` are those of the task, if they are known, and `ordered` says whether the
     user gave their order, which that of zeros and ones is.
     """
-    words: list[str | None] | None
+    words: Sequence[str | None] | None
     if isinstance(value, list):
         words = [as_text(each, where, column) for each in value]
-    else:
-        if (text := as_text(value, where, column)) is None:
-            return None
-        words = _elements(text, separator)
-        if words is None:
-            words = [*_NUMBERS.split(text.strip())]
-            if None in map(truth, words):
-                words = [*text.split(separator)]
+    elif (text := as_text(value, where, column)) is None:
+        return None
+    elif (words := _elements(text, separator)) is None:
+        words = re.split(r"[\s,;|/]+", text.strip())
+        if None in map(truth, words):
+            words = text.split(separator)
     names = [word for word in words if word is not None]
     if len(names) < len(words):
         raise InputError(f"{where}: '{column}' holds {str(value)[:60]!r}, which is not a "
                          "list of labels that can be read; write them with "
                          f"{separator!r} between them, or as a JSON list of texts.")
-    given = [*map(truth, names)]
-    if not names or None in given:
-        return names
-    count = len(labels or ())
+    given, count = [*map(truth, names)], len(labels or ())
     are_names = len({*given}) == len(names) and (
         labels is None or {*map(cleaned, names)} <= {*labels})
-    if are_names and len(names) != count or len(names) == 1 != count:
+    if not names or None in given or (
+            len(names) != count and (are_names or len(names) == 1)):
         return names
     if are_names or not ordered or len(names) != count:
         raise InputError(
@@ -118,33 +113,34 @@ def several(value: Any, where: str, column: str, separator: str,
 
 
 def _elements(text: str, separator: str) -> list[str | None] | None:
-    """Returns the elements of a list that is written as text, [None] if they cannot be
-    read; None if the text is no list."""
+    """Returns the elements of a list that is written as text, among them None if they
+    cannot be read; None if the text is no list."""
     text = _ELEMENT.sub(lambda match: match[1] or match[2] or "", text.strip())
     if call := _CALL.fullmatch(text):
         text = call[1] or "[]"
-    inside = text[1:-1].strip()
-    if len(text) > 1 and text[0] in "'\"" and text[0] == text[-1] or (
-            (text[:1] in tuple("[{")) != (text[-1:] in tuple("]}")) and re.search(
-                r"['\"]", text)):
-        return [None]  # "warm", "lovely"; or a list that is cut.
-    outside = re.sub(_QUOTED, "", inside)
-    if text[:1] + text[-1:] not in _BRACKETS or text[0] == "(" and inside and (
-            outside == inside and ("," not in inside or ")" in inside)):
+    inside, quotes = text[1:-1].strip(), bool(re.search(r"['\"]", text))
+    if text[:1] + text[-1:] not in ("[]", "()", "{}"):
+        # "warm", "lovely"; or a list that is cut.
+        return [None] if quotes and (
+            text[0] == text[-1] and text[0] in "'\"" and len(text) > 1
+            or (text[0] in "[{") != (text[-1] in "]}")) else None
+    if text[0] == "(" and inside and not quotes and ("," not in inside or ")" in inside):
         return None  # (none) is a label, and so is each of (a), b (c).
-    by = next((each for each in (",", separator) if each in outside), "")
-    found = re.findall(rf"{_QUOTED}|[^\s{re.escape(by)}'\"]" + (
-        rf"[^{re.escape(by)}'\"]*" if by else r"[^\s'\"]*"), inside)
-    quoted = [bool(re.fullmatch(_QUOTED, each)) for each in found]
-    if not by and not any(quoted) and None in map(truth, found):
-        found, quoted = [inside], [False]  # [very good]
-    if (re.search(r"['\"\[\](){}]|\.\.\.", outside) or text[0] == "{" and ":" in outside
-            or by and outside.count(by) not in (len(found) - 1, len(found))
-            or not by and len({*quoted}) > 1):
+    if quotes:
+        # Python would join the texts of NumPy, which have no comma between them.
+        inside = re.sub(rf"({_QUOTED})(\s*(?=['\"]))?", lambda match: match[1] + (
+            "" if match[2] is None else ", "), inside)
+        try:
+            found = ast.literal_eval(f"[{inside}]")
+        except (SyntaxError, ValueError):
+            return [None]
+        return [str(each) if isinstance(each, (str, int, float)) else None
+                for each in found]
+    if re.search(r"[\[\](){}]|\.\.\.", inside) or text[0] == "{" and ":" in inside:
         return [None]
-    try:
-        return [str(ast.literal_eval(each)) if is_quoted else
-                None if each.strip().lower() in ("none", "null", "nan") else each.strip()
-                for each, is_quoted in zip(found, quoted)]
-    except (SyntaxError, ValueError):
-        return [None]
+    by = next((each for each in (",", separator) if each in inside), None)
+    words = inside.removesuffix(by or ",").split(by)
+    if by is None and None in map(truth, words):
+        words = [inside]  # [very good]
+    return [None if word.strip().lower() in ("none", "null", "nan") else word.strip()
+            for word in words]

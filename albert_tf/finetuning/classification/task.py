@@ -1,4 +1,17 @@
-"""Classification and regression of one text or two, for GLUE and custom data."""
+r"""Classification and regression of one text or two, for GLUE and custom data.
+
+Labels of unequal frequency may have weights in the training loss. For one label, the loss
+of a batch of B examples with the class ids y is
+
+    (1 / B) · Σ_i w[y_i] · CE_i        w[c] = v[c] · N / Σ_k n[k] · v[k]
+
+where n[c] of the N training examples have class c, and v are the weights as they are
+given, or 1 / n[c] if they are to be balanced (King and Zeng 2001; `class_weight` in
+scikit-learn). Their mean over the training examples is 1, so that the loss and the
+learning rate keep their scale. If a text has any number of labels, the weight of a label
+multiplies the loss of the texts that have it (`pos_weight` in PyTorch): as it is given,
+or (N - n) / n if balanced.
+"""
 
 import dataclasses
 import functools
@@ -15,17 +28,17 @@ from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS, head_of)
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
-from albert_tf.finetuning.classification import (
-    report as reporting, weights as weighting)
+from albert_tf.finetuning.classification import report as reporting
 from albert_tf.finetuning.common import (
     ExampleSet, Outputs, as_table, check_labelled)
-from albert_tf.finetuning.labelled import LabelledTask
+from albert_tf.finetuning.task import LabelledTask
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
 # What a note says of lines whose label was cleaned.
 UNCLEAN = "have invisible characters in the label, which are removed"
+BALANCED = "balanced"
 
 
 class Example(NamedTuple):
@@ -72,18 +85,23 @@ class ClassificationTask(LabelledTask):
     temperature: float = 1.0  # whose loss has this temperature.
     label_threshold: float = LABEL_THRESHOLD
     separator: str = ","  # What separates several labels of a text in predictions.
-    # Of the labels in the training loss: "", "balanced", or label → weight (weights).
+    # Of the labels in the training loss: "", BALANCED, or label → weight.
     class_weights: str | Mapping[str, float] = ""
 
     texts = ("text_a", "text_b")
     problem_type = ONE_LABEL  # What the outputs are, one of checkpoint.PROBLEMS.
+    # The loss of a model that knows only how frequent each label is.
+    loss_of_chance = staticmethod(metrics.entropy)
 
     def __post_init__(self):
-        weighting.check(self.class_weights, self.labels)
-        if self.class_weights and self.soft:
+        if self.class_weights and (self.soft or not self.labels):
             raise InputError(
-                "--class_weights are for labels, but training examples may have "
-                "probabilities (--probability_column); leave one of the two out.")
+                "--class_weights are for labels, but this task predicts numbers, or "
+                "learns probabilities (--probability_column); leave the flag out.")
+        for label in {*self.class_weights} - {*self.labels} if isinstance(
+                self.class_weights, Mapping) else ():
+            raise InputError(f"--class_weights: '{label}' is not one of the labels "
+                             f"{', '.join(self.labels)}; correct it.")
 
     @property
     def num_outputs(self) -> int:
@@ -156,8 +174,8 @@ class ClassificationTask(LabelledTask):
 
     def length_of(self, example: Example, tokenizer: FullTokenizer) -> int:
         """Returns the number of tokens of an example that is not cut."""
-        return len(tokenizer.features(
-            example.text_a, example.text_b, 2 ** 31)["input_ids"])
+        [row] = self.featurize(example, tokenizer=tokenizer, max_seq_length=2 ** 31)
+        return len(row["input_ids"])
 
     # --- model and scores
 
@@ -168,30 +186,42 @@ class ClassificationTask(LabelledTask):
                            self.problem_type == SEVERAL_LABELS) else "")
 
     def objective(self, head, data):
-        weights = self._weights(data)
+        weights = self.weights(self.label_ids(data.examples)) if (
+            self.class_weights) else ()
         if len(weights):
             logging.info("Weights of the labels in the training loss: %s.", ", ".join(
                 f"{label_names.shown(label)} {weight:.4g}"
                 for label, weight in zip(self.labels, weights)))
         return head.objective(weights, self.temperature)
 
-    def _weights(self, data: ExampleSet) -> Sequence[float]:
-        """Returns the weights of the labels in the loss; () for equal ones."""
-        return weighting.weights(
-            self.class_weights, self.labels, self.label_ids(data.examples)
-            ) if self.class_weights else ()
+    def weights(self, ids: np.ndarray) -> Sequence[float]:
+        """Returns the factors of the loss [K] for the training examples' class ids [N],
+        or 1 or 0 for each label, [N, K]; () for equal ones. Labels that are not named
+        have weight 1."""
+        if not self.class_weights:
+            return ()
+        several, total = ids.ndim == 2, len(ids)
+        counts = ids.sum(axis=0, dtype=np.float64) if several else (
+            np.bincount(ids, minlength=len(self.labels)).astype(np.float64))
+        if isinstance(self.class_weights, Mapping):
+            relative = np.array([
+                self.class_weights.get(label, 1.0) for label in self.labels])
+        else:
+            # A label without examples has no effect.
+            least = np.maximum(counts, 1)
+            relative = np.maximum(total - counts, 1) / least if several else 1 / least
+        if not several:
+            relative = relative * total / (counts @ relative)
+        return relative.astype(np.float32)
 
     def chance_loss(self, data, table):
-        """Returns the loss of a model that knows only how frequent each label is; None
-        if training examples may have probabilities."""
-        return None if self.soft else self.loss_of_chance(
-            self.label_ids(data.examples), self._weights(data))
+        if self.soft:
+            return None
+        ids = self.label_ids(data.examples)
+        return self.loss_of_chance(ids, self.weights(ids))
 
-    def loss_of_chance(self, labels: np.ndarray, weights: Sequence[float]) -> float:
-        return metrics.entropy(labels, weights)
-
-    def scores(self, examples, outputs):
-        return self.metrics_of(self.decisions(outputs), self.label_ids(examples))
+    def score(self, data, outputs, table):
+        return self.metrics_of(self.decisions(outputs), self.label_ids(data.examples))
 
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
                    ) -> dict[str, float]:
@@ -253,11 +283,10 @@ class ClassificationTask(LabelledTask):
         return contents
 
     def described(self, examples, full):
-        columns = [(self.column_names.get(name, name),
-                    [getattr(example, name) or "" for example in examples])
-                   for name in ("guid", "text_a", "text_b")]
         pairs = any(example.text_b is not None for example in examples)
-        return columns if pairs else columns[:2]
+        return [(self.column_names.get(name, name),
+                 [getattr(example, name) or "" for example in examples])
+                for name in ("guid", "text_a", *["text_b"] * pairs)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,6 +295,7 @@ class SeveralLabels(ClassificationTask):
     `label_threshold`. Ids and decisions are 1 or 0 for each label, int64 [N, K]."""
 
     problem_type = SEVERAL_LABELS
+    loss_of_chance = staticmethod(metrics.entropy_by_label)
 
     def targets(self, example):
         given = example.probabilities or dict.fromkeys(example.label or (), 1.0)
@@ -284,9 +314,6 @@ class SeveralLabels(ClassificationTask):
         return "" if labels.any(axis=0).sum() < 2 or (given != given[0]).any() else (
             f"all {len(given)} predictions are "
             f"'{self.named(given[0]) or 'none of the labels'}'")
-
-    def loss_of_chance(self, labels, weights):
-        return metrics.entropy_by_label(labels, weights)
 
     def details(self, outputs, predictions, labels):
         best = metrics.best_threshold(self.rows(outputs), labels)
@@ -337,7 +364,8 @@ class Numbers(ClassificationTask):
         return f"all {len(given)} predictions are about {np.mean(given):.3g}" if (
             np.std(given) < 0.01 * np.std(labels)) else ""
 
-    def loss_of_chance(self, labels, weights):
+    @staticmethod
+    def loss_of_chance(labels, weights):
         return float(np.var(labels))
 
     def details(self, outputs, predictions, labels):

@@ -79,9 +79,8 @@ def test_parquet_holds_them_as_objects(tmp_path):
 
 @pytest.mark.parametrize("row, message", [
     *((f'"probabilities": {value}', "line 2: .*'probabilities' holds") for value in (
-        '{"no": 0.5, "so": 0.5}', '{"no": 1}', "[1]", '"0.5"')),
-    ('"probabilities": {"no": 1.5, "yes": -0.5}', "line 2: .* of 'no' is 1.5, which is"),
-    ('"probabilities": {"no": "x", "yes": 0}', "line 2: the probability of 'no' is 'x'"),
+        '{"no": 0.5, "so": 0.5}', '{"no": 1}', "[1]", '"0.5"', '{"no": 1.5, "yes": -0.5}',
+        '{"no": "x", "yes": 0}')),
     ('"probabilities": {"no": 0.5, "yes": 0.4}', "line 2: .* no, yes add up to 0.9, not"),
     ('"label": ""', "line 2: there is no label and no probability in column 'label, prob"),
     ('"label": "yes"', "--probability_column=probabilities: no row of --train_file has"),

@@ -7,7 +7,7 @@ import pytest
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.race import task
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.race.task import RaceTask

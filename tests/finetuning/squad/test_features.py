@@ -19,7 +19,7 @@ import pytest
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import ExampleSet
-from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.squad import task as squad, alignment
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.squad.dataset import SquadExample, questions_in, to_train
