@@ -1,9 +1,6 @@
 """Reads the rows of Parquet and Arrow files, as the library `datasets` and pandas write
 them.
 
-    for number, row in read_rows("train.parquet", ["text", "label"]):
-        row["label"]     # "positive": the name that the schema has for the number
-
 Memory holds a part of a file: of Parquet at most 1,024 rows and about 32 MB, or a longer
 row; of Arrow a record batch. The package pyarrow is imported when the first file is
 read.
@@ -27,7 +24,7 @@ _BUFFER = 1 << 20  # bytes of a Parquet column to read at a time
 
 
 def is_row_file(path: str) -> bool:
-    """Returns whether a path is that of a Parquet or Arrow file, by its name."""
+    """Returns whether the name of a file is that of a Parquet or Arrow file."""
     return os.fspath(path).lower().endswith(ENDS)
 
 
@@ -64,14 +61,11 @@ def _columns(schema: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _classes(feature: Any) -> tuple[str, ...]:
-    """Returns the names of classes that a feature of `datasets`, or those in its list,
-    have."""
-    if isinstance(feature, list):
-        return _classes(feature[0])
-    if not isinstance(feature, dict):
-        return ()
-    return tuple(map(str, feature["names"])) if feature.get("_type") == "ClassLabel" else (
-        _classes(feature.get("feature")))
+    """Returns the names of classes that a feature of `datasets`, or its list's, has."""
+    if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+        return tuple(map(str, feature["names"]))
+    return _classes(feature[0] if isinstance(feature, list) else feature.get("feature")
+                    ) if feature and not isinstance(feature, str) else ()
 
 
 def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = (),

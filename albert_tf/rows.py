@@ -50,9 +50,8 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
     """Yields ("file, line 2", column → value) for each row of a file.
 
     Cells of CSV and TSV are texts; in TSV, quotation marks are plain text, as in GLUE's
-    files. Files are UTF-8, with or without a byte-order mark, with any kind of line
-    end. In Parquet and Arrow, numbers that the schema names become these names, and -1,
-    which means "no label", becomes None.
+    files. Files are UTF-8, with or without a byte-order mark, with any kind of line end.
+    Values of Parquet are those of row_files.read_rows.
 
     Args:
       path: the file; the name tells its kind and whether it is compressed.
@@ -76,15 +75,21 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
             yield f"{path}, row {number}", row
         return
     lines = text_lines(path) if lines is None else lines
-    for number, row in _objects(
-            path, lines, names, advice) if kind == "jsonl" else _table(
-            path, lines, kind, names, optional, delimiter, header, ragged, advice):
+    for number, row in _table(
+            path, lines, kind, names, optional, delimiter, header, ragged, advice
+            ) if kind != "jsonl" else (
+                (number, parsed(line, path, number) if line.strip() else None)
+                for number, line in lines):
+        where = f"{path}, line {number}"
         if row is None:
             blank.append(number)
-        elif isinstance(row, InputError) and not keep_wrong:
+            continue
+        if isinstance(row, InputError) and not keep_wrong:
             raise row
-        else:
-            yield f"{path}, line {number}", row
+        for name in names or () if kind == "jsonl" and isinstance(row, dict) else ():
+            if name not in row:
+                raise row_files.missing(where, name, row, advice)
+        yield where, row
 
 
 def typed(row: Any, where: str, /, **kinds: Any) -> Row:
@@ -138,9 +143,6 @@ def is_empty(value: str) -> bool:
     return all(unicodedata.category(char) in _NO_TEXT for char in value)
 
 
-# ---- text files ------------------------------------------------------------
-
-
 def text_lines(path: str, once: bool = False) -> Iterator[tuple[int, str]]:
     """Yields (line number, line). If the first line contains carriage returns, these
     alone separate lines, as on old Macs. `once` as in text_files.read_lines."""
@@ -169,18 +171,6 @@ def parsed(line: str, path: str, number: int) -> Row | InputError:
         return error
     return value if isinstance(value, dict) else InputError(
         f"{path}, line {number}: not a JSON object; give one object per line.")
-
-
-def _objects(path: str, lines: Iterable[tuple[int, str]], names: Sequence[str] | None,
-             advice: str) -> Iterator[tuple[int, Row | InputError | None]]:
-    """Yields line numbers, and objects, or None for a blank line."""
-    for number, line in lines:
-        row = parsed(line, path, number) if line.strip() else None
-        if isinstance(row, dict):
-            for name in names or ():
-                if name not in row:
-                    raise row_files.missing(f"{path}, line {number}", name, row, advice)
-        yield number, row
 
 
 def _table(path: str, lines: Iterable[tuple[int, str]], kind: str,

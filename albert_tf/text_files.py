@@ -68,8 +68,6 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
                keep_ends: bool = False, once: bool = False) -> Iterator[tuple[int, str]]:
     """Yields the lines of a UTF-8 text file with their numbers from 1.
 
-        for number, line in read_lines("wiki.txt.gz"):
-
     The file is decompressed if its name ends in COMPRESSED. A byte-order mark at the
     start is dropped. `on_bytes` is called with the number of bytes on disk that were
     read since the last call. `keep_ends` keeps the "\\n" or "\\r\\n" of lines. `once`
@@ -115,9 +113,8 @@ def parse_json(text: str, path: str, advice: str = "", line: int = 0,
                cleaned: bool = False) -> Any:
     """Parses the JSON text in a file, or in its line with this number from 1.
 
-    Raises InputError, with `advice` on what to do, if it is not JSON, or if it has an
-    escape for NUL or half a surrogate pair. Such escapes are allowed if the text is
-    `cleaned` later.
+    Raises InputError, with `advice` on what to do, if it is not JSON, or, unless the text
+    is `cleaned` later, if it has an escape for NUL or half a surrogate pair.
     """
     try:
         value = json.loads(text)

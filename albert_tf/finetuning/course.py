@@ -78,25 +78,20 @@ def fine_tune(task: FineTuningTask, settings: Settings,
             flag: Sequences(
                 float(np.mean(course.tables[split].lengths)), filled=1,
                 vectors=task.vectors_of_piece, of_example=of_example)
-            for flag, split, wanted in (
-                ("train_batch_size", "train", settings.do_train),
-                ("eval_batch_size", task.evaluation_split, settings.do_eval),
-                ("predict_batch_size", task.prediction_split, settings.do_predict))
-            if wanted})
+            for flag, split in _uses(task, settings)})
         # 6. Train once, or several times; then the best run is evaluated again.
         if settings.several:
             seeds.train_all(course)
             course.settings = dataclasses.replace(settings, do_train=False)
+        stack.enter_context(strategy.scope())
         course.run()
 
 
 def read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:
     """Returns the sets in the order in which they are used; logs their notes, and once
     how many texts stand in a set before theirs, too."""
-    splits = dict.fromkeys(split for split, wanted in (
-        ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
-        (task.prediction_split, settings.do_predict)) if wanted)
-    sets = {split: task.read(settings.data[split], split) for split in splits}
+    sets = {split: task.read(settings.data[split], split)
+            for split in dict.fromkeys(split for _, split in _uses(task, settings))}
     before: set[int] = set()
     repeated = []
     for split, data in sets.items():
@@ -114,6 +109,14 @@ def read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:
             "the data so that each text is in one set.", " and ".join(repeated),
             " or ".join([*sets][:len(sets) - 1]))
     return sets
+
+
+def _uses(task: FineTuningTask, settings: Settings) -> list[tuple[str, str]]:
+    """Returns the flag of the batch size, and the split, of each use of the data."""
+    return [(flag, split) for flag, split, wanted in (
+        ("train_batch_size", "train", settings.do_train),
+        ("eval_batch_size", task.evaluation_split, settings.do_eval),
+        ("predict_batch_size", task.prediction_split, settings.do_predict)) if wanted]
 
 
 @dataclasses.dataclass
@@ -136,8 +139,6 @@ class Course:
         metric = self.settings.kept.get("flags", {}).get("metric")
         return {**self.task.sources(split, self.sets[split]), **self.task.scoring(),
                 **({"metric": metric} if metric else {})}
-
-    # ---- features ----------------------------------------------------------
 
     def features(self, split: str) -> features.FeatureTable:
         """Returns the features of a set from their file, or computes them."""
@@ -186,15 +187,10 @@ class Course:
             padded[split] = Padded(table, lengths)
         return padded
 
-    # ---- the model ---------------------------------------------------------
-
     def run(self) -> str:
-        """Trains, evaluates, predicts and exports. Returns what is wrong with the model
-        according to its last evaluation, "" if nothing is."""
-        with self.strategy.scope():
-            return self._run()
-
-    def _run(self) -> str:
+        """Trains, evaluates, predicts and exports, in the scope of the strategy. Returns
+        what is wrong with the model according to its last evaluation, "" if nothing is.
+        """
         from albert_tf.finetuning.length_batching import FeatureBatches
 
         settings, padded, watch = self.settings, self.padded(), _Watch(self)

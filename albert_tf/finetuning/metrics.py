@@ -12,16 +12,20 @@ from typing import Any, Callable, Sequence
 
 import numpy as np
 
+from albert_tf import pictures
 from albert_tf.errors import DivergenceError, InputError
+
+# More labels do not fit in the lines of a report, or their counts in a picture's cells,
+# nor do longer names.
+_MOST_IN_TEXT, _MOST_IN_CELLS, _LONGEST = 12, 20, 24
 
 
 def _library(module: str, name: str, labels_first: bool = True, **options: Any
              ) -> Callable[..., float]:
     """Returns a function of predictions and labels that a library has."""
     def metric(predictions, labels) -> float:
-        function = getattr(importlib.import_module(module), name)
         both = (labels, predictions) if labels_first else (predictions, labels)
-        result = function(*both, **options)
+        result = getattr(importlib.import_module(module), name)(*both, **options)
         return getattr(result, "statistic", result)
 
     return metric
@@ -163,3 +167,56 @@ def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str
         return ""
     return (f"the loss is {loss:.3f} and the accuracy {accuracy:.3f}, no better than "
             f"those of guessing ({entropy(labels):.3f} and {share:.3f})")
+
+
+# ---- reports -----------------------------------------------------------------
+
+
+def by_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> str:
+    """Returns precision, recall and F1 of each class as text, and what is confused, given
+    class ids [N]; without confusions, given 1 or 0 for each label, [N, K]."""
+    from sklearn.metrics import classification_report, confusion_matrix
+
+    several = labels.ndim == 2
+    # As in macro_f1, a class that occurs nowhere has no F1 to average.
+    listed = (range(len(names)) if several
+              else np.union1d(labels, predictions).tolist())
+    single = several and len(names) == 1
+    if single:  # Given or not: scikit-learn takes this for two classes.
+        labels, predictions = labels[:, 0], predictions[:, 0]
+    text = classification_report(
+        labels, predictions, labels=[1] if single else listed, digits=4,
+        target_names=[names[i] for i in listed], zero_division=0.0).rstrip()
+    if absent := [name for i, name in enumerate(names) if i not in listed]:
+        text += f"\n\nNeither in the data nor predicted: {', '.join(absent)}."
+    if several or len(listed) > _MOST_IN_TEXT:
+        return text
+    matrix = confusion_matrix(labels, predictions, labels=listed)
+    names = [_short(names[i]) for i in listed]
+    cells = [["", *names],
+             *([name, *map(str, row)] for name, row in zip(names, matrix))]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    return text + "\n\nRows are the labels, columns the predictions:\n\n" + "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths))
+        for line in cells)
+
+
+def draw_confusions(path: str, title: str, labels: np.ndarray, predictions: np.ndarray,
+                    names: Sequence[str]) -> None:
+    """Draws a confusion matrix as PNG."""
+    from sklearn.metrics import ConfusionMatrixDisplay
+
+    listed = np.union1d(labels, predictions)
+    side = min(3 + 0.32 * len(listed), 25)
+    figure = pictures.figure(side + 1, side)
+    axes = figure.subplots()
+    axes.set_title(f"{title}: {len(labels)} examples")
+    ConfusionMatrixDisplay.from_predictions(
+        labels, predictions, labels=listed, ax=axes, cmap="Blues",
+        display_labels=[_short(names[i]).replace("$", r"\$") for i in listed],
+        xticks_rotation="vertical", include_values=len(listed) <= _MOST_IN_CELLS)
+    pictures.save(figure, path)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else name[:_LONGEST - 1] + "…"

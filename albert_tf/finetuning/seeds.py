@@ -106,7 +106,8 @@ def _train(course: Any) -> dict[str, Any]:
     with run_folder.held(folder, course.strategy):
         model_folder.keep(folder, course.settings.kept, course.settings.vocabulary)
         try:
-            failure = course.run()
+            with course.strategy.scope():
+                failure = course.run()
         except DivergenceError as error:
             logging.warning("%s failed: %s", folder, error)
             return {"step": None, "metrics": {}, "failure": str(error)}

@@ -5,11 +5,11 @@ and the settings of a run, which `finetuning.course` runs.
 import abc
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import types
-from typing import (
-    Any, Callable, Iterable, Iterator, Mapping, Optional, Self, Sequence)
+from typing import Any, Callable, Iterable, Mapping, Optional, Self, Sequence
 
 import numpy as np
 from absl import logging
@@ -19,7 +19,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning import common, metrics
 from albert_tf.finetuning.common import Outputs
-from albert_tf.finetuning.features import FeatureTable
+from albert_tf.finetuning.features import FeatureTable, Function
 from albert_tf.jobs import parallel
 from albert_tf.modeling.head import Head
 from albert_tf.options import option
@@ -172,16 +172,14 @@ class FineTuningTask(abc.ABC):
                   ) -> list[dict[str, Any]]:
         """Computes the features of an example; returns one dict per record."""
 
-    def featurizer(self, split: str, settings: Settings
-                   ) -> Callable[[Any], list[dict[str, Any]]]:
+    def featurizer(self, split: str, settings: Settings) -> Function:
         """Returns `featurize` with its options bound; can be pickled."""
         return functools.partial(self.featurize, tokenizer=settings.tokenizer)
 
     def records(self, featurized: Iterable[list[dict[str, Any]]]
-                ) -> Iterator[dict[str, Any]]:
-        """Yields the records of all examples, given the results of `featurize`."""
-        for features_of_example in featurized:
-            yield from features_of_example
+                ) -> Iterable[dict[str, Any]]:
+        """Returns the records of all examples, given the results of `featurize`."""
+        return itertools.chain.from_iterable(featurized)
 
     def sources(self, split: str, data: Any) -> dict[str, str]:
         """Returns the inputs of a split's features: name → digest of the content."""
@@ -218,13 +216,12 @@ class FineTuningTask(abc.ABC):
         return {}
 
     def failure(self, data: Any, outputs: Outputs, table: FeatureTable) -> str:
-        """Returns a sentence if the outputs show that the model has not learned (one
-        class for all examples, for instance), else ""."""
+        """Returns a sentence if the outputs show that the model has not learned, else
+        ""."""
         return ""
 
     def chance_loss(self, data: Any, table: FeatureTable) -> Optional[float]:
-        """Returns the training loss of a model that has learned nothing, or None if
-        that is not known."""
+        """Returns the training loss of a model that has learned nothing, if known."""
         return None
 
     def results(self, data: Any, outputs: Outputs, table: FeatureTable
@@ -270,8 +267,6 @@ class FineTuningTask(abc.ABC):
         return {**settings.options, **({"warmup_step": settings.num_warmup_steps} if (
             "warmup_step" in settings.options) else {})}
 
-
-# ---- one label for each example ------------------------------------------------
 
 # A column of a table of predictions: its title and its cells.
 Column = tuple[str, Iterable[str | int]]

@@ -40,8 +40,7 @@ class TextTask:
 
     def features(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Computes the model's inputs from strings."""
-        return self.packed(self.ids(inputs["text"])[
-            :, :self.max_seq_length - NUM_SPECIAL_SINGLE])
+        raise NotImplementedError
 
     def prepared(self, inputs: Tensors) -> tuple[dict[str, tf.Tensor], Any]:
         """Returns `features`, and whatever else `answers` needs from the texts."""
@@ -64,13 +63,12 @@ class TextTask:
         them, padded to the longest. With `optional`, empty second texts get no
         [SEP]."""
         rows = tf.cast(first.nrows(), tf.int32)
-        special = {name: tf.fill([rows, 1], getattr(self.tokenizer, f"{name}_id"))
-                   for name in ("cls", "sep")}
-        parts = [special["cls"], first, special["sep"]]
+        cls, sep = (tf.fill([rows, 1], each) for each in (
+            self.tokenizer.cls_id, self.tokenizer.sep_id))
+        parts = [cls, first, sep]
         if second is not None:
-            parts.append(second)
-            parts.append(special["sep"] if not optional else tf.RaggedTensor.from_tensor(
-                special["sep"], tf.cast(second.row_lengths() > 0, tf.int64)))
+            parts += [second, sep if not optional else tf.RaggedTensor.from_tensor(
+                sep, tf.cast(second.row_lengths() > 0, tf.int64))]
         tokens = tf.concat(parts, axis=1)
         lengths = tokens.row_lengths()
         # Without texts, the length is 1, so that the model can compute an empty batch.
@@ -100,7 +98,8 @@ class Texts(TextTask):
 
     def features(self, inputs):
         if not self.pairs:
-            return super().features(inputs)
+            return self.packed(self.ids(inputs["text"])[
+                :, :self.max_seq_length - NUM_SPECIAL_SINGLE])
         texts = as_many(inputs)
         first, second = self.ids(texts["text"]), self.ids(texts["text_pair"])
         room = self.max_seq_length - NUM_SPECIAL_PAIR
@@ -129,52 +128,9 @@ class Texts(TextTask):
 
 @dataclasses.dataclass(frozen=True)
 class Vectors(Texts):
-    """The text task of embeddings, for a text or a pair; the model's outputs are the
-    answers."""
+    """The text task of embeddings; the model's outputs are the answers."""
 
     answers = TextTask.answers
-
-
-@dataclasses.dataclass(frozen=True)
-class Choices(TextTask):
-    """The text task of a passage, a question and its options (race.task), N questions
-    with C options each. Question and option together keep their last `max_qa_length`
-    tokens; the passage gets the rest."""
-
-    labels: Sequence[str] = tuple("ABCD")
-    max_qa_length: int = 128
-
-    @property
-    def inputs(self):
-        return {"passage": 1, "question": 1, "options": 2}
-
-    def features(self, inputs):
-        texts = as_many(inputs)
-        passages = self.ids(texts["passage"])
-        choices = tf.shape(texts["options"])[1]
-        question = tf.repeat(self.ops.prepare(texts["question"]), choices)
-        option = self.ops.prepare(tf.reshape(texts["options"], [-1]))
-        # The option fills the question's gaps; without gaps, it follows the question.
-        parts = tf.strings.split(question, "_")
-        rows = parts.value_rowids()
-        has_gaps = tf.gather(parts.row_lengths() > 1, rows)
-        is_last = tf.equal(tf.range(1, tf.size(rows, tf.int64) + 1),
-                           tf.gather(parts.row_limits(), rows))
-        glue = tf.where(has_gaps, "", " ")
-        option = tf.where(has_gaps & is_last, "", tf.gather(option, rows))
-        parts = parts.with_values(tf.strings.join([parts.values, glue, option]))
-        endings = self.ops.ids(tf.strings.reduce_join(parts, axis=-1))
-        room = self.max_seq_length - NUM_SPECIAL_PAIR
-        endings = endings[:, -min(self.max_qa_length, room):]
-        rows = tf.repeat(tf.range(passages.nrows()), choices)
-        features = self.packed(
-            first_of(tf.gather(passages, rows), room - endings.row_lengths()), endings,
-            optional=False)
-        return {name: tf.reshape(values, [-1, choices, tf.shape(values)[1]])
-                for name, values in features.items()}
-
-    def answers(self, inputs, context, outputs):
-        return chosen(outputs["probabilities"], self.labels)
 
 
 class Windows(NamedTuple):

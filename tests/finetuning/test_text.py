@@ -15,6 +15,7 @@ from albert_tf.finetuning.classification.task import ClassificationTask, Example
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.serving import export
+from albert_tf.finetuning.race import text as text_choices
 from albert_tf.finetuning.squad import text as text_spans
 from albert_tf.finetuning.tagging import text as text_tags
 from albert_tf.finetuning import text as text_tasks
@@ -78,7 +79,7 @@ def test_texts_and_pairs_are_cut_as_in_training(kind, length):
 def test_choices_are_those_of_race(kind):
     task = race.RaceTask(max_seq_length=30, max_qa_length=9)
     options = ["one", "", "two of them and more", "_"]
-    found = text_tasks.Choices(tokenizer(kind), 30, max_qa_length=9).features({
+    found = text_choices.Choices(tokenizer(kind), 30, max_qa_length=9).features({
         "passage": tf.constant(TEXTS), "question": tf.constant(TEXTS[::-1]),
         "options": tf.constant([options] * len(TEXTS))})
     wanted = [task.featurize(race.RaceExample(

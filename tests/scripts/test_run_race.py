@@ -75,7 +75,7 @@ def _data(tmp_path_factory):
 
 # name → (flags, the flag or file that is named), of what the script itself checks.
 WRONG = {
-    "no data_dir": (dict(data_dir=None), "--data_dir=FOLDER"),
+    "no data_dir": (dict(data_dir=None), "--data_dir=: there is neither"),
     "other task": (dict(task_name="cola"), "--task_name=cola"),
     # What the recipe sets before shows in the log.
     "recipe without dropout": (

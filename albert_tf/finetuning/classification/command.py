@@ -29,13 +29,13 @@ class ClassificationOptions:
         "", "Folder of the data: the GLUE download, the task's folder in it, or the "
         "folder of the files of a custom task.")
     labels: Optional[list[str]] = option(
-        None, "The labels in the order of the model's outputs; default: those that the "
-        "schema of the training file names (Parquet), those of the training file, "
-        "sorted, or of the model that is used; for a GLUE task, the task's.", kept=True)
+        None, "The labels in the order of the model's outputs; default: those of the task, "
+        "of the training file (sorted, or in the order of its Parquet schema), or of the "
+        "model that is used.", kept=True)
     class_weights: Optional[list[str]] = option(
-        None, "Weights of the labels in the training loss, if their frequencies are "
-        "uneven: balanced, so that all labels count the same, or a weight for each label, "
-        "no=1,yes=4.5, where others have 1. Default: equal weights.", needs="do_train")
+        None, "Weights of the labels in the training loss: balanced, so that all labels "
+        "count the same, or label=weight, no=1,yes=4.5, where others have 1.",
+        needs="do_train")
     threshold_to_export: Optional[float] = option(
         None, "Export only if the main metric reaches this value. Default: always "
         "export.", least=-1e38, needs="export_dir", only_with="do_eval")
@@ -63,34 +63,31 @@ class OwnDataOptions:
     text_b_column: Optional[str] = option(
         None, "Custom task: column of the second text.", kept=True)
     id_column: Optional[str] = option(
-        None, "Custom task: column of the examples' ids, which are written to the "
-        "predictions, also later ones if the file has it.", kept=True)
+        None, "Custom task: column of the examples' ids, for the predictions.", kept=True)
     label_column: Optional[str] = option(
         None, "Custom task: column of the label.", kept=True)
     probability_column: Optional[str] = option(
         None, "Custom task: column of --train_file with the labels' probabilities, which "
         "are learned in place of the label: a JSON object of label: probability, or a "
-        "list in the order of --labels, as predict.py writes them; or, separated by "
-        "commas, a column for each label, whose title is the label or 'probability of' "
-        "and the label. Rows without probabilities need a label.",
+        "list in the order of --labels; or, separated by commas, a column for each label, "
+        "titled with the label or 'probability of' and the label.",
         only_with="train_file")
     temperature: float = option(
         1.0, "With --probability_column: the probabilities, as scores, and the model's "
         "scores are divided by it in the loss.", least=0.01, most=100,
         only_with="probability_column")
     test_labels: bool = option(
-        True, "Custom task: check the labels of --test_file and repeat them in the "
-        "predictions; --notest_labels: its label column is not read.",
-        needs="do_predict")
+        True, "Custom task: read the labels of --test_file, and repeat them in the "
+        "predictions.", needs="do_predict")
     header: bool = option(
         True, "Custom task: the first line names the columns.", kept=True)
     regression: bool = option(
         False, "Custom task: labels are numbers to predict.", kept=True)
     multi_label: bool = option(
         False, "Custom task: a text has any number of the labels. --label_column names "
-        "one column with labels that --label_separator separates, or lists, or, with "
-        "--labels, as many zeros and ones; or, separated by commas, a column of 1 and 0 "
-        "for each label.", kept=True)
+        "one column, of labels that --label_separator separates, lists, or as many zeros "
+        "and ones as --labels; or, separated by commas, a column of 1 and 0 for each.",
+        kept=True)
     label_separator: str = option(
         ",", "With --multi_label: what separates the labels in a column.", kept=True,
         only_with="multi_label")

@@ -2,8 +2,7 @@
 
     task = build_task({"train": DataFile("train.csv", text_a="text", label="topic")})
 
-Input that does not fit its description is an InputError with file and line or row. Only
-blank lines are left out, and counted. Parquet stands for Arrow files, too.
+Only blank lines are left out, and counted. Parquet stands for Arrow files, too.
 """
 
 import contextlib
@@ -15,8 +14,6 @@ import math
 import os
 import re
 from typing import Iterable, Mapping, Sequence
-
-from absl import logging
 
 from albert_tf import files, row_files, rows
 from albert_tf.checkpoints import labels as label_names
@@ -30,35 +27,23 @@ from albert_tf.rows import Row
 
 # The titles of columns of probabilities may begin so, as in files of predictions.
 _PROBABILITY_OF = "probability of "
-# What may separate labels.
-_SEPARATORS = ";|/,\t、，；"
 
 
 @dataclasses.dataclass(frozen=True)
 class DataFile:
-    """A file and its columns, by name or number (rows.rows).
-
-    Attributes:
-      text_a, text_b: the columns of the text and of a pair's second text.
-      label: the column of the label; a tuple if each label has a column of 1 and 0.
-      guid: the column of the examples' ids, for predictions; None: they are numbered,
-        as they are without the column unless it is `guid_needed`.
-      separator: what separates the labels in a column of several (label_cells); None: a
-        column holds one label.
-      probability: the column of the labels' probabilities, a JSON object label →
-        probability or a list in the order of the labels; a tuple if each label has a
-        column. A row needs a label or probabilities.
-    """
+    """A file and its columns, by name or number (rows.rows)."""
 
     path: str
     text_a: str
-    text_b: str | None = None
-    label: str | tuple[str, ...] | None = None
+    text_b: str | None = None  # Of a pair's second text.
+    label: str | tuple[str, ...] | None = None  # A tuple: each label has one of 1 and 0.
     header: bool = True
     delimiter: str | None = None
-    guid: str | None = None
-    guid_needed: bool = True
-    separator: str | None = None
+    guid: str | None = None  # Of the ids of examples, which are numbered without it,
+    guid_needed: bool = True  # unless it is needed.
+    separator: str | None = None  # Of labels in a cell; None: a cell holds one label.
+    # Of JSON objects label → probability, or lists in the order of the labels; a tuple:
+    # each label has one. A row needs a label or probabilities.
     probability: str | tuple[str, ...] | None = None
 
     @property
@@ -106,9 +91,8 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
     soft = any(file.probability for file in data.values())
     if regression:
         if labels or several or soft:
-            raise InputError("--regression predicts numbers, but --labels, --multi_label "
-                             "and --probability_column are for labels; leave the one or "
-                             "the other out.")
+            raise InputError("--regression predicts numbers; leave it out, or --labels, "
+                             "--multi_label and --probability_column.")
         kind, labels, names = Numbers, (), ("pearson", "spearman", "mse")
     else:
         columns = next((column for file in data.values() for column in (
@@ -123,8 +107,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             source = "--labels" if ordered or "train" not in data else data["train"].path
             raise InputError(
                 f"{source}: the labels are: {', '.join(labels) or 'none'}; give at least "
-                "two, with --multi_label one, and each once; to predict numbers, give "
-                "--regression.")
+                "two, with --multi_label one, and each once, or --regression.")
         kind = SeveralLabels if several else ClassificationTask
         names = ("micro_f1", "macro_f1", "exact_match") if several else (
             "accuracy", "macro_f1", *["f1"] * (len(labels) == 2), "matthews")
@@ -171,9 +154,8 @@ def _column_names(data: Iterable[DataFile]) -> dict[str, str]:
 def _collected(file: DataFile | None) -> Sequence[str]:
     """Returns the labels in a training file."""
     if file is None:
-        raise InputError(
-            "the labels are unknown without a training file or a model that names them; "
-            "give --labels in the order of the model's outputs.")
+        raise InputError("the labels are not known; give --labels in the order of the "
+                         "model's outputs.")
     shards = files.shards(file.path, "--train_file")
     for path in filter(row_files.is_row_file, shards):
         # The schema may name the labels.
@@ -182,25 +164,17 @@ def _collected(file: DataFile | None) -> Sequence[str]:
         if names := [label_names.cleaned(name) for place in places.values()
                      for name in [*columns.values()][place]]:
             return names
-    examples = [example for path in shards
-                for example in read(dataclasses.replace(file, path=path)).examples]
-    given = [example.label if file.several_labels else (example.label,)
-             for example in examples if example.label]
-    labels = {*itertools.chain(*given, *(
-        example.probabilities or () for example in examples))}
-    for other in _SEPARATORS:
-        if file.separator not in (None, other) and 2 * sum(
-                other in "".join(each) for each in given) > len(given):
-            logging.warning(
-                "%s: most labels in column '%s' hold %r, but %r separates labels; give "
-                "--label_separator='%s' if that is what separates them.", file.path,
-                file.label, other, file.separator, other)
+    labels: set[str] = set()
+    for path in shards:
+        for example in read(dataclasses.replace(file, path=path)).examples:
+            given = example.label or ()
+            labels.update((given,) if isinstance(given, str) else given)
+            labels.update(example.probabilities or ())
     if file.several_labels and labels and None not in map(label_cells.truth, labels):
         raise InputError(
             f"{file.path}: column '{file.label}' holds only "
-            f"{' and '.join(sorted(labels))}, not names of labels. Leave --multi_label "
-            "out, name the columns of all labels, separated by commas, or give --labels "
-            "in the order of zeros and ones in one column.")
+            f"{' and '.join(sorted(labels))}: leave --multi_label out, name the columns of "
+            "all labels, or give --labels in the order of zeros and ones in one column.")
     for label in labels:
         if (number := re.sub(r"\.0+$", "", label)) in labels - {label}:
             raise InputError(f"{file.path}: column '{file.label}' holds the label {number} "
@@ -219,10 +193,8 @@ def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
         dataclasses.replace(file, path=path), labels=labels,
         label_needed=split != "test", split=split, first=first, ordered=ordered))
     if file.probability and not any(each.probabilities for each in data.examples):
-        raise InputError(
-            f"--probability_column={','.join(_as_tuple(file.probability))}: no row of "
-            f"--{split}_file has probabilities there; correct the name, or leave the "
-            "flag out.")
+        raise InputError(f"--probability_column={','.join(_as_tuple(file.probability))}: "
+                         f"no row of --{split}_file has probabilities; correct the name.")
     return data
 
 
@@ -327,6 +299,5 @@ def _probabilities(row: Row, where: str, file: DataFile, labels: Sequence[str] |
     if not file.several_labels and abs(total - 1) > 1e-3:
         raise InputError(
             f"{where}: the probabilities of {', '.join(result)} add up to {total:.4g}, "
-            "not to 1; correct them, or give --multi_label if a text has any number of "
-            "labels.")
+            "not to 1; correct them, or give --multi_label.")
     return result

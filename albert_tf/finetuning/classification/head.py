@@ -55,8 +55,7 @@ class Classification(Head):
         """Returns the objective, which needs the feature `label_ids`: the number of the
         label, int [B, 1], or float [B, K]: 1 for each label of the text and 0 for the
         others, the probabilities of the labels, or the numbers of a regression.
-        `weights` [K] are those of the labels in the loss (classification.weights),
-        `temperature` is that of the loss of probabilities."""
+        `weights` and `temperature` are as in finetuning.objectives."""
         from albert_tf.finetuning import objectives
 
         if self.problem == REGRESSION:

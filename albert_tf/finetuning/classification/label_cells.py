@@ -96,8 +96,8 @@ def several(value: Any, where: str, column: str, separator: str,
     names = [word for word in words if word is not None]
     if len(names) < len(words):
         raise InputError(f"{where}: '{column}' holds {str(value)[:60]!r}, which is not a "
-                         "list of labels that can be read; write them with "
-                         f"{separator!r} between them, or as a JSON list of texts.")
+                         f"list of labels that can be read; write {separator!r} between "
+                         "them, or a JSON list of texts.")
     given, count = [*map(truth, names)], len(labels or ())
     are_names = len({*given}) == len(names) and (
         labels is None or {*map(cleaned, names)} <= {*labels})
@@ -107,8 +107,7 @@ def several(value: Any, where: str, column: str, separator: str,
     if are_names or not ordered or len(names) != count:
         raise InputError(
             f"{where}: '{column}' holds {str(value)[:40]!r}, {len(names)} times 0 or 1. "
-            "Give --labels, in its order, with one label for each, or write the names of "
-            "the labels.")
+            "Give --labels, in its order, with one for each, or write the names.")
     return [*itertools.compress(labels or (), given)]
 
 

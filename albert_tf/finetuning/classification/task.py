@@ -28,7 +28,6 @@ from albert_tf.checkpoints.checkpoint import (
     LABEL_THRESHOLD, ONE_LABEL, REGRESSION, SEVERAL_LABELS, head_of)
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
-from albert_tf.finetuning.classification import report as reporting
 from albert_tf.finetuning.common import (
     ExampleSet, Outputs, as_table, check_labelled)
 from albert_tf.finetuning.task import LabelledTask
@@ -250,14 +249,14 @@ class ClassificationTask(LabelledTask):
                 ) -> list[str]:
         """Returns lines with precision, recall and F1 of each class, and what is
         confused."""
-        return ["", reporting.by_class(labels, predictions, self.labels)]
+        return ["", metrics.by_class(labels, predictions, self.labels)]
 
     # --- files of predictions
 
     def write(self, split, data, outputs, table, step, settings):
         super().write(split, data, outputs, table, step, settings)
         if split == "dev" and self.problem_type == ONE_LABEL:
-            reporting.draw(
+            metrics.draw_confusions(
                 os.path.join(settings.run.output_dir, "eval_report.png"), self.name,
                 self.label_ids(data.examples), self.decisions(outputs), self.labels)
 

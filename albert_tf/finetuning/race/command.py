@@ -9,8 +9,6 @@ from albert_tf.finetuning.race.task import RaceTask
 from albert_tf.options import given, option
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
-_LEVELS = ("high_only", "middle_only")
-
 
 @dataclasses.dataclass(frozen=True)
 class RaceFiles:
@@ -45,18 +43,15 @@ class RaceCommand(Command):
 
     def keeps(self, name):
         # The levels exclude each other: a given one overrides both kept ones.
-        return name not in _LEVELS or not any(
-            self.values[level].present for level in _LEVELS)
+        levels = ("high_only", "middle_only")
+        return name not in levels or not any(
+            self.values[level].present for level in levels)
 
     def task(self):
         values = self.values
         if values.task_name.lower() != "race":
-            raise InputError(
-                f"--task_name={values.task_name}: this script supports only race; use "
-                "run_classifier.py for the other tasks.")
-        if not values.data_dir:
-            raise InputError("--data_dir=FOLDER is needed: the folder RACE as "
-                             "downloaded.")
+            raise InputError(f"--task_name={values.task_name}: this script knows race "
+                             "alone; run_classifier.py has other tasks.")
         room = values.max_seq_length - NUM_SPECIAL_PAIR
         if values["max_qa_length"].present and values.max_qa_length >= room > 1:
             raise InputError(

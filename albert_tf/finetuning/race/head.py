@@ -51,7 +51,7 @@ class MultipleChoice(Head):
         return Choices
 
     def text_task(self):
-        from albert_tf.finetuning.text import Choices
+        from albert_tf.finetuning.race.text import Choices
 
         return Choices
 

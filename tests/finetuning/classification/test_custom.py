@@ -12,7 +12,8 @@ import pytest
 
 from albert_tf.checkpoints.folders import is_of_run
 from albert_tf.errors import InputError
-from albert_tf.finetuning.classification import custom, report
+from albert_tf.finetuning import metrics
+from albert_tf.finetuning.classification import custom
 from albert_tf.finetuning.common import write_predictions
 from tests import row_tables
 from tests.helpers import SHARED
@@ -200,16 +201,16 @@ def test_the_best_checkpoint_is_chosen_by_any_metric_of_the_task(tmp_path):
 def test_confusions_are_shown_and_drawn(tmp_path):
     names = ["no", "$yes$", "a label whose name is too long to show"]
     given = np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 1, 2])
-    assert report.by_class(*given, names).splitlines()[-4:] == [
+    assert metrics.by_class(*given, names).splitlines()[-4:] == [
         "                          no  $yes$  a label whose name is t…",
         "                      no   1      1                         0",
         "                   $yes$   0      1                         0",
         "a label whose name is t…   0      1                         1"]
     many = np.arange(200), np.arange(200)
-    assert "Rows are" not in report.by_class(*many, ["n"] * 200)
+    assert "Rows are" not in metrics.by_class(*many, ["n"] * 200)
     for number, (ids, labels) in enumerate(((given, names), (many, ["n"] * 200))):
         path = tmp_path / f"{number}.png"
-        report.draw(str(path), "title", *ids, labels)
+        metrics.draw_confusions(str(path), "title", *ids, labels)
         assert path.read_bytes().startswith(b"\x89PNG")
 
 

@@ -99,15 +99,8 @@ def test_what_is_no_list_is_refused_with_its_line(cell, labels, pattern):
         label_cells.several(cell, "x.csv, line 9", "topics", ",", labels, True)
 
 
-def test_lists_for_one_label_are_refused_and_other_separators_warned_of(tmp_path, caplog):
+def test_lists_for_one_label_are_refused(tmp_path):
     path = tmp_path / "x.csv"
-    path.write_text("text,topics\na,late|dear\nb,late\nc,dear|late\n")
-    task = custom.build_task({"train": several(path)})
-    assert len(task.labels) == 3
-    assert "'|', but ',' separates labels; give --label_separator='|'" in caplog.text
-    caplog.clear()
-    custom.build_task({"train": several(path, separator="|")})
-    assert not caplog.text
     for cell in ("\"['late', 'dear']\"", '"[0, 1]"', "['late']"):
         path.write_text(f"text,topics\na,{cell}\n")
         with pytest.raises(InputError, match="line 2.*a list; give --multi_label"):
