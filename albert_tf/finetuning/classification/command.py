@@ -143,16 +143,13 @@ class ClassificationCommand(Command):
         task, labels = glue.TASKS[name], values.labels
         for each in options_of(OwnDataOptions):
             if values[each.name].present:
-                raise InputError(
-                    f"--{each.name} is for your own data, but {name} reads the files of "
-                    "GLUE; leave it out, or give --task_name=custom.")
+                raise InputError(f"--{each.name} is for --task_name=custom, not {name}; "
+                                 "leave it out.")
         if labels and sorted(labels) == sorted(task.labels):
             return dataclasses.replace(task, labels=tuple(labels))
         if values["labels"].present:
-            raise InputError(
-                f"--labels={','.join(labels)}: the labels of {name} are "
-                f"{', '.join(task.labels) or 'numbers'}; give each of them once, in the "
-                "order of the model's outputs, or leave the flag out.")
+            raise InputError(f"--labels={','.join(labels)}: the labels of {name} are "
+                             f"{', '.join(task.labels) or 'numbers'}; give each once.")
         return task
 
     def _own_task(self) -> ClassificationTask:

@@ -112,11 +112,8 @@ class ClassificationTask(LabelledTask):
     def read(self, where: str, split: str) -> ExampleSet:
         """Reads the examples of one of SPLITS; `where` is the folder of the data."""
         if split not in self.readers:
-            advice = (f"; train with --task_name={self.trained_as}"
-                      if self.trained_as and split == "train" else "")
-            raise InputError(
-                f"--task_name={self.name} has no {split} set, only "
-                f"{' and '.join(self.readers) or 'none'}{advice}.")
+            raise InputError(f"--task_name={self.name} has no {split} set" + (
+                f"; train with --task_name={self.trained_as}." if self.trained_as else "."))
         data = self.readers[split](where)
         if not data.examples:
             raise InputError(f"{', '.join(data.paths)}: there is no example in the "
@@ -340,7 +337,7 @@ class Numbers(ClassificationTask):
             raise InputError(
                 f"{', '.join(data.paths)}: the label of all {len(data.examples)} examples "
                 f"is {data.examples[0].label}, so that {self.main_metric} cannot be "
-                "computed; give a set with different labels, or leave --do_eval out.")
+                "computed; give others.")
         return data
 
     def targets(self, example):

@@ -47,7 +47,7 @@ class RaceExample(NamedTuple):
     """One question about one passage."""
 
     example_id: str  # The passage's id, such as "high75.txt".
-    number: int  # The number of the question within the passage, from 0.
+    number: int  # Of the question within the passage, from 0.
     level: str  # One of LEVELS.
     article: str  # The passage.
     question: str
@@ -84,9 +84,8 @@ class RaceTask(LabelledTask):
         check_length(self.max_seq_length)
         options.check(self)
         if self.high_only and self.middle_only:
-            raise InputError(
-                "--high_only and --middle_only exclude each other; give one of them, "
-                "or neither to use both levels.")
+            raise InputError("--high_only and --middle_only exclude each other; leave "
+                             "one of them out.")
 
     # --- data and features
 
@@ -102,9 +101,9 @@ class RaceTask(LabelledTask):
         levels = [level for level in LEVELS
                   if not (self.high_only and level == "middle"
                           or self.middle_only and level == "high")]
-        paths = _row_files(where, split)
-        examples: list[RaceExample] = []
+        paths, examples = _row_files(where, split), []
         first: dict[str, RaceExample] = {}  # id → its first question
+        numbers: collections.Counter[str] = collections.Counter()
         for place, level, passage in (
                 _of_rows(paths) if paths else _of_folders(where, split, levels)):
             for example in _examples(place, level, passage):
@@ -114,20 +113,16 @@ class RaceTask(LabelledTask):
                         paths and before.article == example.article):
                     raise InputError(
                         f"{place}: the id '{example.example_id}' is also the id of the "
-                        f"passage in {before.where}. Give each passage its own id, "
-                        "because predictions are written by id.")
+                        f"passage in {before.where}; give each its own.")
                 if level in levels:
-                    examples.append(example)
+                    examples.append(example._replace(number=numbers[example.example_id]))
+                    numbers[example.example_id] += 1
         there = {example.level for example in examples}
         for level in [level for level in levels if level not in there]:
             raise InputError(
                 f"{', '.join(paths) or where}: there is no question of the level {level} "
                 "(--high_only and --middle_only use only one).")
         examples.sort(key=lambda example: LEVELS.index(example.level))
-        numbers: collections.Counter[str] = collections.Counter()
-        for i, example in enumerate(examples):
-            examples[i] = example._replace(number=numbers[example.example_id])
-            numbers[example.example_id] += 1
         if split != "test":
             check_labelled(examples)
         logging.info("%s: %d questions about %d passages.", split, len(examples),
@@ -285,9 +280,8 @@ def _of_rows(paths: Sequence[str]) -> Iterator[_Passage]:
             name = typed(row, where, example_id=str)["example_id"]
             level = next(filter(name.startswith, LEVELS), None)
             if level is None:
-                raise InputError(
-                    f"{where}: the example_id {name[:40]!r} does not begin with "
-                    f"{' or '.join(LEVELS)}, which is the level of the passage.")
+                raise InputError(f"{where}: the example_id {name[:40]!r} does not begin "
+                                 f"with the level, {' or '.join(LEVELS)}.")
             yield where, level, {
                 "id": name, "article": row["article"], "questions": [row["question"]],
                 "options": [row["options"]],
@@ -303,16 +297,15 @@ def _of_folders(data_dir: str, split: str, levels: Sequence[str]) -> Iterator[_P
         use = {"train": "train", "dev": "eval", "test": "predict"}[split]
         raise InputError(
             f"--data_dir={data_dir}: there is neither a folder {' nor '.join(folders)}, "
-            f"nor a file {split}*.parquet; give the folder RACE as downloaded, or leave "
-            f"this set out (--nodo_{use}).")
+            f"nor a file {split}*.parquet; give the folder RACE, or --nodo_{use}.")
     for level in levels:
         folder = os.path.join(of_split, level)
         names = [name for name in _visible(folder) if name.endswith(".txt")]
         if not names or len(names) > 1 and _WHOLE_LEVEL in names:
             raise InputError(
-                f"{folder}: there is no such folder, or it has no .txt file, or "
-                f"{_WHOLE_LEVEL} and others, so that each passage may occur twice; check "
-                "--data_dir (--high_only and --middle_only use only one level).")
+                f"{folder}: there is no .txt file, or {_WHOLE_LEVEL} and others, so that "
+                "passages may occur twice; check --data_dir (--high_only and "
+                "--middle_only use only one level).")
         if _WHOLE_LEVEL in names:
             for where, passage in rows(os.path.join(folder, _WHOLE_LEVEL), kind="jsonl"):
                 yield where, level, {**passage, "id": passage.get("id") or (
@@ -342,8 +335,7 @@ def _examples(where: str, level: str, passage: Any) -> Iterator[RaceExample]:
         if len(given) != NUM_CHOICES or answer not in tuple(LETTERS):
             raise InputError(
                 f"{where}, question {number + 1}: there are {len(given)} options, and "
-                f"the answer is '{answer}'; give {NUM_CHOICES} options, and one of "
-                f"{', '.join(LETTERS)} as the answer.")
+                f"the answer is '{answer}'; give {NUM_CHOICES}, and one of {LETTERS}.")
         yield RaceExample(
-            str(passage["id"]), number, level, passage["article"], question,
-            tuple(given), None if answers is None else LETTERS.index(answer), where)
+            str(passage["id"]), 0, level, passage["article"], question, tuple(given),
+            None if answers is None else LETTERS.index(answer), where)
