@@ -21,10 +21,8 @@ def features_option(split: str) -> Any:
 
 class Command(abc.ABC):
     """The part of a task's script that other tasks' scripts do not have (cli.finetune).
-
     `values` are those of the options, as `values.max_seq_length`; whether one was given
-    is `values["max_seq_length"].present`.
-    """
+    is `values["max_seq_length"].present`."""
 
     options: Sequence[type] = ()  # The dataclasses of the task's options.
     # Options of all tasks → their defaults here, and what their help says besides.
@@ -74,16 +72,14 @@ class Command(abc.ABC):
         are not fields of its task."""
         return {}
 
-    # ---- for labels ----------------------------------------------------------
-
-    def check_files(self, uses: Mapping[str, str]) -> None:
+    def check_files(self) -> None:
         """Raises InputError if the file of a split that is used is not given. Removes
         invisible characters from --labels, and checks it."""
         values = self.values
-        for (split, use), wanted in zip(uses.items(), (
-                values.do_train, values.do_eval, values.do_predict)):
-            if wanted and not values[f"{split}_file"].value:
-                raise InputError(f"give --{split}_file, the file to {use}.")
+        for split, use in (
+                ("train", "do_train"), ("dev", "do_eval"), ("test", "do_predict")):
+            if values[use].value and not values[f"{split}_file"].value:
+                raise InputError(f"give --{split}_file, the file for --{use}.")
         if values["labels"].present:
             values.labels = list(map(label_names.cleaned, values.labels))
             label_names.check_lines(values.labels, "--labels", "remove it")

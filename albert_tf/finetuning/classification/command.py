@@ -154,7 +154,7 @@ class ClassificationCommand(Command):
 
     def _own_task(self) -> ClassificationTask:
         values = self.values
-        self.check_files({"train": "train on", "dev": "evaluate on", "test": "predict"})
+        self.check_files()
         if not values.label_separator:
             raise InputError("--label_separator is empty; give what separates the labels "
                              "in a column.")
