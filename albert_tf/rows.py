@@ -93,13 +93,9 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
 
 
 def typed(row: Any, where: str, /, **kinds: Any) -> Row:
-    """Returns a row after checking the types of its values.
-
-        row = typed(row, where, article=str, options=[[str]], answers=([str], None))
-
-    A kind is a type, [kind] for a list, or a tuple of alternatives, of which None
-    allows a missing value.
-    """
+    """Returns a row after checking the types of its values, as options=[[str]] or
+    answers=([str], None): a kind is a type, [kind] for a list, or a tuple of
+    alternatives, of which None allows a missing value."""
     for name, kind in kinds.items():
         value = row.get(name) if isinstance(row, dict) else None
         if not _fits(value, kind):

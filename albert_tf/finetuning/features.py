@@ -123,14 +123,13 @@ class FeatureTable:
 def featurize_all(
         examples: Sequence, function: Function, *, what: str, num_workers: int = 0
 ) -> Iterator[list[dict[str, np.ndarray]]]:
-    """Applies a function to every example, in parallel if there are enough of them.
+    """Applies a function, which returns one dict for each record of an example, to every
+    example, in parallel if there are enough of them. Each process receives it once, with
+    all it holds (the tokenizer).
 
     The results, as arrays, come in the order of the examples for any number of
-    processes. With several processes, a script needs `if __name__ == "__main__"`.
-
-    `function` takes an example and returns one dict for each of its records. Each
-    process receives it once, with all it holds (the tokenizer). `what` names the set in
-    messages. num_workers=0 is one process per CPU core, or this one for a small set.
+    processes; 0 is one per CPU core. `what` names the set in messages. With several
+    processes, a script needs `if __name__ == "__main__"`.
     """
     workers, size = num_workers or parallel.num_cores(), 1
     if len(examples) < _FEW_EXAMPLES:
@@ -169,10 +168,8 @@ def digest_of(code: Iterable[str], spec: FeatureSpec, **made_of: Any) -> str:
 def load_or_create(path: str, spec: FeatureSpec,
                    create: Callable[[], Iterable[Mapping[str, Any]]]) -> FeatureTable:
     """Returns the features in a file, local or remote; if there is none, computes them
-    with `create`, which gives one dict per record, and writes the file.
-
-    Several processes may write the same path: the file appears whole.
-    """
+    with `create`, which gives one dict per record, and writes the file. Several processes
+    may write the same path: the file appears whole."""
     if files.exists(path):
         with files.open_binary(path) as stream, reading(path, binary=True):
             table = FeatureTable(spec, dict(np.load(stream)))

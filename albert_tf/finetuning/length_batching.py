@@ -131,14 +131,10 @@ class Padded(NamedTuple):
 class FeatureBatches(Batches):
     """Batches of sets of features, padded to a few lengths.
 
-        train = Padded(table, choose_lengths(table.lengths, 512, 8))
-        batches = FeatureBatches(train, train_batch_size=32, num_steps=1000, seed=1)
-
     A batch is name → [batch_size, ...] int32 or float32, with variable features padded
     to the length of its shape, and `example_index` [batch_size] int32, the rows. All
-    shapes are static.
-
-    Batch sizes are over all replicas; `seed` and `window` are those of BatchPlan.
+    shapes are static. Batch sizes are over all replicas; `seed` and `window` are those of
+    BatchPlan.
     """
 
     def __init__(self, train: Optional[Padded] = None,

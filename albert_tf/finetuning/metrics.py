@@ -64,13 +64,9 @@ _MEANS = {"accuracy_f1_mean": ("accuracy", "f1"),
 
 def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 1
             ) -> float:
-    """Computes one metric of a set.
-
-    Args:
-      name: one of METRICS, or the mean of two, such as accuracy_f1_mean.
-      predictions, labels: class ids [N], or numbers [N], or labels [N, K].
-      positive: the class whose F1 is "f1"; 1 for GLUE's MRPC and QQP.
-    """
+    """Computes a metric of a set, one of METRICS or the mean of two, such as
+    accuracy_f1_mean, of class ids [N], or numbers [N], or labels [N, K]; `positive` is
+    the class whose F1 is "f1", 1 for GLUE's MRPC and QQP."""
     if name in _MEANS:
         return sum(compute(part, predictions, labels, positive)
                    for part in _MEANS[name]) / len(_MEANS[name])

@@ -59,11 +59,7 @@ _SIZES = ("base", "large", "xlarge", "xxlarge")
 
 
 def recipe_for(name: str, size: str = "", version: int = 1) -> Recipe:
-    """Returns the recipe of RECIPES for a published model size; `size` is "" for other
-    models.
-
-        recipe_for("mrpc", "xlarge", 2).learning_rate  # 5e-6
-    """
+    """Returns the recipe of RECIPES for a published model size, "" for other models."""
     recipe = RECIPES[name]
     if size == "xlarge":
         return dataclasses.replace(
@@ -98,14 +94,9 @@ def sampled(examples: Sequence[Any]) -> Sequence[Any]:
 def recipe_for_data(num_examples: int, lengths: Sequence[int], config: AlbertConfig,
                     batch_size: int = 0) -> Recipe:
     """Returns settings for a user's own data. They extend the paper's to other sizes,
-    and have not been measured on many sets.
-
-        recipe_for_data(5000, [20, 31, 26], AlbertConfig.named("base")).num_train_steps
-        # 1562
-
-    `lengths` are the numbers of tokens of some examples, with [CLS] and [SEP]. The width
-    and size of the model decide the learning rate. batch_size=0 is given by num_examples.
-    """
+    and have not been measured on many sets. `lengths` are the numbers of tokens of some
+    examples, with [CLS] and [SEP]. The width and size of the model decide the learning
+    rate. batch_size=0 is given by num_examples."""
     epochs, own_size = next((epochs, size) for least, epochs, size in _BY_EXAMPLES
                             if num_examples >= least)
     batch_size = batch_size or own_size

@@ -55,13 +55,9 @@ class Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationTask(LabelledTask):
-    """A task of one label for each text, with its files, features, metrics and files of
-    predictions.
+    """A task of one label for each text.
 
-        task = glue.TASKS["sst-2"]
-        examples = task.read("glue", "dev").examples
-        [features] = task.featurize(
-            examples[0], tokenizer=tokenizer, max_seq_length=128)
+        examples = glue.TASKS["sst-2"].read("glue", "dev").examples
     """
 
     name: str  # As in --task_name.
@@ -151,12 +147,9 @@ class ClassificationTask(LabelledTask):
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
                   max_seq_length: int) -> list[dict[str, list]]:
         """Computes the model's input (convert_single_example in the original
-        implementation). A pair that is too long is cut from its longer text.
-
-        Returns:
-          A list of one dict (other tasks have several): input_ids, input_mask and
-          segment_ids, not padded, and label_ids, as `targets` returns them.
-        """
+        implementation): a list of one dict of input_ids, input_mask and segment_ids, not
+        padded, and label_ids, the `targets`. A pair that is too long is cut from its
+        longer text."""
         return [{**tokenizer.features(example.text_a, example.text_b, max_seq_length),
                  "label_ids": self.targets(example)}]
 
@@ -221,8 +214,7 @@ class ClassificationTask(LabelledTask):
 
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
                    ) -> dict[str, float]:
-        """Computes the metrics of decisions and labels, in the order of metric_names.
-        """
+        """Computes the metrics of decisions and labels, in their order."""
         positive = (1 if self.positive_label is None
                     else self.labels.index(self.positive_label))
         return {name: metrics.compute(name, predictions, labels, positive)
@@ -375,11 +367,8 @@ def classification_spec(
         num_labels: int, vocab_size: int, type_vocab_size: int = 2,
         by_label: bool = False) -> FeatureSpec:
     """Returns the specification of one sequence [None] and one label [1], 0 if unknown
-    (as in the original implementation).
-
-    A task with one label is a regression, whose label is a float. With `by_label`,
-    there is a float for each label.
-    """
+    (as in the original implementation). A task with one label is a regression, whose
+    label is a float. With `by_label`, there is a float for each label."""
     label = (Feature("label_ids", "float32", (num_labels,)) if by_label else
              Feature("label_ids", "float32", (1,)) if num_labels == 1 else
              Feature("label_ids", "int64", (1,), limit=num_labels,

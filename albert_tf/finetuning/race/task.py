@@ -60,9 +60,7 @@ class RaceExample(NamedTuple):
 class RaceTask(LabelledTask):
     """The RACE task, with the options of its examples and features.
 
-        task = RaceTask(high_only=True)
-        examples = task.read("RACE", "dev").examples
-        [features] = task.featurize(examples[0], tokenizer=tokenizer)
+        examples = RaceTask(high_only=True).read("RACE", "dev").examples
     """
 
     max_seq_length: int = 512
@@ -91,13 +89,10 @@ class RaceTask(LabelledTask):
 
     def read(self, where: str, split: str) -> ExampleSet:
         """Reads the questions of a split (`RaceProcessor.read_examples` in the original
-        implementation). Only "test" may lack answers.
-
-        The order is: middle before high; within a level, the order of all.txt's lines,
-        or of the numbers in the files' names; within a passage, its own order. `where`
-        is the folder RACE as downloaded, or the one that contains it, or one of Parquet
-        or Arrow files.
-        """
+        implementation). Only "test" may lack answers. The order is: middle before high;
+        within a level, the order of all.txt's lines, or of the numbers in the files'
+        names; within a passage, its own order. `where` is the folder RACE as downloaded,
+        or the one that contains it, or one of Parquet or Arrow files."""
         levels = [level for level in LEVELS
                   if not (self.high_only and level == "middle"
                           or self.middle_only and level == "high")]
@@ -147,16 +142,14 @@ class RaceTask(LabelledTask):
     def featurize(self, example: RaceExample, *, tokenizer: FullTokenizer
                   ) -> list[dict[str, list]]:
         """Computes the four sequences of a question (`convert_single_example` in the
-        original implementation).
+        original implementation): a list of one dict of input_ids, input_mask and
+        segment_ids [4, length of the longest choice], and label_ids [1], 0 if the answer
+        is unknown.
 
         Each is [CLS] article [SEP] question and option [SEP]. Question and option keep
         their last max_qa_length tokens, and the article gets the rest of
         max_seq_length. If question and option alone are too long, they are cut, and the
         article is left out; the original fails.
-
-        Returns a list of one dict (other tasks have several): input_ids, input_mask and
-        segment_ids [4, length of the longest choice], and label_ids [1], 0 if the answer
-        is unknown.
         """
         return [self.fitted(example, tokenizer)[0]]
 
@@ -209,8 +202,7 @@ class RaceTask(LabelledTask):
                 **{f"{level}_accuracy": float(hits[levels == level].mean())
                    for level in LEVELS if level in levels}}
 
-    # --- files of predictions: predictions.json has, for each passage's id, the letters
-    # of its questions, like the answers in RACE's files
+    # --- files of predictions: predictions.json is passage's id → letters of questions
 
     def described(self, examples, full):
         cells = zip(*((each.example_id, each.number + 1, each.level, each.article,
