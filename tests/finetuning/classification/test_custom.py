@@ -16,7 +16,6 @@ from albert_tf.finetuning import metrics
 from albert_tf.finetuning.classification import custom
 from albert_tf.finetuning.common import write_predictions
 from tests import row_tables
-from tests.helpers import SHARED
 from tests.test_rows import write
 
 DataFile = custom.DataFile
@@ -214,20 +213,6 @@ def test_confusions_are_shown_and_drawn(tmp_path):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.long
-@pytest.mark.shared
-def test_a_real_chinese_set_is_read_whole():
-    folder = SHARED / "data" / "chinese" / "ChnSentiCorp"
-    data = {split: DataFile(f"{split}.tsv", "0", label="1", header=False)
-            for split in ("train", "dev")}
-    # Its test file has a header, other columns and no labels.
-    data["test"] = DataFile("test.tsv", "text_a")
-    task = custom.build_task(data, data_dir=str(folder))
-    assert task.labels == ("negative", "positive")
-    counts = {split: len(task.read("", split).examples) for split in data}
-    assert counts == {"train": 9600, "dev": 1200, "test": 1200}
-
-
 def test_numbers_that_are_all_equal_are_no_set_to_evaluate_on(tmp_path):
     path = write(tmp_path, "dev.csv", "text,label\na,3\nb,3.0\n")
     task = task_of(path, split="dev", regression=True)
@@ -262,17 +247,20 @@ def test_predictions_keep_names_and_texts(tmp_path, name):
     assert {"probability of x", "probability of y"} <= rows[0].keys()
 
 
+def write_results(folder, task, data, outputs):
+    task.write("test", data, outputs, None, 7, types.SimpleNamespace(
+        run=types.SimpleNamespace(output_dir=str(folder)), prediction_file="",
+        all_probabilities=False))
+
+
 def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
     path = write(tmp_path, "test.jsonl", '{"t": "a", "l": "x"}\n{"t": "b", "l": null}\n'
                  '{"t": "c", "l": "y"}\n{"t": "d", "l": "y"}\n')
     task = custom.build_task({"test": DataFile(path, "t", label="l")}, labels=["x", "y"])
     outputs = {"probabilities": np.array(
         [[0.75, 0.25], [0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], "f")}
-    settings = types.SimpleNamespace(
-        run=types.SimpleNamespace(output_dir=str(tmp_path)), prediction_file="",
-        all_probabilities=False)
     data = task.read("", "test")
-    task.write("test", data, outputs, None, 7, settings)
+    write_results(tmp_path, task, data, outputs)
     results = json.loads((tmp_path / "predict_results.json").read_text())
     assert (results["step"], results["examples"]) == (7, 3)
     assert results["accuracy"] == pytest.approx(2 / 3)
@@ -285,7 +273,7 @@ def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
     assert all(map(is_of_run, ("predict_results.json", "predict_report.txt")))
     # Those of a different set do not stay.
     bare = data._replace(examples=[each._replace(label=None) for each in data.examples])
-    task.write("test", bare, outputs, None, 7, settings)
+    write_results(tmp_path, task, bare, outputs)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "predictions.tsv", "test.jsonl", "test_results.tsv"]
 
@@ -294,10 +282,8 @@ def test_scores_of_a_test_set_that_cannot_be_computed_are_no_json(tmp_path):
     """The labels of the test set are all the same, so that nothing correlates."""
     path = write(tmp_path, "test.csv", "t,l\na,1.5\nb,1.5\n")
     task = custom.build_task({"test": DataFile(path, "t", label="l")}, regression=True)
-    task.write("test", task.read("", "test"), {"logits": np.array([[1.0], [2.0]], "f")},
-               None, 7, types.SimpleNamespace(
-                   run=types.SimpleNamespace(output_dir=str(tmp_path)),
-                   prediction_file="", all_probabilities=False))
+    write_results(tmp_path, task, task.read("", "test"),
+                  {"logits": np.array([[1.0], [2.0]], "f")})
     text = (tmp_path / "predict_results.json").read_text()
     assert "NaN" not in text and json.loads(text)["examples"] == 2
     assert re.search(r"pearson +nan", (tmp_path / "predict_report.txt").read_text())

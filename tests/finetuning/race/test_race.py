@@ -13,7 +13,7 @@ from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.race.task import RaceTask
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests import row_tables
-from tests.helpers import FIXTURES, SHARED
+from tests.helpers import FIXTURES
 
 FOLDER = FIXTURES / "race"
 PASSAGE = {
@@ -260,24 +260,6 @@ def test_predictions_are_written_as_letters_and_for_people(tmp_path):
     # The letters are what a set's files have as answers.
     again = passage(answers=json.loads(letters)["high7.txt"])
     assert read_high(write(tmp_path / "again", again))[1].label == 3
-
-
-# ---- real data -------------------------------------------------------------
-
-
-@pytest.mark.shared
-def test_real_passages_are_read_and_featurized():
-    data = SHARED / "data" / "race"
-    counts = {}
-    for split in ("train", "dev"):
-        examples = read(data, split)
-        counts[split] = len({example.example_id for example in examples})
-        assert {example.level for example in examples} == {"middle", "high"}
-        for example in examples[::40]:
-            features = features_of(example, 512, 128)
-            assert len(features["input_ids"]) == 4
-            assert len(features["input_ids"][0]) <= 512
-    assert counts == {"train": 300, "dev": 120}
 
 
 def test_options_that_are_cut_are_counted(caplog):
