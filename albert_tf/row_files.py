@@ -70,17 +70,9 @@ def _classes(feature: Any) -> tuple[str, ...]:
 
 def read_rows(path: str, names: Sequence[str] | None, optional: Sequence[str] = (),
               advice: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 1, column name → value) for each row of a file.
-
-    Numbers that the schema names become these names, and -1, which means "no label",
-    becomes None, as nulls are.
-
-    Args:
-      path: the file.
-      names: the columns to read, by name or by number from 0; None: all.
-      optional: columns that are read, too, if the file has them.
-      advice: what to do if a column is missing.
-    """
+    """Yields (number from 1, column name → value) for each row of a file. Numbers that the
+    schema names become these names, and -1, which means "no label", becomes None, as
+    nulls are. The other arguments are those of rows.rows."""
     numbers = itertools.count(1)
     with _opened(path) as (schema, batches):
         classes = _columns(schema)

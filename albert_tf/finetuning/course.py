@@ -169,11 +169,9 @@ class Course:
         return table
 
     def padded(self) -> dict[str, Any]:
-        """Returns the sets as `Padded`, all padded to the lengths of the first set.
-
-        The first is the training set, if there is one: the order of training must not
-        depend on the sets that are evaluated or predicted.
-        """
+        """Returns the sets as `Padded`, all to the lengths of the first, which is the
+        training set, if there is one: the order of training must not depend on the sets
+        that are evaluated or predicted."""
         from albert_tf.finetuning.length_batching import Padded, lengths_for
 
         padded, lengths = {}, ()

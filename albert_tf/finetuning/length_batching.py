@@ -28,11 +28,9 @@ _EPOCH, _WINDOW = 0, 1  # The purposes of random generators.
 
 def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
                    num_lengths: int, multiple: int = 8) -> tuple[int, ...]:
-    """Returns the static lengths, ascending, that need the least padding.
-
-    They are multiples of `multiple`, or max_length. At most num_lengths are returned,
-    fewer if more would not save anything; 0 or 1 gives (max_length,), the padding of
-    the original implementation.
+    """Returns the static lengths, ascending, that need the least padding: multiples of
+    `multiple`, or max_length. At most num_lengths are returned, fewer if more would not
+    save anything; 0 or 1 gives (max_length,), the padding of the original implementation.
     """
     lengths = np.asarray(lengths, np.int64)
     if num_lengths < 2:
@@ -73,12 +71,10 @@ def lengths_for(lengths: np.ndarray, max_length: int, num_lengths: int,
 
 
 class BatchPlan:
-    """The plan of which rows each training step sees, padded to which length.
-
-    The sequences have `lengths` [N] and are padded to `shapes`, which ascend. A step
-    has batch_size rows over all replicas and pipelines. `window` batches are sorted by
-    length together, or those of an epoch, if they are fewer.
-    """
+    """The plan of which rows each training step sees, padded to which length. The
+    sequences have `lengths` [N] and are padded to `shapes`, which ascend. A step has
+    batch_size rows over all replicas and pipelines. `window` batches are sorted by length
+    together, or those of an epoch, if they are fewer."""
 
     def __init__(self, lengths: np.ndarray, shapes: Sequence[int], batch_size: int,
                  seed: int, window: int = 100):
@@ -175,11 +171,9 @@ class FeatureBatches(Batches):
 
     def evaluation_dataset(self, shape, pipeline):
         """Returns batches with every row of one bucket exactly once over all pipelines,
-        and their number. They also have `example_weights` [batch_size] float32.
-
-        The last batches are filled with rows of weight 0 and example_index -1. These
-        repeat a row of the bucket, so that they are valid inputs.
-        """
+        and their number. They also have `example_weights` [batch_size] float32. The last
+        batches are filled with rows of weight 0 and example_index -1, which repeat a row
+        of the bucket, so that they are valid inputs."""
         table, shapes = self._evaluation
         at_once = pipeline.batch_size * pipeline.replicas * pipeline.num_shards
         rows = np.flatnonzero(
@@ -212,11 +206,9 @@ def _assembled(rows: tf.data.Dataset, assemble) -> tf.data.Dataset:
 
 
 def assembler(table: FeatureTable, length: int):
-    """Returns a function: rows int32 [B] → a batch, padded to `length`.
-
-    It captures the table's tensors. They are therefore inputs of the graph, not
-    constants in it, and all datasets of a table share them.
-    """
+    """Returns a function: rows int32 [B] → a batch, padded to `length`. It captures the
+    table's tensors. They are therefore inputs of the graph, not constants in it, and all
+    datasets of a table share them."""
     features = [f for f in table.spec.features if f.parsed]
     tensors = table.tensors
 

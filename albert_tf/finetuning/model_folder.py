@@ -43,11 +43,9 @@ def check_keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str
 
 
 def check_use(folder: str, settings: Mapping[str, Any], training: bool) -> None:
-    """Raises InputError if the model in a folder does not fit a task.
-
-    A model may be evaluated on a different task with the same labels. In training,
-    `keep` checks the labels, because they may come from the data.
-    """
+    """Raises InputError if the model in a folder does not fit a task. A model may be
+    evaluated on a different task with the same labels. In training, `keep` checks the
+    labels, because they may come from the data."""
     before = vocabulary.task_settings(folder)
     if before is not None and "labels" in settings and not training:
         # Labels of texts and tags of words may be the same.

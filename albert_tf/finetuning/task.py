@@ -130,11 +130,9 @@ class Settings:
 
 
 class FineTuningTask(abc.ABC):
-    """The definition of a task.
-
-    In its methods, `data` is the result of `read`, `table` has its features, and
-    `outputs` are the objective's predictions: name → one array per row of the table.
-    """
+    """The definition of a task. In its methods, `data` is the result of `read`, `table`
+    has its features, and `outputs` are the objective's predictions: name → one array per
+    row of the table."""
 
     main_metric: str  # Chooses the best checkpoint; higher is better.
     metric_names: Sequence[str]  # The metrics of `score` that are reported.

@@ -80,10 +80,8 @@ def one(value: Any, where: str, column: str) -> list[str] | None:
 def several(value: Any, where: str, column: str, separator: str,
             labels: Sequence[str] | None, ordered: bool) -> list[str] | None:
     """Returns the labels of a cell that holds any number; None if it is missing.
-
     `labels` are those of the task, if they are known, and `ordered` says whether the
-    user gave their order, which that of zeros and ones is.
-    """
+    user gave their order, which that of zeros and ones is."""
     words: Sequence[str | None] | None
     if isinstance(value, list):
         words = [as_text(each, where, column) for each in value]

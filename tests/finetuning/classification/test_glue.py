@@ -90,11 +90,6 @@ def test_every_task_of_the_release_is_covered():
         if (name, split) != ("ax", "dev")}
 
 
-def test_labels_are_in_the_releases_order():
-    expected = json.loads((CLASSIFIER / "labels.json").read_text())
-    assert {name: list(glue.TASKS[name].labels) or [None] for name in GLUE} == expected
-
-
 @pytest.mark.parametrize("case", json.loads(
     (CLASSIFIER / "truncate_pair.json").read_text()))
 def test_pairs_are_cut_as_in_the_release(case):
@@ -254,16 +249,6 @@ def test_scores_outside_the_boards_range_are_clipped_for_the_board_alone(
         "prediction", "5.25", "-0.1", "2.0002", "4.0"]
     assert written["test_results.tsv"] == [["5.25"], ["-0.1"], ["2.0002"], ["4.0"]]
     assert "probability" not in written["predictions.tsv"][0]
-
-
-def test_texts_and_known_labels_stand_beside_the_predictions(tmp_path):
-    examples = [classification.Example("7", "two\nlines\tand a tab", label="1"),
-                classification.Example("8", "plain")]
-    written = predict(tmp_path, "sst-2", examples, np.array([[.1, .9], [.6, .4]]))
-    assert written["predictions.tsv"] == [
-        ["guid", "text_a", "prediction", "probability", "label"],
-        ["7", "two lines and a tab", "1", "0.9000", "1"],
-        ["8", "plain", "0", "0.6000", ""]]
 
 
 def test_outputs_of_a_diverged_model_are_refused(tmp_path):
