@@ -3,12 +3,11 @@
 A killed worker, for example for lack of memory, ends the run with a sentence. Workers
 end when their parent ends, even if that is killed.
 
-Results pass through files. A worker that is killed while it writes to the pipe of
-ProcessPoolExecutor would leave half a message there, for whose rest the parent would wait
-without end. The names of files are short enough to be written at once.
+Each worker has a pipe of its own. In the one pipe of ProcessPoolExecutor, a worker that
+is killed while it writes would leave half a message, for whose rest the parent would wait
+without end.
 """
 
-import atexit
 import collections
 import contextlib
 import glob
@@ -18,14 +17,12 @@ import os
 import pathlib
 import pickle
 import re
-import shutil
 import signal
 import sys
-import tempfile
 import threading
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import connection
+from multiprocessing.pool import ExceptionWithTraceback
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from albert_tf.errors import Interruption
@@ -39,29 +36,25 @@ _AHEAD = 4
 
 def num_cores() -> int:
     """Returns the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1)
 
 
 def available_memory() -> int:
     """Returns the bytes of memory that this process may still use: the machine's, or
     what is left in the control groups of a container or job; sys.maxsize if neither is
     known."""
-    return min([sys.maxsize, *_free_memory(), *_left_by_control_groups()])
+    free = [sys.maxsize, *_left_by_control_groups()]
+    with contextlib.suppress(OSError):  # There is no such file on a Mac.
+        free += [int(size) << 10 for size in re.findall(
+            r"^MemAvailable: *(\d+)", pathlib.Path("/proc/meminfo").read_text(), re.M)]
+    return min(free)
 
 
 def has_accelerator() -> bool:
     """Returns whether the machine seems to have a GPU or TPU, without TensorFlow."""
     return any(glob.glob(device) for device in (
         "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*"))
-
-
-def _free_memory() -> Iterator[int]:
-    with contextlib.suppress(OSError):  # There is no such file on a Mac.
-        for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                yield int(line.split()[1]) << 10
 
 
 def _left_by_control_groups(own: str = "/proc/self/cgroup",
@@ -87,13 +80,14 @@ class WorkerPool(contextlib.AbstractContextManager):
             for result in pool.in_order(items, "tokenizing"):
 
     `function` must be picklable; each process receives it once. With one worker, this
-    process does the work.
+    process does the work. Otherwise each process has a thread here and a pipe to it.
     """
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
-        self._function = function
-        self._num_workers = num_workers
-        self._executor: Optional[ProcessPoolExecutor] = None
+        self._function, self._num_workers = function, num_workers
+        self._threads: Optional[ThreadPoolExecutor] = None
+        self._own = threading.local()  # `pipe` to the thread's process
+        self._processes: list[tuple[Any, connection.Connection]] = []
 
     def __exit__(self, *exception_info) -> None:
         self._end(at_once=exception_info[0] is not None)
@@ -107,108 +101,98 @@ class WorkerPool(contextlib.AbstractContextManager):
         if self._num_workers == 1:
             yield from map(self._function, items)
             return
-        executor, todo = self._started(), iter(items)
-        pending: collections.deque[Future] = collections.deque()
+        self._threads = self._threads or ThreadPoolExecutor(self._num_workers)
+        todo, pending = iter(items), collections.deque[Future]()
         try:
             while True:
-                room = _AHEAD * self._num_workers - len(pending)
-                for item in itertools.islice(todo, room):
-                    pending.append(self._thread.submit(
-                        executor.submit, _apply, item).result())
+                for item in itertools.islice(
+                        todo, _AHEAD * self._num_workers - len(pending)):
+                    pending.append(self._threads.submit(self._ask, item, what))
                 if not pending:
                     return
-                path = pathlib.Path(pending[0].result())
+                result = pending[0].result()
                 pending.popleft()
-                result = pickle.loads(path.read_bytes())
-                path.unlink()
                 yield result
-        except BrokenProcessPool as error:
-            raise Interruption(
-                f"{what}: a worker process was killed, perhaps for lack of memory; "
-                "run the same command again, with --num_workers below "
-                f"{self._num_workers} if memory is short.") from error
         finally:
             # An error, or a reader that stops early, leaves work behind.
             if pending:
                 self._end(at_once=True)
 
-    def _started(self) -> ProcessPoolExecutor:
-        if self._executor:
-            return self._executor
+    def _ask(self, item: Any, what: str) -> Any:
+        """Returns a process's result for an item; in the process's thread, where a signal
+        cannot interrupt its start."""
+        try:
+            if not hasattr(self._own, "pipe"):
+                self._own.pipe = self._new_process()
+            if not self._threads:  # The other processes have just been killed.
+                raise EOFError
+            self._own.pipe.send(item)
+            result, error = self._own.pipe.recv()
+        except (EOFError, OSError) as ended:
+            raise Interruption(
+                f"{what}: a worker process was killed, perhaps for lack of memory; "
+                "run the same command again, with --num_workers below "
+                f"{self._num_workers} if memory is short.") from ended
+        if error:
+            raise error
+        return result
+
+    def _new_process(self) -> connection.Connection:
         # fork is not used: a copy of a process with TensorFlow's threads may hang.
-        block: tuple = ()
+        context: Any = multiprocessing.get_context(
+            "forkserver" if _HAS_FORKSERVER else "spawn")
         if _HAS_FORKSERVER:
-            context = multiprocessing.get_context("forkserver")
             # The module is imported once for all workers.
             context.set_forkserver_preload([type(self._function).__module__])
             from multiprocessing import resource_tracker  # not on Windows
 
-            # When it is started later, it unblocks Ctrl-C.
+            # When it is started later, it unblocks Ctrl-C, which is blocked in processes
+            # from the beginning.
             resource_tracker.ensure_running()
-            block = signal.pthread_sigmask, (signal.SIG_BLOCK, [signal.SIGINT])
-        else:
-            context = multiprocessing.get_context("spawn")
-        end, self._alive = context.Pipe(duplex=False)
-        self._folder = tempfile.mkdtemp(prefix="albert_tf-")
-        self._executor = ProcessPoolExecutor(
-            self._num_workers, context, _begin,
-            (pickle.dumps(self._function), end, self._folder))
-        # Submitting starts processes: in a thread, because a signal that interrupted this
-        # would leave some that nobody knows. Ctrl-C is blocked in them from the beginning.
-        self._thread = ThreadPoolExecutor(1, "", *block)
-        # For a suspended generator that holds this pool and does not end it.
-        atexit.register(self._end, at_once=True)
-        return self._executor
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        here, there = context.Pipe()
+        process = context.Process(
+            target=_work, args=(there, pickle.dumps(self._function)), daemon=True)
+        process.start()
+        there.close()  # Else a killed process would not close it.
+        self._processes.append((process, here))
+        return here
 
     def _end(self, at_once: bool = False) -> None:
         """Ends the processes; `at_once`: without finishing their items."""
-        if not self._executor:
-            return
-        executor, self._executor = self._executor, None
-        atexit.unregister(self._end)
-        self._thread.shutdown()
-        if at_once:
-            self._alive.close()
-        executor.shutdown(cancel_futures=True)
-        self._alive.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        threads, self._threads = self._threads, None
+        if threads:
+            threads.shutdown(wait=not at_once, cancel_futures=True)
+            for process, _ in self._processes if at_once else ():
+                process.kill()
+            threads.shutdown()
+        for process, pipe in self._processes:
+            pipe.close()
+            process.join()
+        self._processes = []
 
 
 # ---- in a worker -------------------------------------------------------------
 
-_pickled, _folder, _function = b"", "", None
 
-
-def _begin(pickled: bytes, end: connection.Connection, folder: str) -> None:
-    """Prepares a worker, which ends when the other side of the pipe `end` is closed, and
-    writes its results to files in `folder`."""
-    global _pickled, _folder
-    _pickled, _folder = pickled, folder
+def _work(pipe: connection.Connection, pickled: bytes) -> None:
+    """Sends (result, None) or (None, error) for each item that comes, until the pool
+    closes the pipe or its process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
-    threading.Thread(target=_end_with_pool, args=(end,), daemon=True).start()
-
-
-def _end_with_pool(end: connection.Connection) -> None:
-    """Ends this worker, even in an item, when its pool ends or its parent is killed."""
-    connection.wait([end])
-    while os.path.exists(_folder):  # Its items may still write there.
-        shutil.rmtree(_folder, ignore_errors=True)
-    os._exit(1)
-
-
-def _apply(item: Any) -> str:
-    """Returns the name of a file with the result for an item."""
-    global _function
-    try:
-        # It is not loaded at the start, so that errors reach the parent.
-        _function = _function or pickle.loads(_pickled)
-        number, path = tempfile.mkstemp(dir=_folder)
-        with open(number, "wb") as stream:
-            pickle.dump(_function(item), stream, pickle.HIGHEST_PROTOCOL)
-        return path
-    except BaseException as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # Such an error would look like a killed worker.
-            raise RuntimeError(str(error)) from error
-        raise
+    parent: Any = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    function = None
+    with contextlib.suppress(EOFError):
+        while True:
+            item = pipe.recv()
+            try:
+                # It is not loaded at the start, so that errors reach the parent.
+                function = function or pickle.loads(pickled)
+                pipe.send((function(item), None))
+            except BaseException as error:
+                shown = ExceptionWithTraceback(error, error.__traceback__)
+                try:
+                    pickle.loads(pickle.dumps(shown))
+                except Exception:  # Such an error would look like a killed worker.
+                    shown = RuntimeError(str(error))
+                pipe.send((None, shown))
