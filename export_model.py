@@ -82,7 +82,7 @@ for _name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_lengt
 
 def main(argv):
     del argv
-    files.new_folder(FLAGS.export_dir, "--export_dir")
+    files.check_new(FLAGS.export_dir, "--export_dir")
     is_portable = FLAGS.format != "saved_model"
     check_needs()
     if is_portable:

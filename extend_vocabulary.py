@@ -73,7 +73,7 @@ def main(argv):
         raise InputError(f"--output_dir={folder} already holds a model; give a new "
                          "folder.")
     files.check_in_tensorflow(folder, "--output_dir")
-    files.new_folder(folder, "--output_dir")
+    files.check_new(folder, "--output_dir")
     _extend(folder)
 
 
@@ -91,7 +91,7 @@ def _extend(folder: str) -> None:
     keeps = _check_vocabulary(foreign.vocabulary if foreign else tokenizer_files.find(
         folder_of(FLAGS.init_checkpoint)), config)
     known = vocabulary.kept_beside(FLAGS.init_checkpoint)
-    on_bytes = Progress.of_bytes("reading", files.total_size(paths))
+    on_bytes = Progress.of_bytes("reading", paths)
     extension = extend_vocabulary.extend(
         FLAGS.spm_model_file,
         (line for path in paths for _, line in text_files.read_lines(path, on_bytes)),

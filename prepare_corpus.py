@@ -108,8 +108,7 @@ def preparation_options() -> prepare.Options:
 def read(sources: dict[str, list[str]], layout: readers.Layout,
          summary: prepare.Summary) -> Iterator[readers.Document]:
     """Yields the documents of all sources."""
-    on_bytes = Progress.of_bytes("reading", files.total_size(
-        itertools.chain(*sources.values())))
+    on_bytes = Progress.of_bytes("reading", itertools.chain(*sources.values()))
     for source, paths in sources.items():
         for document in readers.read_documents(
                 paths, layout, summary.dropped, on_bytes):

@@ -49,8 +49,7 @@ def read(sources, doing="reading"):
 
     Raises InputError if a line is too long to be a sentence.
     """
-    on_bytes = Progress.of_bytes(doing, files.total_size(
-        itertools.chain(*sources.values())))
+    on_bytes = Progress.of_bytes(doing, itertools.chain(*sources.values()))
     for source, path in ((s, path) for s, paths in sources.items() for path in paths):
         for number, line in text_files.read_lines(path, on_bytes):
             if len(line) > MAX_LINE_BYTES:

@@ -21,7 +21,7 @@ import pathlib
 import re
 import shutil
 import types
-from typing import Any, BinaryIO, Iterable, Iterator, Mapping, Optional
+from typing import Any, BinaryIO, Iterable, Iterator, Mapping
 
 from albert_tf.errors import InputError, Interruption, is_of_library, reading, reason_of
 
@@ -46,8 +46,8 @@ _THIS_MACHINE = types.SimpleNamespace(
     glob=lambda path, detail: {match: {"type": "file"} for match in glob.glob(
         path, recursive=True) if not ("**" in path and os.path.isdir(match))},
     mv=lambda source, target, recursive: os.replace(source, target),
-    rm=lambda path, recursive=False: (
-        shutil.rmtree if recursive and os.path.isdir(path) else os.remove)(path))
+    rm=lambda path, recursive: (
+        shutil.rmtree if os.path.isdir(path) else os.remove)(path))
 
 
 def expanded(path: StrPath) -> str:
@@ -124,8 +124,7 @@ def shown(path: str) -> str:
 
 
 def open_binary(path: str, mode: str = "rb", once: bool = False) -> BinaryIO:
-    """Opens a file, which the caller must close. With `once` also what `is_stream`, which
-    is refused otherwise, as it cannot be read again."""
+    """Opens a file, which the caller must close; what `is_stream` only with `once`."""
     if once and path == STANDARD_INPUT:
         return open(0, "rb", closefd=False)
     with _system(path, InputError if mode == "rb" else Interruption) as (system, path):
@@ -174,13 +173,6 @@ def size(path: str) -> int:
         return system.info(path)["size"]
 
 
-def total_size(paths: Iterable[str]) -> Optional[int]:
-    """Returns the total size of files in bytes; None if one is remote, where this
-    would be slow."""
-    paths = list(paths)
-    return None if any(map(is_remote, paths)) else sum(map(size, paths))
-
-
 def sha256(path: str) -> str:
     """Returns the SHA-256 of a file's content in hexadecimal."""
     with reading(path), open_binary(path) as stream:
@@ -198,17 +190,14 @@ def split_names(text: str) -> list[str]:
 
 
 def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
-    """Returns the files that match globs, given as one comma-separated string
-    (split_names) or several.
-
-    Paths are in the order of the patterns, sorted within each, and occur once. Raises
-    InputError, which names `flag`, if a pattern matches no file.
-    """
+    """Returns the files that match globs, in the order of the patterns, sorted within
+    each, and once. Raises InputError, which names `flag`, if one matches no file."""
     return [path for paths in expand_each(patterns, flag).values() for path in paths]
 
 
 def expand_each(patterns: str | Iterable[str], flag: str) -> dict[str, list[str]]:
-    """Returns what expand_patterns does by pattern, without the files of earlier ones."""
+    """Returns the files that match globs by glob, without the files of earlier ones.
+    `patterns` are one comma-separated string (split_names) or several."""
     names = (split_names(patterns) if isinstance(patterns, str) else
              [patterns] if isinstance(patterns, os.PathLike) else patterns)
     paths: dict[str, list[str]] = {}
@@ -223,9 +212,8 @@ def expand_each(patterns: str | Iterable[str], flag: str) -> dict[str, list[str]
 
 
 def _matches(pattern: str, flag: str) -> set[str]:
-    """Returns the files that match a glob. Raises InputError if there are none, or if
-    they are some shards of a set, such as "train-00000-of-00002", of which others do not
-    exist."""
+    """Returns the files that match a glob, of which there is one at least, and all shards
+    of a set, such as "train-00000-of-00002"."""
     if _info(pattern).get("type") == "file":
         return {expanded(pattern)}
     with _system(pattern) as (system, place):
@@ -279,43 +267,38 @@ def copy(source: str, target: str) -> None:
         shutil.copyfileobj(reader, writer, _STEP)
 
 
-def remove(path: str, folder: bool = False) -> None:
-    """Removes a file or, with `folder`, also a folder with its content, if it exists."""
+def remove(path: str) -> None:
+    """Removes a file, or a folder with its content, if it exists."""
     with _system(path, Interruption) as (system, path), contextlib.suppress(
             FileNotFoundError, NotADirectoryError):
-        system.rm(path, recursive=folder)
-
-
-def remove_folder(path: str) -> None:
-    """Removes a folder and its content, or a file, if it exists."""
-    remove(path, folder=True)
+        system.rm(path, recursive=True)
 
 
 @contextlib.contextmanager
 def staged(*paths: str, end: str = INCOMPLETE) -> Iterator[list[str]]:
-    """Yields temporary names for files or folders, which are renamed at the end.
+    """Yields temporary names for files or folders, which are renamed at the end, in the
+    order of `paths`.
 
         with files.staged(path, f"{path}.json") as (records, summary):
             ...  # write both
 
-    They are renamed in the order of `paths`. If the block raises, the temporary files
-    are removed, and existing files at `paths` are unchanged. If a path is a link, the
-    file that it leads to is replaced. An OSError becomes an Interruption. Processes that
-    write the same output at the same time must give different ends of temporary names.
+    If the block raises, existing files at `paths` are unchanged. If a path is a link, the
+    file that it leads to is replaced. Processes that write the same output at the same
+    time must give different ends of temporary names.
     """
     paths = tuple(map(target_of, paths))
     temporary = [path + end for path in paths]
     try:
         for path, whole in zip(paths, temporary):
             make_directory(os.path.dirname(path) or ".", path)
-            remove_folder(whole)  # what a killed process left
+            remove(whole)  # what a killed process left
         yield temporary
         for path, whole in zip(paths, temporary):
             rename(whole, path)
     except BaseException as error:
         for whole in temporary:
             with contextlib.suppress(InputError):  # A store is out of reach.
-                remove_folder(whole)
+                remove(whole)
         if not isinstance(error, OSError) and not is_of_library(error):
             raise
         raise Interruption(
@@ -343,13 +326,12 @@ def write(path: str, content: bytes) -> None:
 
 def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                     inputs: Mapping[str, Iterable[str]]) -> None:
-    """Checks outputs before any work.
+    """Raises InputError before any work if an output cannot be a file, its folder cannot
+    be written, or it is also an input or a different output, also through links.
 
         prepare_outputs({"--output_file": ["train.txt"]}, {"--input_file": paths})
 
-    Raises InputError if an output cannot be a file, its folder cannot be written, or it
-    is also an input or a different output, also through links. Both arguments map flags
-    to their paths. A folder as an input means all files in it.
+    A folder as an input means all files in it.
     """
     written: dict[str, tuple[str, str]] = {}  # path → flag, and the path as given
     folders: dict[str, str] = {}  # path → flag
@@ -384,18 +366,12 @@ def _whole(path: str) -> str:
     return path if is_remote(path) else os.path.realpath(path)
 
 
-def new_folder(path: str, flag: str) -> None:
-    """Checks, before the work, the name of a folder that `staged` will write. Raises
-    InputError if it exists or cannot be made."""
-    path = expanded(path).rstrip("/") or "/"
-    check_new(path, flag)
-    check_folder(os.path.dirname(path) or ".", flag)
-
-
 def check_new(path: str, flag: str) -> None:
-    """Raises InputError if a file or folder exists."""
+    """Raises InputError if a file or folder exists, or cannot be made."""
+    path = expanded(path).rstrip("/") or "/"
     if exists(path):
         raise InputError(f"{flag}={path} exists already; give a new name, or remove it.")
+    check_folder(os.path.dirname(path) or ".", flag)
 
 
 def make_directory(path: str, what: str) -> None:

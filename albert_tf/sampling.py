@@ -1,10 +1,5 @@
-"""Mixes sources of text, such as languages, in more even shares than those they have.
-
-The share of source i becomes proportional to n_i^exponent, where n_i is its number of
-sentences (Conneau and Lample, "Cross-lingual language model pretraining", 2019, section
-3.1). The total stays the same: texts of small sources are repeated, and texts of large
-ones left out.
-"""
+"""Mixes sources of text, such as languages, in more even shares than those they have
+(Conneau and Lample, "Cross-lingual language model pretraining", 2019, section 3.1)."""
 
 import collections
 import dataclasses
@@ -28,19 +23,18 @@ class Sampling:
         "proportional to its number of sentences raised to this exponent, such as 0.7. "
         "The total stays the same: texts of small sources are repeated, and texts of "
         "large ones left out, except those held out. Default: 1, which takes everything "
-        "once.")
+        "once.", most=1)
 
 
 def is_wanted(exponent: Optional[float], sources: Sized) -> bool:
     """Returns whether --sampling_exponent changes the shares of the patterns in
-    --input_file; 1 and None do not. Raises InputError if it cannot."""
-    if exponent is None or exponent == 1:
-        return False
-    if not 0 < exponent < 1 or len(sources) < 2:
+    --input_file. Raises InputError if there are no several ones."""
+    wanted = exponent not in (None, 1)
+    if wanted and len(sources) < 2:
         raise InputError(
-            f"--sampling_exponent={exponent:g} must be above 0 and at most 1, and needs "
-            "a pattern for each source in --input_file, as in 'en/*.txt,fi/*.txt'.")
-    return True
+            f"--sampling_exponent={exponent:g} needs a pattern for each source in "
+            "--input_file, as in 'en/*.txt,fi/*.txt'.")
+    return wanted
 
 
 def times_of(amounts: Mapping[str, int], exponent: float) -> dict[str, float]:
@@ -60,11 +54,7 @@ def times_of(amounts: Mapping[str, int], exponent: float) -> dict[str, float]:
 
 class Copies:
     """Decides how often each text is taken: `times` of its source (by default 1), rounded
-    up or down. The next texts make up for it.
-
-        copies = Copies(times_of({"en/*": 9000, "fi/*": 1000}, 0.7), seed=1)
-        copies.of("fi/*", 20)      # 1 or 2, for a document of 20 sentences
-    """
+    up or down. The next texts make up for it."""
 
     def __init__(self, times: Optional[Mapping[str, float]] = None, seed: int = 12345):
         self._times, self._draw = times or {}, random.Random(seed)

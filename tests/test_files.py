@@ -27,8 +27,6 @@ def test_lines_and_the_bytes_read(tmp_path):
     assert len(told) == 3 and sum(told) == path.stat().st_size
     kept = [line for _, line in text_files.read_lines(str(path), keep_ends=True)]
     assert [kept[0], kept[1], kept[-1]] == ["one\r\n", "two\n", "three"]
-    assert files.total_size([str(path)] * 2) == 2 * sum(told)
-    assert files.total_size(["gs://bucket/a", str(path)]) is None
 
 
 def test_the_folder_of_the_user(tmp_path, monkeypatch):
@@ -39,7 +37,7 @@ def test_the_folder_of_the_user(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=f"{tmp_path}/no: there is no such"):
         formats.read("~/no")
     with pytest.raises(InputError, match="--x=.*/new exists already"):
-        files.new_folder("~/new", "--x")
+        files.check_new("~/new", "--x")
 
 
 @pytest.mark.parametrize("content, message", [

@@ -35,8 +35,19 @@ def copy_sources(folder):
     return folder
 
 
-TEXT = "One sentence here.\nAnother sentence there.\n\nA second text.\nIt has two.\n"
-VOCABULARY = "[PAD] [UNK] [CLS] [SEP] [MASK] one sentence .".replace(" ", "\n") + "\n"
+def create_data(folder, *flags):
+    """Creates data with the command that is installed; returns the log."""
+    (folder / "text.txt").write_text(
+        "One sentence here.\nAnother sentence there.\n\nA second text.\nIt has two.\n")
+    (folder / "vocab.txt").write_text(
+        "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\nsentence\n.\n")
+    done = subprocess.run(
+        [folder / "venv/bin/albert", "create_pretraining_data", "--input_file=text.txt",
+         "--output_file=data.tfrecord", "--vocab_file=vocab.txt", "--max_seq_length=16",
+         "--max_predictions_per_seq=3", *flags], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "data.tfrecord").stat().st_size > 0
+    return done.stderr
 
 
 @pytest.mark.long
@@ -66,9 +77,6 @@ def test_wheel_has_the_command_and_the_scripts(tmp_path):
     (pathlib.Path(site.strip()) / "tests.pth").write_text(
         sysconfig.get_path("purelib") + "\n")
 
-    (tmp_path / "text.txt").write_text(TEXT)
-    (tmp_path / "vocab.txt").write_text(VOCABULARY)
-
     def albert(*words, status=0):
         done = subprocess.run([tmp_path / "venv/bin/albert", *words], cwd=tmp_path,
                               capture_output=True, text=True, check=False)
@@ -80,11 +88,7 @@ def test_wheel_has_the_command_and_the_scripts(tmp_path):
     assert "11,683,584" in albert("count_parameters", "--model=base")
     assert "--init_checkpoint:" in albert("classify", "--help")
     assert "Did you mean serve?" in albert("srve", status=1)
-    log = albert("create_pretraining_data", "--input_file=text.txt",
-                 "--output_file=data.tfrecord", "--vocab_file=vocab.txt",
-                 "--max_seq_length=16", "--max_predictions_per_seq=3", "--num_workers=2")
-    assert re.search(r"Wrote .*data\.tfrecord", log)
-    assert (tmp_path / "data.tfrecord").stat().st_size > 0
+    assert re.search(r"Wrote .*data\.tfrecord", create_data(tmp_path, "--num_workers=2"))
 
 
 def test_packages_are_listed():
@@ -104,12 +108,7 @@ def test_installed_package_tokenizes_and_creates_data(tmp_path):
     run(python, "-c", "import albert_tf.pretraining_data.local\n"
         "import albert_tf.text.prepare, albert_tf.tokenization.train_sentencepiece",
         cwd=tmp_path)
-    (tmp_path / "text.txt").write_text(TEXT)
-    (tmp_path / "vocab.txt").write_text(VOCABULARY)
-    run(tmp_path / "venv/bin/albert", "create_pretraining_data", "--input_file=text.txt",
-        "--output_file=data.tfrecord", "--vocab_file=vocab.txt", "--max_seq_length=16",
-        "--max_predictions_per_seq=3", "--num_workers=1", cwd=tmp_path)
-    assert (tmp_path / "data.tfrecord").stat().st_size > 0
+    create_data(tmp_path, "--num_workers=1")
 
 
 def test_python_versions_are_the_same_everywhere():

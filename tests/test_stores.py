@@ -25,7 +25,7 @@ def _folder(request, tmp_path):
         pytest.importorskip("tensorflow")
     folder = f"{request.param}://{tmp_path.name}/bucket"
     yield folder
-    files.remove_folder(folder)
+    files.remove(folder)
 
 
 def test_every_operation(folder):
@@ -51,8 +51,8 @@ def test_every_operation(folder):
     files.remove(path)
     files.remove(path)
     assert not files.exists(path) and files.size(other) == 5
-    files.remove_folder(folder)
-    files.remove_folder(folder)
+    files.remove(folder)
+    files.remove(folder)
     assert not files.exists(other)
 
 
@@ -104,7 +104,7 @@ def test_an_object_of_a_folders_own_name_is_no_file_in_it(monkeypatch):
         "/own/folder/", *ls(self, path, detail=detail, **options)])
     assert files.names_in("memory://own/folder") == ["a"]
     monkeypatch.undo()
-    files.remove_folder("memory://own")
+    files.remove("memory://own")
 
 
 def test_errors_of_drivers_become_sentences(monkeypatch):
@@ -121,7 +121,7 @@ def test_errors_of_drivers_become_sentences(monkeypatch):
         files.write("memory://errors/a", b"2")
     monkeypatch.undo()
     assert files.size("memory://errors/a") == 1
-    files.remove_folder("memory://errors")
+    files.remove("memory://errors")
 
 
 @pytest.mark.parametrize("path, message", [
@@ -174,7 +174,7 @@ def test_data_are_the_same_from_and_to_a_store(tmp_path):
         with files.open_binary(other) as stream:
             assert stream.read() == pathlib.Path(path).read_bytes()
     assert not (tmp_path / "work").exists()
-    files.remove_folder("memory://data")
+    files.remove("memory://data")
 
 
 def test_parquet(tmp_path):
@@ -183,4 +183,4 @@ def test_parquet(tmp_path):
     files.copy(str(tmp_path / "t"), "memory://rows/t.parquet")
     assert [row for _, row in row_files.read_rows("memory://rows/t.parquet", ["text"])] == [
         {"text": "a"}, {"text": "b"}]
-    files.remove_folder("memory://rows")
+    files.remove("memory://rows")

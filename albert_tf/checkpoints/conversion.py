@@ -72,7 +72,7 @@ def convert(input: StrPath, output: StrPath, format: str, config: formats.Config
     target, input, output = FORMATS[format], os.fspath(input), os.fspath(output)
     (files.check_in_tensorflow if target in (release, tf_models)
      else files.check_local)(output, "--output")
-    files.new_folder(output, "--output")
+    files.check_new(output, "--output")
     checkpoint = relabelled(formats.read(input, config, head), labels)
     if head and head not in checkpoint.heads:
         raise InputError(

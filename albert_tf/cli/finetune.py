@@ -233,7 +233,7 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     if values.export_dir:
         script.check_packages(*["tensorflow_text"] * values.export_text)
         files.check_in_tensorflow(values.export_dir, "--export_dir")
-        files.new_folder(values.export_dir, "--export_dir")
+        files.check_new(values.export_dir, "--export_dir")
     feature_files = {split: (name, values[name].value or "")
                      for split, name in command.feature_options.items()}
     for name, folder in (("cached_dir", values.cached_dir), *(

@@ -148,7 +148,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
 
         folder.write_lines(
             output_file, units, answer,
-            lambda done: Progress("embedding", "texts", total, done),
+            ("embedding", "texts", total),
             lambda info: counts.update(texts=info["texts"], cut=info["cut"]))
     if counts["cut"]:
         logging.warning("%s", features.cut_note(counts["cut"], counts["texts"]))

@@ -67,7 +67,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
             stack.enter_context(run_folder.held(folder, strategy))
             model_folder.keep(folder, settings.kept, settings.vocabulary)
         if settings.export_dir and devices.is_chief(strategy):
-            files.new_folder(settings.export_dir, "--export_dir")
+            files.check_new(settings.export_dir, "--export_dir")
         # 5. Load or compute the features, and check that a batch fits into memory.
         for split in course.sets:
             course.tables[split] = course.features(split)

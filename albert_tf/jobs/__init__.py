@@ -1,1 +1,1 @@
-"""Long jobs: worker processes, progress, resumable work, locks."""
+"""Long jobs: worker processes, progress, folders that are resumed and locked."""

@@ -85,6 +85,7 @@ class WorkerPool(contextlib.AbstractContextManager):
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
         self._function, self._num_workers = function, num_workers
+        self._pickled = b""
         self._threads: Optional[ThreadPoolExecutor] = None
         self._own = threading.local()  # `pipe` to the thread's process
         self._processes: list[tuple[Any, connection.Connection]] = []
@@ -101,6 +102,7 @@ class WorkerPool(contextlib.AbstractContextManager):
         if self._num_workers == 1:
             yield from map(self._function, items)
             return
+        self._pickled = self._pickled or pickle.dumps(self._function)
         self._threads = self._threads or ThreadPoolExecutor(self._num_workers)
         todo, pending = iter(items), collections.deque[Future]()
         try:
@@ -151,8 +153,7 @@ class WorkerPool(contextlib.AbstractContextManager):
             resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         here, there = context.Pipe()
-        process = context.Process(
-            target=_work, args=(there, pickle.dumps(self._function)), daemon=True)
+        process = context.Process(target=_work, args=(there, self._pickled), daemon=True)
         process.start()
         there.close()  # Else a killed process would not close it.
         self._processes.append((process, here))

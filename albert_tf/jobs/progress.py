@@ -3,9 +3,11 @@
 import datetime
 import itertools
 import time
-from typing import Callable, Mapping, Optional
+from typing import Callable, Iterable, Mapping, Optional
 
 from absl import logging
+
+from albert_tf import files
 
 SECONDS_BETWEEN_LINES = 10.0
 # The speed is an average over the last lines: steady, but not that of an hour ago.
@@ -35,13 +37,10 @@ class Progress:
     """A counter of finished work that logs a line every few seconds.
 
         progress = Progress("reading", "documents", len(documents))
-        for document in documents:
-            progress.add(1)
+        progress.add(1)  # reading: 310 of 1,240 documents (25.0%), 50 s left, ...
 
-        reading: 310 of 1,240 documents (25.0%), 50 s left, 18.6 documents/s
-
-    `total` is None if it is not known; `done` units are done at the start; `contents`
-    is how many other things a unit has, by name, whose speed is logged, too.
+    `done` units are done at the start; `contents` is how many other things a unit has, by
+    name, whose speed is logged, too.
     """
 
     def __init__(self, doing: str, unit: str, total: Optional[float], done: float = 0,
@@ -51,9 +50,12 @@ class Progress:
         self._marks = [(time.monotonic(), done)]
 
     @classmethod
-    def of_bytes(cls, doing: str, total: Optional[int]) -> Callable[[int], None]:
-        """Returns a function to call with numbers of bytes; lines count in MB."""
-        progress = cls(doing, "MB", total and total / 1e6)
+    def of_bytes(cls, doing: str, paths: Iterable[str]) -> Callable[[int], None]:
+        """Returns a function to call with numbers of bytes read of files; lines count in
+        MB, and lack the total if a file is remote, where asking would be slow."""
+        paths = list(paths)
+        progress = cls(doing, "MB", None if any(map(files.is_remote, paths)) else sum(
+            map(files.size, paths)) / 1e6)
         return lambda count: progress.add(count / 1e6)
 
     def restart(self, done: float) -> None:
@@ -65,11 +67,10 @@ class Progress:
         return time.monotonic() - self._marks[-1][0] >= SECONDS_BETWEEN_LINES
 
     def add(self, count: float) -> None:
-        """Adds `count` units, and logs a line if one is due."""
         self.update(self._done + count)
 
     def update(self, done: float, more: str = "") -> None:
-        """Sets the number of units done; logs a line, which ends in `more`, if due."""
+        """Logs a line, which ends in `more`, if one is due."""
         self._done = done
         if self.due():
             self.report(done, more)

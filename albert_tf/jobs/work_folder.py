@@ -1,14 +1,19 @@
-"""A folder of finished units of work, from which an interrupted run is resumed.
+"""Folders of long work: the lock of one run, and finished units, from which an
+interrupted run is resumed.
 
-A unit is finished when its JSON file exists. This file is written last and holds the
-sizes of the unit's files. Files get their names when they are complete.
+Two runs in one folder would overwrite each other's checkpoints and mix their logs. The
+lock is the operating system's (flock) on the file `run.lock`, so a run that was killed
+leaves no lock. Folders in a store and under Windows are not locked.
 """
 
 import contextlib
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
+import socket
+import time
 from typing import (
     Any, BinaryIO, Callable, ContextManager, Iterable, Iterator, Mapping, Sequence)
 
@@ -16,13 +21,56 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.config import shown
-from albert_tf.jobs import locks
+from albert_tf.errors import InputError, Interruption, reading
 from albert_tf.jobs.progress import Progress
-from albert_tf.errors import InputError, Interruption
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_FILE = "run.lock"
 # All files of a run begin so. Nothing else in the folder is touched.
 _OURS = "albert_tf."
 _SETTINGS = "unfinished"
+
+
+@contextlib.contextmanager
+def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
+    """Holds the lock of an existing folder, which `flag` names.
+
+        with hold("runs/base", "--output_dir"):
+            ...  # no other run writes there
+    """
+    path, named = os.path.join(folder, name), f"{flag}={folder}" if flag else folder
+    if fcntl is None or files.is_remote(folder):
+        yield
+        return
+    with reading(os.path.join(named, name)):
+        stream = open(path, "a+", errors="replace")
+    with stream:
+        stream.seek(0)
+        owner = stream.readline(200).strip()
+        if owner and not owner.startswith("process "):
+            raise InputError(f"{named}: {path} is not the lock of a run; move it away.")
+        with contextlib.suppress(OSError):  # Some network file systems have no locks.
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The run that held it may just have ended and removed it.
+                if not os.path.samestat(os.fstat(stream.fileno()), os.stat(path)):
+                    raise BlockingIOError
+            except (BlockingIOError, FileNotFoundError) as error:
+                raise InputError(
+                    f"{named}: another run is using this folder ({owner}); wait for it, "
+                    "stop it, or give a different folder.") from error
+        stream.truncate(0)
+        print(f"process {os.getpid()} on {socket.gethostname()}, since "
+              f"{time.strftime('%Y-%m-%d %H:%M:%S')}", file=stream, flush=True)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.remove(path)
 
 
 def state_of(paths: Iterable[str]) -> list[list]:
@@ -33,7 +81,8 @@ def state_of(paths: Iterable[str]) -> list[list]:
 
 @dataclasses.dataclass(frozen=True)
 class WorkFolder:
-    """Units of work in a local folder.
+    """Units of work in a local folder. A unit is finished when its JSON file exists, which
+    is written last and holds the sizes of its files.
 
         folder = WorkFolder("data.unfinished")
         with folder.used({"seed": 1}, ["a.txt"]):
@@ -71,14 +120,14 @@ class WorkFolder:
         """
         files.make_directory(self.path, "--work_dir")
         try:
-            with locks.hold(self.path, name=f"{_OURS}lock"):
+            with hold(self.path, name=f"{_OURS}lock"):
                 self._begin(json.loads(json.dumps(
                     {"settings": settings, "inputs": inputs})))
                 keeps = False
                 try:
                     yield
                 except BaseException as error:
-                    keeps = len(self._names(".json")) > 1 and (
+                    keeps = len([*pathlib.Path(self.path).glob(f"{_OURS}*.json")]) > 1 and (
                         isinstance(error, Interruption)
                         or not isinstance(error, InputError))
                     raise
@@ -107,19 +156,15 @@ class WorkFolder:
         self._clear()
         files.write(self.file(f"{_SETTINGS}.json"), json.dumps(now).encode())
 
-    def _names(self, end: str = "") -> list[str]:
-        return [name for name in files.names_in(self.path) if name.startswith(_OURS)
-                and name.endswith(end) and name != f"{_OURS}lock"]
-
     def _clear(self) -> None:
-        for name in self._names():
-            with contextlib.suppress(OSError):  # a folder
-                os.remove(os.path.join(self.path, name))
+        for path in pathlib.Path(self.path).glob(f"{_OURS}*"):
+            if path.is_file() and path.name != f"{_OURS}lock":
+                path.unlink()
 
     def finish(self, unit: str, info: Mapping[str, Any],
                names: Iterable[str] = ()) -> dict[str, Any]:
-        """Marks a unit as finished, with the names of its files; returns what `finished`
-        will return for it: `info`, which holds JSON values."""
+        """Marks a unit as finished, with the names of its files, and returns what
+        `finished` will: `info`, JSON values."""
         sizes = {name: os.path.getsize(self.file(name)) for name in names}
         content = json.dumps({**info, "files": sizes})
         files.write(self.file(f"{unit}.json"), content.encode())
@@ -141,25 +186,22 @@ class WorkFolder:
 
     def write_lines(self, path: str, units: Iterable[Sequence[Any]],
                     answer: Callable[[Any], tuple[Iterable[str], Mapping[str, Any]]],
-                    progress: Callable[[int], Progress],
+                    progress: tuple[str, str, int | None],
                     count: Callable[[Mapping[str, Any]], None]) -> None:
         """Writes the file `path`: the lines for all units, computed unless a unit is
-        finished.
-
-        `units` are lists of inputs, the same ones in every run; `answer` returns the
-        lines for a unit, and JSON values to keep with them, which `count` takes;
-        `progress` returns the log for the number of inputs that are already done.
-        """
+        finished. `units` are lists of inputs, the same ones in every run; `answer`
+        returns the lines for a unit, and JSON values to keep with them, which `count`
+        takes; `progress` are Progress's arguments."""
         names, done, log = [], 0, None
         for number, unit in enumerate(units):
             name = f"unit-{number:06d}"
             names.append(f"{name}.jsonl")
             info = self.finished(name)
             if info is None:
-                log = log or progress(done)
+                log = log or Progress(*progress, done)
                 lines, values = answer(unit)
-                with self.write(names[-1]) as stream:
-                    stream.write("".join(f"{line}\n" for line in lines).encode())
+                files.write(self.file(names[-1]), "".join(
+                    f"{line}\n" for line in lines).encode())
                 info = self.finish(name, values, names[-1:])
             count(info)
             done += len(unit)

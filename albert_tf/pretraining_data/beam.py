@@ -58,7 +58,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         dataclasses.replace(options, input_files=inputs[:-1]),
         f"{inputs[-1]}.beam{files.INCOMPLETE}",
         local.num_buckets(spans, options.dupe_factor, sizes), sizes)
-    files.remove_folder(job.folder)  # what a killed run left
+    files.remove(job.folder)  # what a killed run left
     files.make_directory(job.folder, "--output_file")
     try:
         # The encoder is large, so workers read it from a file instead of every task.
@@ -85,7 +85,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
             for number, path in enumerate(outputs):
                 files.rename(job.file(f"shard-{number}"), path)
     finally:
-        files.remove_folder(job.folder)
+        files.remove(job.folder)
     return summary
 
 

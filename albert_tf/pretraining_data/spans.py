@@ -96,7 +96,7 @@ def read_span(paths: Sequence[str], span: Span,
         limit = (float("inf") if number < span.end_file
                  else span.end if number == span.end_file else 0)
         start = span.start if number == span.first_file else 0
-        for lines, starts in _text_blocks(
+        for lines, starts in _blocks(
                 paths[number], start, limit, prepare, block_bytes, max_line_bytes):
             if not begun and starts[0] >= limit:
                 return
@@ -119,63 +119,54 @@ def read_span(paths: Sequence[str], span: Span,
                 return
 
 
-def _text_blocks(path: str, start: int, limit: float,
-                 prepare: Callable[[list[str]], list[str]], block_bytes: int,
-                 max_line_bytes: int) -> Iterator[tuple[list[str], list[int]]]:
-    """Yields the prepared lines of a text file, and the bytes at which they begin."""
-    try:
-        for offset, data in _blocks(path, start, limit, block_bytes, max_line_bytes):
-            text = data.decode("utf-8")
-            lines = (text if offset else text.removeprefix("\ufeff")).split("\n")
-            if data.endswith(b"\n"):
-                lines.pop()
-            if "\0" in text and any(map(text_files.is_binary, lines)):
-                raise UnicodeError
-            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-            yield prepare(lines), [offset, *(offset + 1 + ends).tolist()]
-    except UnicodeError:
-        for _ in text_files.read_lines(path):  # It names the line.
-            pass
-        raise
-
-
-def _blocks(path: str, start: int, limit: float, block_bytes: int,
-            max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yields blocks of complete lines, and the byte at which each begins, for the lines
-    of a file that begin at byte `start` or later; none if none is before `limit`."""
+def _blocks(path: str, start: int, limit: float,
+            prepare: Callable[[list[str]], list[str]], block_bytes: int,
+            max_line_bytes: int) -> Iterator[tuple[list[str], list[int]]]:
+    """Yields the prepared lines of a text file that begin at byte `start` or later, and
+    the bytes at which they begin, in blocks; none if none is before `limit`."""
     with files.open_binary(path) as raw, reading(path):
         stream = text_files.decompressed(path, raw)
-        offset = 0
+        offset, data = 0, b""
         if start:
             # The byte before `start` tells whether a line begins there.
             offset = stream.seek(start - 1)
-            data = b""
             while not data.endswith(b"\n"):
                 data = stream.readline(block_bytes)
                 offset += len(data)
                 if offset >= limit or not data:
                     return
-        parts: list[bytes] = []  # the beginning of a line that is not complete yet
-        length = 0
-        while True:
-            data = stream.read(block_bytes)
+        rest = b""  # the beginning of a line that is not complete yet
+        while data := stream.read(block_bytes):
             newline = data.find(b"\n")
             # The limit is exact, so that it does not depend on where blocks begin.
-            if length + (newline if newline >= 0 else len(data)) > max_line_bytes:
+            if len(rest) + (newline if newline >= 0 else len(data)) > max_line_bytes:
                 raise InputError(
                     f"{path}, byte {offset}: a line is longer than "
                     f"{max_line_bytes >> 20} MiB, but the input must have one sentence "
                     "per line; split the text, for example with prepare_corpus.py.")
             end = data.rfind(b"\n") + 1
             if end:
-                content = b"".join((*parts, data[:end]))
-                yield offset, content
-                offset += len(content)
-                parts, length = [], 0
-            if end < len(data):
-                parts.append(data[end:])
-                length += len(data) - end
-            if not data:
-                if parts:
-                    yield offset, b"".join(parts)
-                return
+                yield _lines(path, offset, rest + data[:end], prepare)
+                offset += len(rest) + end
+                rest = b""
+            rest += data[end:]
+        if rest:
+            yield _lines(path, offset, rest, prepare)
+
+
+def _lines(path: str, offset: int, data: bytes,
+           prepare: Callable[[list[str]], list[str]]) -> tuple[list[str], list[int]]:
+    """Returns the prepared lines of a block, and the bytes at which they begin."""
+    try:
+        text = data.decode("utf-8")
+        lines = (text if offset else text.removeprefix("\ufeff")).split("\n")
+        if data.endswith(b"\n"):
+            lines.pop()
+        if "\0" in text and any(map(text_files.is_binary, lines)):
+            raise UnicodeError
+    except UnicodeError:
+        for _ in text_files.read_lines(path):  # It names the line.
+            pass
+        raise
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+    return prepare(lines), [offset, *(offset + 1 + ends).tolist()]

@@ -98,8 +98,7 @@ class InstanceCounts(_Counts):
                        np.bincount([size for one in items for size in one.ngrams]))
 
     def add_plans(self, num_pieces: Any, origins: Any, num_cut: int) -> None:
-        """Counts N planned instances: their lengths and indices of ORIGINS, [N], and the
-        number of tokens that were cut off."""
+        """Counts planned instances: their lengths and indices of ORIGINS, [N]."""
         _add(self.lengths, enumerate(np.bincount(num_pieces)))
         _add(self.origins, zip(ORIGINS, np.bincount(origins)))
         self.cut += int(num_cut)
@@ -165,7 +164,7 @@ def _distribution(counted: collections.Counter) -> dict[str, float]:
 
 def _log(summary: Mapping[str, Any], options: DataOptions) -> None:
     """Logs the most important counts, and warns of lines that make poor instances."""
-    text, length, shown = summary["text"], summary["length"], summary["shown_instead"]
+    text, length = summary["text"], summary["length"]
     kept, cut, skipped = (summary[f"pieces_{name}"] for name in (
         "in_instances", "cut_off", "skipped"))
     logging.info(
@@ -175,11 +174,8 @@ def _log(summary: Mapping[str, Any], options: DataOptions) -> None:
         f"Instances: {summary['label_1_share']:.1%} with label 1; "
         f"{length['mean']:.1f} tokens on average, {length['min']} to {length['max']}; "
         f"{summary['padding_share']:.1%} padding; {cut:,} tokens cut off to fit; "
-        f"{summary['single_sentences_skipped']:,} single sentences left out.")
-    logging.info(
-        f"Predictions: {summary['predicted_share']:.1%} of the tokens, shown as [MASK] "
-        f"{shown['mask']:.1%}, unchanged {shown['same']:.1%}, a random token "
-        f"{shown['other']:.1%}.")
+        f"{summary['single_sentences_skipped']:,} single sentences left out; "
+        f"{summary['predicted_share']:.1%} of the tokens are predicted.")
     # The label of a pair is a coin; a share of few coins may be high by chance.
     chance = 1 / summary["instances"] ** 0.5
     share = _share(cut + skipped, kept + cut + skipped)
@@ -293,7 +289,7 @@ def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCoun
               ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yields the summary, and temporary names for the outputs, which the block writes.
     At its end all files get their names, and the log says what was made since `started`
-    (time.monotonic). If the block raises, older files stay."""
+    (time.monotonic)."""
     summary = {
         "settings": dataclasses.asdict(options),
         "vocabulary": {

@@ -1,4 +1,4 @@
-"""Checks records before a long run, without TensorFlow.
+"""Checks records before a long run.
 
 Every file is scanned, and its first records are checked: whether they fit the
 specification, are masked, and have the special ids. The summaries that
@@ -48,9 +48,9 @@ def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
 def explain_read_error(
         paths: Sequence[str], spec: FeatureSpec, error: Exception
 ) -> InputError | None:
-    """Returns the error that names file and record for one that tf.data raised, whose
-    message names no file; to be raised `from error`. Returns None if `error` is not about
-    reading records, or if all of `paths` can be read now."""
+    """Returns the error that names file and record for one that tf.data raised, to be
+    raised `from error`; None if that is not about reading records, or if all of `paths`
+    can be read now."""
     import tensorflow as tf
 
     # InvalidArgumentError has many other causes; parse_example uses one of these texts.
@@ -114,8 +114,7 @@ def special_ids(
     the ids."""
     ids = {name: (summary or {}).get(name) if (value := given[f"{name}_id"]) is None
            else value for name in ("cls", "sep", "mask")}
-    if len(set(ids.values())) < 3 or not all(
-            isinstance(id_, int) and 0 <= id_ < vocab_size for id_ in ids.values()):
+    if len({id_ for id_ in ids.values() if id_ in range(vocab_size)}) < 3:
         raise InputError(
             f"{drawn_by} needs three different ids below vocab_size {vocab_size}, but "
             "--cls_id, --sep_id and --mask_id (by default from the summary beside "
@@ -154,7 +153,9 @@ def summaries_of(paths: Sequence[str]) -> list[RecordSummary]:
                 content = text_files.read_object(path)
                 settings, vocabulary = content["settings"], content["vocabulary"]
                 names = set(map(os.path.basename, settings["output_files"]))
-            except (InputError, KeyError, TypeError) as error:
+                vocabulary = {**vocabulary, "size": int(vocabulary["size"]),
+                              "file": os.path.basename(str(vocabulary.get("file")))}
+            except (ValueError, KeyError, TypeError) as error:
                 logging.warning("%s is ignored: %s", path, error)
                 continue
             records = [record for record in paths if os.path.dirname(record) == folder
@@ -168,17 +169,15 @@ def sentence_objective(
         summaries: Iterable[RecordSummary], given: Optional[str] = None) -> str:
     """Returns the meaning of the records' label, "order", "next" or "none": `given` by
     the user, else by the summaries, else "order"."""
-    known, source = given, "--sentence_objective"
-    for summary in summaries:
-        stated = summary.settings.get("instances", {}).get("sentence_objective")
-        if stated and known and stated != known:
-            raise InputError(
-                f"{summary.records[0]} was made with the sentence objective {stated}, "
-                f"as {summary.path} says, but {source} says {known}; use records with "
-                "the same objective, or give theirs.")
-        if not known:
-            known, source = stated, summary.path
-    return known or "order"
+    stated = {"--sentence_objective": given, **{
+        each.path: each.settings.get("instances", {}).get("sentence_objective")
+        for each in summaries}}
+    stated = {source: value for source, value in stated.items() if value}
+    if len(set(stated.values())) > 1:
+        raise InputError("The records differ in the sentence objective: " + ", ".join(
+            f"{source} says {value}" for source, value in stated.items()) + "; use "
+            "records with the same objective, or give theirs.")
+    return next(iter(stated.values()), "order")
 
 
 # What of a vocabulary must be equal in all summaries, with the value that they leave out.
@@ -191,22 +190,17 @@ def check_vocabulary(
     """Compares the vocabularies that records were made with to the model's; returns what
     the summaries say of it, or None if they name none."""
     known: dict[str, Any] = {}
-    known_from = ""
     for summary in summaries:
-        first, size = summary.records[0], summary.vocabulary.get("size")
-        if isinstance(size, int) and size != vocab_size:
+        first, vocabulary = summary.records[0], summary.vocabulary
+        if vocabulary["size"] != vocab_size:
             raise InputError(
-                f"{first} was made with a vocabulary of {size} tokens, as "
-                f"{summary.path} says, but the config's vocab_size is {vocab_size}; "
-                f"give --config_overrides=vocab_size={size}, or make the records again.")
-        if not summary.vocabulary.get("sha256"):
-            continue
-        vocabulary = {**summary.vocabulary, "file": os.path.basename(
-            str(summary.vocabulary.get("file")))}
+                f"{first} was made with a vocabulary of {vocabulary['size']} tokens, but "
+                f"the config's vocab_size is {vocab_size}; give --config_overrides="
+                f"vocab_size={vocabulary['size']}, or make the records again.")
         for name, default in _EQUAL.items():
             if known and known.get(name, default) != vocabulary.get(name, default):
                 raise InputError(
-                    f"{known_from} and {first} were made with different vocabularies or "
-                    f"flags: their summaries differ in {name}; make them again.")
-        known, known_from = {**known, **vocabulary, "size": vocab_size}, first
+                    f"{first} was made with a different vocabulary or different flags than "
+                    f"other records: their summaries differ in {name}; make them again.")
+        known |= vocabulary
     return known or None

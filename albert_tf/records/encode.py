@@ -14,21 +14,15 @@ all bytes but the last.
 """
 
 import math
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping
 
 import numpy as np
 
-from albert_tf.records import tfrecord
 from albert_tf.records.spec import Feature, FeatureSpec
 
 _LIST_TAGS = {"float32": b"\x12", "int64": b"\x1a"}
 # Rows of varints encoded at a time, whose arrays stay in the processor's cache.
 _ROWS_AT_A_TIME = 128
-
-
-def frames(spec: FeatureSpec, batch: Mapping[str, Any]) -> bytes:
-    """Returns the results of `serialize` in the bytes of a TFRecord file."""
-    return b"".join(map(tfrecord.frame, serialize(spec, batch)))
 
 
 def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
@@ -38,58 +32,34 @@ def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
     `batch` maps each name on disk to an array [N, number of values], [N, *shape of the
     feature], or [N] for a single value, of the same length in all N records.
     """
-    features = sorted(spec.features, key=lambda f: f.name.encode())
-    payloads = [_payload(f, np.asarray(batch[f.name])) for f in features]
-    columns, total = [], 0
+    columns: list[list[bytes]] = []
     fixed: list[np.ndarray] = []  # neighbouring features with one size in all records
-    for feature, payload in zip(features, payloads):
-        headers = _Headers(feature)
-        if payload.rows is not None:
-            header = np.frombuffer(headers[payload.rows.shape[1]], np.uint8)
-            fixed.append(np.broadcast_to(header, (len(payload.rows), len(header))))
-            fixed.append(payload.rows)
-            total += len(header) + payload.lengths
+    total: Any = 0  # bytes of each record, [N]
+    for feature in sorted(spec.features, key=lambda f: f.name.encode()):
+        lengths, data = _payload(feature, np.asarray(batch[feature.name]))
+        headers = {n: _header(feature, n) for n in set(lengths.tolist())}
+        column = [headers[n] for n in lengths.tolist()]
+        total = total + lengths + np.fromiter(map(len, column), np.int64, len(column))
+        if len(headers) == 1:
+            header = np.frombuffer(column[0], np.uint8)
+            fixed.append(np.broadcast_to(header, (len(lengths), len(header))))
+            fixed.append(data.reshape(len(lengths), -1))
             continue
-        columns += _columns_of(fixed)
+        columns += [*_joined(fixed), column, _slices(data, lengths)]
         fixed = []
-        column = [headers[length] for length in payload.lengths.tolist()]
-        columns += [column, _slices(payload.data.tobytes(), payload.lengths)]
-        total += payload.lengths + np.fromiter(map(len, column), np.int64, len(column))
-    columns += _columns_of(fixed)
-    if not columns:
-        return []
+    columns += _joined(fixed)
     starts = {n: b"\n" + _varint(n) for n in set(total.tolist())}
-    columns.insert(0, [starts[n] for n in total.tolist()])
-    return list(map(b"".join, zip(*columns)))
+    return list(map(b"".join, zip([starts[n] for n in total.tolist()], *columns)))
 
 
-class _Payload(NamedTuple):
-    """A feature's packed values in N records."""
-
-    lengths: np.ndarray  # number of bytes in each record, int64 [N]
-    rows: np.ndarray | None  # uint8 [N, bytes] if all have the same length
-    data: np.ndarray | None = None  # else the bytes of all records, concatenated
-
-    @classmethod
-    def of_rows(cls, rows: np.ndarray) -> "_Payload":
-        return cls(np.full(len(rows), rows.shape[1]), rows)
-
-
-class _Headers(dict):
-    """A map of payload lengths to the bytes before a feature's payload."""
-
-    def __init__(self, feature: Feature):
-        super().__init__()
-        self._feature = feature
-
-    def __missing__(self, num_bytes: int) -> bytes:
-        name = self._feature.name.encode()
-        header = b"\n" + _varint(num_bytes) if num_bytes else b""  # before the values
-        for tag in (_LIST_TAGS[self._feature.dtype], b"\x12"):
-            header = tag + _varint(len(header) + num_bytes) + header
-        header = b"\n" + _varint(len(name)) + name + header
-        self[num_bytes] = header = b"\n" + _varint(len(header) + num_bytes) + header
-        return header
+def _header(feature: Feature, num_bytes: int) -> bytes:
+    """Returns what is before this many bytes of a feature's values."""
+    name = feature.name.encode()
+    header = b"\n" + _varint(num_bytes) if num_bytes else b""
+    for tag in (_LIST_TAGS[feature.dtype], b"\x12"):
+        header = tag + _varint(len(header) + num_bytes) + header
+    header = b"\n" + _varint(len(name)) + name + header
+    return b"\n" + _varint(len(header) + num_bytes) + header
 
 
 def _varint(value: int) -> bytes:
@@ -100,23 +70,24 @@ def _varint(value: int) -> bytes:
     return bytes([*encoded, value])
 
 
-def _columns_of(fixed: list[np.ndarray]) -> list[list[bytes]]:
+def _joined(fixed: list[np.ndarray]) -> list[list[bytes]]:
     """Joins blocks [N, bytes] side by side into one column of N strings, if there are
     any."""
     if not fixed:
         return []
     block = np.concatenate(fixed, axis=1)
-    return [_slices(block.tobytes(), np.full(len(block), block.shape[1]))]
+    return [_slices(block, np.full(len(block), block.shape[1]))]
 
 
-def _slices(data: bytes, lengths: np.ndarray) -> list[bytes]:
-    ends = np.cumsum(lengths)
-    return [data[begin:end]
+def _slices(data: np.ndarray, lengths: np.ndarray) -> list[bytes]:
+    whole, ends = data.tobytes(), np.cumsum(lengths)
+    return [whole[begin:end]
             for begin, end in zip((ends - lengths).tolist(), ends.tolist())]
 
 
-def _payload(feature: Feature, values: np.ndarray) -> _Payload:
-    """Packs the values of a feature, [N, ...] of any numeric type."""
+def _payload(feature: Feature, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Packs the values of a feature, [N, ...] of any numeric type: the number of bytes in
+    each record, [N], and the bytes of all records."""
     values = values.reshape(len(values), math.prod(values.shape[1:]))
     if not feature.fits(values.shape[1]):
         raise ValueError(f"{feature.name} has {values.shape[1]} values.")
@@ -124,27 +95,21 @@ def _payload(feature: Feature, values: np.ndarray) -> _Payload:
         # Convert to float64 first, because the protobuf library takes Python's floats.
         with np.errstate(over="ignore"):
             values = values.astype(np.float64).astype("<f4", order="C")
-        return _Payload.of_rows(values.view(np.uint8))
-    return _varints(values)
-
-
-def _varints(values: np.ndarray) -> _Payload:
-    """Encodes values [N, k] as varints; a negative value is encoded as value + 2^64."""
+        return np.full(len(values), 4 * values.shape[1]), values.view(np.uint8)
+    # A negative value is encoded as value + 2^64.
     highest = int(values.max(initial=0))
     if values.min(initial=0) < 0:
         values, highest = values.astype(np.int64).view(np.uint64), 2**64 - 1
     if highest < 128:
-        return _Payload.of_rows(values.astype(np.uint8, order="C"))
+        return np.full(len(values), values.shape[1]), values.astype(np.uint8, order="C")
     narrow = values.astype(np.min_scalar_type(highest), copy=False)
     num_bytes = -(-highest.bit_length() // 7)
-    parts = [_ragged_varints(narrow[first:first + _ROWS_AT_A_TIME], num_bytes)
-             for first in range(0, len(narrow), _ROWS_AT_A_TIME)]
-    lengths, data = map(np.concatenate, zip(*parts))
-    return _Payload(lengths, None, data)
+    lengths, data = zip(*(_varints(narrow[first:first + _ROWS_AT_A_TIME], num_bytes)
+                          for first in range(0, len(narrow), _ROWS_AT_A_TIME)))
+    return np.concatenate(lengths), np.concatenate(data)
 
 
-def _ragged_varints(values: np.ndarray,
-                    num_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+def _varints(values: np.ndarray, num_bytes: int) -> tuple[np.ndarray, np.ndarray]:
     """Encodes unsigned values [n, k] as varints of at most `num_bytes` bytes.
 
     Returns the number of bytes in each row, [n], and the bytes.

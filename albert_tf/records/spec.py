@@ -1,7 +1,7 @@
 """The features of a record: one specification to write, check and parse it.
 
-A record is a serialized tf.train.Example (encode). Only `FeatureSpec.parse` loads
-TensorFlow, because data creation runs in many processes that must start fast.
+A record is a serialized tf.train.Example (encode). Only parsing loads TensorFlow, because
+data creation runs in many processes that must start fast.
 """
 
 import dataclasses
@@ -9,13 +9,8 @@ import math
 from typing import Optional
 
 import numpy as np
-from google.protobuf import message
 
 from albert_tf.errors import InputError
-from albert_tf.records.tfrecord import Example
-
-_DTYPES = {"int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
-_LISTS = {"int64": "int64_list", "float32": "float_list"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,19 +34,18 @@ class Feature:
 
     @property
     def is_variable(self) -> bool:
-        """True if its length differs between examples."""
+        """Whether its length differs between examples."""
         return self.shape[-1:] == (None,)
 
     @property
     def num_values(self) -> int:
-        """Number of values in an example; a variable feature has a multiple of this."""
+        """The number of values in an example; a variable feature has a multiple of it."""
         return math.prod(d for d in self.shape if d is not None)
 
     def fits(self, num_values: int | np.ndarray) -> bool | np.ndarray:
         """Returns whether an example, or each of many, may have this many values."""
-        if self.is_variable:
-            return num_values % self.num_values == 0
-        return num_values == self.num_values
+        return (num_values % self.num_values == 0 if self.is_variable
+                else num_values == self.num_values)
 
     def within_limit(self, values: np.ndarray) -> bool:
         """Returns whether all values, of one or many examples, are in 0..limit-1."""
@@ -74,6 +68,9 @@ class FeatureSpec:
         """Parses one record: name on disk → NumPy array of the feature's shape. One with
         parsed=False is left out if the record lacks it. `where` is the record's file and
         number."""
+        from google.protobuf import message
+        from tensorflow.core.example.example_pb2 import Example
+
         try:
             entries = Example.FromString(serialized).features.feature
         except message.DecodeError as error:
@@ -84,7 +81,7 @@ class FeatureSpec:
         for feature in self.features:
             if feature.name not in entries and not feature.parsed:
                 continue
-            kind = _LISTS[feature.dtype]
+            kind = "int64_list" if feature.dtype == "int64" else "float_list"
             values = getattr(entries[feature.name], kind).value
             if (entries[feature.name].WhichOneof("kind") != kind
                     or not feature.fits(len(values))):
@@ -94,7 +91,7 @@ class FeatureSpec:
                         f"; set {feature.set_by} to {len(values)}, or create the data "
                         "again." if feature.set_by and values else "."))
             array = arrays[feature.name] = np.array(
-                values, _DTYPES[feature.dtype]).reshape(
+                values, feature.dtype).reshape(
                     [-1 if d is None else d for d in feature.shape])
             if not feature.within_limit(array):
                 raise InputError(f"{where}: {excess(feature, array)}.")

@@ -1,4 +1,4 @@
-"""Reads and writes TFRecord files and tf.train.Example without TensorFlow.
+"""Reads and writes TFRecord files without TensorFlow.
 
 A file is a sequence of frames, one per record:
 
@@ -17,15 +17,11 @@ import struct
 from typing import Iterator
 
 import google_crc32c
-from google.protobuf import (
-    descriptor_pb2, descriptor_pool, message, message_factory, text_format)
 
 from albert_tf import files
 from albert_tf.errors import InputError
 
-_HEADER = struct.Struct("<QI")
-_LENGTH = struct.Struct("<Q")
-_CRC = struct.Struct("<I")
+_HEADER, _LENGTH, _CRC = struct.Struct("<QI"), struct.Struct("<Q"), struct.Struct("<I")
 _LONG = 1 << 20  # A record with more bytes is compared with its file's size.
 _CUT_OFF = "cut off at the end of the file"
 _OFFSETS_EVERY = 1024  # records from one known offset in a file to the next
@@ -65,7 +61,7 @@ def _wrong(path: str, number: int, what: str) -> InputError:
 
 
 def _data_length(path: str, number: int, header: bytes) -> int:
-    """Checks a 12-byte header and returns the length it states."""
+    """Returns the length that a header states, whose checksum is verified."""
     length, crc = _HEADER.unpack(header)
     if crc != _masked_crc(header[:8]):
         raise _wrong(path, number, "damaged, compressed or not a TFRecord file (the "
@@ -140,29 +136,3 @@ def scan(path: str, chunk_size: int = 4 << 20,
     if at or rest or not num_records:
         raise _wrong(path, num_records + (not at), _CUT_OFF)
     return FileInfo(path, num_records, num_bytes, tuple(offsets), offsets_every)
-
-
-# From TensorFlow's feature.proto and example.proto, without lists of bytes.
-_EXAMPLE = """
-    name: "albert_tf/example.proto" package: "tensorflow" syntax: "proto3"
-    message_type { name: "FloatList" field { name: "value" number: 1
-        label: LABEL_REPEATED type: TYPE_FLOAT } }
-    message_type { name: "Int64List" field { name: "value" number: 1
-        label: LABEL_REPEATED type: TYPE_INT64 } }
-    message_type { name: "Feature" oneof_decl { name: "kind" }
-        field { name: "float_list" number: 2 oneof_index: 0 type_name: "FloatList" }
-        field { name: "int64_list" number: 3 oneof_index: 0 type_name: "Int64List" } }
-    message_type { name: "Features"
-        nested_type { name: "FeatureEntry" options { map_entry: true }
-            field { name: "key" number: 1 type: TYPE_STRING }
-            field { name: "value" number: 2 type_name: "Feature" } }
-        field { name: "feature" number: 1 label: LABEL_REPEATED
-                type_name: "FeatureEntry" } }
-    message_type { name: "Example"
-        field { name: "features" number: 1 type_name: "Features" } }"""
-# TensorFlow registers the same names in the default pool when it is imported.
-_POOL = descriptor_pool.DescriptorPool()
-_POOL.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
-# The message tf.train.Example: the features of one record by name.
-Example: type[message.Message] = message_factory.GetMessageClass(
-    _POOL.FindMessageTypeByName("tensorflow.Example"))

@@ -14,7 +14,6 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.jobs.progress import Progress
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.serving.options import Ask
 from albert_tf.serving.predict import Answer, Model
@@ -74,7 +73,7 @@ def write(model: Model, inputs: Iterator[Input], path: str, folder: WorkFolder,
 
     folder.write_lines(
         path, iter(lambda: list(itertools.islice(inputs, size)), []), answer,
-        lambda done: Progress("answering", "inputs", total, done), counts.include)
+        ("answering", "inputs", total), counts.include)
     model.log_cut(counts.cut, counts.answers)
     return counts
 

@@ -49,7 +49,7 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
     first is what `albert_tf.load` uses. float16 is computed in float32 on most
     processors, int8 in integers, with activations quantized batch by batch.
     """
-    files.new_folder(export_dir, "--export_dir")
+    files.check_new(export_dir, "--export_dir")
     if loaded.engine is not None:
         raise InputError(f"{loaded.report.source} is already an export; give the model "
                          "that was exported.")

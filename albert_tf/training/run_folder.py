@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.jobs import locks
+from albert_tf.jobs import work_folder
 from albert_tf.checkpoints.checkpoint import check_finite
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, CHECKPOINT_NAME, FIRST_SAVE_FILE, STATE_FILE, checkpoint_of,
@@ -103,7 +103,7 @@ def held(output_dir: str, strategy: tf.distribute.Strategy
     """Returns a context in which the chief keeps other runs out of the folder."""
     if not devices.is_chief(strategy):
         return contextlib.nullcontext()
-    return locks.hold(output_dir, "--output_dir")
+    return work_folder.hold(output_dir, "--output_dir")
 
 
 def remove_unfinished(output_dir: str) -> None:

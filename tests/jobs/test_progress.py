@@ -1,6 +1,7 @@
 """Lines on the log that say how far work is."""
 
 import itertools
+import os
 import re
 
 import pytest
@@ -73,8 +74,11 @@ def test_skipped_time_does_not_count(clock, caplog):
         clock.now += skipped  # an evaluation
 
 
-def test_lines_come_every_few_seconds(clock, caplog):
-    on_bytes = Progress.of_bytes("reading", 40_000_000)
+def test_lines_come_every_few_seconds(clock, caplog, tmp_path):
+    path = tmp_path / "a.txt"
+    path.touch()
+    os.truncate(path, 40_000_000)
+    on_bytes = Progress.of_bytes("reading", [str(path)])
     clock.now += 9
     on_bytes(4_000_000)
     assert not caplog.messages
@@ -82,3 +86,7 @@ def test_lines_come_every_few_seconds(clock, caplog):
     on_bytes(6_000_000)
     on_bytes(1)
     assert caplog.messages == ["reading: 10 of 40 MB (25.0%), 30 s left, 1 MB/s"]
+    on_bytes = Progress.of_bytes("reading", ["gs://bucket/a", str(path)])
+    clock.now += 10
+    on_bytes(2_000_000)
+    assert caplog.messages[-1] == "reading: 2 MB, 0.2 MB/s"

@@ -1,11 +1,15 @@
-"""Units of work: what counts as finished, whose folder it is."""
+"""Units of work: what counts as finished, whose folder it is; one run in a folder."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.jobs.work_folder import WorkFolder
+from albert_tf.jobs import work_folder
+from albert_tf.jobs.work_folder import WorkFolder, hold
+from tests.helpers import ROOT
 
 
 class Stop(Exception):
@@ -87,3 +91,52 @@ def test_two_runs_do_not_share_a_folder(folder):
     with folder.used(*how), pytest.raises(InputError, match="another run is using"):
         with folder.used(*how):
             pass
+
+
+# ---- locks -------------------------------------------------------------------
+
+# Holds the lock of a folder until it is killed.
+HOLDER = """
+import sys
+from albert_tf.jobs.work_folder import hold
+with hold(sys.argv[1], "--output_dir"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_an_error_gives_the_lock_back_and_so_does_a_kill(tmp_path):
+    folder = str(tmp_path)
+    with pytest.raises(KeyError), hold(folder, "--output_dir"):
+        with pytest.raises(InputError, match=(
+                rf"--output_dir={tmp_path}: another run is using this folder "
+                rf"\(process {os.getpid()} on .*, since 20.*\); wait for it")):
+            with hold(folder, "--output_dir"):
+                pass
+        raise KeyError
+    with subprocess.Popen(
+            [sys.executable, "-c", HOLDER, folder], cwd=ROOT, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=f"process {first.pid} on"):
+            with hold(folder, "--output_dir"):
+                pass
+        first.kill()
+    with hold(folder, "--output_dir"):
+        pass
+
+
+def test_a_file_of_the_name_that_is_no_lock_stays(tmp_path):
+    path = tmp_path / work_folder.LOCK_FILE
+    path.write_text("mine")
+    with pytest.raises(InputError, match="run.lock is not the lock of a run"):
+        with hold(str(tmp_path), "--output_dir"):
+            pass
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder, system", [("memory://bucket/run", True), ("", None)])
+def test_stores_and_windows_have_no_lock(folder, system, tmp_path, monkeypatch):
+    monkeypatch.setattr(work_folder, "fcntl", system and work_folder.fcntl)
+    with hold(folder or str(tmp_path)), hold(folder or str(tmp_path)):
+        assert not list(tmp_path.iterdir())

@@ -178,9 +178,9 @@ def test_sentence_objective_is_what_the_records_were_made_for(made):
     assert objective(summaries(made("unknown")), "none") == "none"
     following, none = (made(name, {"sentence_objective": name})
                        for name in ("next", "none"))
-    with pytest.raises(InputError, match="next/a .*--sentence_objective says order"):
+    with pytest.raises(InputError, match="--sentence_objective says order, .*a.json says n"):
         objective(summaries(following), "order")
-    with pytest.raises(InputError, match="none/a .*next/summary-a.json says next"):
+    with pytest.raises(InputError, match="next/summary-a.json says next, .* says none;"):
         objective(summaries(following, none))
 
 
@@ -196,16 +196,13 @@ def test_vocabulary_of_records(made):
             "rules": {"clean": False}}
     assert vocabulary(made("5", file="v.txt", sha256="1", **more)) == {
         "file": "v.txt", "sha256": "1", "size": 3, **more}
-    with pytest.raises(InputError, match="1/a and .*6/a .* differ in rules"):
+    with pytest.raises(InputError, match="6/a .* differ in rules"):
         vocabulary(first, made("6", file="v.txt", sha256="1", **more))
-    # As summaries were before they named the content.
-    old = made("old")
-    assert vocabulary(old) is None and vocabulary(old, first)["sha256"] == "1"
     ids = {"cls": 0, "sep": 1, "mask": 2}
     same = made("2", file="renamed.txt", sha256="1", special_ids=ids)
     for folders in ((first, same), (same, first)):
         assert vocabulary(*folders)["special_ids"] == ids
-    with pytest.raises(InputError, match="1/a and .*3/a .* differ in sha256"):
+    with pytest.raises(InputError, match="3/a .* differ in sha256"):
         vocabulary(first, made("3", file="v.txt", sha256="2"))
     with pytest.raises(InputError, match="1/a .* 3 tokens, .*vocab_size is 4"):
         vocabulary(first, vocab_size=4)

@@ -11,7 +11,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.records import tfrecord
-from albert_tf.records.tfrecord import FileInfo, RecordWriter, read_records, scan
+from albert_tf.records.tfrecord import FileInfo, read_records, scan
 from tests.records.examples import SPEC, example, flip, frame_size
 from tests.helpers import serialized
 
@@ -34,15 +34,6 @@ def test_we_read_tensorflows_files(tmp_path):
             writer.write(content)
     assert list(read_records(path)) == contents
     assert scan(path).num_records == 3
-
-
-def test_a_block_that_raises_leaves_the_old_file(path):
-    before = path.read_bytes()
-    with pytest.raises(RuntimeError), RecordWriter(str(path)) as writer:
-        writer.write(b"half")
-        raise RuntimeError
-    assert path.read_bytes() == before
-    assert [p.name for p in path.parent.iterdir()] == ["x.tfrecord"]
 
 
 def test_scan_counts(path):
