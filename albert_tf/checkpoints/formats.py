@@ -15,7 +15,7 @@ import re
 from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
-from albert_tf.checkpoints import folders, onnx_folder
+from albert_tf.checkpoints import bundle, folders, onnx_folder
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary, some
 from albert_tf.checkpoints.vocabulary import ROWS, task_settings
@@ -30,8 +30,9 @@ _FOLDERS = (
     ("huggingface", r"config\.json", r"(model\.safetensors|pytorch_model\.bin)"
                                      r"(\.index\.json)?"),
     ("keras_hub", r"config\.json", r"model\.weights\.h5"))
-# Modules for TensorFlow's checkpoints, recognised by the names of the tensors.
-_CHECKPOINTS = ("release", "tf_models")
+# Modules for TensorFlow's checkpoints, each with a pattern of a tensor's name.
+_CHECKPOINTS = (("release", r"(module/)?bert/embeddings/word_embeddings"),
+                ("tf_models", r"(.*/)?word_embeddings/embeddings"))
 HUGGING_FACE = "hf://"
 _KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
 # Files that a model's folder may need, without the weights of other frameworks.
@@ -114,8 +115,9 @@ def _recognised(path: str) -> tuple[str, str]:
         if all(any(map(re.compile(pattern).fullmatch, names)) for pattern in patterns):
             return name, path
     prefix = folders.find(path)
-    known = (name for name in _CHECKPOINTS if prefix and _module(name).recognise(prefix))
-    return next(known, ""), prefix or path
+    tensors = bundle.by_names(prefix) if prefix else ()
+    return next((name for name, pattern in _CHECKPOINTS if any(
+        map(re.compile(pattern).fullmatch, tensors))), ""), prefix or path
 
 
 def _module(name: str) -> Any:

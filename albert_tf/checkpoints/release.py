@@ -52,11 +52,6 @@ _ZH_LAYER, _ZH_PARTS = "bert/encoder/layer_shared/", {
     "output/LayerNorm": "LayerNorm_1"}
 
 
-def recognise(prefix: str) -> bool:
-    """Returns whether a checkpoint is an ALBERT with the original's names."""
-    return bool({WORDS, _HUB_PREFIX + WORDS} & {*bundle.by_names(prefix)})
-
-
 def is_foreign(prefix: str) -> bool:
     """Returns whether an ALBERT has different names, or belongs to a SavedModel."""
     names = bundle.by_names(prefix)

@@ -11,7 +11,6 @@ from typing import Any, Iterable, Optional
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
-from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import Checkpoint, shapes_of, without_heads
 from albert_tf.checkpoints.table import (
     Row, as_format, in_theirs, matched, part_of, rows_of)
@@ -75,17 +74,9 @@ def _rows(config: AlbertConfig, heads: Iterable[str]) -> list[Row]:
                    heads=config.num_attention_heads)
 
 
-def _stored(prefix: str) -> dict[str, Tensor]:
-    return {_WITH_PREFIX.sub("", name): tensor
-            for name, tensor in bundle.by_names(prefix).items()}
-
-
-def recognise(prefix: str) -> bool:
-    return name_of(WORDS) in _stored(prefix)
-
-
 def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    stored = _stored(prefix)
+    stored = {_WITH_PREFIX.sub("", name): tensor
+              for name, tensor in bundle.by_names(prefix).items()}
     beside = os.path.join(os.path.dirname(prefix), CONFIG_FILE)
     if config is None and files.exists(beside):
         config = AlbertConfig.from_json_file(beside)
