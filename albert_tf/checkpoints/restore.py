@@ -26,9 +26,8 @@ from albert_tf.files import StrPath
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.models import AlbertWithHeads
 
-# The optimizer's state and the step, which only checkpoints of training hold.
+# The optimizer's state and the step, and the group in a variable's name.
 _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
-# The group in a variable's name.
 _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 _POOLER = "bert/pooler/"
 
@@ -102,8 +101,9 @@ def tf1_tensors(model: tf_keras.Model) -> dict[str, np.ndarray]:
 def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
                      allow_partial: bool = False) -> Report:
     """Sets the model's weights from arrays by the original's names, as restore_tf1."""
-    stored = {name: Tensor.of(np.asarray(value)) for name, value in tensors.items()}
-    return _restore(model, "the given tensors", stored, allow_partial)
+    return _restore(model, "the given tensors", {
+        name: Tensor.of(np.asarray(value)) for name, value in tensors.items()},
+                    allow_partial)
 
 
 def export_tf1(model: tf_keras.Model, path: StrPath) -> None:
@@ -170,22 +170,21 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
     variables, report = _variables(model), Report(source)
     sources = {name: _GROUP.sub(r"\1group_0/", name) if init_from_group0 else name
                for name in variables}
-    for name in sorted(variables):
+    for name, theirs in sorted(sources.items()):
         shape = tuple(variables[name].shape)
-        tensor = stored.get(sources[name])
-        if tensor is not None and tensor.shape == shape:
-            report.matched[name] = sources[name]
+        found = stored[theirs].shape if theirs in stored else None
+        if found == shape:
+            report.matched[name] = theirs
         elif may_be_new(name):
             report.new.append(name)
-            if tensor is not None:
-                report.dropped[sources[name]] = (
-                    f"{list(tensor.shape)} does not fit {list(shape)}: another task's")
-        elif tensor is None:
+            if found is not None:
+                report.dropped[theirs] = (
+                    f"{list(found)} does not fit {list(shape)}: another task's")
+        elif found is None:
             report.missing.append(name)
         else:
-            report.mismatched[name] = (
-                f"{name} is {list(tensor.shape)} in the checkpoint, {list(shape)} in "
-                "the model")
+            report.mismatched[name] = (f"{name} is {list(found)} in the checkpoint, "
+                                       f"{list(shape)} in the model")
     scopes = {name.split("/")[0] for name in variables if not may_be_new(name)}
     for name in sorted({*stored} - {*sources.values()}):
         # Other groups are left out on purpose; heads that the model lacks are harmless.
@@ -224,7 +223,7 @@ def write_config(output_dir: StrPath, config: AlbertConfig) -> None:
     path = os.path.join(output_dir, CONFIG_FILE)
     if not files.exists(path):
         files.write(path, config.to_json().encode())
-    elif differing := _differing(AlbertConfig.from_json_file(path), config):
+    elif differing := _differing(read_config(output_dir), config):
         raise InputError(
             f"{path}: the folder belongs to a model with a different config: "
             f"{differing}; choose a new folder or the same config.")

@@ -57,11 +57,8 @@ def part_of(ours: str, parts: Mapping[str, Any]) -> tuple[str, Any]:
 def changed(tensor: Tensor, shape: Shape, transposed: bool = True) -> Tensor:
     """Returns the tensor in float32 (exact for the other TYPES), transposed or with a
     different shape."""
-    def read() -> np.ndarray:
-        array = tensor.read().astype(np.float32, copy=False)
-        return np.ascontiguousarray(array.T if transposed else array.reshape(shape))
-
-    return Tensor(shape, read)
+    return Tensor(shape, lambda: np.ascontiguousarray(
+        tensor.read().T if transposed else tensor.read().reshape(shape), np.float32))
 
 
 def in_theirs(checkpoint: Checkpoint, rows: Iterable[Row]) -> dict[str, Tensor]:
@@ -88,8 +85,8 @@ def matched(name: str, source: str, config: AlbertConfig, heads: Mapping[str, in
             wrong.append(f"{row.theirs} is {list(tensor.shape)}, but the config makes "
                          f"it {list(row.their_shape)}")
         elif tensor.dtype not in TYPES:
-            wrong.append(f"{row.theirs} has the type {tensor.dtype}, which is not "
-                         f"supported ({', '.join(TYPES)} are)")
+            wrong.append(f"{row.theirs} has the type {tensor.dtype}, not one of "
+                         f"{', '.join(TYPES)}")
         else:
             tensors[row.ours] = changed(tensor, row.our_shape, row.transposed)
             report.matched[row.ours] = row.theirs
