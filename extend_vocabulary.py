@@ -74,11 +74,6 @@ def main(argv):
                          "folder.")
     files.check_in_tensorflow(folder, "--output_dir")
     files.check_new(folder, "--output_dir")
-    _extend(folder)
-
-
-def _extend(folder: str) -> None:
-    """Checks the inputs, and writes the vocabulary and the checkpoint to a folder."""
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     text_files.check_sentences(paths)
     beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)

@@ -310,25 +310,25 @@ def model_config(values: Values) -> AlbertConfig:
 def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
     """Returns the tokenizer that the options name, or that stands beside the initial
     model, checked against the model's; sets the options accordingly."""
-    stored, init = None, cli_flags.init_checkpoint(values)
-    if init and not (values.spm_model_file or values.vocab_file) and (
-            stored := tokenizer_files.find(folder_of(init))):
-        name = "vocab_file" if stored.word_piece else "spm_model_file"
-        values[name].value = stored.path
+    init, path = cli_flags.init_checkpoint(values), (
+        values.spm_model_file or values.vocab_file)
+    stored = tokenizer_files.find(folder_of(init)) if init and not path else None
+    if stored:
+        path, name = stored.path, "vocab_file" if stored.word_piece else "spm_model_file"
+        values[name].value = path
         if not values["do_lower_case"].present:
             values.do_lower_case = stored.do_lower_case
         if values.strip_accents is None:
             values.strip_accents = stored.strip_accents
-        logging.info("Using the vocabulary %s.", stored.path)
-    path = values.spm_model_file or values.vocab_file
+        logging.info("Using the vocabulary %s.", path)
+    elif path:
+        cli_flags.lower_as_stated(path, values)
     # A run that saved no checkpoint does not bind the folder to its vocabulary.
     start = values.output_dir if holds_checkpoint(values.output_dir) else init
     known = vocabulary.kept_beside(start) if start else None
     if values.strip_accents is None and known and path and (
             path == values.vocab_file or tokenizer_json.is_file(path)):
         values.strip_accents = known.get("strip_accents")
-    if not stored and path:
-        cli_flags.lower_as_stated(path, values)
     result = FullTokenizer(
         values.vocab_file, values.do_lower_case, values.spm_model_file,
         strip_accents=values.strip_accents, rules=stored.rules if stored else known and (

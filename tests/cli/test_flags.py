@@ -1,5 +1,6 @@
-"""Flags and what they become, in processes of their own: flags are global."""
+"""Flags and what they become; those of scripts in processes of their own."""
 
+import contextlib
 import json
 import re
 
@@ -7,8 +8,13 @@ import pytest
 from absl import flags
 
 from albert_tf.checkpoints.conversion import convert
+from albert_tf.cli import finetune, flags as cli_flags
 from albert_tf.cli.define import use_recipe
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.finetuning.squad.command import SquadCommand
+from albert_tf.jobs import parallel
+from albert_tf.training.options import StepOptions
 from tests.checkpoints.test_convert import stored
 from tests.helpers import FIXTURES, ROOT, run_python
 
@@ -23,46 +29,33 @@ RELEASE = dict(
     masked_lm_budget=0, use_tpu=False, tpu_name=None, tpu_zone=None, gcp_project=None)
 
 
-def pretraining(code, *args):
-    """What the code, which knows run_pretraining, prints in its last line."""
-    done = run_python("-c", f"import json, sys, run_pretraining\n{code}", *args)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def test_flags_of_the_release_have_its_names_and_defaults_and_all_have_help():
-    defaults, helpless = pretraining(
+    done = run_python(
+        "-c", "import json, sys, run_pretraining\n"
         "flags = run_pretraining.FLAGS\n"
         "own = flags.flags_by_module_dict()\n"
         "print(json.dumps([{name: flags[name].default for name in sys.argv[1:]}, "
         "[flag.name for flag in own['run_pretraining'] if len(flag.help) < 10]]))",
-        *RELEASE)
-    assert defaults == RELEASE
-    assert helpless == []
+        *RELEASE, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [RELEASE, []]
 
 
-CONFIG = """
-from albert_tf.cli import flags as command_line
-found = []
-for model in sys.argv[2:]:
-    run_pretraining.FLAGS.unparse_flags()
-    for name in ("model", "albert_config_file", "init_checkpoint"):
-        run_pretraining.FLAGS[name].unparse()
-    run_pretraining.FLAGS(['script', '--output_dir=/none', model, sys.argv[1]])
-    found.append(command_line.model_config(run_pretraining.FLAGS).to_dict())
-print(json.dumps(found))
-"""
+def parsed(*words):
+    values = flags.FlagValues()
+    finetune.define_options(SquadCommand, values)
+    values(["script", "--output_dir=/none", *words])
+    return values
 
 
 def test_model_by_name_and_by_file(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(AlbertConfig.named("large", vocab_size=100).to_json())
     large = AlbertConfig.named(
-        "large", vocab_size=100, embedding_size=64, parameter_sharing="ffn").to_dict()
-    found = pretraining(
-        CONFIG, "--config_overrides=embedding_size=64, parameter_sharing = ffn,vocab_size=100",
-        f"--albert_config_file={path}", "--model=large")
-    assert found == [large, large]
+        "large", vocab_size=100, embedding_size=64, parameter_sharing="ffn")
+    for model in (f"--albert_config_file={path}", "--model=large"):
+        assert cli_flags.model_config(parsed(
+            model, "--config_overrides=embedding_size=64, parameter_sharing = ffn,"
+            "vocab_size=100")) == large
 
 
 FINE_TUNING = """
@@ -126,35 +119,17 @@ def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
     assert "chatter" not in done.stderr
 
 
-MEMORY = """
-from albert_tf.jobs import parallel
-from albert_tf.cli import flags as command_line
-parallel.available_memory = lambda: 150_000_000
-parallel.has_accelerator = lambda: False
-found = []
-for words in sys.argv[1:]:
-    run_pretraining.FLAGS.unparse_flags()
-    for name in ("do_train", "do_eval", "tpu"):
-        run_pretraining.FLAGS[name].unparse()
-    run_pretraining.FLAGS(['script', '--output_dir=/none', *words.split()])
-    try:
-        found.append(command_line.check_memory(
-            run_pretraining.FLAGS, command_line.model_config(run_pretraining.FLAGS),
-            command_line.StepOptions()) or 'fits')
-    except ValueError as error:
-        found.append(str(error))
-print(json.dumps(found))
-"""
-
-
-def test_memory_of_the_model():
-    base, evaluated, on_tpu, large = pretraining(
-        MEMORY, "--model=base", "--model=base --nodo_train --do_eval",
-        "--model=base --tpu=local", "--model=xlarge --tpu=local")
-    assert base.startswith("the model has 11,813,810 parameters, which need 189 MB of "
-                           "memory with gradients") and "150 MB are free" in base
-    assert evaluated == on_tpu == "fits"
-    assert "which need 236 MB of memory, but" in large
+@pytest.mark.parametrize("words, says", [
+    ("--model=base --do_train", "^the model has 11,.* parameters, which need 1.. MB of "
+     "memory with gradients.* 150 MB are free"),
+    ("--model=base --do_eval", ""), ("--model=base --do_train --tpu=local", ""),
+    ("--model=xlarge --tpu=local --do_train", "which need 236 MB of memory, but")])
+def test_memory_of_the_model(words, says, monkeypatch):
+    monkeypatch.setattr(parallel, "available_memory", lambda: 150_000_000)
+    monkeypatch.setattr(parallel, "has_accelerator", lambda: False)
+    values = parsed(*words.split())
+    with pytest.raises(InputError, match=says) if says else contextlib.nullcontext():
+        cli_flags.check_memory(values, cli_flags.model_config(values), StepOptions())
 
 
 @pytest.mark.parametrize("given, warning", [
