@@ -30,8 +30,8 @@ from albert_tf.serving.predict import Model, load
 from albert_tf.training.log import Callback
 
 # The tasks, as in Model.tasks.
-_TASKS = {"classify": ClassificationCommand, "tag": TaggingCommand,
-          "answer": SquadCommand}
+_TASKS: dict[str, Any] = {
+    "classify": ClassificationCommand, "tag": TaggingCommand, "answer": SquadCommand}
 # Options that other arguments stand for.
 _OWN = re.compile(r".*_(file|dir|checkpoint|column)|do_(train|eval|predict)|recipe|"
                   "task_name")
