@@ -83,16 +83,12 @@ def start_cluster(*programs):
 
 
 class Commands:
-    """What each of a script's commands gave.
+    """What each of a script's commands gave, by its name.
 
-    Args:
-      script: its name, without ".py".
-      commands: name → arguments. ["copy", folder, new folder] copies a folder as it is
-        then; ["stop", file, seconds, arguments...] sends SIGTERM so long after the
-        file was written next.
-      light: names of commands that should not load TensorFlow; they run in a process
-        that has not.
-      before: name → function that is called right before the command.
+    `commands` are name → arguments. ["copy", folder, new folder] copies a folder as it is
+    then; ["stop", file, seconds, arguments...] sends SIGTERM so long after the file was
+    written next. `light` are the names of commands that should not load TensorFlow, and
+    run in a process that has not; `before` are functions called right before a command.
     """
 
     def __init__(self, script, commands, light=(), before=None):

@@ -63,16 +63,6 @@ def test_escapes_of_no_character_are_refused_unless_they_are_cleaned(text):
         "\U0001f600", r"\u0000", 1.5]
 
 
-def test_files_and_folders_get_their_names_together(tmp_path):
-    paths = [str(tmp_path / "new" / name) for name in ("a", "model/")]
-    with files.staged(*paths) as (file, folder):
-        with open(file, "wb") as stream:
-            stream.write(b"1")
-        os.mkdir(folder)
-        assert not os.path.exists(paths[0])
-    assert names(tmp_path / "new") == ["a", "model"]
-
-
 @pytest.mark.parametrize("error, raised, message", [
     (InputError("wrong"), InputError, "wrong"),
     (KeyboardInterrupt(), KeyboardInterrupt, None),

@@ -43,11 +43,3 @@ def test_ones_among_random_bits():
         np.testing.assert_array_equal(
             keyed_random.ones(keys, 4, counts)[counts == count],
             [row[:count].count("1") for row in bits])
-
-
-def test_more_random_bits_hold_those_of_fewer():
-    keys = keyed_random.keys_of(6, np.arange(50))
-    ones = np.array([keyed_random.ones(keys, 0, np.full(50, count))
-                     for count in range(200)])
-    assert set(np.unique(np.diff(ones, axis=0))) == {0, 1}
-    assert len(keyed_random.ones(keys[:0], 0, np.zeros(0, np.int64))) == 0

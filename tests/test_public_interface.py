@@ -30,15 +30,12 @@ def test_pretraining_step_by_hand(config):
     from albert_tf.training import losses as pretraining, optimization
 
     pretrainer = albert_tf.AlbertForPreTraining(config)
-    features = {
-        "input_ids": np.arange(16, dtype=np.int32).reshape(2, 8) + 5,
-        "input_mask": np.ones([2, 8], np.int32),
-        "segment_ids": np.zeros([2, 8], np.int32),
-        "masked_lm_positions": np.array([[1, 2], [3, 0]], np.int32),
-        "masked_lm_ids": np.array([[7, 8], [9, 0]], np.int32),
-        "masked_lm_weights": np.array([[1, 1], [1, 0]], np.float32),
-        "next_sentence_labels": np.array([[0], [1]], np.int32),
-    }
+    features = {name: np.array(values, np.float32 if "weights" in name else np.int32)
+                for name, values in {
+        "input_ids": np.arange(16).reshape(2, 8) + 5, "input_mask": np.ones([2, 8]),
+        "segment_ids": np.zeros([2, 8]), "masked_lm_positions": [[1, 2], [3, 0]],
+        "masked_lm_ids": [[7, 8], [9, 0]], "masked_lm_weights": [[1, 1], [1, 0]],
+        "next_sentence_labels": [[0], [1]]}.items()}
     optimizer = optimization.create_optimizer(
         0.01, 10, 0, optimizer="lamb", poly_power=1.0, start_warmup_step=0)
     seen = []

@@ -13,7 +13,7 @@ import dataclasses
 import fnmatch
 import itertools
 import os
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
 from absl import logging
 
@@ -134,43 +134,33 @@ def special_ids(
 # ---- the summaries beside the records ----------------------------------------
 
 
-class RecordSummary(NamedTuple):
-    """A summary that describes record files."""
-
-    path: str
-    settings: dict[str, Any]
-    vocabulary: dict[str, Any]
-    records: list[str]  # the requested record files that it describes, not empty
-
-
-def summaries_of(paths: Sequence[str]) -> list[RecordSummary]:
-    """Reads the summaries of record files; skips others with a warning."""
+def summaries_of(paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Reads the summaries of record files, with a `path`; skips others with a warning."""
     summaries = []
     for folder in dict.fromkeys(map(os.path.dirname, paths)):
+        names = {os.path.basename(path) for path in paths
+                 if os.path.dirname(path) == folder}
         for name in fnmatch.filter(files.names_in(folder or "."), "summary-*.json"):
             path = os.path.join(folder, name)
             try:
-                content = text_files.read_object(path)
-                settings, vocabulary = content["settings"], content["vocabulary"]
-                names = set(map(os.path.basename, settings["output_files"]))
-                vocabulary = {**vocabulary, "size": int(vocabulary["size"]),
-                              "file": os.path.basename(str(vocabulary.get("file")))}
+                summary = {**text_files.read_object(path), "path": path}
+                vocabulary = summary["vocabulary"]
+                vocabulary["size"] = int(vocabulary["size"])
+                vocabulary["file"] = os.path.basename(str(vocabulary.get("file")))
+                if names.intersection(map(
+                        os.path.basename, summary["settings"]["output_files"])):
+                    summaries.append(summary)
             except (ValueError, KeyError, TypeError) as error:
                 logging.warning("%s is ignored: %s", path, error)
-                continue
-            records = [record for record in paths if os.path.dirname(record) == folder
-                       and os.path.basename(record) in names]
-            if records:
-                summaries.append(RecordSummary(path, settings, vocabulary, records))
     return summaries
 
 
 def sentence_objective(
-        summaries: Iterable[RecordSummary], given: Optional[str] = None) -> str:
+        summaries: Iterable[Mapping[str, Any]], given: Optional[str] = None) -> str:
     """Returns the meaning of the records' label, "order", "next" or "none": `given` by
     the user, else by the summaries, else "order"."""
     stated = {"--sentence_objective": given, **{
-        each.path: each.settings.get("instances", {}).get("sentence_objective")
+        each["path"]: each["settings"].get("instances", {}).get("sentence_objective")
         for each in summaries}}
     stated = {source: value for source, value in stated.items() if value}
     if len(set(stated.values())) > 1:
@@ -184,23 +174,22 @@ def sentence_objective(
 _EQUAL = {"sha256": None, "strip_accents": True, "rules": {}}
 
 
-def check_vocabulary(
-        summaries: Iterable[RecordSummary], vocab_size: int
-) -> Optional[dict[str, Any]]:
+def check_vocabulary(summaries: Iterable[Mapping[str, Any]], vocab_size: int
+                     ) -> Optional[dict[str, Any]]:
     """Compares the vocabularies that records were made with to the model's; returns what
     the summaries say of it, or None if they name none."""
     known: dict[str, Any] = {}
     for summary in summaries:
-        first, vocabulary = summary.records[0], summary.vocabulary
+        path, vocabulary = summary["path"], summary["vocabulary"]
         if vocabulary["size"] != vocab_size:
             raise InputError(
-                f"{first} was made with a vocabulary of {vocabulary['size']} tokens, but "
-                f"the config's vocab_size is {vocab_size}; give --config_overrides="
-                f"vocab_size={vocabulary['size']}, or make the records again.")
+                f"{path}: the records were made with a vocabulary of {vocabulary['size']} "
+                f"tokens, but the config's vocab_size is {vocab_size}; give --config_"
+                f"overrides=vocab_size={vocabulary['size']}, or make the records again.")
         for name, default in _EQUAL.items():
             if known and known.get(name, default) != vocabulary.get(name, default):
                 raise InputError(
-                    f"{first} was made with a different vocabulary or different flags than "
-                    f"other records: their summaries differ in {name}; make them again.")
+                    f"{path}: the records were made with a different vocabulary or flags "
+                    f"than others: the summaries differ in {name}; make them again.")
         known |= vocabulary
-    return known or None
+    return known if "sha256" in known else None

@@ -103,11 +103,6 @@ def fail_unloadably(item):
     raise Unloadable("it", reason="by itself")
 
 
-class Unsendable(Exception):
-    def __reduce__(self):
-        raise TypeError("not to be sent")
-
-
 def fail(error):
     raise error
 
@@ -121,14 +116,9 @@ def test_errors_of_workers(error, found):
     assert "in fail" in str(caught.value.__cause__)
 
 
-def fail_by_itself(item):
-    raise Unsendable("by itself")
-
-
-@pytest.mark.parametrize("function", [fail_by_itself, fail_unloadably])
-def test_an_error_that_cannot_be_sent(function):
+def test_an_error_that_cannot_be_sent():
     with pytest.raises(RuntimeError, match="by itself"), parallel.WorkerPool(
-            function, 2) as pool:
+            fail_unloadably, 2) as pool:
         list(pool.in_order([0], "failing"))
 
 

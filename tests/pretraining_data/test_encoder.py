@@ -14,7 +14,7 @@ import pytest
 from albert_tf.pretraining_data.encoder import PieceEncoder, code_dtype
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.sequences import WordStarts
-from tests.helpers import FIXTURES, SHARED
+from tests.helpers import FIXTURES
 from tests.pretraining_data.data_creation import SPM_MODEL, WORDPIECE
 
 KINDS = {
@@ -112,17 +112,6 @@ def test_the_type_holds_every_code():
     assert code_dtype(32_768).itemsize == 2 and code_dtype(32_769).itemsize == 4
 
 
-# Many texts prepared at once.
-
 def test_no_combining_character_lies_where_none_is_looked_for():
     assert not any(map(unicodedata.combining,
                        map(chr, range(0x20000, sys.maxunicode + 1))))
-
-
-@pytest.mark.shared
-def test_real_text():
-    data = SHARED / "data"
-    own = PieceEncoder(FullTokenizer(
-        spm_model_file=str(data / "spm_en" / "30k-clean.model")))
-    lines = (data / "wiki_en" / "dev.txt").read_text(encoding="utf-8").split("\n")
-    check(own, "release", lines[:3000])

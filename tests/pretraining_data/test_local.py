@@ -19,7 +19,7 @@ from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.local import Sizes
-from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
+from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.pretraining_data.data_creation import (
@@ -245,12 +245,3 @@ def test_killed_at_random_moments(kills, tmp_path, expected):
             pytest.fail("workers outlived their parent")
     subprocess.run(_command(tmp_path), cwd=ROOT, timeout=120, check=True)
     assert _bytes(options) == expected[0]
-
-
-# ---- wrong inputs -----------------------------------------------------------
-
-
-def test_unfinished_work_stays_on_this_machine(tmp_path, tokenizer):
-    options = DataOptions(_options(tmp_path).input_files, ("memory://bucket/out",))
-    with pytest.raises(InputError, match="--work_dir is missing, but memory://bucket/out"):
-        local.create(options, tokenizer)

@@ -196,13 +196,13 @@ def test_vocabulary_of_records(made):
             "rules": {"clean": False}}
     assert vocabulary(made("5", file="v.txt", sha256="1", **more)) == {
         "file": "v.txt", "sha256": "1", "size": 3, **more}
-    with pytest.raises(InputError, match="6/a .* differ in rules"):
+    with pytest.raises(InputError, match="6/summary-a.* differ in rules"):
         vocabulary(first, made("6", file="v.txt", sha256="1", **more))
     ids = {"cls": 0, "sep": 1, "mask": 2}
     same = made("2", file="renamed.txt", sha256="1", special_ids=ids)
     for folders in ((first, same), (same, first)):
         assert vocabulary(*folders)["special_ids"] == ids
-    with pytest.raises(InputError, match="3/a .* differ in sha256"):
+    with pytest.raises(InputError, match="3/summary-a.* differ in sha256"):
         vocabulary(first, made("3", file="v.txt", sha256="2"))
-    with pytest.raises(InputError, match="1/a .* 3 tokens, .*vocab_size is 4"):
+    with pytest.raises(InputError, match="1/summary-a.json: .* 3 tokens, .*vocab_size is 4"):
         vocabulary(first, vocab_size=4)

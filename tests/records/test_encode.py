@@ -104,14 +104,6 @@ def test_a_name_that_begins_another_comes_first():
     assert spec.parse_numpy(serialized) == {"a": 1, "aa": 2}
 
 
-def test_records_of_one_batch_differ_in_length():
-    spec = FeatureSpec((Feature("x", "int64", (300,)), Feature("y", "int64", (2,))))
-    x = np.zeros((4, 300), np.int64)
-    x[1:, :90], x[2:, :200], x[3, 200:] = 128, 2**40, 2**20
-    serialized = check(spec, {"x": x, "y": np.arange(8).reshape(4, 2) * 50})
-    assert len(set(map(len, serialized))) == 4
-
-
 @pytest.mark.parametrize("name", ["x", "n" * 127, "n" * 128])
 def test_lengths_around_those_that_take_another_byte(name):
     for count in [*range(110, 135), 16370, 16383, 16384]:
