@@ -27,56 +27,46 @@ NEEDS_BEAM = pytest.mark.skipif(
 # ---- a stand-in for a runner -------------------------------------------------
 
 
-class Collection:
-    def __init__(self, elements):
-        self.elements = list(pickle.loads(pickle.dumps(elements)))
-        random.shuffle(self.elements)
+class Step:
+    """A function of all elements as one of Beam's transforms."""
 
-    def __or__(self, transform):
-        return transform.applied(self)
-
-
-class Transform:
     def __init__(self, function):
         self._function = function
 
     def __rrshift__(self, label):
         return self
 
-    def __ror__(self, collections):
-        return self.applied(collections)
-
-    def applied(self, collections):
-        return Collection(self._function(collections))
+    def __ror__(self, elements):
+        found = pickle.loads(pickle.dumps(list(self._function(elements))))
+        random.shuffle(found)
+        return found
 
 
 def grouped(pairs):
     groups = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
-    return groups
+    return groups.items()
 
 
 class Beam:
     """As much of the package apache_beam as beam.run uses."""
 
-    Create = staticmethod(lambda elements: Transform(lambda _: elements))
-    Reshuffle = staticmethod(lambda: Transform(lambda it: it.elements))
-    Map = staticmethod(lambda function, *args: Transform(
-        lambda it: [function(each, *args) for each in it.elements]))
-    FlatMap = staticmethod(lambda function, *args: Transform(
-        lambda it: [found for each in it.elements
-                    # A step may be done twice, if a worker is lost.
-                    for found in [list(function(each, *args)) for _ in range(2)][1]]))
-    GroupByKey = staticmethod(lambda: Transform(
-        # Values can be read once, from the first to the last.
-        lambda it: list(grouped(it.elements).items())))
+    Create = staticmethod(lambda elements: Step(lambda _: elements))
+    Reshuffle = staticmethod(lambda: Step(list))
+    Map = staticmethod(lambda function, *args: Step(
+        lambda elements: [function(each, *args) for each in elements]))
+    FlatMap = staticmethod(lambda function, *args: Step(
+        # A step may be done twice, if a worker is lost.
+        lambda elements: [found for each in elements
+                          for found in [list(function(each, *args)) for _ in "12"][1]]))
+    GroupByKey = staticmethod(lambda: Step(grouped))
 
 
 @pytest.fixture
 def stand_in(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", Beam)
-    monkeypatch.setattr(beam, "new_pipeline", lambda *args: Collection([]))
+    monkeypatch.setattr(beam, "new_pipeline", lambda *args: [])
     monkeypatch.setattr(beam, "finish", lambda *args: None)
 
 
