@@ -25,7 +25,7 @@ from albert_tf.pretraining_data.local import Sizes
 from albert_tf.pretraining_data.options import DataOptions
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, check, check_counts, published)
+    InstanceCounts, check, check_counts, published)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _COUNTS = -1  # the key of counts among the buckets
@@ -76,12 +76,10 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
              | "SpreadOutputs" >> beam.Reshuffle()
              | "Join" >> beam.Map(join, job))
         finish(pipeline)
-        result = text_files.read_object(job.file("result"))
-        corpus, counts = CorpusCounts(), InstanceCounts()
-        corpus.merge(result["text"])
-        counts.merge(result["made"])
-        check_counts(corpus, counts, options)
-        with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
+        counts = InstanceCounts()
+        counts.merge(text_files.read_object(job.file("counts")))
+        check_counts(counts, options)
+        with published(options, tokenizer, counts, started) as (summary, outputs):
             for number, path in enumerate(outputs):
                 files.rename(job.file(f"shard-{number}"), path)
     finally:
@@ -157,15 +155,15 @@ def _encoder(job: Job) -> PieceEncoder:
 def scatter(span: Any, job: Job) -> Iterator[tuple[int, Any]]:
     """Yields (bucket, its rows and codes in a pack) and the counts of a span, which is
     given by its fields."""
-    corpus, counts = CorpusCounts(), InstanceCounts()
+    counts = InstanceCounts()
     for pack in local.packs(Span(*span), job.options, _encoder(job), job.num_buckets,
-                            job.sizes, corpus, counts):
+                            job.sizes, counts):
         for bucket in np.flatnonzero(np.diff(pack.first_row)).tolist():
             (row, end), (code, end_code) = (
                 first[bucket:bucket + 2] for first in (pack.first_row, pack.first_code))
             yield bucket, (
                 pack.rows[row:end].tobytes(), pack.codes[code:end_code].tobytes())
-    yield _COUNTS, {"text": vars(corpus), "made": vars(counts)}
+    yield _COUNTS, vars(counts)
 
 
 def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
@@ -183,19 +181,17 @@ def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
     with files.atomic_write(path) as stream:
         stream.writelines(local.records(
             rows, codes, job.options.instances, encoder.tokenizer, counts))
-    return 0, (bucket, path, len(rows), [{"text": {}, "made": vars(counts)}])
+    return 0, (bucket, path, len(rows), [vars(counts)])
 
 
 def divide(element: tuple[int, Any], job: Job) -> Iterator[tuple[int, Any]]:
     """Yields what each output consists of from (0, what `write` returned for all
     buckets); writes the counts to a file for the process that started the pipeline."""
     written = sorted(element[1], key=lambda each: each[0])
-    corpus, counts = CorpusCounts(), InstanceCounts()
-    for each in itertools.chain.from_iterable(infos for _, _, _, infos in written):
-        corpus.merge(each["text"])
-        counts.merge(each["made"])
-    text_files.write_json(
-        job.file("result"), {"text": vars(corpus), "made": vars(counts)})
+    counts = InstanceCounts()
+    for each in itertools.chain.from_iterable(parts for *_, parts in written):
+        counts.merge(each)
+    text_files.write_json(job.file("counts"), vars(counts))
     yield from enumerate(local.divided(
         [each[1:3] for each in written], len(job.options.output_files)))
 

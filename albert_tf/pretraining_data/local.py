@@ -144,11 +144,11 @@ def _documents(held: Sequence[tuple], separator: int, counts: CorpusCounts) -> D
 
 
 def packs(span: Span, options: DataOptions, encoder: PieceEncoder, num_buckets: int,
-          sizes: Sizes, corpus: CorpusCounts, counts: InstanceCounts) -> Iterator[Pack]:
-    """Yields the instances of all copies of a span's documents; adds the text to
-    `corpus`, and all but masks to `counts`."""
+          sizes: Sizes, counts: InstanceCounts) -> Iterator[Pack]:
+    """Yields the instances of all copies of a span's documents; adds all but masks to
+    `counts`."""
     for documents in slices(
-            options.input_files, span, encoder, corpus, sizes.slice_codes):
+            options.input_files, span, encoder, counts, sizes.slice_codes):
         held, num_bytes = [], 0
         for plans in plan_chunks(documents, range(options.dupe_factor),
                                  options.instances, options.random_seed, counts):
@@ -279,9 +279,9 @@ class Worker:
 def scatter(worker: Worker, name: str, span: Span):
     """Makes the instances of a span, and writes a file for each pack: the bytes at which
     the rows and the codes of each bucket, and the end, begin; all rows; all codes."""
-    corpus, counts, names = CorpusCounts(), InstanceCounts(), []
+    counts, names = InstanceCounts(), []
     for pack in packs(span, worker.options, worker.encoder, worker.num_buckets,
-                      worker.sizes, corpus, counts):
+                      worker.sizes, counts):
         starts = np.stack([pack.first_row * ROW.itemsize,
                            pack.first_code * pack.codes.itemsize], axis=1)
         starts += (starts.nbytes, starts.nbytes + pack.rows.nbytes)
@@ -289,7 +289,7 @@ def scatter(worker: Worker, name: str, span: Span):
         with worker.folder.write(names[-1]) as stream:
             for array in (starts, pack.rows, pack.codes):
                 stream.write(array.tobytes())
-    return {"text": vars(corpus), "made": vars(counts)}, names
+    return {"made": vars(counts)}, names
 
 
 def write(worker: Worker, name: str, bucket: int):
@@ -342,8 +342,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
         estimate(options, encoder, spans, folder.path)
         with parallel.WorkerPool(
                 worker, 1 if few else num_workers or parallel.num_cores()) as pool:
-            corpus, counts, pieces = _make(worker, pool, spans)
-        with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
+            counts, pieces = _make(worker, pool, spans)
+        with published(options, tokenizer, counts, started) as (summary, outputs):
             for path, parts in zip(outputs, divided(pieces, len(outputs))):
                 with files.open_binary(path, "wb") as output:
                     join(parts, output)
@@ -351,10 +351,10 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
 
 
 def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
-          ) -> tuple[CorpusCounts, InstanceCounts, list[tuple[str, int]]]:
+          ) -> tuple[InstanceCounts, list[tuple[str, int]]]:
     """Does all units that are not finished yet; returns the counts, and the file and
     the number of records of each bucket."""
-    folder, corpus, counts = worker.folder, CorpusCounts(), InstanceCounts()
+    folder, counts = worker.folder, InstanceCounts()
     names = [_SPAN.format(span.number) for span in spans]
     units = [_BUCKET.format(bucket) for bucket in range(worker.num_buckets)]
     done = all(map(folder.finished, units)) and all(map(folder.known, names))
@@ -366,10 +366,11 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
 
     progress = Progress("tokenizing", "MB", sum(s.num_bytes for s in spans) / 1e6)
     for span, info in zip(spans, results(scatter, names, spans, "tokenizing")):
-        corpus.merge(info["text"])
+        # Earlier versions kept the counts of the text apart.
+        counts.merge(info.get("text", {}))
         counts.merge(info["made"])
         progress.add(span.num_bytes / 1e6)
-    check_counts(corpus, counts, worker.options)
+    check_counts(counts, worker.options)
 
     progress = Progress("writing", "instances", sum(counts.lengths.values()))
     pieces = []
@@ -380,4 +381,4 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
         progress.add(info["rows"])
     for name in worker.packs:
         files.remove(folder.file(name))
-    return corpus, counts, pieces
+    return counts, pieces

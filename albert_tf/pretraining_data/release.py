@@ -112,9 +112,10 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     By default both generators in `random` start from options.random_seed."""
     check(options, tokenizer)
     started = time.monotonic()
-    instance_options, counts = options.instances, InstanceCounts()
+    instance_options = options.instances
     random = random or RandomSource.from_seed(options.random_seed)
     documents, corpus = read_documents(options.input_files, tokenizer)
+    counts = InstanceCounts(**vars(corpus))
     pieces = Pieces.of(tokenizer.vocab, (
         options.word_start if tokenizer.uses_sentencepiece else "wordpiece"))
     spec = pretraining_spec(instance_options.max_seq_length,
@@ -137,10 +138,10 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
             records += rows and encode.serialize(
                 spec, {name: [row[name] for row in rows] for name in rows[0]})
             progress.update(done, f"{len(records):,} instances so far")
-    check_counts(corpus, counts, options)
+    check_counts(counts, options)
     # 2. Shuffle their records, and deal them out.
     random.python.shuffle(records)
-    with published(options, tokenizer, corpus, counts, started) as (summary, outputs):
+    with published(options, tokenizer, counts, started) as (summary, outputs):
         for number, path in enumerate(outputs):
             with RecordWriter(path) as writer:
                 for record in records[number::len(outputs)]:

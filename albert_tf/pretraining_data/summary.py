@@ -39,8 +39,18 @@ def _counter():
     return dataclasses.field(default_factory=collections.Counter)
 
 
-class _Counts:
-    """Counts that can be merged; the base of a dataclass."""
+@dataclasses.dataclass
+class CorpusCounts:
+    """Counts over the text, filled while it is read."""
+
+    documents: int = 0  # with at least one sentence
+    sentences: int = 0  # lines with tokens
+    pieces: int = 0
+    unknown_pieces: int = 0
+    lines_without_pieces: int = 0  # lines that are not blank but have no tokens
+    single_sentence_documents: int = 0
+    # Documents of about the size of a slice (local), which holds no other.
+    documents_alone: int = 0
 
     def merge(self, other: Mapping[str, Any]) -> None:
         """Adds the vars() of other counts, which may come from JSON."""
@@ -55,22 +65,8 @@ class _Counts:
 
 
 @dataclasses.dataclass
-class CorpusCounts(_Counts):
-    """Counts over the text, filled while it is read."""
-
-    documents: int = 0  # with at least one sentence
-    sentences: int = 0  # lines with tokens
-    pieces: int = 0
-    unknown_pieces: int = 0
-    lines_without_pieces: int = 0  # lines that are not blank but have no tokens
-    single_sentence_documents: int = 0
-    # Documents of about the size of a slice (packs), which holds no other.
-    documents_alone: int = 0
-
-
-@dataclasses.dataclass
-class InstanceCounts(_Counts):
-    """Counts over the instances, filled while they are planned and masked."""
+class InstanceCounts(CorpusCounts):
+    """Counts over the instances, too, filled while they are planned and masked."""
 
     lengths: collections.Counter = _counter()  # instances by length in tokens
     origins: collections.Counter = _counter()  # instances by second segment's origin
@@ -115,7 +111,10 @@ class InstanceCounts(_Counts):
         pieces = sum(length * n for length, n in self.lengths.items())
         positions = count * max_seq_length
         label_1 = sum(self.origins[origin] for origin in LABEL_1)
+        text = {field.name: getattr(self, field.name)
+                for field in dataclasses.fields(CorpusCounts)}
         return {
+            "text": {**text, "unknown_share": _share(self.unknown_pieces, self.pieces)},
             "instances": count,
             "label_1_share": _share(label_1, count),
             "labels": {"0": count - label_1, "1": label_1},
@@ -246,27 +245,27 @@ def estimate(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
         logging.warning("%s has %s free.", folder, amount(free))
 
 
-def check_counts(corpus: CorpusCounts, made: InstanceCounts, options: DataOptions) -> None:
+def check_counts(counts: InstanceCounts, options: DataOptions) -> None:
     """Warns about text that gives poor data; raises InputError if it cannot be used."""
-    instances, number = options.instances, made.lengths.total()
-    alone = corpus.documents == 1
-    if not corpus.documents:
+    instances, number = options.instances, counts.lengths.total()
+    alone = counts.documents == 1
+    if not counts.documents:
         raise InputError(
             f"{', '.join(options.input_files)}: there is no sentence in the input; "
             "give text with one sentence per line and a blank line between documents.")
     if number < len(options.output_files):
         raise InputError(
             f"The input gives {number} instances, too few for {len(options.output_files)} "
-            f"output files ({made.skipped} chunks of a single sentence were left out); "
+            f"output files ({counts.skipped} chunks of a single sentence were left out); "
             "give more text, longer documents or fewer files.")
-    if instances.random_next_sentence and (alone or corpus.documents_alone) or alone and (
+    if instances.random_next_sentence and (alone or counts.documents_alone) or alone and (
             instances.sentence_objective, instances.single_segment) == (
                 "order", "random"):
         logging.warning(
             "Second segments that should come from a different document come from the "
             "same one, where that is the only one or very long. Put a blank line "
             "between documents.")
-    unknown_share = corpus.unknown_pieces / corpus.pieces
+    unknown_share = counts.unknown_pieces / counts.pieces
     if unknown_share > _MUCH_UNKNOWN:
         logging.warning(
             "%.1f %% of the tokens are unknown, so the vocabulary does not fit the "
@@ -284,9 +283,8 @@ def summary_path(output_file: str) -> str:
 
 
 @contextlib.contextmanager
-def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
-              made: InstanceCounts, started: float
-              ) -> Iterator[tuple[dict[str, Any], list[str]]]:
+def published(options: DataOptions, tokenizer: FullTokenizer, counts: InstanceCounts,
+              started: float) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yields the summary, and temporary names for the outputs, which the block writes.
     At its end all files get their names, and the log says what was made since `started`
     (time.monotonic)."""
@@ -302,9 +300,7 @@ def published(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCoun
             # Masking during training needs these.
             "special_ids": {name: getattr(tokenizer, f"{name}_id")
                             for name in ("cls", "sep", "mask", "pad", "unk")}},
-        "text": {**vars(corpus),
-                 "unknown_share": _share(corpus.unknown_pieces, corpus.pieces)},
-        **made.as_dict(options.instances.max_seq_length)}
+        **counts.as_dict(options.instances.max_seq_length)}
     path = summary_path(options.output_files[0])
     with files.staged(*options.output_files, path) as (*outputs, temporary):
         yield summary, outputs

@@ -148,8 +148,8 @@ def _options(tmp_path, monkeypatch):
 def scattered(options, num_buckets, sizes=Sizes(pack_bytes=3000)):
     counts = InstanceCounts()
     (span,) = plan_spans(options.input_files)
-    return list(local.packs(span, options, encoder(), num_buckets, sizes,
-                              CorpusCounts(), counts)), counts
+    return list(local.packs(
+        span, options, encoder(), num_buckets, sizes, counts)), counts
 
 
 def test_records_do_not_depend_on_packs_and_buckets(options):

@@ -38,8 +38,8 @@ WALKS = [
         [7, 2])]
 
 
-def added(walks=WALKS):
-    counts = InstanceCounts()
+def added(walks=WALKS, **text):
+    counts = InstanceCounts(**text)
     for walk in walks:
         counts.add(walk)
     return counts
@@ -57,7 +57,10 @@ def merged(*counts):
 
 
 def test_counts_of_instances():
-    assert added().as_dict(S) == {
+    assert added(documents=2, sentences=7, pieces=160, unknown_pieces=4).as_dict(S) == {
+        "text": {"documents": 2, "sentences": 7, "pieces": 160, "unknown_pieces": 4,
+                 "lines_without_pieces": 0, "single_sentence_documents": 0,
+                 "documents_alone": 0, "unknown_share": 0.025},
         "instances": 5,
         "label_1_share": 0.4,
         "labels": {"0": 3, "1": 2},
@@ -82,12 +85,12 @@ def test_counts_of_instances():
 
 
 def test_counts_are_merged_stored_and_filled_on():
-    parts = [added(WALKS[:1]), added(WALKS[1:]), added(WALKS)]
+    parts = [added(WALKS[:1], pieces=1), added(WALKS[1:], pieces=2), added(WALKS)]
     total = merged(*map(through_json, parts))
-    assert total.as_dict(S) == added(WALKS * 2).as_dict(S)
+    assert total.as_dict(S) == added(WALKS * 2, pieces=3).as_dict(S)
     counts = merged(through_json(parts[0]), through_json(InstanceCounts()))
     counts.add(WALKS[1])
-    assert counts.as_dict(S) == added().as_dict(S)
+    assert counts.as_dict(S) == added(pieces=1).as_dict(S)
 
 
 # ---- text that gives poor data -------------------------------------------------
