@@ -14,10 +14,9 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, check_labels, heads_in, label_count, outputs_of, read_pooler,
-    shapes_of)
-from albert_tf.checkpoints.table import (
-    Row, as_format, check_groups, in_theirs, matched, rows_of)
+    ROOT_HEADS, Checkpoint, Row, as_format, check_groups, heads_in, in_theirs,
+    label_count, matched, read_pooler, rows_of, shapes_of)
+from albert_tf.checkpoints.labels import check_labels, outputs_of
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import WORDS

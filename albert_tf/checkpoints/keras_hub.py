@@ -16,9 +16,9 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    SEVERAL_LABELS, Checkpoint, outputs_of, shapes_of, without_heads)
-from albert_tf.checkpoints.table import (
-    Row, as_format, check_groups, in_theirs, matched, part_of, rows_of)
+    SEVERAL_LABELS, Checkpoint, Row, as_format, check_groups, in_theirs, matched,
+    part_of, rows_of, shapes_of, without_heads)
+from albert_tf.checkpoints.labels import outputs_of
 from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading

@@ -14,7 +14,8 @@ from absl import logging
 
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    HEADS, REGRESSION, head_of, label_count, some)
+    HEADS, PROBLEMS, REGRESSION, head_of, label_count, some)
+from albert_tf.config import refuse, shown as shown_value
 from albert_tf.errors import InputError
 from albert_tf.modeling.head import output_shapes
 
@@ -140,3 +141,26 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
     logging.info("%s has its labels in the order %s. Its outputs are reordered to %s.",
                  source, some(theirs, _SHOWN), some(ours, _SHOWN))
     return result
+
+
+# ---- in files ---------------------------------------------------------------
+
+
+def check_labels(labels: Any, heads: Mapping[str, int], where: str) -> tuple[str, ...]:
+    """Returns a file's labels, one for each output of the head, () if it names none."""
+    count = label_count(heads)
+    if not isinstance(labels, (list, tuple)) or count and labels and (
+            len(labels) != count) or not all(
+                isinstance(label, (str, int, float)) for label in labels):
+        raise InputError(f"{where}: the labels are {shown_value(labels)}, but the head has "
+                         f"{count} outputs; give a text for each output, or none.")
+    return tuple(map(str, labels)) if count else ()
+
+
+def outputs_of(values: Mapping[str, Any], heads: Mapping[str, int], where: str
+               ) -> dict[str, Any]:
+    """Returns what a file says of the head's outputs: fields of a Checkpoint."""
+    problem = values.get("problem_type") if "classification" in heads else ""
+    refuse({"problem_type": problem or ""}, where, problem_type=("", *PROBLEMS))
+    return {"labels": check_labels(values.get("labels") or (), heads, where),
+            "problem_type": problem or ""}

@@ -16,9 +16,9 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, head_of, heads_in, outputs_of, read_pooler,
-    shapes_of)
-from albert_tf.checkpoints.table import as_format, matched, part_of, rows_of
+    ROOT_HEADS, Checkpoint, as_format, head_of, heads_in, matched, part_of, read_pooler,
+    rows_of, shapes_of)
+from albert_tf.checkpoints.labels import outputs_of
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED
 from albert_tf.errors import InputError

@@ -18,8 +18,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Vocabulary, without_heads)
-from albert_tf.checkpoints.table import changed
+    Checkpoint, Vocabulary, changed, without_heads)
 from albert_tf.checkpoints.vocabulary import settings_in
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading

@@ -11,9 +11,9 @@ from typing import Any, Iterable, Optional
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
-from albert_tf.checkpoints.checkpoint import Checkpoint, shapes_of, without_heads
-from albert_tf.checkpoints.table import (
-    Row, as_format, in_theirs, matched, part_of, rows_of)
+from albert_tf.checkpoints.checkpoint import (
+    Checkpoint, Row, as_format, in_theirs, matched, part_of, rows_of, shapes_of,
+    without_heads)
 from albert_tf.checkpoints.release import ORIGINAL, SIZES, published, sizes_in
 from albert_tf.config import AlbertConfig, CONFIG_FILE, refuse
 from albert_tf.errors import reading

@@ -20,9 +20,8 @@ import tensorflow as tf
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
     huggingface, onnx_folder, sentence_transformers, tokenizer_files, vocabulary)
-from albert_tf.checkpoints.checkpoint import (
-    Report, Vocabulary, head_of, outputs_of)
-from albert_tf.checkpoints.labels import LABELS_FILE
+from albert_tf.checkpoints.checkpoint import Report, Vocabulary, head_of
+from albert_tf.checkpoints.labels import LABELS_FILE, outputs_of
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError, reading, reason_of
 
