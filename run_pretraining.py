@@ -33,8 +33,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.options import given, option
 from albert_tf.training.data import PretrainingData, drawn_by
-from albert_tf.training.memory import Sequences
-from albert_tf.training.options import OPTIMIZERS
+from albert_tf.training.options import OPTIMIZERS, Sequences
 from albert_tf.training.schedules import PRETRAINING_RECIPES, depth_of
 
 FLAGS = flags.FLAGS

@@ -32,7 +32,7 @@ from albert_tf.options import given, option, options_of
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
-from albert_tf.training.memory import Sequences
+from albert_tf.training.options import Sequences
 
 flags.disclaim_key_flags()
 

@@ -25,9 +25,9 @@ from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.options import given, option, options_of
 from albert_tf.tokenization import hf_tokenizer, tokenizer_json
-from albert_tf.training import devices, memory
-from albert_tf.training.memory import Sequences
-from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
+from albert_tf.training import devices, options as training_options
+from albert_tf.training.options import (
+    RunOptions, Sequences, StepOptions, check_batch_sizes)
 
 flags.disclaim_key_flags()
 
@@ -91,7 +91,7 @@ def lower_as_stated(vocabulary: str, values: Values = flags.FLAGS) -> None:
 def check_memory(values: Values, config: AlbertConfig, step: StepOptions,
                  **batches: Sequences) -> None:
     """Raises InputError if the model, or a batch, does not fit into the memory of this
-    machine (training.memory.check_memory). `batches` maps the option of a batch's size
+    machine (training.options.check_memory). `batches` maps the option of a batch's size
     to its contents."""
     here = not (values.tpu is not None or values.distribution_strategy == "tpu"
                 or parallel.has_accelerator())
@@ -101,7 +101,7 @@ def check_memory(values: Values, config: AlbertConfig, step: StepOptions,
         parts = step.gradient_accumulation_steps if name == "train_batch_size" else 1
         size = values[name].value
         planned[name] = size, size // parts // workers, sequences
-    memory.check_memory(config, here and values.do_train, step, planned)
+    training_options.check_memory(config, here and values.do_train, step, planned)
 
 
 # ---- devices ----------------------------------------------------------------

@@ -21,7 +21,7 @@ from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.common import cut_note
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.tokenization import tokenizer
-from albert_tf.training.memory import Sequences
+from albert_tf.training.options import Sequences
 
 # Before this step no advice is given on a model that does not learn.
 _FEW_STEPS = 10

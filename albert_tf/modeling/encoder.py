@@ -23,7 +23,6 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
 from albert_tf.modeling.kernels.layer_runs import Computation, LayerRuns, copies
 from albert_tf.modeling.kernels.packing import PADDED, Layout
 from albert_tf.modeling.kernels.random import DropoutSeeds
@@ -239,16 +238,12 @@ class Encoder(NamedLayer):
         """
         # 1. Project from width E to H: the second half of the factorized embeddings.
         hidden = self.enter(embedding_output, layout)
-        depth, num_layers = computation.passes, self.config.num_hidden_layers
-        if depth is not None and not 1 <= depth <= num_layers:
-            raise InputError(f"passes is {depth}; give a number from 1 to "
-                             f"{num_layers}, the layers of the config.")
         # 2. List the blocks of each layer. If all layers share, this is the same pair
         #    L times, so its weights are prepared once for all uses.
         layers = [
             (self.attention[f"{self.config.attention_index(layer)}_{inner}"],
              self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
-            for layer in range(num_layers if depth is None else depth)
+            for layer in range(computation.passes or self.config.num_hidden_layers)
             for inner in range(self.config.inner_group_num)]
         runs = LayerRuns(layers, computation, attention_bias, seeds, layout)
         if not layers_are_read:

@@ -1,5 +1,6 @@
 """The batches of every replica, for training and for evaluation."""
 
+import functools
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
@@ -23,9 +24,8 @@ class Batches:
         batches = RecordBatches(...)         # or FeatureBatches(...)
         [dataset] = batches.train(start_step=0)
 
-    A subclass reads them: from records for pretraining
-    (`input_pipeline.RecordBatches`), from features sorted by length for fine-tuning
-    (`length_batching.FeatureBatches`). Batches have one of `num_shapes` static shapes
+    A subclass reads them: `input_pipeline.RecordBatches` for pretraining,
+    `length_batching.FeatureBatches` for fine-tuning. Batches have one of `num_shapes` static shapes
     in training and one of `num_evaluation_shapes` in evaluation (0 evaluates nothing).
     Each shape has its own dataset, so that accelerators compile one step for each. Both
     batch sizes count the rows of all replicas together.
@@ -72,19 +72,17 @@ class Batches:
 
     def evaluation(self) -> list[tuple[Any, int]]:
         """Returns (distributed dataset, batches per replica) for each shape."""
-        def distributed(shape):
-            steps = []
+        strategy = tf.distribute.get_strategy()
+        steps: dict[int, int] = {}
 
-            def dataset(context):
-                batches, count = self.evaluation_dataset(
-                    shape, _pipeline(context, self.eval_batch_size))
-                steps.append(count)
-                return batches
+        def dataset(context, shape):
+            batches, steps[shape] = self.evaluation_dataset(
+                shape, _pipeline(context, self.eval_batch_size))
+            return batches
 
-            return tf.distribute.get_strategy().distribute_datasets_from_function(
-                dataset), steps[0]
-
-        return [distributed(shape) for shape in range(self.num_evaluation_shapes)]
+        return [(strategy.distribute_datasets_from_function(
+            functools.partial(dataset, shape=shape)), steps[shape])
+                for shape in range(self.num_evaluation_shapes)]
 
 
 def _pipeline(context: tf.distribute.InputContext, batch_size: int) -> Pipeline:

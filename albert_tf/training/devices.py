@@ -18,8 +18,6 @@ from albert_tf.jobs import parallel
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_EXAMPLE = ('{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
-            '"task": {"type": "worker", "index": 0}}')
 _INSTALL_CUDA = (
     "Install an NVIDIA driver and TensorFlow with its CUDA libraries "
     "(pip install 'tensorflow[and-cuda]' in TensorFlow's version; "
@@ -31,14 +29,8 @@ _INSTALL_CUDA = (
 
 def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] = None,
                   num_virtual_cpus: int = 0) -> "tf.distribute.Strategy":
-    """Returns a strategy over the available devices.
-
-    Args:
-      name: one_device, mirrored, multi_worker_mirrored or tpu.
-      num_gpus: None uses one GPU for one_device, if there is one, and all for mirrored.
-      num_virtual_cpus: if not 0, splits the CPU into this many devices, to test several
-        replicas without accelerators.
-    """
+    """Returns a strategy over the available devices; for the arguments see
+    cli.flags.DeviceOptions."""
     check(name, num_gpus, num_virtual_cpus)
     if name in ("one_device", "mirrored") and os.environ.get("TF_CONFIG", "{}") != "{}":
         logging.warning("TF_CONFIG is set, but this process trains alone; "
@@ -164,15 +156,12 @@ def check_same_start(strategy: "tf.distribute.Strategy", step: int,
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return
 
-    @tf.function
-    def everyones_starts():
-        own = tf.constant([[step, digest]], tf.int64)
-        return tf.distribute.get_replica_context().all_gather(own, axis=0)
-
     # A worker that sees a new best alone would wait for the others forever.
     digest = int(hashlib.sha256(json.dumps(
         evaluation_set, sort_keys=True).encode()).hexdigest()[:15], 16)
-    gathered = strategy.run(everyones_starts)
+    gathered = strategy.run(tf.function(
+        lambda: tf.distribute.get_replica_context().all_gather(
+            tf.constant([[step, digest]], tf.int64), axis=0)))
     steps, sets = strategy.experimental_local_results(gathered)[0].numpy().T.tolist()
     if len({*steps}) > 1:
         raise InputError(
@@ -215,8 +204,9 @@ def workers() -> list[str]:
         raise InputError(
             "--distribution_strategy=multi_worker_mirrored needs the environment "
             "variable TF_CONFIG with all workers and this one's place "
-            f"({type(error).__name__}: {reason_of(error)}), such as {_EXAMPLE}."
-        ) from error
+            f"({type(error).__name__}: {reason_of(error)}), such as "
+            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}.') from error
     return addresses
 
 

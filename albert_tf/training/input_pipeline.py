@@ -146,11 +146,27 @@ def _records_of_streams(
     def records_of_stream(index):
         @_no_autograph
         def epoch_records(epoch):
-            of_stream = [column[bounds[index]:bounds[index + 1]] for column in columns]
-            records = _epoch_records(
-                of_stream, epoch, seeds[index], _order_seed(seed, 0) + 1,
-                max(1, _CYCLE_LENGTH // streams),
-                shuffle_buffer and -(-shuffle_buffer // streams))
+            parts = [column[bounds[index]:bounds[index + 1]] for column in columns]
+            if not shuffle_buffer:
+                records = tf.data.Dataset.from_tensor_slices(
+                    tuple(parts)).flat_map(_read_part)
+            else:
+                # Philox is named, because the default algorithm may depend on the device.
+                draws = tf.random.stateless_uniform(
+                    [tf.size(parts[0]) + 1], tf.stack([seeds[index], epoch]),
+                    minval=None, maxval=None, dtype=tf.int64, alg="philox")
+                order = tf.argsort(draws[:-1], stable=True)
+                # shuffle() mixes the global seed into its own. In a traced function,
+                # this sets only the function's global seed, so that the program's has
+                # no effect.
+                tf.random.set_seed(_order_seed(seed, 0) + 1)
+                records = tf.data.Dataset.from_tensor_slices(tuple(
+                    tf.gather(column, order) for column in parts)).interleave(
+                        _read_part, cycle_length=max(1, _CYCLE_LENGTH // streams),
+                        block_length=1, num_parallel_calls=tf.data.AUTOTUNE,
+                        deterministic=True).shuffle(
+                            -(-shuffle_buffer // streams), seed=draws[-1],
+                            reshuffle_each_iteration=False)
             # Skipped after the shuffle, so that the order is that of an unbroken run.
             return records.skip(tf.where(
                 epoch == start_epochs[index], skipped[index], 0))
@@ -161,40 +177,6 @@ def _records_of_streams(
     return tf.data.Dataset.range(len(own)).interleave(
         records_of_stream, cycle_length=len(own), block_length=rows,
         num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
-
-def _epoch_records(columns: list[tf.Tensor], epoch: tf.Tensor, order_seed: tf.Tensor,
-                   graph_seed: int, cycle_length: int, shuffle_buffer: int
-                   ) -> tf.data.Dataset:
-    """Returns raw records of one epoch of a stream; `columns` hold the stream's parts."""
-    if not shuffle_buffer:
-        return tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(_read_part)
-
-    # Philox is named, because the default algorithm may depend on the device.
-    draws = tf.random.stateless_uniform(
-        [tf.size(columns[0]) + 1], tf.stack([order_seed, epoch]), minval=None,
-        maxval=None, dtype=tf.int64, alg="philox")
-    order = tf.argsort(draws[:-1], stable=True)
-    columns = [tf.gather(column, order) for column in columns]
-    # shuffle() mixes the global seed into its own. In a traced function, this sets only
-    # the function's global seed, so that the program's has no effect.
-    tf.random.set_seed(graph_seed)
-    return (tf.data.Dataset.from_tensor_slices(tuple(columns))
-            .interleave(_read_part, cycle_length=cycle_length, block_length=1,
-                        num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-            .shuffle(shuffle_buffer, seed=draws[-1], reshuffle_each_iteration=False))
-
-
-def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
-    """Adds example_weights and rows of zeros: [b, ...] → [rows, ...], static."""
-    count = tf.shape(next(iter(batch.values())))[0]
-    batch = batch | {"example_weights": tf.ones([count], tf.float32)}
-
-    def pad(tensor):
-        ends = [[0, rows - count]] + [[0, 0]] * (tensor.shape.rank - 1)
-        return tf.ensure_shape(tf.pad(tensor, ends), [rows, *tensor.shape[1:]])
-
-    return {name: pad(tensor) for name, tensor in batch.items()}
 
 
 class RecordBatches(Batches):
@@ -303,7 +285,13 @@ class RecordBatches(Batches):
             features = self._evaluation_spec.parse(serialized)
             if draws:
                 features = random_map(features, *draws)
-            return _pad(features, batch_size)
+            # Add example_weights and rows of zeros: [b, ...] → [batch_size, ...], static.
+            count = tf.shape(next(iter(features.values())))[0]
+            features = features | {"example_weights": tf.ones([count], tf.float32)}
+            return {name: tf.ensure_shape(
+                tf.pad(tensor, [[0, batch_size - count],
+                                *[[0, 0]] * (tensor.shape.rank - 1)]),
+                [batch_size, *tensor.shape[1:]]) for name, tensor in features.items()}
 
         records = tf.data.TFRecordDataset(
             [info.path for info in self._evaluation], buffer_size=_READ_BYTES

@@ -26,8 +26,7 @@ class MetricsLog:
 
     Every row has `step` and `split` ("train" or "eval"), those of evaluations also
     `set`, what was evaluated; the rest are metrics. Rows after `resume_step` are
-    dropped, because a run that was killed resumes at its last checkpoint and writes
-    them again. 0 starts an empty log.
+    dropped: a resumed run writes them again. 0 starts an empty log.
     """
 
     def __init__(self, output_dir: str, resume_step: int = 0):

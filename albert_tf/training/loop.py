@@ -87,13 +87,12 @@ class Run:
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=self.evaluates)
         parts = step.gradient_accumulation_steps
-        batch = (f", and each replica computes {options.train_batch_size // replicas} "
-                 f"of {options.train_batch_size} sequences in a step, in {parts} "
-                 f"part{'s' * (parts > 1)}") if optimizer is not None else ""
         logging.info(
-            "Running on %s in %s: %s with %d replica%s%s.",
-            devices.hardware(), step.dtype, type(self.strategy).__name__,
-            replicas, "s" * (replicas > 1), batch)
+            "Running on %s in %s: %s with %d replica%s%s.", devices.hardware(),
+            step.dtype, type(self.strategy).__name__, replicas, "s" * (replicas > 1),
+            f", and each replica computes {options.train_batch_size // replicas} of "
+            f"{options.train_batch_size} sequences in a step, in {parts} "
+            f"part{'s' * (parts > 1)}" if optimizer is not None else "")
         files.make_directory(options.output_dir, "output_dir")
         # The options for options.json.
         self._all_options = {
@@ -127,10 +126,6 @@ class Run:
     def finished(self) -> bool:
         """True if all training steps are done."""
         return self.current_step >= self.options.num_train_steps
-
-    def path(self, name: str) -> str:
-        """Returns the path of a file in output_dir."""
-        return os.path.join(self.options.output_dir, name)
 
     # ---- evaluate and predict ----------------------------------------------
 
@@ -166,8 +161,9 @@ class Run:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
             f"{name} {value:.6g}" for name, value in metrics.items()))
         if self.chief:
-            text_files.write_json(self.path(run_folder.RESULTS_FILE),
-                                  {"step": self.current_step, **metrics})
+            text_files.write_json(
+                os.path.join(self.options.output_dir, run_folder.RESULTS_FILE),
+                {"step": self.current_step, **metrics})
 
     @contextlib.contextmanager
     def _explained(self):
@@ -179,7 +175,7 @@ class Run:
             raise InputError(
                 f"out of memory at step {self.current_step}: use a larger "
                 "--gradient_accumulation_steps, a smaller batch or a shorter "
-                f"--max_seq_length ({str(error).splitlines()[0][:200]}).") from error
+                f"--max_seq_length ({reason_of(error)[:200]}).") from error
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             # UnicodeDecodeError is raised if TensorFlow's message quotes a record.
             explained = (devices.explain_error(error, self.options.output_dir)
@@ -228,25 +224,14 @@ class Run:
         if before not in (None, self.evaluation_set):
             logging.warning(
                 "The evaluations of this run were on a different set (%s changed). "
-                "Their scores do not count any more: the next evaluation replaces %s, "
-                "and early stopping counts from there.",
+                "Their scores do not count any more: the next evaluation replaces %s.",
                 ", ".join(run_folder.different(before, self.evaluation_set)),
                 BEST_CHECKPOINT)
         self._scores = Scores(rows, self.task.best_metric, self.evaluation_set)
-        # 5. Train. Every process must take part in saving, but only the chief's files
-        #    are kept.
-        with tempfile.TemporaryDirectory() as scratch:
-            self._prepare(output_dir if self.chief else scratch)
-            with self._explained(), self.signals:
-                return self._go(due)
-
-    def _prepare(self, folder: str) -> None:
-        """Creates what exists only while the run trains; it saves in `folder`."""
-        options, self._saved = self.options, self.current_step
-        # The trainer runs the steps, with a graph for each shape and depth.
+        # 5. The trainer runs the steps, with a graph for each shape and depth.
         self.trainer = Trainer(
-            self.task, self.optimizer, self.batches.train(self.current_step),
-            options.step, on_step=self._after_step, kind_of_step=lambda step: (
+            self.task, self.optimizer, self.batches.train(first), options.step,
+            on_step=self._after_step, kind_of_step=lambda step: (
                 self.batches.shape_of_step(step), self.depth and self.depth.at(step)),
             scaling=self.scaling, computation=self.computation)
         self.signals.on_signal = lambda: self.trainer.stop.assign(True)
@@ -254,17 +239,21 @@ class Run:
             "now" if self.trainer.stops else "after this loop of steps"
             if self.trainer.runs_on_device
             else "after this step, which XLA computes as a whole")
-        # The manager saves checkpoints and removes old ones.
-        self._manager = tf.train.CheckpointManager(
-            self.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
-            checkpoint_name=CHECKPOINT_NAME)
-        self._listeners = [
-            tensorboard(self.path("tensorboard")), *self._callbacks] * self.chief
+        self._listeners = [tensorboard(os.path.join(output_dir, "tensorboard")),
+                           *self._callbacks] * self.chief
+        self._saved = first
         # The first callback that failed, the step, and its error.
         self._failure: Optional[tuple[Callback, int, BaseException]] = None
-        self._progress = Progress(
-            "training", "steps", options.num_train_steps, self.current_step,
-            {"sequences": options.train_batch_size})
+        self._progress = Progress("training", "steps", options.num_train_steps, first,
+                                  {"sequences": options.train_batch_size})
+        # 6. Train. Every process must take part in saving, but only the chief's files
+        #    are kept; the manager removes old ones.
+        with tempfile.TemporaryDirectory() as scratch, self._explained(), self.signals:
+            self._manager = tf.train.CheckpointManager(
+                self.checkpoint, output_dir if self.chief else scratch,
+                max_to_keep=options.keep_checkpoint_max or None,
+                checkpoint_name=CHECKPOINT_NAME)
+            return self._go(due)
 
     def _go(self, evaluation_due: bool) -> Optional[dict[str, float]]:
         """Trains from checkpoint to checkpoint; returns the last evaluation's
@@ -282,9 +271,19 @@ class Run:
                         self.task.best_metric)
                     break
                 # 3. Train to the next multiple of save_checkpoints_steps or to the end,
-                #    no matter where the run started.
-                self._train_to(min(options.num_train_steps, _next_multiple(
-                    self.current_step, options.save_checkpoints_steps)))
+                #    no matter where the run started, with a row of metrics.jsonl at
+                #    each multiple of iterations_per_loop.
+                target = min(options.num_train_steps, _next_multiple(
+                    self.current_step, options.save_checkpoints_steps))
+                while (step := self.current_step) < target:
+                    end = min(_next_multiple(step, options.iterations_per_loop), target)
+                    means = self.trainer.train(tf.constant(end - step))
+                    self._check_finite()
+                    if self._log:
+                        self._log.write(end, "train", means)
+                    self._tell("train", means)
+                    self._stop_after_signal()
+                self._report(self.trainer.current_metrics())
                 # 4. Save, then evaluate, so that a failed evaluation loses no step.
                 self._save()
                 if self.evaluates:
@@ -303,7 +302,16 @@ class Run:
             if self.current_step > self._saved:
                 self._save()
             if self._failure:
-                self._raise_failure(*self._failure)
+                function, step, error = self._failure
+                if not isinstance(error, Exception):  # SystemExit or KeyboardInterrupt
+                    raise error from None
+                name = getattr(function, "__name__", type(function).__name__)
+                raise InputError(
+                    f"the callback {name} failed at step {step} "
+                    f"({type(error).__name__}: {reason_of(error).rstrip('.')}). "
+                    f"{options.output_dir} has a checkpoint of step {self._saved}; "
+                    "correct the function or leave it out, and start the run again to "
+                    "continue from there.") from error
             logging.info(
                 "Stopped by signal %d at step %d; run the same command to continue.",
                 stop.signal_number, self.current_step)
@@ -312,19 +320,6 @@ class Run:
             self._draw()
 
     # ---- train: steps
-
-    def _train_to(self, target: int) -> None:
-        """Trains in loops that end at multiples of iterations_per_loop and at
-        `target`."""
-        while (step := self.current_step) < target:
-            end = min(_next_multiple(step, self.options.iterations_per_loop), target)
-            metrics = self.trainer.train(tf.constant(end - step))
-            self._check_finite()
-            if self._log:
-                self._log.write(end, "train", metrics)
-            self._tell("train", metrics)
-            self._stop_after_signal()
-        self._report(self.trainer.current_metrics())
 
     def _after_step(self, compiled: bool) -> None:
         """Stops or logs a line, if it is time. A step that was just `compiled` does not
@@ -362,10 +357,8 @@ class Run:
         good = [path for path in all_checkpoints(self.options.output_dir)
                 if run_folder.step_of(path) < step]
         raise DivergenceError(
-            f"{what}; "
-            + (f"the last good checkpoint is {good[-1]}" if good
-               else "there is no checkpoint from before")
-            + "; use a lower learning rate or a longer warm-up, or check the data.")
+            f"{what}; the last good checkpoint is {good[-1] if good else 'none'}; use a "
+            "lower learning rate or a longer warm-up, or check the data.")
 
     def _stop_after_signal(self) -> None:
         """Raises Stopped after a signal. If any of several workers received one, all of
@@ -424,33 +417,24 @@ class Run:
 
     def _draw(self) -> None:
         if self._log and self._log.rows:
-            draw_curves(self._log.path, self.path(CURVES_FILE))
+            draw_curves(self._log.path, os.path.join(self.options.output_dir, CURVES_FILE))
 
     # ---- train: callbacks
 
     def _tell(self, split: str, metrics: Mapping[str, float]) -> None:
         """Calls the callbacks. If one raises an exception, also by sys.exit(), the run
         stops as after SIGTERM; the others still get the event."""
-        step = self.current_step
-        checkpoint = self.path(f"{CHECKPOINT_NAME}-{step}") if split == "eval" else None
+        step, folder = self.current_step, self.options.output_dir
+        event = Event(
+            step, split, {name: float(value) for name, value in metrics.items()},
+            os.path.join(folder, f"{CHECKPOINT_NAME}-{step}") if split == "eval" else None,
+            folder)
         for function in self._listeners:
             try:
-                function(Event(step, split, {
-                    name: float(value) for name, value in metrics.items()},
-                               checkpoint, self.options.output_dir))
+                function(event._replace(metrics=dict(event.metrics)))
             except BaseException as error:
                 self._failure = self._failure or (function, step, error)
                 self.signals.received = self.signals.received or signal.SIGTERM
-
-    def _raise_failure(self, function: Callback, step: int, error: BaseException):
-        if not isinstance(error, Exception):  # SystemExit or KeyboardInterrupt
-            raise error
-        raise InputError(
-            f"the callback {getattr(function, '__name__', type(function).__name__)} "
-            f"failed at step {step} ({type(error).__name__}: "
-            f"{reason_of(error).rstrip('.')}). {self.options.output_dir} has a "
-            f"checkpoint of step {self._saved}; correct the function or leave it out, "
-            "and start the run again to continue from there.") from error
 
 
 def _next_multiple(step: int, interval: int) -> int:

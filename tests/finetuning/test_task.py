@@ -14,8 +14,7 @@ from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.course import Course, fine_tune, read
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.finetuning.classification.task import classification_spec
-from albert_tf.training.memory import Sequences
-from albert_tf.training.options import RunOptions, StepOptions
+from albert_tf.training.options import RunOptions, Sequences, StepOptions
 from tests import tiny_run
 
 LENGTH = 8

@@ -690,7 +690,7 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
 def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, broken):
     run = make_run(tmp_path / "run", (data[0], None), init_checkpoint=broken)
     run.signals.received = 15
-    with pytest.raises(DivergenceError, match="step 0; there is no checkpoint"):
+    with pytest.raises(DivergenceError, match="step 0; the last good .* none"):
         run.train()
     assert not list((tmp_path / "run").glob("model.ckpt*"))
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.training.memory import Sequences, evaluation_memory, training_memory
-from albert_tf.training.options import StepOptions
+from albert_tf.training.options import (
+    Sequences, StepOptions, evaluation_memory, training_memory)
 from benchmarks import contestants
 
 

@@ -27,11 +27,15 @@ def arguments(part, dropped):
     rows = (BATCH, LENGTH, WIDTH)
     heads = (BATCH, HEADS, LENGTH, SIZE)
     if part.startswith("attend"):
-        mask = -10000.0 * ((np.arange(LENGTH) > 3) * np.array([[0], [1]]))[:, None, None]
+        # With large scores, the second sequence has no key at all.
+        large = part == "attend:large"
+        mask = -10000.0 * ((np.arange(LENGTH) > (-1 if large else 3))
+                           * np.array([[0], [1]]))[:, None, None]
         if part == "attend:rows":  # A mask of each row.
             mask = -10000.0 * (numbers(5, BATCH, 1, LENGTH, LENGTH) > 0.5)
         units = dropped_of((BATCH, HEADS, LENGTH, LENGTH)) if dropped else None
-        return ([numbers(seed, *heads) for seed in range(3)],
+        return ([(4 if large and seed < 2 else 1) * numbers(seed, *heads)
+                 for seed in range(3)],
                 lambda parts, x: parts.attend(
                     *x, tf.cast(mask, fused.wide(x[0]).dtype), units))
     if part.startswith("add_and_normalize"):
@@ -50,7 +54,7 @@ def dropped_of(shape):
 
 
 CASES = [("attend", False), ("attend", True), ("attend:rows", False),
-         ("attend:rows", True),
+         ("attend:rows", True), ("attend:large", False),
          ("add_and_normalize", False), ("add_and_normalize", True),
          ("add_and_normalize:0.3", True),
          *((f"add_activation:{name}", False) for name in ACTIVATIONS)]

@@ -20,7 +20,7 @@ LENGTH = 7
 # Pieces of each sequence; 0 is an example that only pads a batch.
 LENGTHS = {"ragged": (7, 3, 1, 5), "whole": (7, 7, 7, 7), "one more": (7, 7, 7, 6),
            "short": (1, 1, 1, 1), "none": (4, 0, 2, 0)}
-SLOW = pytest.mark.slow
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 
 
 def inputs(lengths):
@@ -165,9 +165,6 @@ GROUPS = dict(num_hidden_groups=2, inner_group_num=2)
 NARROW = dict(embedding_size=8, parameter_sharing="none")
 
 
-LONG = pytest.mark.long
-
-
 @pytest.mark.parametrize("make, changes, lengths, fast, how", [
     (models.AlbertForPreTraining, {}, "ragged", True, {}),
     *(pytest.param(models.AlbertForPreTraining, {}, name, True, {}, marks=SLOW)
@@ -211,7 +208,7 @@ def test_layers_compute_pieces_alone(fast):
     assert computed == 2 * [[6, 8], [6, 8]]
 
 
-@pytest.mark.long
+@LONG
 @pytest.mark.parametrize("make", [
     lambda config: models.spans(config, mask_padding=False),
     models.conditional_spans,
@@ -254,7 +251,7 @@ def test_an_exported_model_takes_any_size():
 
 
 @pytest.mark.parametrize("fast, changes, how, tolerance", [
-    (True, {}, {}, 1e-5), *(pytest.param(*case, marks=pytest.mark.long) for case in (
+    (True, {}, {}, 1e-5), *(pytest.param(*case, marks=LONG) for case in (
         (False, {}, {}, 1e-5), (True, GROUPS, {}, 1e-5),
         (True, dict(parameter_sharing="none"), {}, 1e-5),
         (True, {}, dict(compiled=True, recompute=True), 1e-5),

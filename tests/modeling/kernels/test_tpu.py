@@ -12,89 +12,34 @@ from albert_tf.modeling.kernels import fast, packing, plain, tpu
 from albert_tf.modeling.kernels.layer_runs import LayerRuns
 from albert_tf.modeling.kernels.plain import Dropped
 from albert_tf.modeling.pretraining import AlbertForPreTraining
-from tests.modeling.kernels import test_packing
-
-BATCH, LENGTH, KEYS, HEADS, DEPTH, WIDTH = 2, 5, 6, 2, 3, 6
-
-
-def numbers(seed, *shape):
-    return np.random.default_rng(seed).standard_normal(shape)
-
+from tests.modeling.kernels import test_fast, test_packing
 
 @pytest.fixture
 def on_tpu(monkeypatch):
     monkeypatch.setattr(fast, "device_kind", lambda: "TPU")
 
 
-def attention(parts, tensors, keep, of_rows=False, visible=3):
-    """Attention of [B, S, A, D]; `keep` is of [B, A, T, S] or None. The mask is one for
-    all rows of a sequence, whose last has `visible` + 1 keys, or one for each."""
-    query, key, value = tensors
-    hidden = (np.arange(KEYS) > visible) * np.array([[0], [1]])
-    mask = tf.constant(-1e4 * hidden[:, None, None])
-    if of_rows:
-        mask = tf.constant(-1e4 * (numbers(5, BATCH, 1, LENGTH, KEYS) > 0.5))
-    mask = tf.cast(mask, plain.wide(query).dtype)
-    if parts is tpu.TPU:
-        return parts.attend(query, key, value, mask, keep and Dropped(*keep))
-    dropped = keep and Dropped(tf.transpose(keep[0], [0, 1, 3, 2]), keep[1])
-    query, key, value = (tf.transpose(x, [0, 2, 1, 3]) for x in (query, key, value))
-    return tf.transpose(parts.attend(query, key, value, mask, dropped), [0, 2, 1, 3])
+def attend(*tensors_mask_dropped):
+    """That of TPUs, whose heads are [B, S, A, D] and whose scores are transposed."""
+    *tensors, mask, dropped = tensors_mask_dropped
+    return swapped(tpu.TPU.attend(*map(swapped, tensors), mask, dropped and Dropped(
+        tf.linalg.matrix_transpose(dropped.keep), dropped.rate)))
 
 
-def units(*shape):
-    return tf.constant(numbers(9, *shape) > -0.5), 0.3
-
-
-def of_heads(*scales):
-    """Query, key and value."""
-    return [scale * numbers(i, BATCH, rows, HEADS, DEPTH)
-            for i, (rows, scale) in enumerate(zip((LENGTH, KEYS, KEYS), scales))]
-
-
-UNITS = (BATCH, HEADS, KEYS, LENGTH)
-PARTS = {
-    "attend": (of_heads(1, 1, 1), lambda parts, x: attention(parts, x, None)),
-    "attend with dropout": (
-        of_heads(1, 1, 1), lambda parts, x: attention(parts, x, units(*UNITS))),
-    "attend with a mask of each row": (
-        of_heads(1, 1, 1),
-        lambda parts, x: attention(parts, x, units(*UNITS), of_rows=True)),
-    # Largest scores are known to the dtype's precision only, which must not show.
-    "attend with large scores and a sequence without any key": (
-        of_heads(4, 4, 1),
-        lambda parts, x: attention(parts, x, units(*UNITS), visible=-1)),
-    **{f"add_activation {name}": (
-        [numbers(0, BATCH, LENGTH, WIDTH), numbers(1, WIDTH)],
-        lambda parts, x, name=name: parts.add_activation(*x, name))
-       for name in fast.DERIVATIVES},
-    **{f"add_and_normalize {dropped}": (
-        [numbers(0, BATCH, LENGTH, WIDTH), numbers(1, WIDTH),
-         numbers(2, BATCH, LENGTH, WIDTH), numbers(3, WIDTH), numbers(4, WIDTH)],
-        lambda parts, x, dropped=dropped: parts.add_and_normalize(
-            *x, Dropped(*units(BATCH, LENGTH, WIDTH)) if dropped else None, 0.3))
-       for dropped in (False, True)},
-}
-
-
-def value_and_gradients(parts, part, dtype):
-    arrays, function = PARTS[part]
-    tensors = [tf.constant(array, dtype if array.ndim > 1 or dtype == "float64"
-                           else "float32") for array in arrays]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors)
-        output = function(parts, tensors)
-        total = tf.reduce_sum(plain.wide(output) * tf.cast(
-            numbers(7, *output.shape), plain.wide(output).dtype))
-    return [output, *tape.gradient(total, tensors)]
+def swapped(tensor):
+    return tf.transpose(tensor, [0, 2, 1, 3])
 
 
 @pytest.mark.parametrize("dtype, tolerance", [
     ("float32", 3e-6), ("float64", 3e-8), ("bfloat16", 3e-2)])
-@pytest.mark.parametrize("part", PARTS)
-def test_equal_to_plain(part, dtype, tolerance):
-    test_packing.assert_close(value_and_gradients(tpu.TPU, part, dtype),
-                              value_and_gradients(plain.PLAIN, part, dtype), tolerance)
+@pytest.mark.parametrize("part, dropped", test_fast.CASES)
+def test_equal_to_plain(part, dropped, dtype, tolerance):
+    ours, plain_ones = (
+        test_fast.value_and_gradients(parts, part, dropped, tf.as_dtype(dtype))[:2]
+        for parts in (tpu.TPU._replace(attend=attend), plain.PLAIN))
+    # Largest scores are known to the dtype's precision only, which hardly shows.
+    test_packing.assert_close(
+        ours, plain_ones, tolerance * (3 if part == "attend:large" else 1))
 
 
 @pytest.mark.parametrize("positions, computation", [
