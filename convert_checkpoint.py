@@ -19,7 +19,7 @@ from albert_tf.cli import script  # First, so that Ctrl-C works while the rest l
 from absl import flags, logging
 
 from albert_tf.checkpoints import checkpoint
-from albert_tf.checkpoints.conversion import FORMATS, convert
+from albert_tf.checkpoints.formats import FORMATS, convert
 from albert_tf.checkpoints.sentence_transformers import POOLING
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import define

@@ -226,7 +226,7 @@ def test_what_loads_late_or_not_at_all():
         "import sys, run_pretraining",
         "from albert_tf.checkpoints import formats",
         "foreign = [name for name, *_ in formats._FOLDERS] + ['tf_models', 'release',"
-        "           'conversion', 'tensor_files', 'tokenizer_files']",
+        "           'tensor_files', 'tokenizer_files']",
         "loaded = {f'albert_tf.checkpoints.{name}' for name in foreign} & {*sys.modules}",
         "assert not loaded, loaded",
         "import albert_tf", "albert_tf.AlbertConfig.named('base')",

@@ -1,6 +1,7 @@
-"""Finds the format of a path, and reads the model in it into the common form. A format's
-module is imported only when a folder of it is read.
+"""Finds the format of a path, reads the model in it into the common form, and converts it,
+with heads, labels and tokenizer. A format's module is imported only when it is needed.
 
+The model card (README.md) of a conversion repeats facts that the source's folder holds.
 Models on hubs are fetched by name into the hub's own cache, with the hub's own package:
 
     hf://owner/name, hf://owner/name@revision     huggingface_hub
@@ -10,17 +11,25 @@ Models on hubs are fetched by name into the hub's own cache, with the hub's own 
 
 import dataclasses
 import importlib
+import json
+import math
 import os
 import re
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Mapping, Optional, Sequence, Union
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, folders, onnx_folder
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary, some
-from albert_tf.checkpoints.vocabulary import ROWS, task_settings
+from albert_tf.checkpoints.checkpoint import (
+    ROOT_HEADS, TYPES, Checkpoint, Report, Vocabulary, finite, head_of, some,
+    without_heads)
+from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
+from albert_tf.checkpoints.labels import relabelled
+from albert_tf.checkpoints.vocabulary import (
+    ROWS, TASK_FILE, settings_in, task_settings)
 from albert_tf.config import AlbertConfig, NAMED, refuse
 from albert_tf.errors import InputError, reason_of
+from albert_tf.files import StrPath
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 # Modules in the order in which they are tried, each with patterns of file names. A
@@ -33,11 +42,24 @@ _FOLDERS = (
 # Modules for TensorFlow's checkpoints, each with a pattern of a tensor's name.
 _CHECKPOINTS = (("release", r"(module/)?bert/embeddings/word_embeddings"),
                 ("tf_models", r"(.*/)?word_embeddings/embeddings"))
+# The formats that can be written → their modules, and the hubs' names of libraries.
+FORMATS = {"tf1": ("release", "tensorflow"), "hf": ("huggingface", "transformers"),
+           "keras_hub": ("keras_hub", "keras-hub"), "tf_models": ("tf_models", "tf-keras"),
+           "sentence_transformers": ("sentence_transformers", "sentence-transformers")}
 HUGGING_FACE = "hf://"
 _KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
 # Files that a model's folder may need, without the weights of other frameworks.
 _PATTERNS = ("*.json", "*.safetensors", "*.weights.h5", "spiece.model", "vocab.txt",
              "*.md", "assets/*")
+_CARD = "README.md"
+# Entries of the source's card that are also true of the converted model.
+_CARRIED = re.compile(r"^(?:license|license_name|license_link|language|base_model|"
+                      r"datasets):.*\n(?:[ -].*\n)*", re.MULTILINE)
+# Head → the hub's name of its task.
+_PIPELINES = {"classification": "text-classification",
+              "token_classification": "token-classification",
+              "multiple_choice": "multiple-choice", "spans": "question-answering",
+              "conditional_spans": "question-answering", "masked_lm": "fill-mask"}
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
@@ -46,8 +68,9 @@ def config_of(given: Config) -> Optional[AlbertConfig]:
         return AlbertConfig.from_dict(given)
     if given is None or isinstance(given, AlbertConfig):
         return given
-    return (AlbertConfig.named(given) if given in NAMED or not files.exists(given)
-            else AlbertConfig.from_json_file(given))
+    name = str(given)
+    return (AlbertConfig.named(name) if name in NAMED or not files.exists(name)
+            else AlbertConfig.from_json_file(name))
 
 
 def read(path: str, config: Config = None, head: str = "",
@@ -124,7 +147,7 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"albert_tf.checkpoints.{name}")
 
 
-def located(path: files.StrPath) -> str:
+def located(path: StrPath) -> str:
     """Returns the folder or checkpoint on this machine that a path stands for."""
     return _whole(fetched(path))
 
@@ -164,7 +187,7 @@ def is_hub(path: str) -> bool:
     return path.startswith(HUGGING_FACE) or bool(_KAGGLE.match(path))
 
 
-def fetched(path: files.StrPath) -> str:
+def fetched(path: StrPath) -> str:
     """Returns a path, or the folder that is fetched if it is a hub's name."""
     path = files.expanded(path)
     if re.match("https?://", path) and not is_hub(path):
@@ -203,3 +226,146 @@ def _hugging_face(name: str) -> str:
                      if each in names and each.endswith(".onnx")][:1]
     return huggingface_hub.snapshot_download(
         name, revision=revision or None, allow_patterns=patterns)
+
+
+# ---- conversion ------------------------------------------------------------
+
+
+def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
+            head: str = "", encoder_only: bool = False, dtype: str = "float32",
+            optimizer_state: bool = False, allow_nan: bool = False, pooling: str = "",
+            max_seq_length: int = 0, labels: Sequence[str] = ()) -> Report:
+    """Converts the model at `input` to a new folder in the given format.
+
+        report = convert("runs/sst-2", "sst-2-hf", "hf")
+        print(report.summary())
+
+    The output folder is written completely or not at all. TensorFlow is loaded only for
+    "tf1" and "tf_models".
+
+    Args:
+      input, config, head, allow_nan: as for `load`.
+      output: path of a folder that does not exist yet.
+      format: one of FORMATS: tf1, hf, keras_hub, tf_models, sentence_transformers.
+      encoder_only: leave the heads out.
+      dtype: for "hf", the type of the numbers in the file: float32, bfloat16, float16.
+      optimizer_state: for "tf1", also write the optimizer's moments and the step.
+      pooling, max_seq_length: for "sentence_transformers", as for its `with_modules`.
+      labels: of a model that does not name them, in the order of its outputs.
+
+    Returns the report: which tensors were matched, dropped or missing.
+    """
+    refuse({"format": format, "dtype": dtype}, "convert", "give one of these",
+           format=FORMATS, dtype=TYPES)
+    for name, is_set, only in (
+            ("dtype", dtype != "float32", "hf"),
+            ("optimizer_state", optimizer_state, "tf1"),
+            ("pooling", pooling, "sentence_transformers"),
+            ("max_seq_length", max_seq_length, "sentence_transformers")):
+        if is_set and format != only:
+            raise InputError(f"--{name} is only for --format={only}; leave it out.")
+    target, input, output = _module(FORMATS[format][0]), os.fspath(input), os.fspath(output)
+    (files.check_in_tensorflow if format in ("tf1", "tf_models")
+     else files.check_local)(output, "--output")
+    files.check_new(output, "--output")
+    checkpoint = relabelled(read(input, config, head), labels)
+    if head and head not in checkpoint.heads:
+        raise InputError(
+            f"--head={head}: {input} has no such head (its heads: "
+            f"{', '.join(checkpoint.heads) or 'none'}); leave the flag out.")
+    if encoder_only:
+        checkpoint = without_heads(checkpoint, "only the encoder is converted")
+    if not allow_nan:
+        checkpoint = dataclasses.replace(
+            checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
+    notes = checkpoint.report.notes
+    try:
+        if format == "sentence_transformers":
+            checkpoint = target.with_modules(checkpoint, pooling, max_seq_length)
+        elif checkpoint.sentence:
+            notes.append("the pooling of token vectors into a sentence embedding "
+                         f"({checkpoint.sentence}) is not written")
+        if not checkpoint.vocabulary:
+            notes.append(
+                "no tokenizer is written, because the model's folder holds no "
+                "vocabulary; copy its spiece.model or vocab.txt there and convert again")
+        checkpoint = target.check(checkpoint)
+    except InputError as error:
+        raise InputError(f"{checkpoint.source}: {error}") from error
+    with files.staged(output) as (staged,):
+        files.make_directory(staged, output)
+        target.write(checkpoint, staged, *(
+            [dtype] if format == "hf" else [optimizer_state] if format == "tf1" else ()))
+        if checkpoint.kept_settings and format not in (
+                "keras_hub", "sentence_transformers"):
+            text_files.write_json(os.path.join(staged, TASK_FILE),
+                                  checkpoint.kept_settings, ensure_ascii=False)
+        threshold = os.path.join(os.path.dirname(checkpoint.source), NULL_THRESHOLD_FILE)
+        if files.exists(threshold) and "answer" in (
+                head_of(head).task for head in checkpoint.heads):
+            files.copy(threshold, os.path.join(staged, NULL_THRESHOLD_FILE))
+        name = os.path.basename(os.path.normpath(output))
+        files.write(os.path.join(staged, _CARD),
+                    card(checkpoint, format, name, input).encode())
+    return checkpoint.report
+
+
+# ---- the model card ---------------------------------------------------------
+
+
+def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
+    """Returns the text of a model card; `source` is the path that the user gave."""
+    config, report, carried = checkpoint.config, checkpoint.report, ""
+    path, results = (os.path.join(os.path.dirname(checkpoint.source), each)
+                     for each in (_CARD, "eval_results.json"))
+    if files.exists(path):
+        with files.open_binary(path) as stream:
+            content = stream.read().decode("utf-8", "replace").replace("\r\n", "\n")
+        if match := re.match(r"---\n(.*?\n)---\n", content, re.DOTALL):
+            carried = "".join(_CARRIED.findall(match[1]))
+    pipeline = next((
+        name for head, name in _PIPELINES.items() if head in checkpoint.heads),
+        "sentence-similarity" if format == "sentence_transformers" else
+        "feature-extraction")
+    lines = [f'---\n{carried}library_name: "{FORMATS[format][1]}"',
+             f'pipeline_tag: "{pipeline}"', 'tags:\n  - "albert"']
+    if source.startswith(HUGGING_FACE) and "base_model:" not in carried:
+        base = source.removeprefix(HUGGING_FACE).partition("@")[0]
+        lines += [f"base_model: {json.dumps(base, ensure_ascii=False)}"]
+    task, stored = checkpoint.settings.get("task"), settings_in(results) or {}
+    # Scores of another step, or of a head that is left out, are not the model's.
+    if task and pipeline in _PIPELINES.values() and stored.get("step") == checkpoint.step:
+        # YAML takes JSON, but reads 1e-05 as a string.
+        scores = [{"type": metric, "value": round(value, 4)}
+                  for metric, value in sorted(stored.items())
+                  if type(value) in (int, float) and math.isfinite(value)
+                  and metric not in ("step", "loss", NULL_THRESHOLD)]
+        lines += [f"metrics: {json.dumps([score['type'] for score in scores])}",
+                  "model-index: " + json.dumps([{"name": name, "results": [{
+                      "task": {"type": pipeline}, "dataset": {"name": task, "type": task},
+                      "metrics": scores}]}], ensure_ascii=False)]
+    lines += [
+        "---", "", f"# {name}", "",
+        f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
+        f"{config.hidden_size}, vocabulary of {config.vocab_size} tokens, converted by "
+        f"albert_tf from {checkpoint.format} to {format}.", ""]
+    if checkpoint.labels:
+        lines += ["Labels: " + ", ".join(
+            " ".join(label.split()) for label in checkpoint.labels), ""]
+    if checkpoint.vocabulary and not checkpoint.vocabulary.word_piece:
+        if format == "keras_hub":
+            lines += ["keras-hub's tokenizer neither lower-cases nor removes accents. "
+                      "Clean text first, for example with "
+                      "`albert_tf.tokenization.cleaning.preprocess_text`.", ""]
+        elif format in ("hf", "sentence_transformers"):
+            lines += ["`tokenizer.json` divides text as Google's original "
+                      "implementation does, except for a piece that ends in a digit "
+                      "and a comma inside a number: the original splits it again.", ""]
+    if report.dropped or report.missing or report.notes:
+        lines += ["Not converted:", "", *(
+            f"- {why}: {', '.join(f'`{name}`' for name in names[:8])}"
+            + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            for why, names in report.by_reason().items()), *(
+                f"- `{name}`: missing from the source" for name in report.missing), *(
+                    f"- {note}" for note in report.notes), ""]
+    return "\n".join(lines)

@@ -19,7 +19,7 @@ import albert_tf
 from albert_tf.checkpoints import (
     bundle, formats, tensor_files, checkpoint as neutral)
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.conversion import FORMATS, card, convert
+from albert_tf.checkpoints.formats import FORMATS, card, convert
 from albert_tf.checkpoints.folders import find_checkpoint
 from albert_tf.checkpoints.release import write as write_release
 from albert_tf.checkpoints.restore import load
@@ -235,7 +235,7 @@ def test_the_optimizer_goes_along_on_request(tmp_path):
 
 def test_conversion_loads_no_tensorflow_but_to_write_its_checkpoints(tmp_path):
     done = subprocess.run([sys.executable, "-c", (
-        "import sys\nfrom albert_tf.checkpoints.conversion import convert\n"
+        "import sys\nfrom albert_tf.checkpoints.formats import convert\n"
         f"for name in ('hf', 'keras_hub', 'sentence_transformers'):\n"
         f"    convert({str(INTEROP / 'hf' / 'model_inner2')!r}, "
         f"{str(tmp_path)!r} + '/' + name, name, encoder_only=True)\n"

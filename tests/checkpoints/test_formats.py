@@ -12,7 +12,7 @@ import pytest
 
 from albert_tf.checkpoints import bundle, formats, restore
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.checkpoints.release import published
 from albert_tf.checkpoints.restore import load
 from albert_tf.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 
 import albert_tf
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.checkpoints.restore import load
 from albert_tf.errors import InputError
 from tests import peers

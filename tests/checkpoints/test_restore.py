@@ -12,7 +12,7 @@ import tf_keras
 
 from albert_tf.checkpoints import (
     folders as checkpoint_files, formats, restore as tf1)
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.checkpoints.checkpoint import shapes_of
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError

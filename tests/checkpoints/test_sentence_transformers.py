@@ -16,7 +16,7 @@ import pytest
 
 import albert_tf
 from albert_tf.checkpoints import formats, sentence_transformers
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.errors import InputError
 from tests.helpers import FIXTURES
 from tests.serving import tiny_models

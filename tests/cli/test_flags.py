@@ -7,7 +7,7 @@ import re
 import pytest
 from absl import flags
 
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.cli import finetune, flags as cli_flags
 from albert_tf.cli.define import use_recipe
 from albert_tf.config import AlbertConfig

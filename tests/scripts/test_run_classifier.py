@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import vocabulary
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import export_tf1, tf1_tensors
 from albert_tf.tokenization import tokenizer

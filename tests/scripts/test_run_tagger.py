@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.tagging import scoring
 from tests.commands import arguments, run_commands

@@ -18,7 +18,7 @@ import pytest
 
 import albert_tf
 from albert_tf.checkpoints import onnx_folder
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.serving import portable, pretrained, runtimes

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import by_label
 from albert_tf.finetuning.classification import glue

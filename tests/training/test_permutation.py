@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.conversion import convert
+from albert_tf.checkpoints.formats import convert
 from albert_tf.checkpoints.restore import (
     load, load_tf1_tensors, restore_tf1, tf1_tensors)
 from albert_tf.masking import reference
