@@ -55,16 +55,14 @@ flags.DEFINE_string(
     ".unfinished. If the output is remote, give a folder on this machine.")
 flags.DEFINE_string(
     "runner", None,
-    "Run on a cluster with this Apache Beam runner (pip install -r "
-    "requirements-beam.txt): DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, "
-    "DaskRunner, PortableRunner, or the full name of a different runner's class. Put "
-    "the runner's options last, after a --, as in: -- --flink_master=host:8081")
+    "Run on a cluster with this Apache Beam runner (requirements-beam.txt), such as "
+    "FlinkRunner, SparkRunner, DataflowRunner, DaskRunner, PortableRunner, or the full "
+    "name of its class. Put its options last, after a --: -- --flink_master=host:8081")
 flags.DEFINE_bool(
     "reproduce_release", False,
-    "Write records identical to those of the original TF1 code for the same seed, by "
-    "drawing random numbers in the same order. This uses one process and holds all "
-    "documents and records in memory. By default the records have the same "
-    "distribution but different random numbers.")
+    "Write records identical to those of the original TF1 code for the same seed, in one "
+    "process that holds all documents and records in memory. By default the records "
+    "have the same distribution but different random numbers.")
 flags.DEFINE_string(
     "vocab_file", None,
     "WordPiece vocabulary file, one token per line. Not needed with --spm_model_file.")
@@ -82,10 +80,9 @@ flags.DEFINE_bool(
     "model; with --vocab_file the value of --do_lower_case.")
 flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
-    "A named preset; pretrain with the same --recipe in run_pretraining.py. release: "
-    "the defaults; roberta: full sentences without pairs, each text once, to be masked "
-    "during training; fast: 40 percent of the tokens masked. Explicit flags override "
-    "the recipe.")
+    "A named preset; give the same to run_pretraining.py. release: the defaults; roberta: "
+    "full sentences without pairs, each text once, to be masked during training; fast: "
+    "40 percent of the tokens masked. Explicit flags override it.")
 define(MaskingOptions)
 define(InstanceOptions, sentence_objective="order")
 define(DataOptions)

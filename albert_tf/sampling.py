@@ -18,12 +18,11 @@ class Sampling:
     """The option of the scripts that mix sources."""
 
     sampling_exponent: Optional[float] = option(
-        None, "Mix several sources, such as languages, in more even shares. Each of the "
-        "comma-separated patterns of --input_file is a source, and its share becomes "
-        "proportional to its number of sentences raised to this exponent, such as 0.7. "
-        "The total stays the same: texts of small sources are repeated, and texts of "
-        "large ones left out, except those held out. Default: 1, which takes everything "
-        "once.", most=1)
+        None, "Mix several sources, such as languages, in more even shares. Each pattern "
+        "of --input_file is a source, and its share becomes proportional to its number of "
+        "sentences raised to this exponent, such as 0.7. The total stays the same: texts "
+        "of small sources are repeated, and texts of large ones left out, except those "
+        "held out. Default: 1, which takes everything once.", most=1)
 
 
 def is_wanted(exponent: Optional[float], sources: Sized) -> bool:

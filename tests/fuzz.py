@@ -294,13 +294,12 @@ def main():
     parser.add_argument("--tries", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="this try alone, with its output")
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
     options = parser.parse_args()
     numbers = range(options.tries) if options.only is None else [options.only]
     with tempfile.TemporaryDirectory() as material:
         write_material(pathlib.Path(material))
         with concurrent.futures.ProcessPoolExecutor(
-                options.workers, multiprocessing.get_context("spawn"), load) as pool:
+                None, multiprocessing.get_context("spawn"), load) as pool:
             failed = sum(map(bool, pool.map(
                 attempt, numbers, *([each] * len(numbers) for each in (
                     options.seed, material, options.only is not None)))))

@@ -216,13 +216,6 @@ def test_an_output_replaces_nothing_in_a_folder_that_is_read(inputs):
         files.prepare_outputs({"--output": [name]}, {"--model": ["model"]})
 
 
-def test_text_in_utf_16_is_not_read(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"fine \0 line\n" + ("a sentence of UTF-16 " * 3).encode("utf-16-le"))
-    with pytest.raises(InputError, match="a.txt, line 2: it looks binary; .*UTF-16"):
-        list(text_files.read_lines(str(path)))
-
-
 def test_a_second_process_that_writes_the_same_file_is_noticed(tmp_path):
     path = str(tmp_path / "a.txt")
     with pytest.raises(Interruption, match="a.txt.*writes"):

@@ -43,14 +43,13 @@ class InstanceOptions:
         False, "The same as --sentence_objective=next, which it sets and which sets it.")
     sentence_objective: str | None = option(
         None, "What the sentence label means (table 5 of the paper). order: 1 if the "
-        "segments are swapped (ALBERT, the default); next: 1 if the second one comes from "
-        "a different document (BERT); none: there are no segments, and sequences are "
-        "filled with whole sentences (RoBERTa, section 4.2).", choices=SENTENCE_OBJECTIVES)
+        "segments are swapped (ALBERT, the default); next: 1 if the second is from another "
+        "document (BERT); none: no segments, but whole sentences (RoBERTa, section 4.2).",
+        choices=SENTENCE_OBJECTIVES)
     single_segment: str = option(
-        "random", "What to do with a chunk of one sentence, which has no second segment. "
-        "random: take one from a different document, with label 1, as the original "
-        "implementation does even for sentence order; skip: leave the chunk out and "
-        "count it.", choices=("random", "skip"))
+        "random", "What to do with a chunk of one sentence. random: take a second segment "
+        "from a different document, with label 1, as the original implementation does "
+        "even for sentence order; skip: leave it out.", choices=("random", "skip"))
     masking: MaskingOptions = MaskingOptions()
 
     def __post_init__(self):
@@ -90,11 +89,10 @@ class DataOptions:
         least=1)
     word_start: str = option(
         "release", "Which SentencePiece tokens start a word. sentencepiece: only those "
-        "with SentencePiece's space mark; use it for scripts such as Cyrillic, Greek or "
-        "Hangul, but not for text without spaces. release: also every token with a "
-        "character that is not a Latin letter, so that words in other scripts are never "
-        "masked whole. If it is not given, the corpus' language decides "
-        "(prepare_corpus.py --language), or else that of the vocabulary's text.",
+        "with its space mark, for scripts such as Cyrillic, Greek or Hangul, but not for "
+        "text without spaces. release: also every token with a character that is not a "
+        "Latin letter, so that words in other scripts are never masked whole. Default: by "
+        "the corpus' language (prepare_corpus.py --language), or the vocabulary's.",
         choices=("release", "sentencepiece"))
     random_seed: int = option(
         12345, "Seed for all random choices, including n-gram sizes.", least=-2**63,

@@ -32,7 +32,6 @@ _SHOWN = ("mask", "same", "other")  # the replacements of a masked token
 # in single sentences, and the last sentence of a chunk is cut. If more tokens are
 # unknown, the vocabulary does not fit the text.
 _MUCH_LABEL_1, _MUCH_CUT, _MUCH_UNKNOWN = 0.65, 0.25, 0.02
-_SAMPLE_BYTES = 1 << 16  # bytes at the beginning of the text that are counted
 
 
 def _counter():
@@ -224,8 +223,7 @@ def estimate(options: DataOptions, encoder: PieceEncoder, spans: Sequence[Span],
              folder: str) -> None:
     """Logs how much will be written, from the beginning of the text; warns if the disk of
     `folder` has too little room for it and for unfinished work."""
-    block = next(read_span(options.input_files, spans[0], encoder.prepare,
-                           _SAMPLE_BYTES), None)
+    block = next(read_span(options.input_files, spans[0], encoder.prepare), None)
     if not block:
         return
     lengths = encoder.encode(block.lines).lengths
