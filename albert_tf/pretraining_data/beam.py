@@ -13,7 +13,7 @@ import pathlib
 import pickle
 import re
 import time
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     files.make_directory(job.folder, "--output_file")
     try:
         # The encoder is large, so workers read it from a file instead of every task.
-        files.write(job.file("encoder"), pickle.dumps(
+        files.write(f"{job.folder}/encoder", pickle.dumps(
             PieceEncoder(tokenizer, options.word_start)))
         pipeline = new_pipeline(runner, runner_options, len(spans))
         _ = (pipeline
@@ -77,11 +77,11 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
              | "Join" >> beam.Map(join, job))
         finish(pipeline)
         counts = InstanceCounts()
-        counts.merge(text_files.read_object(job.file("counts")))
+        counts.merge(text_files.read_object(f"{job.folder}/counts"))
         check_counts(counts, options)
         with published(options, tokenizer, counts, started) as (summary, outputs):
             for number, path in enumerate(outputs):
-                files.rename(job.file(f"shard-{number}"), path)
+                files.rename(f"{job.folder}/shard-{number}", path)
     finally:
         files.remove(job.folder)
     return summary
@@ -133,22 +133,18 @@ def finish(pipeline) -> None:
 # ---- the steps, without Beam -------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """The settings that all workers share."""
 
     options: DataOptions
     folder: str  # for unfinished work; all workers reach it under this name
     num_buckets: int
-    sizes: Sizes = Sizes()
-
-    def file(self, name: str) -> str:
-        return f"{self.folder}/{name}"
+    sizes: Sizes
 
 
 @functools.lru_cache(maxsize=1)
 def _encoder(job: Job) -> PieceEncoder:
-    with files.open_binary(job.file("encoder")) as stream:
+    with files.open_binary(f"{job.folder}/encoder") as stream:
         return pickle.load(stream)
 
 
@@ -173,7 +169,7 @@ def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
     if bucket == _COUNTS:
         return 0, (bucket, "", 0, list(parts))
     encoder, counts = _encoder(job), InstanceCounts()
-    path = job.file(f"bucket-{bucket}")
+    path = f"{job.folder}/bucket-{bucket}"
     rows, codes = (
         np.frombuffer(b"".join(data), dtype)
         for data, dtype in zip(zip(*parts), (local.ROW, encoder.dtype)))
@@ -191,7 +187,7 @@ def divide(element: tuple[int, Any], job: Job) -> Iterator[tuple[int, Any]]:
     counts = InstanceCounts()
     for each in itertools.chain.from_iterable(parts for *_, parts in written):
         counts.merge(each)
-    text_files.write_json(job.file("counts"), vars(counts))
+    text_files.write_json(f"{job.folder}/counts", vars(counts))
     yield from enumerate(local.divided(
         [each[1:3] for each in written], len(job.options.output_files)))
 
@@ -199,5 +195,5 @@ def divide(element: tuple[int, Any], job: Job) -> Iterator[tuple[int, Any]]:
 def join(element: tuple[int, Any], job: Job) -> None:
     """Writes an output from (its number, what it consists of)."""
     number, parts = element
-    with files.atomic_write(job.file(f"shard-{number}")) as output:
+    with files.atomic_write(f"{job.folder}/shard-{number}") as output:
         local.join(parts, output)
