@@ -15,7 +15,6 @@ import pytest
 import scipy.stats
 
 from albert_tf import files
-from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.local import Sizes
@@ -196,14 +195,6 @@ def test_a_run_stopped_while_files_get_their_names_goes_on(
     assert [os.path.exists(path) for path in options.output_files] == [
         True, False, False]
     _check_made(options, tokenizer, expected)
-
-
-def test_other_flags_do_not_go_on_with_a_stopped_run(
-        tmp_path, tokenizer, monkeypatch):
-    options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
-    with pytest.raises(InputError, match="dupe_factor=2, but this run has 3"):
-        _create(_options(tmp_path, dupe_factor=3), tokenizer)
-    assert folder.exists()
 
 
 def _command(tmp_path):

@@ -12,7 +12,7 @@ from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.pretraining_data.data_creation import (
-    RUNS, SPM_MODEL, WORDPIECE, golden_options, written)
+    RUNS, SPM_MODEL, WORDPIECE, golden_options)
 
 
 def _content_sha256(options):
@@ -52,17 +52,3 @@ def test_records_of_the_release(name, tmp_path):
 def test_records_of_the_release_at_dupe_factor_10(name, tmp_path):
     options, _ = _run_golden(RUNS[name], tmp_path, 10)
     assert _content_sha256(options) == RUNS[name]["dupe10"]["content_sha256"]
-
-
-def test_documents_end_at_blank_lines_only(tmp_path, tokenizer):
-    runs_on = written(tmp_path, "One here.\n\nTwo here.\nThree.", "a")
-    ends = written(tmp_path, "One here.\r\n \t\r\nTwo here.\r\n\r\n\r\n", "b")
-    after = written(tmp_path, "\ufeffFour goes.\nFive goes.\n", "c")
-    for made_by, paths, sizes in (
-            (tokenizer, (runs_on, after), [1, 4]),
-            (tokenizer, (ends, after), [1, 1, 2]),
-            (FullTokenizer(vocab_file=WORDPIECE), (ends, after), [1, 1, 2])):
-        documents, _ = release.read_documents(paths, made_by)
-        assert [len(document) for document in documents] == sizes
-
-
