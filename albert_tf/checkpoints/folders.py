@@ -28,24 +28,25 @@ CHECKPOINT_NAME = "model.ckpt"  # "-" and the step follow
 BEST_CHECKPOINT = "model.ckpt-best"
 # TensorFlow's list of the checkpoints in a folder.
 STATE_FILE = "checkpoint"
-# The step that a run saves first. It is there only until the list is written.
-FIRST_SAVE_FILE = "first_save.json"
 # The null odds from which on the model in the folder leaves a question unanswered.
 NULL_THRESHOLD = "null_score_diff_threshold"
 NULL_THRESHOLD_FILE = "null_threshold.json"
+
+# The way out for a run whose checkpoint cannot be used.
+EARLIER = ("give --resume_from=STEP to resume from an earlier checkpoint, or choose a "
+           "different --output_dir")
 
 RUN_FILE = "albert_tf-run.json"  # Marks the folder of a run.
 # Patterns of names. The files that hold a model are also written by conversions.
 _MODEL = (r"checkpoint", r"model\.ckpt-(\d+|best)\..*", r"albert_config\.json")
 _RUN = (
     re.escape(RUN_FILE), r"(options|task|vocabulary|best_metric|eval_results"
-    r"|evaluation_set|first_save|seeds)\.json", r"metrics\.jsonl", r"curves\.png",
-    r"run\.lock")
+    r"|evaluation_set|seeds)\.json", r"metrics\.jsonl", r"curves\.png", r"run\.lock")
 # The folder of rows that were given from Python.
 PYTHON_DATA = "finetune_data"
 _FOLDERS = (r"tensorboard", r"eval_predictions", PYTHON_DATA, r"seed-\d+(-retry-\d+)?")
 
-_INDEX = re.compile(re.escape(CHECKPOINT_NAME) + r"-(\d+)\.index")
+_INDEX = re.compile(re.escape(CHECKPOINT_NAME) + r"-\d+\.index")
 _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 
@@ -59,19 +60,14 @@ def holds_checkpoint(folder: str) -> bool:
         any(map(_INDEX.fullmatch, names)))
 
 
-def _steps(folder: str) -> list[int]:
-    """Returns the steps whose checkpoints are in a folder, listed or not, ascending."""
-    return sorted(int(match[1]) for match in map(
-        _INDEX.fullmatch, files.names_in(folder)) if match)
-
-
 def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
                   ) -> Optional[str]:
     """Returns the prefix of a run's best checkpoint if `best` and there is one, else of
     the latest that its folder lists, None if the folder never held a checkpoint.
 
-    Without the list, a best checkpoint alone is used, but not `to_train`. A list that
-    names none that exists is an error: a new start would overwrite what can be repaired.
+    Without the list, the only checkpoint is used, the best not `to_train`. Else it is an
+    error if the list names none that exists: a new start would overwrite what can be
+    repaired.
     """
     best_prefix = os.path.join(folder, BEST_CHECKPOINT)
     has_best = files.exists(f"{best_prefix}.index")
@@ -82,20 +78,15 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
         return latest[0]
     state_file = os.path.join(folder, STATE_FILE)
     if not files.exists(state_file):
-        steps = _steps(folder)
-        path = os.path.join(folder, FIRST_SAVE_FILE)
-        first = text_files.read_object(path, "remove it").get("step") if (
-            files.exists(path)) else None
-        if first in steps:
-            return os.path.join(folder, f"{CHECKPOINT_NAME}-{first}")
-        if not steps and not (has_best and to_train):
+        indices = [*filter(_INDEX.fullmatch, files.names_in(folder))]
+        if len(indices) == 1:  # A run was killed before it listed its first checkpoint.
+            return os.path.join(folder, indices[0].removesuffix(".index"))
+        if not indices and not (has_best and to_train):
             return best_prefix if has_best else None
     raise InputError(
         f"{state_file} does not name a checkpoint that exists"
         f"{f' (it names {latest[0]})' if latest else ''}. Without it, a new run would "
-        "write over the checkpoints in the folder. Restore the file, "
-        f"{earlier_hint(latest[0] if latest else state_file)}choose a different "
-        "--output_dir.")
+        f"write over the checkpoints in the folder. Restore the file, {EARLIER}.")
 
 
 def all_checkpoints(folder: str) -> list[str]:
@@ -114,17 +105,6 @@ def _listed(folder: str, key: str) -> list[str]:
     # The list escapes letters beyond ASCII byte by byte.
     return [os.path.join(folder, path_bytes.decode("unicode_escape", "replace").encode(
         "latin-1", "replace").decode("utf-8", "replace")) for path_bytes in paths]
-
-
-def earlier_hint(prefix: str) -> str:
-    """Returns advice to use a different checkpoint, with a final "or ", or ""."""
-    folder = os.path.dirname(prefix)
-    for start in (*map(str, reversed(_steps(folder or "."))),
-                  os.path.join(folder, BEST_CHECKPOINT)):
-        with contextlib.suppress(InputError):
-            if chosen_checkpoint(folder, start) != prefix:
-                return f"give --resume_from={start} to resume from there, or "
-    return ""
 
 
 def chosen_checkpoint(folder: str, resume_from: str) -> str:
@@ -215,7 +195,7 @@ def read_tensors(path: StrPath) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def damage_explained(prefix: str, advice: Callable[[], str]):
+def damage_explained(prefix: str):
     """Turns TensorFlow's errors when restoring a run into an InputError."""
     import tensorflow as tf
 
@@ -231,8 +211,8 @@ def damage_explained(prefix: str, advice: Callable[[], str]):
             "(it lacks variables of this model or its optimizer, or one has a different "
             "shape than in this model); leave out the flags that change the model, such "
             "as --config_overrides, or choose a different --output_dir." if is_other else
-            f"(its files are damaged, incomplete or cannot be read); {advice()}.")
-        ) from error
+            f"(its files are damaged, incomplete or cannot be read); copy it again, "
+            f"{EARLIER}.")) from error
 
 
 # ---- writing ---------------------------------------------------------------

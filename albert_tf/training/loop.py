@@ -379,8 +379,7 @@ class Run:
         """Saves a checkpoint of the current step."""
         step, output_dir = self.current_step, self.options.output_dir
         try:
-            with run_folder.saving(self._manager.directory, step):
-                self._manager.save(checkpoint_number=step)
+            self._manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
             raise InputError(
                 f"{output_dir}: the checkpoint of step {step} cannot be written "

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Iterator, Mapping
+from typing import Any, Mapping
 
 import tensorflow as tf
 from absl import logging
@@ -15,8 +15,8 @@ from albert_tf import files, text_files
 from albert_tf.jobs import work_folder
 from albert_tf.checkpoints.checkpoint import check_finite
 from albert_tf.checkpoints.folders import (
-    BEST_CHECKPOINT, CHECKPOINT_NAME, FIRST_SAVE_FILE, STATE_FILE, checkpoint_of,
-    chosen_checkpoint, damage_explained, earlier_hint, holds_checkpoint)
+    BEST_CHECKPOINT, CHECKPOINT_NAME, EARLIER, STATE_FILE, checkpoint_of,
+    chosen_checkpoint, damage_explained, holds_checkpoint)
 from albert_tf.checkpoints.restore import restore_tf1, write_config
 from albert_tf.errors import InputError
 from albert_tf.training import devices
@@ -52,7 +52,7 @@ def step_of(path: str) -> int:
     number = path.rsplit("-", 1)[-1]
     if number.isdecimal():
         return int(number)
-    with damage_explained(path, advice=lambda: earlier_hint(path) + "copy it again"):
+    with damage_explained(path):
         reader = tf.train.load_checkpoint(path)
         if not reader.has_tensor(_STEP):
             raise InputError(
@@ -65,12 +65,9 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True) -> 
     """Restores everything that `checkpoint` holds but the state of loss scaling, if the
     run did not use float16 before. With `resume`, later checkpoints continue the file's
     count of saves; the best checkpoint has no such count."""
-    def advice():
-        return earlier_hint(path) + "copy it again, or choose a different folder"
-
     scaling = getattr(checkpoint, "loss_scaling", None)
     try:
-        with damage_explained(path, advice=advice):
+        with damage_explained(path):
             if scaling and not any(name.startswith("loss_scaling/")
                                    for name, _ in tf.train.list_variables(path)):
                 logging.info("%s holds no loss_scaling, which therefore starts from "
@@ -89,7 +86,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True) -> 
     check_finite(path, (
         (variable.name.removesuffix(":0"), variable.numpy()) for variable in (
             *checkpoint.model.weights, *(optimizer.variables if optimizer else ()))),
-                 advice())
+                 EARLIER)
 
 
 def different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -169,19 +166,6 @@ def load(run, best: bool = False, to_train: bool = False) -> None:
 def _keep_config(run) -> None:
     if run.chief:
         write_config(run.options.output_dir, run.config)
-
-
-@contextlib.contextmanager
-def saving(folder: str, step: int) -> Iterator[None]:
-    """Holds the step of a run's first checkpoint in a file until TensorFlow has listed
-    it, so that a run that was killed in between finds it."""
-    path = os.path.join(folder, FIRST_SAVE_FILE)
-    is_first = not files.exists(os.path.join(folder, STATE_FILE))
-    if is_first:
-        text_files.write_json(path, {"step": step})
-    yield
-    if is_first:
-        files.remove(path)
 
 
 # ---- options ---------------------------------------------------------------

@@ -182,7 +182,6 @@ def test_a_run_killed_before_its_first_list_is_resumed(
     run()
     assert "Resuming at step 1 from" in caplog.text
     assert checkpoints(tmp_path) == [1, 2]
-    assert not (tmp_path / "first_save.json").exists()
 
 
 def _killed(*args):
@@ -553,7 +552,7 @@ POOLER = "bert/pooler/dense/kernel"
      f"{POOLER}/adam_v holds NaN")], ids=["damage", "weights", "moments"])
 def test_bad_checkpoint_and_the_way_out(spoil, message, copy, data):
     spoil(copy, data)
-    with pytest.raises(InputError, match=f"model.ckpt-12: .*{message}.*--resume_from=9"):
+    with pytest.raises(InputError, match=f"model.ckpt-12: .*{message}.*--resume_from=STEP"):
         make_run(copy, data, num_train_steps=15).train()
     # What the message says to do.
     run = make_run(copy, data, train=False, resume_from="9")
@@ -573,7 +572,7 @@ def test_bad_best_checkpoint_and_the_ways_out(copy, data):
     with pytest.raises(InputError) as caught:
         run.evaluate(best=True)
     assert str(caught.value).startswith(f"{best}: cannot be restored")
-    assert "--resume_from=12 " in str(caught.value)
+    assert "--resume_from=STEP " in str(caught.value)
     make_run(copy, data, train=False, resume_from="12").evaluate(best=True)
     for path in copy.glob("model.ckpt-best.*"):
         path.unlink()
@@ -624,9 +623,9 @@ def overwrite(name, content):
 @pytest.mark.parametrize("spoil, message", [
     *((cut_off(pattern), "model.ckpt-12")
       for pattern in ("model.ckpt-12.index", "model.ckpt-12.data-*")),
-    (remove("model.ckpt-12.*"), "model.ckpt-12.*--resume_from=9"),
-    (remove("checkpoint"), "checkpoint.*--resume_from=12"),
-    *((overwrite("checkpoint", content), "checkpoint .*--resume_from=12")
+    (remove("model.ckpt-12.*"), "model.ckpt-12.*--resume_from=STEP"),
+    (remove("checkpoint"), "checkpoint.*--resume_from=STEP"),
+    *((overwrite("checkpoint", content), "checkpoint .*--resume_from=STEP")
       for content in ("", "\0\0\0\0")),
     (overwrite("options.json", "{"), "options.json, line 1"),
     (overwrite("metrics.jsonl", '{"step": 3}\n' * 2), "metrics.jsonl, line 1")])
