@@ -4,6 +4,7 @@ config beside them. A mismatch of names or shapes is an error unless it is allow
 """
 
 import dataclasses
+import math
 import os
 import re
 from typing import Any, Callable, Mapping, Optional, Sequence
@@ -53,8 +54,8 @@ class Loaded(Checkpoint):
         tokens = self.tokenizer and f"{self.tokenizer.vocab_size:,}"
         heads = ", ".join(f"{name} ({width})" for name, width in self.heads.items())
         if self.model is not None:
-            kind = type(self.model).__name__
-            parameters = f"{self.model.count_params():,} parameters, "
+            total = sum(math.prod(weight.shape) for weight in self.model.weights)
+            kind, parameters = type(self.model).__name__, f"{total:,} parameters, "
         labels = f"; labels {some(self.labels, 8)}" if self.labels else ""
         return (
             f"{kind} from {self.format}: {config.num_hidden_layers} layers of width "

@@ -74,13 +74,13 @@ def elsewhere(task: Mapping[str, Any]) -> dict[str, Any]:
 def check_settings(task: Mapping[str, Any], path: str) -> None:
     """Raises InputError if settings in the file `path` cannot be used."""
     with reading(path, binary=True):
-        flags, texts = {**task.get("flags", {})}, list(task.get("labels") or [])
-        texts.append(task.get("vocabulary", {"file": ""})["file"])
+        flags, labels = {**task.get("flags", {})}, task.get("labels") or []
+        texts = *labels, task.get("vocabulary", {"file": ""})["file"]
         for name, value in flags.items():
             if (name in _COUNTS and not (type(value) is int and 0 < value < 2**31)) or (
                     name == "label_threshold" and not 0 <= value <= 1):
                 raise ValueError(f"{name} is {value!r}")
-        if not all(isinstance(text, str) for text in texts) or (
+        if type(labels) is not list or not all(isinstance(text, str) for text in texts) or (
                 task.get("vocabulary_flag", "vocab_file") not in (
                     "vocab_file", "spm_model_file")):
             raise ValueError("labels, file or flag of the vocabulary are no texts")
