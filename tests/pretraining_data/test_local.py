@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import random
@@ -117,81 +118,56 @@ class Stop(Exception):
     """Ends a run as an accident would."""
 
 
+def _stop(*_):
+    raise Stop
+
+
+def _stopped(options, tokenizer, monkeypatch, owner=local, name="join", function=_stop):
+    """Runs until a function raises Stop, by default when all units are made; returns the
+    folder for unfinished work."""
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, function)
+        with pytest.raises(Stop):
+            _create(options, tokenizer)
+    return pathlib.Path(f"{options.output_files[0]}.unfinished")
+
+
 @pytest.mark.parametrize("after", [1, 8, 12])
 def test_a_stopped_run_goes_on_to_the_same_bytes(
         after, tmp_path, tokenizer, expected, monkeypatch):
-    calls = []
-    original = local.Worker.__call__
-
-    def counted(self, task):
-        calls.append(task[1])
-        if len(calls) > after:
-            raise Stop
-        return original(self, task)
-
-    options = _options(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(local.Worker, "__call__", counted)
-        with pytest.raises(Stop):
-            _create(options, tokenizer)
+    calls, original, options = itertools.count(), local.Worker.__call__, _options(tmp_path)
+    folder = _stopped(
+        options, tokenizer, monkeypatch, local.Worker, "__call__", lambda *task: (
+            _stop() if next(calls) == after else original(*task)))
     assert not any(map(os.path.exists, options.output_files))
-    kept = os.listdir(tmp_path / "a.tfrecord.unfinished")
-    assert any(name.endswith(".json") for name in kept)
+    assert list(folder.glob("*.json"))
     _check_made(options, tokenizer, expected)
-
-
-def _stopped_before_joining(tmp_path, tokenizer, monkeypatch):
-    """A run whose units are all made."""
-    options = _options(tmp_path)
-
-    def stop(*_):
-        raise Stop
-
-    with monkeypatch.context() as patched:
-        patched.setattr(local, "join", stop)
-        with pytest.raises(Stop):
-            _create(options, tokenizer)
-    return options, tmp_path / "a.tfrecord.unfinished"
 
 
 @pytest.mark.parametrize("damaged", [
     "unit-000001.records", "unit-000001.json", "plans-00000.json"])
 def test_what_was_cut_meanwhile_is_made_again(
         damaged, tmp_path, tokenizer, expected, monkeypatch):
-    options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
-    os.truncate(folder / f"albert_tf.{damaged}", 9)
+    options = _options(tmp_path)
+    os.truncate(_stopped(options, tokenizer, monkeypatch) / f"albert_tf.{damaged}", 9)
     _check_made(options, tokenizer, expected)
 
 
 def test_finished_units_are_not_made_again(
         tmp_path, tokenizer, expected, monkeypatch):
-    options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
+    options = _options(tmp_path)
     # The instances have left the disk when the outputs are written.
-    assert not list(folder.glob("*plans-00000-*"))
-
-    def fails(*_):
-        raise AssertionError("made again")
-
+    assert not list(_stopped(options, tokenizer, monkeypatch).glob("*plans-00000-*"))
     for step in ("scatter", "write"):
-        monkeypatch.setattr(local, step, fails)
+        monkeypatch.setattr(local, step, _stop)
     _check_made(options, tokenizer, expected)
 
 
 def test_a_run_stopped_while_files_get_their_names_goes_on(
         tmp_path, tokenizer, expected, monkeypatch):
-    options = _options(tmp_path)
-    moved, rename = [], files.rename
-
-    def one(source, target):
-        if target in options.output_files[1:]:
-            raise Stop
-        moved.append(target)
-        rename(source, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "rename", one)
-        with pytest.raises(Stop):
-            _create(options, tokenizer)
+    options, rename = _options(tmp_path), files.rename
+    _stopped(options, tokenizer, monkeypatch, files, "rename", lambda source, target: (
+        _stop() if target in options.output_files[1:] else rename(source, target)))
     assert [os.path.exists(path) for path in options.output_files] == [
         True, False, False]
     _check_made(options, tokenizer, expected)
