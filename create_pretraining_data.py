@@ -22,7 +22,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli.define import define, say_unused, use_recipe
+from albert_tf.cli.define import check_needs, define, say_unused, use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.options import given
@@ -103,17 +103,9 @@ def options_from_flags() -> DataOptions:
         InstanceOptions, FLAGS, masking=given(MaskingOptions, FLAGS),
         sentence_objective=objective.value if (
             objective.present or objective.value != objective.default) else None)
-    for names, has_none, why in (
-            ("ngram favor_shorter_ngram max_predictions_per_seq",
-             not instances.masking.masked_lm_prob,
-             "with --masked_lm_prob=0, which masks nothing"),
-            ("single_segment", instances.sentence_objective == "none",
-             "with --sentence_objective=none, which has no pairs"),
-            ("num_workers work_dir", FLAGS.reproduce_release, "with --reproduce_release"),
-            ("num_workers work_dir", FLAGS.runner, "with --runner"),
-            ("word_start", not FLAGS.spm_model_file, "with a WordPiece vocabulary")):
-        if has_none:
-            say_unused(names.split(), why)
+    check_needs()
+    if FLAGS.reproduce_release or FLAGS.runner:
+        say_unused(["num_workers", "work_dir"], "with --reproduce_release and --runner")
     outputs = files.split_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(f"--num_shards={FLAGS.num_shards} needs a single --output_file, "

@@ -47,16 +47,17 @@ class MaskingOptions:
     """
 
     max_predictions_per_seq: int = option(
-        20, "Maximum number of masked tokens in a sequence.", least=1)
+        20, "Maximum number of masked tokens in a sequence.", least=1,
+        needs="masked_lm_prob")
     masked_lm_prob: float = option(
         0.15, "Fraction of a sequence's tokens to mask; [CLS] and [SEP] count. 0 writes "
         "unmasked records with token_boundary, which are masked during training.", most=1)
     ngram: int = option(
         3, "Maximum number of words in an n-gram that is masked together.", least=1,
-        most=4096)
+        most=4096, needs="masked_lm_prob")
     favor_shorter_ngram: bool = option(
         True, "Draw n-gram sizes with probability proportional to 1/n, so that short "
-        "n-grams are more frequent. If false, long ones are.")
+        "n-grams are more frequent. If false, long ones are.", needs="masked_lm_prob")
     do_whole_word_mask: bool = option(
         True, "Mask whole words. If false, each token counts as a word.")
     do_permutation: bool = option(

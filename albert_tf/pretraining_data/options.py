@@ -49,7 +49,8 @@ class InstanceOptions:
     single_segment: str = option(
         "random", "What to do with a chunk of one sentence. random: take a second segment "
         "from a different document, with label 1, as the original implementation does "
-        "even for sentence order; skip: leave it out.", choices=("random", "skip"))
+        "even for sentence order; skip: leave it out.", choices=("random", "skip"),
+        needs="sentence_objective=order sentence_objective=next")
     masking: MaskingOptions = MaskingOptions()
 
     def __post_init__(self):
@@ -93,7 +94,7 @@ class DataOptions:
         "text without spaces. release: also every token with a character that is not a "
         "Latin letter, so that words in other scripts are never masked whole. Default: by "
         "the corpus' language (prepare_corpus.py --language), or the vocabulary's.",
-        choices=("release", "sentencepiece"))
+        choices=("release", "sentencepiece"), needs="spm_model_file")
     random_seed: int = option(
         12345, "Seed for all random choices, including n-gram sizes.", least=-2**63,
         most=2**63 - 1)

@@ -98,9 +98,9 @@ SAID = {
         (RECORDS + "--masked_lm_prob=0 --ngram=2 --word_start=sentencepiece "
          "--sentence_objective=none --single_segment=skip --reproduce_release "
          "--num_workers=2",
-         ["--ngram has no effect with --masked_lm_prob=0",
-          "--word_start has no effect with a WordPiece vocabulary",
-          "--single_segment has no effect with --sentence_objective=none",
+         ["--ngram has no effect without --masked_lm_prob",
+          "--word_start has no effect without --spm_model_file",
+          "--single_segment has no effect without --sentence_objective=order or",
           "--num_workers has no effect with --reproduce_release"])],
     "prepare_corpus": [
         (CORPUS + "--input_format=text --json_field=body --keep_titles --random_seed=3",
