@@ -34,7 +34,7 @@ def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
     from albert_tf.modeling.pretraining import AlbertForPreTraining
     from albert_tf.modeling.encoder import Computation
     from albert_tf.training import losses, optimization, steps
-    from albert_tf.training.loss_scaling import LossScaling
+    from albert_tf.training.steps import LossScaling
     from albert_tf.training.options import StepOptions
 
     class Descent(optimization.MomentsOptimizer):

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from albert_tf import pictures
 from albert_tf.checkpoints.restore import Loaded
-from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text import inputs as text_inputs
 
@@ -72,10 +71,8 @@ def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
       one number per layer; and `l2_unevenness`, the standard deviation of the mean
       distances over the layers, divided by their mean.
     """
-    head = _Layers(loaded, max_seq_length)
-    texts = positions = 0
-    sums = squares = np.zeros([len(MEASURES), loaded.config.num_hidden_layers])
-    remaining = iter(inputs)
+    head, remaining = _Layers(loaded, max_seq_length), iter(inputs)
+    texts = positions = sums = squares = 0
     while part := list(itertools.islice(remaining, held)):
         for of_text in answers([
                 head.request(text_inputs.named(each, head.fields), 1)
@@ -84,8 +81,6 @@ def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
             positions += int(of_text["positions"])
         texts += len(part)
         on_texts(len(part))
-    if not texts:
-        raise InputError("there is no text to measure the layers on; give some.")
     means = sums / positions
     deviations = np.sqrt(np.maximum(squares / positions - means ** 2, 0))
     return {"texts": texts, "positions": positions, **{

@@ -37,11 +37,10 @@ from albert_tf.training.evaluation import Evaluator, Task
 from albert_tf.training.log import (
     CURVES_FILE, Callback, Event, MetricsLog, Scores, draw_curves, evaluations,
     tensorboard)
-from albert_tf.training.loss_scaling import SMALLEST_SCALE, LossScaling
 from albert_tf.training.losses import Predictions
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
-from albert_tf.training.steps import Trainer
+from albert_tf.training.steps import SMALLEST_SCALE, LossScaling, Trainer
 from albert_tf.training.stops import StopSignals
 
 

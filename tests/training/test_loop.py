@@ -21,7 +21,7 @@ from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
-    input_pipeline, log, loop, loss_scaling, optimization, run_folder, steps)
+    input_pipeline, log, loop, optimization, run_folder, steps)
 from albert_tf.training.data import PretrainingData
 from albert_tf.training.evaluation import Evaluator
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
@@ -453,7 +453,7 @@ def _half(tmp_path_factory, data, eager):
     """The folder of a finished run in float16, whose scale grows every fourth step."""
     folder = tmp_path_factory.mktemp("half") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss_scaling, "GROWTH_STEPS", 4)
+        patch.setattr(steps, "GROWTH_STEPS", 4)
         make_run(folder, (data[0], None), **HALF).train()
         yield folder
 
@@ -471,12 +471,12 @@ def test_float16_goes_on_with_its_scale(half, half_copy, data):
     expected = stored(half, "model.ckpt-12")
     found = {name.split("/")[1]: value for name, value in expected.items()
              if name.startswith("loss_scaling/")}
-    assert found == {"scale": 8 * loss_scaling.INITIAL_SCALE, "good_steps": 0,
+    assert found == {"scale": 8 * steps.INITIAL_SCALE, "good_steps": 0,
                      "skipped_steps": 0}
     assert_equal_tensors(stored(copy, "model.ckpt-12"), expected)
     assert (without_speed(rows_of(copy, "train"))
             == without_speed(rows_of(half, "train")))
-    assert [row["loss_scale"] / loss_scaling.INITIAL_SCALE
+    assert [row["loss_scale"] / steps.INITIAL_SCALE
             for row in rows_of(half, "train")] == [1, 1, 2, 2, 4, 4, 4, 8]
 
 
@@ -492,7 +492,7 @@ def test_float16_and_other_types_go_on_from_each_other(half_copy, data, caplog):
     run.train()
     assert "model.ckpt-12 holds no loss_scaling, which therefore starts" in caplog.text
     assert run.scaling.values() == {
-        "loss_scale": loss_scaling.INITIAL_SCALE, "skipped_steps": 0}
+        "loss_scale": steps.INITIAL_SCALE, "skipped_steps": 0}
     [good_steps] = [value for name, value in stored(half, "model.ckpt-13").items()
                     if name.startswith("loss_scaling/good_steps/")]
     assert good_steps == 1
@@ -696,7 +696,7 @@ def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, broken)
 
 def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
     """Not at the first step that is not finite, but when the scale is at its least."""
-    monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
+    monkeypatch.setattr(steps, "INITIAL_SCALE", 4.0)
     run = make_run(
         tmp_path / "run", (data[0], None), **HALF, init_checkpoint=broken)
     with pytest.raises(DivergenceError, match="step 2, .*loss scale .* 1; "):

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.training import loss_scaling
-from albert_tf.training.loss_scaling import INITIAL_SCALE, LossScaling
+from albert_tf.training import steps
+from albert_tf.training.steps import INITIAL_SCALE, LossScaling
 from tests.training.tiny_trainer import assert_close, column, even_batches, training
 
 
@@ -16,7 +16,7 @@ def state(scaling):
 
 def test_scale_goes_as_that_of_keras(monkeypatch):
     """Growth, halving, and the smallest scale, over some hundred steps."""
-    monkeypatch.setattr(loss_scaling, "GROWTH_STEPS", 3)
+    monkeypatch.setattr(steps, "GROWTH_STEPS", 3)
     keras = tf_keras.mixed_precision.LossScaleOptimizer(
         tf_keras.optimizers.SGD(0.0), dynamic_growth_steps=3)
     weight = tf.Variable(1.0)
@@ -25,9 +25,9 @@ def test_scale_goes_as_that_of_keras(monkeypatch):
     assert state(scaling) == [2.0 ** 15, 0]
     random = np.random.default_rng(0)
     # First so many bad steps that the scale ends at 1, later more good ones.
-    steps = np.concatenate([random.random(100) < 0.4, random.random(100) < 0.95])
+    good_ones = np.concatenate([random.random(100) < 0.4, random.random(100) < 0.95])
     scales = set()
-    for good in steps:
+    for good in good_ones:
         gradient = tf.constant(0.5 if good else np.inf)
         keras.apply_gradients([(gradient, weight)])
         scaling.update(tf.math.is_finite(gradient))
@@ -36,18 +36,18 @@ def test_scale_goes_as_that_of_keras(monkeypatch):
         scales.add(float(keras.loss_scale))
     assert 1.0 in scales and max(scales) > 2.0 ** 15
     assert scaling.values() == {
-        "loss_scale": float(keras.loss_scale), "skipped_steps": (~steps).sum()}
+        "loss_scale": float(keras.loss_scale), "skipped_steps": (~good_ones).sum()}
 
 
 def test_scale_stays_finite():
     scaling = LossScaling()
-    scaling.scale.assign(loss_scaling.LARGEST_SCALE)
-    scaling.good_steps.assign(loss_scaling.GROWTH_STEPS - 1)
+    scaling.scale.assign(steps.LARGEST_SCALE)
+    scaling.good_steps.assign(steps.GROWTH_STEPS - 1)
     scaling.update(tf.constant(True))
-    assert state(scaling) == [loss_scaling.LARGEST_SCALE, 0]
+    assert state(scaling) == [steps.LARGEST_SCALE, 0]
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.0 ** 15, loss_scaling.LARGEST_SCALE])
+@pytest.mark.parametrize("scale", [1.0, 2.0 ** 15, steps.LARGEST_SCALE])
 def test_unscaled_gradients_are_not_rounded(scale):
     scaling = LossScaling()
     scaling.scale.assign(scale)

@@ -10,9 +10,8 @@ from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fast_parts
 from albert_tf.training import permutation
-from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.options import StepOptions
-from albert_tf.training.steps import Task, Trainer
+from albert_tf.training.steps import LossScaling, Task, Trainer
 from tests import models, tiny_run
 
 # Model and objective of a task; the heads drop nothing.
