@@ -298,11 +298,6 @@ def test_what_the_user_has_stays(model, tmp_path):
     with pytest.raises(InputError, match="exists already; give a new name"):
         extract(model, tmp_path, "out.npz")
     assert (tmp_path / "out.npz").read_text() == "mine"
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="--output_file: the folder .*file cannot be wri"):
-        job.extract(model, [texts_in(tmp_path, TEXTS)],
-                            str(tmp_path / "file" / "o.jsonl"),
-                            work_dir=str(tmp_path / "work"))
     with pytest.raises(InputError, match="there is no text in it"):
         extract(model, tmp_path, "o.jsonl", lines=[])
 
