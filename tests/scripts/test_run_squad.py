@@ -113,7 +113,6 @@ WRONG = {
              output_dir="{data}/v1/"), "--init_checkpoint"),
     "no evaluation file": (
         dict(do_train="true", do_eval="true", predict_file=None), "--predict_file"),
-    "no such file": (dict(do_train="true", train_file="{data}/none.json"), "none.json"),
     "no step": (
         dict(do_train="true", num_train_steps=None, num_train_epochs=0.1),
         "--num_train_epochs=0.1"),

@@ -67,12 +67,8 @@ def align_paragraph(
     the characters are not known (a model with byte fallback). The caller must not
     change the result.
     """
-    found = _align_by_lcs(text, tokenizer) if tokenizer.uses_sentencepiece else None
-    return found or _align_by_offsets(text, tokenizer)
-
-
-def _align_by_offsets(
-        text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
+    if tokenizer.uses_sentencepiece and (found := _align_by_lcs(text, tokenizer)):
+        return found
     try:
         spans = tokenizer.tokenize_with_offsets(text)
     except UnknownOffsets:
@@ -99,12 +95,10 @@ def _align_by_lcs(
     if not pieces:
         return None
     piece_text = "".join(pieces).replace(UNDERLINE, " ")
-    matches = match_characters(
-        comparable_characters(
-            text, tokenizer.do_lower_case, tokenizer.strip_accents), piece_text)
+    matches = match_characters(comparable_characters(
+        text, tokenizer.do_lower_case, tokenizer.strip_accents), piece_text)
     if matches is None:
         return None
-
     lengths = np.array([len(piece) for piece in pieces])
     behind = np.cumsum(lengths)
     char_of = np.full(len(piece_text), -1)  # The character of the paragraph, or -1.
@@ -128,31 +122,21 @@ def fill_starts(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
 
     The result tells, for each position, where something that starts there starts on the
     other side. At least one entry must not be -1. `size` is the length of the other
-    side, up to which positions after the last match go; with None, they stay at the
-    last match.
+    side, whose positions it stays below; with None, it ends with the last match.
     """
+    most = max(index.max(), (size or 0) - 1)
     before = np.maximum.accumulate(index)
-    filled = np.where(before < 0, 0, before + 1)
-    if size is None:
-        last = int(np.flatnonzero(index >= 0)[-1])
-        filled[last:] = index[last]
-    else:
-        filled = np.minimum(filled, max(size - 1, int(before[-1])))
-    return np.where(index < 0, filled, index)
+    return np.where(index < 0, np.minimum(before + 1, most), index)
 
 
 def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
     """Replaces each -1 like fill_starts, but for something that ends there: by the
     position before the next match or, after all matches, by the other side's last
     position."""
-    places = np.flatnonzero(index >= 0)
-    last = int(index[places[-1]])
-    beyond = last if size is None else max(size - 1, last)
-    behind = np.where(index < 0, np.iinfo(np.int64).max, index)
+    most = max(index.max(), (size or 0) - 1)
+    behind = np.where(index < 0, most + 1, index)
     after = np.minimum.accumulate(behind[::-1])[::-1]
-    filled = np.maximum(after - 1, 0)
-    filled[places[-1] + 1:] = beyond
-    return np.where(index < 0, filled, index)
+    return np.where(index < 0, np.maximum(after - 1, 0), index)
 
 
 # --- The longest common subsequence ----------------------------------------------

@@ -10,7 +10,8 @@ Parquet and Arrow files and JSON lines in which each question is a row, as the l
 """
 
 import dataclasses
-from typing import Any, Iterable, Iterator, NamedTuple, Optional
+import itertools
+from typing import Any, Iterator, NamedTuple, Optional
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
@@ -58,6 +59,31 @@ class QuestionSet:
     # A task, a model's outputs, and the answers from them.
     last: Optional[tuple[Any, ...]] = None
 
+    def prepare_scores(self, version_2: bool, must_score: bool, language: str) -> None:
+        """Sets whether predictions can be scored, and how. A test set has no answers,
+        and no questions that are marked."""
+        self.answered = must_score or any(
+            each.answers or each.is_impossible is not None for each in self.examples)
+        wrong = next((each for each in self.examples if each.answers is None or not (
+            each.answers or version_2)), None)
+        if self.answered and wrong:
+            problem = (f"{wrong.where} has no answers, so that its prediction cannot be "
+                       "scored; give a file with answers, or --version_2_with_negative "
+                       "if the file marks questions without one.")
+            if must_score:
+                raise InputError(problem)
+            self.answered = False
+            self.notes += (f"No metrics will be computed: {problem}",)
+        if not self.answered or language != "auto":
+            self.language = language
+            return
+        self.language = languages.language_of(
+            dict.fromkeys(each.paragraph_text for each in self.examples))
+        if name := languages.CHARACTER_LANGUAGES.get(self.language):
+            self.notes += (
+                f"{self.paths[0]}: most of the text is {name}, so that F1 counts "
+                "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
+
 
 # ---- files -----------------------------------------------------------------
 
@@ -90,12 +116,9 @@ def _of_rows(path: str) -> list[SquadExample]:
             advice="questions need id, question, context and, to train, answers"):
         if isinstance(answers := row.get("answers"), dict):
             typed(answers, f"{where}, answers", text=[str], answer_start=list)
-            texts, starts = answers["text"], answers["answer_start"]
-            if len(texts) != len(starts):
-                raise InputError(f"{where}: 'answers' has {len(texts)} texts but "
-                                 f"{len(starts)} starts; correct it.")
             row["answers"] = [{"text": text, "answer_start": start}
-                              for text, start in zip(texts, starts)]
+                              for text, start in itertools.zip_longest(
+                                  answers["text"], answers["answer_start"])]
         if not isinstance(row.get("is_impossible"), bool):
             row.pop("is_impossible", None)
         questions.append(_question(where, typed(row, where, context=str)["context"], row))
@@ -129,27 +152,6 @@ def _question(where: str, context: str, content: dict[str, Any]) -> SquadExample
     return SquadExample(
         content["id"], content["question"], context, answers=content.get("answers"),
         is_impossible=content.get("is_impossible"), where=where)
-
-
-# ---- checks ----------------------------------------------------------------
-
-
-def without_contradictions(questions: Iterable[SquadExample]
-                           ) -> tuple[list[SquadExample], int]:
-    """Leaves out the answers of questions that are marked as impossible, in training and
-    in scores. Returns the questions, and how many had some. Raises InputError if two
-    have the same id."""
-    examples, number, places = [], 0, dict[str, str]()
-    for question in questions:
-        if question.qas_id in places:
-            raise InputError(f"{question.where}: {places[question.qas_id]} has the same "
-                             "id; give each question its own id.")
-        places[question.qas_id] = question.where
-        if question.is_impossible and question.answers:
-            number += any(text.strip() for text in question.truths)
-            question = question._replace(answers=[])
-        examples.append(question)
-    return examples, number
 
 
 def to_train(example: SquadExample) -> SquadExample:

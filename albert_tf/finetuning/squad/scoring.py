@@ -8,14 +8,10 @@ split answers into words. Answers in Chinese, Japanese and Korean are compared a
 import functools
 import math
 import operator
-import os
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Mapping, NamedTuple, Sequence
 
-from absl import logging
-
-from albert_tf import files, text_files
-from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
-from albert_tf.finetuning.common import as_json, write_files, write_predictions
+from albert_tf.checkpoints.folders import NULL_THRESHOLD
+from albert_tf.finetuning.common import as_json, write_predictions
 from albert_tf.finetuning.squad import languages
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.squad.languages import Outcome
@@ -72,7 +68,7 @@ def score(examples: Sequence[SquadExample] | None, predictions: Predictions,
         **_evaluate(examples, texts, language),
         **{name: best[name.replace("best", "final")] for name in (
             "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")},
-        "null_score_diff_threshold": threshold}, texts, language)
+        NULL_THRESHOLD: threshold}, texts, language)
 
 
 def question_outcomes(examples: Sequence[SquadExample], texts: Mapping[str, str],
@@ -118,43 +114,6 @@ def _evaluate(examples: Sequence[SquadExample], texts: Mapping[str, str], langua
 
 
 # ---- files -----------------------------------------------------------------
-
-
-def keep_threshold(folder: str, step: int, paths: Sequence[str], threshold: float,
-                   trained: bool) -> None:
-    """Writes the threshold of the model in a folder, with the files of the questions
-    that it is from. Others replace it only if the model was trained, too."""
-    kept, digests = _kept_threshold(folder), [files.sha256(path) for path in paths]
-    if trained or kept.get("step") != step or kept.get("sha256") == digests:
-        write_files(folder, {NULL_THRESHOLD_FILE: as_json({
-            "step": step, NULL_THRESHOLD: threshold, "files": list(paths),
-            "sha256": digests})})
-    elif kept.get(NULL_THRESHOLD) != threshold:
-        logging.warning(
-            "The model keeps the threshold of null odds %s, which was found on %s; "
-            "%s has %g. To let the model use that one, remove %s in %s and evaluate "
-            "again.", kept.get(NULL_THRESHOLD),
-            ", ".join(map(str, kept.get("files", ["other questions"]))),
-            ", ".join(paths), threshold, NULL_THRESHOLD_FILE, folder)
-
-
-def known_threshold(folder: str, step: int, threshold: float | None) -> float:
-    """Returns the threshold of null odds of the model in a run's folder: that of the
-    flag, else the one found when this step was evaluated, else 0."""
-    kept, source = _kept_threshold(folder), "the flag"
-    if threshold is None and kept.get("step") == step:
-        threshold, source = kept.get(NULL_THRESHOLD), NULL_THRESHOLD_FILE
-    if threshold is None:
-        threshold, source = 0.0, f"the default: step {step} was not evaluated"
-    logging.info("Questions with null odds of %g or more are left unanswered (%s).",
-                 threshold, source)
-    return float(threshold)
-
-
-def _kept_threshold(folder: str) -> dict[str, Any]:
-    path = os.path.join(folder, NULL_THRESHOLD_FILE)
-    return text_files.read_object(path, "remove it, and evaluate again"
-                                  ) if files.exists(path) else {}
 
 
 def write_prediction_files(

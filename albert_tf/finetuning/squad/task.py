@@ -8,21 +8,21 @@ import functools
 import itertools
 import math
 import os
-from typing import Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
 
-from albert_tf import files, options
+from albert_tf import files, options, text_files
 from albert_tf.checkpoints.checkpoint import head_of
-from albert_tf.checkpoints.folders import NULL_THRESHOLD
+from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import (
-    PREDICT_RESULTS, Outputs, as_json, cut_note, log_shards, write_files)
+    Outputs, as_json, cut_note, log_shards, write_files)
 from albert_tf.finetuning.squad import languages, scoring
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import (
-    QuestionSet, SquadExample, read_questions, to_train, without_contradictions)
+    QuestionSet, SquadExample, read_questions, to_train)
 from albert_tf.finetuning.squad.predictions import (
     Predictions, find_spans, null_odds, rank_spans)
 from albert_tf.finetuning.squad.scoring import Answers
@@ -126,18 +126,23 @@ class SquadTask(FineTuningTask):
     # --- data and features
 
     def read(self, where: str, split: str = "predict") -> QuestionSet:
-        """Reads the questions of a file, or of several (files.shards), for the split
-        "train" or "predict"."""
         flag = f"--{split}_file"
         parts = {path: read_questions(path) for path in files.shards(where, flag)}
-        examples, contradictions = without_contradictions(
-            itertools.chain(*parts.values()))
-        for each in examples:
+        by_id, contradictions = dict[str, SquadExample](), 0
+        for each in itertools.chain(*parts.values()):
+            if each.qas_id in by_id:
+                raise InputError(f"{each.where}: {by_id[each.qas_id].where} has the same "
+                                 "id; give each question its own id.")
             if each.is_impossible and not self.version_2:
                 raise InputError(f"{each.where} is marked as impossible to answer, as in "
                                  "SQuAD 2.0; add --version_2_with_negative.")
-        if len(parts) > 1:
-            log_shards(flag, {path: len(part) for path, part in parts.items()})
+            if each.is_impossible and each.answers:
+                # A question is scored as it is trained.
+                contradictions += any(map(str.strip, each.truths))
+                each = each._replace(answers=[])
+            by_id[each.qas_id] = each
+        log_shards(flag, {path: len(part) for path, part in parts.items()})
+        examples = [*by_id.values()]
         data = QuestionSet(examples, tuple(parts))
         counts = {"are marked as impossible, but have answers, which are left out; remove "
                   "is_impossible to use them": contradictions}
@@ -152,33 +157,8 @@ class SquadTask(FineTuningTask):
         data.notes = tuple(f"{where}: {count} of {len(examples)} questions {what}."
                            for what, count in counts.items() if count)
         if split != "train":
-            self._prepare_scores(data)
+            data.prepare_scores(self.version_2, self.must_score, self.answer_language)
         return data
-
-    def _prepare_scores(self, data: QuestionSet) -> None:
-        """Says whether predictions can be scored, and how. A test set has no answers,
-        and no questions that are marked."""
-        data.answered = self.must_score or any(
-            each.answers or each.is_impossible is not None for each in data.examples)
-        wrong = next((each for each in data.examples if each.answers is None or not (
-            each.answers or self.version_2)), None)
-        if data.answered and wrong:
-            problem = (f"{wrong.where} has no answers, so that its prediction cannot be "
-                       "scored; give a file with answers, or --version_2_with_negative "
-                       "if the file marks questions without one.")
-            if self.must_score:
-                raise InputError(problem)
-            data.answered = False
-            data.notes += (f"No metrics will be computed: {problem}",)
-        data.language = self.answer_language
-        if self.answer_language == "auto":
-            data.language = languages.language_of(
-                dict.fromkeys(each.paragraph_text for each in data.examples))
-            if data.answered and data.language != languages.ENGLISH:
-                data.notes += (
-                    f"{data.paths[0]}: most of the text is "
-                    f"{languages.CHARACTER_LANGUAGES[data.language]}, so that F1 counts "
-                    "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
 
     def spec(self, config):
         """Returns the specification of a window (see featurize). The features that are
@@ -210,24 +190,21 @@ class SquadTask(FineTuningTask):
               0      0       0     1   ...      1       1      segment_ids
               0      1       1     0   ...      0       1      p_mask
 
-        Returns:
-          One dict per window, in order; values are lists of ints without padding.
+        Returns one dict per window, in order; values are lists of ints without padding.
 
-          * input_ids, input_mask, segment_ids and p_mask (1 where no answer can be)
-            have one entry per token.
-          * start_positions, end_positions (the positions of the answer's first and last
-            token), is_impossible and paragraph_len (the length of the whole sequence)
-            have one entry. In training, a window without the whole answer is
-            impossible, with positions 0, in SQuAD 1.1, too. In prediction these three
-            are 0.
-          * tok_start_to_orig_index and tok_end_to_orig_index (the first and last
-            character in the paragraph) and token_is_max_context (1 if no other window
-            has more context for the token) have one entry per token of the paragraph,
-            which begin at position paragraph_len - 1 - their number.
+        * input_ids, input_mask, segment_ids and p_mask (1 where no answer can be) have
+          one entry per token.
+        * start_positions, end_positions (the positions of the answer's first and last
+          token), is_impossible and paragraph_len (the length of the whole sequence) have
+          one entry. In training, a window without the whole answer is impossible, with
+          positions 0, in SQuAD 1.1, too. In prediction these three are 0.
+        * tok_start_to_orig_index and tok_end_to_orig_index (the first and last character
+          in the paragraph) and token_is_max_context (1 if no other window has more
+          context for the token) have one entry per token of the paragraph.
 
-          The list is empty if the paragraph has no alignment (see align_paragraph), or
-          if the answer has no tokens. Such questions are not trained on, and are
-          answered with "".
+        The list is empty if the paragraph has no alignment (see align_paragraph), or if
+        the answer has no tokens. Such questions are not trained on, and are answered
+        with "".
         """
         paragraph = align_paragraph(example.paragraph_text, tokenizer)
         if paragraph is None:
@@ -358,32 +335,55 @@ class SquadTask(FineTuningTask):
         places = np.log(np.reshape(np.asarray(table.columns["paragraph_len"], int), -1))
         return float(places.mean()) + 0.5 * math.log(2) * self.version_2
 
+    def results(self, data, outputs, table):
+        return self.answers(data, outputs, table.columns).metrics, ""
+
+    def predicted(self, folder, data, outputs, table, settings, own):
+        return scoring.write_prediction_files(
+            folder, data.examples, self.answers(data, outputs, table.columns),
+            data.answered, settings.prediction_file)
+
     def write(self, split, data, outputs, table, step, settings):
-        """Keeps the threshold that an evaluation found, and writes files of predictions
-        (see scoring) and, if the answers are known, their metrics."""
+        """Writes files of predictions, and keeps the threshold that an evaluation found,
+        unless the model was evaluated on other questions before."""
         folder, task = settings.run.output_dir, self
         # An evaluation of --resume_from's checkpoint does not concern the model.
         if settings.do_eval and self.version_2 and not settings.run.resume_from:
-            scoring.keep_threshold(folder, step, data.paths, self.answers(
-                data, outputs, table.columns).metrics[NULL_THRESHOLD],
-                settings.do_train)
-        if not settings.do_predict:
-            return
-        if not data.answered:
-            task = dataclasses.replace(
-                self, threshold=self.known_threshold(folder, step))
-        answers = task.answers(data, outputs, table.columns)
-        if answers.metrics and not settings.do_eval:  # An evaluation has logged them.
-            logging.info("Predictions at step %d: %s", step, ", ".join(
-                f"{name} {value:.6g}" for name, value in answers.metrics.items()))
-            write_files(folder, {
-                PREDICT_RESULTS: as_json({"step": step, **answers.metrics})})
-        else:  # A remaining file would have the results of a different set.
-            files.remove(os.path.join(folder, PREDICT_RESULTS))
-        logging.info("Wrote %s.", ", ".join(scoring.write_prediction_files(
-            folder, data.examples, answers, data.answered, settings.prediction_file)))
+            found = self.answers(data, outputs, table.columns).metrics[NULL_THRESHOLD]
+            kept = {} if settings.do_train else _kept_threshold(folder)
+            if kept.get("step") != step:
+                write_files(folder, {NULL_THRESHOLD_FILE: as_json({
+                    "step": step, NULL_THRESHOLD: found, "files": list(data.paths)})})
+            elif kept.get(NULL_THRESHOLD) != found:
+                logging.warning(
+                    "The model keeps the threshold of null odds %s, which was found on "
+                    "%s; %s has %g. To let the model use that one, remove %s in %s and "
+                    "evaluate again.", kept.get(NULL_THRESHOLD),
+                    ", ".join(map(str, kept.get("files", ["other questions"]))),
+                    ", ".join(data.paths), found, NULL_THRESHOLD_FILE, folder)
+        if settings.do_predict:
+            if not data.answered:
+                task = dataclasses.replace(
+                    self, threshold=self.known_threshold(folder, step))
+            super(SquadTask, task).write(split, data, outputs, table, step, settings)
 
     def known_threshold(self, folder: str, step: int) -> Optional[float]:
-        """Returns scoring.known_threshold; None for version 1.1."""
-        return scoring.known_threshold(
-            folder, step, self.threshold) if self.version_2 else None
+        """Returns the threshold of null odds of the model in a run's folder: that of the
+        flag, else the one found when this step was evaluated, else 0; None for version
+        1.1."""
+        if not self.version_2:
+            return None
+        threshold, source, kept = self.threshold, "the flag", _kept_threshold(folder)
+        if threshold is None and kept.get("step") == step:
+            threshold, source = kept.get(NULL_THRESHOLD), NULL_THRESHOLD_FILE
+        if threshold is None:
+            threshold, source = 0.0, f"the default: step {step} was not evaluated"
+        logging.info("Questions with null odds of %g or more are left unanswered (%s).",
+                     threshold, source)
+        return float(threshold)
+
+
+def _kept_threshold(folder: str) -> dict[str, Any]:
+    path = os.path.join(folder, NULL_THRESHOLD_FILE)
+    return text_files.read_object(path, "remove it, and evaluate again"
+                                  ) if files.exists(path) else {}

@@ -1,7 +1,7 @@
 """Questions about a passage in TensorFlow's graph: splitting passages into the same
 windows as finetuning.squad.task, and turning the scores of windows into an answer.
 
-Shapes: N questions, P tokens of a passage, W windows of all questions, S positions.
+Shapes: N questions, W windows of all questions, S positions.
 """
 
 import dataclasses
@@ -20,14 +20,13 @@ _SPACES = r"[\s\v\x1c-\x1f\x85\pZ]+"
 
 
 class _Windows(NamedTuple):
-    """The windows of all questions, with T tokens of the passage in each."""
+    """The windows of all questions, [W, S] by position."""
 
     question: tf.Tensor  # int64 [W], the number of the window's question
-    first: tf.Tensor  # int32 [W], the position of its first token of the passage
-    pieces: tf.Tensor  # int32 [W], the number of its tokens of the passage
-    own: tf.Tensor  # bool [W, T], whether no other window has more context for a token
-    starts: tf.Tensor  # int32 [W, T], the first character of each token
-    ends: tf.Tensor  # int32 [W, T], the last character of each token
+    passage: tf.Tensor  # bool, whether a token is of the passage
+    own: tf.Tensor  # bool, whether no other window has more context for it
+    starts: tf.Tensor  # int32, the first character of each token
+    ends: tf.Tensor  # int32, the last character of each token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,15 +59,14 @@ class Spans(TextTask):
             self.doc_stride)
         question = tf.gather(question, windows.text)
         features = self.packed(question, windows.of(ids), optional=False)
-        first, pieces = question.row_lengths() + 2, windows.places.row_lengths()
         position = tf.range(tf.shape(features["input_ids"], tf.int64)[1])
-        behind = position - first[:, tf.newaxis]
-        of_passage = (behind >= 0) & (behind < pieces[:, tf.newaxis])
-        features["p_mask"] = tf.cast(~(of_passage | tf.equal(position, 0)), tf.int32)
-        return features, _Windows(
-            windows.text, tf.cast(first, tf.int32), tf.cast(pieces, tf.int32),
-            windows.own.to_tensor(False), windows.of(starts).to_tensor(0),
-            windows.of(ends).to_tensor(0))
+        behind = position - question.row_lengths()[:, tf.newaxis] - 2
+        passage = (behind >= 0) & (behind < windows.places.row_lengths()[:, tf.newaxis])
+        features["p_mask"] = tf.cast(~(passage | tf.equal(position, 0)), tf.int32)
+        own, starts, ends = (tf.scatter_nd(
+            tf.where(passage), each.values, tf.shape(passage, tf.int64))
+            for each in (windows.own, windows.of(starts), windows.of(ends)))
+        return features, _Windows(windows.text, passage, own, starts, ends)
 
     def tokenized(self, inputs):
         features, windows = self.prepared(inputs)
@@ -87,17 +85,14 @@ class Spans(TextTask):
                 "end_top_log_probs"))
             shape = [-1, starts.shape[1], ends.shape[1] // starts.shape[1]]
             ends, end_scores = tf.reshape(ends, shape), tf.reshape(end_scores, shape)
-        first, pieces = (part[:, tf.newaxis, tf.newaxis]
-                         for part in (context.first, context.pieces))
-        starts, ends = starts[..., tf.newaxis] - first, ends - first
-        start_in, end_in = ((piece >= 0) & (piece < pieces) for piece in (starts, ends))
+        starts = starts[..., tf.newaxis]
 
-        def at(table, piece, inside):
-            """Returns the values at tokens in a table [W, T], which may be empty."""
-            return tf.gather(tf.pad(table, [[0, 0], [0, 1]]), tf.where(inside, piece, 0),
-                             batch_dims=1)
+        def at(table, positions):
+            """Returns the values at positions of a table, 0 beyond its end."""
+            return tf.gather(tf.pad(table, [[0, 0], [0, 1]]), tf.minimum(
+                positions, tf.shape(table)[1]), batch_dims=1)
 
-        valid = (start_in & at(context.own, starts, start_in) & end_in
+        valid = (at(context.own, starts) & at(context.passage, ends)
                  & (ends >= starts) & (ends - starts < self.max_answer_length))
         scores = tf.where(valid, tf.cast(start_scores[..., tf.newaxis], tf.float64)
                           + tf.cast(end_scores, tf.float64), -np.inf)
@@ -108,8 +103,7 @@ class Spans(TextTask):
         best = tf.argmax(tf.reshape(scores, flat), axis=1)
         scores, first, last = (tf.gather(tf.reshape(
             tf.broadcast_to(values, shape), flat), best, batch_dims=1) for values in (
-                scores, at(context.starts, starts, start_in),
-                at(context.ends, ends, end_in)))
+                scores, at(context.starts, starts), at(context.ends, ends)))
         # The windows of each question, [N, windows], and no span.
         rows = tf.shape(inputs["passage"], tf.int64)[0]
         scores, first, last = (tf.pad(tf.RaggedTensor.from_value_rowids(

@@ -39,9 +39,10 @@ def parse(tag: str) -> tuple[str, str]:
     return ((match[1] or match[2]).upper(), match[3] or "") if match else ("", "")
 
 
-def continued(tag: str) -> str:
+def continued(tag: str, scheme: str) -> str:
     """Returns the tag of the further tokens of a word: I-PER for B-PER, else the same."""
-    return tag if parse(tag)[0] != "B" else ("i" if tag[0] == "b" else "I") + tag[1:]
+    return tag if scheme == "none" or parse(tag)[0] != "B" else (
+        "i" if tag[0] == "b" else "I") + tag[1:]
 
 
 # ---- entities as conlleval reads them --------------------------------------

@@ -13,14 +13,14 @@ import dataclasses
 import functools
 import json
 import re
-from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import labels as label_names
-from albert_tf.checkpoints.checkpoint import head_of
+from albert_tf.checkpoints.checkpoint import head_of, some
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
 from albert_tf.finetuning.common import (
@@ -54,7 +54,6 @@ class TaggingTask(FineTuningTask):
     Attributes:
       labels: the tag of each class id.
       scheme: how tags mark entities; one of scoring.SCHEMES.
-      max_seq_length: the maximum number of tokens of a window, including special ones.
       test_tags: whether the files to predict have tags, as in Reading.read.
       main_metric: the metric that chooses the best checkpoint; "": the first.
     """
@@ -83,10 +82,11 @@ class TaggingTask(FineTuningTask):
                              "training file.")
         for label in self.labels:
             scoring.check_tag(label, self.scheme, "--labels")
-            if self.label_all_tokens and self._continued(label) not in self.labels:
+            more = scoring.continued(label, self.scheme)
+            if self.label_all_tokens and more not in self.labels:
                 raise InputError(
-                    f"--label_all_tokens: the tags lack {self._continued(label)}, that of "
-                    f"the further tokens of a word with {label}; add it to --labels.")
+                    f"--label_all_tokens: the tags lack {more}, that of the further "
+                    f"tokens of a word with {label}; add it to --labels.")
         if not self.main_metric:
             object.__setattr__(self, "main_metric", self.metric_names[0])
 
@@ -98,13 +98,12 @@ class TaggingTask(FineTuningTask):
     # ---- data and features -------------------------------------------------
 
     def read(self, where: str, split: str) -> ExampleSet:
-        """Reads the sentences of a file, or of several (read_shards), and checks their
-        tags."""
         return read_shards(where, f"--{split}_file",
                            lambda path, first: self._read_file(path, split))
 
     def _read_file(self, where: str, split: str) -> ExampleSet:
-        sentences, found = self.reading.read(where, self.scheme, self._has_tags(split))
+        sentences, found = self.reading.read(
+            where, self.scheme, split != "test" or self.test_tags)
         in_entities, counts = self.scheme != "none", collections.Counter()
         advice = ", or --notest_tags for a file without tags" * (split == "test")
         labels = {scoring.parse(label): label for label in self.labels if in_entities}
@@ -130,7 +129,7 @@ class TaggingTask(FineTuningTask):
                 "a column or field of its own. Columns are separated by tabs or blanks; "
                 "an object has 'words' and 'tags' (docs/TAGGING.md#files).")
         names = sorted({*counts} - known)
-        found[f"have tags that the model does not know ({_some(names)}); they "
+        found[f"have tags that the model does not know ({some(names, 5)}); they "
               + ("are not trained on" if split == "train" else "count as wrong")] = unknown
         found[f"have tags that {self.scheme} does not allow there; they are read as "
               "conlleval reads them"] = misplaced
@@ -146,12 +145,6 @@ class TaggingTask(FineTuningTask):
             logging.info("%s: words with tags: %s.", split, label_names.counted(
                 [*self.labels, *names], counts.elements()))
         return ExampleSet(sentences, (where,), tuple(notes))
-
-    def _has_tags(self, split: str) -> Optional[bool]:
-        return self.test_tags if split == "test" else True
-
-    def _continued(self, label: str) -> str:
-        return scoring.continued(label) if self.scheme != "none" else label
 
     def spec(self, config):
         """Returns the specification of a sentence, or of a window of it.
@@ -188,7 +181,7 @@ class TaggingTask(FineTuningTask):
             ids_of_word = ids_of_word or [tokenizer.unk_id]
             word_of[len(pieces)] = word
             tag = example.tags[word] if example.tags else ""
-            more = self._continued(tag) if all_tokens else ""
+            more = scoring.continued(tag, self.scheme) if all_tokens else ""
             pieces += ids_of_word
             of_pieces += [ids.get(tag, 0)] + [ids.get(more, 0)] * (len(ids_of_word) - 1)
         spans = window_spans(len(pieces), self.max_seq_length - NUM_SPECIAL_SINGLE,
@@ -221,7 +214,7 @@ class TaggingTask(FineTuningTask):
 
     def feature_settings(self, split):
         return {"labels": self.labels, "scheme": self.scheme,
-                "tagged": self._has_tags(split), "doc_stride": self.doc_stride,
+                "tagged": split != "test" or self.test_tags, "doc_stride": self.doc_stride,
                 "all_tokens": self.label_all_tokens and split == "train",
                 **dataclasses.asdict(self.reading)}
 
@@ -260,8 +253,6 @@ class TaggingTask(FineTuningTask):
                                            f"{word + 1} of {examples[example].where()}")
                 result[example].tags[word] = self.labels[tags[place]]
                 result[example].scores[word] = float(scores[place])
-        if not all(all(sentence.tags) for sentence in result):
-            raise ValueError("a word is not in any window")
         return result
 
     def score(self, data, outputs, table):
@@ -357,10 +348,10 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
       reading: the options of reading files.
       **options: further options of TaggingTask.
     """
-    first: dict[str, tuple[Sentence, int]] = {}  # tag → where it is first
     paths = files.shards(train_file, "--train_file") if train_file else []
     reading = dataclasses.replace(reading, names=tuple(labels or ()))
     sentences = [sentence for path in paths for sentence in reading.read(path, scheme)[0]]
+    first: dict[str, tuple[Sentence, int]] = {}  # where each tag is first
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
             first.setdefault(tag, (sentence, place))
@@ -376,8 +367,8 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
         for tag, (sentence, place) in first.items():
             scoring.check_tag(tag, scheme, sentence.where(place))
     tags = {*first}
-    if options.get("label_all_tokens") and scheme != "none":
-        tags |= {*map(scoring.continued, tags)}
+    if options.get("label_all_tokens"):
+        tags |= {scoring.continued(tag, scheme) for tag in tags}
     if labels is None:
         if not train_file and not known_labels:
             raise InputError("the tags are unknown without a training file or a model "
@@ -388,7 +379,7 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                   sorted(tags, key=lambda tag: (tag.upper() != scoring.OUTSIDE, tag)))
     elif tags and not tags & set(labels):
         raise InputError(f"--labels: none of them is a tag in {train_file}, which has "
-                         f"{_some(tags)}; correct the flag, or leave it out.")
+                         f"{some(sorted(tags), 5)}; correct the flag, or leave it out.")
     if scheme == "auto":
         scheme = scoring.scheme_of_labels(labels)
     known: dict[tuple[str, str], str] = {}
@@ -402,7 +393,3 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
 
 def _words(examples: Sequence[Sentence]) -> int:
     return sum(len(example.words) for example in examples)
-
-
-def _some(tags: Iterable[str]) -> str:
-    return ", ".join(sorted(tags)[:5]) + ", ..." * (len(tags) > 5)

@@ -182,6 +182,9 @@ def test_rows_are_the_same_as_articles(tmp_path, name):
         {"id": "q2", "question": "How is it?", "answers": [
             {"text": "old", "answer_start": 13}]}]}]}]}, "")
     assert [row[:-1] for row in rows] == [question[:-1] for question in articles]
+    as_list = of_rows(tmp_path, "list-" + name, answers=[question.answers
+                                                         for question in rows])
+    assert [row[:-1] for row in read_questions(as_list)] == [row[:-1] for row in rows]
     place = "line 3" if ".json" in name else "row 2"
     assert rows[1].where.endswith(f"{name}, {place}, question 'q2'")
 
@@ -203,18 +206,11 @@ def test_rows_of_a_test_set(tmp_path, answers):
         SquadTask(True).read(path, "train")
 
 
-def test_answers_as_a_list(tmp_path):
-    path = of_rows(tmp_path, answers=[[{"text": "clock", "answer_start": 4}],
-                                      [{"text": "old", "answer_start": 13}]])
-    assert [e.answer_text for e in SquadTask().read(path, "train").examples] == [
-        "clock", "old"]
-
-
 @pytest.mark.parametrize("changes, message", [
     ({"context": None}, "'context'.*'id', 'title', 'question', 'answers'"),
     ({"question": ["a", None]}, "row 2.*'question'"), ({"id": [1, 2]}, "row 1: 'id'"),
     ({"id": ["q", "q"]}, "row 2.*same id"), ({"answers": [["a"], ["b"]]}, "row 1.*'answers'"),
-    ({"answers": [{"text": ["a", "b"], "answer_start": [1]}] * 2}, "row 1: 'answers'"),
+    ({"answers": [{"text": ["a"], "answer_start": [1, 2]}] * 2}, "row 1,.*'text' is missing"),
     ({"id": [], "answers": []}, "squad.parquet"),
 ])
 def test_rows_that_do_not_fit(tmp_path, changes, message):

@@ -15,7 +15,7 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad.task import QuestionSet, SquadTask
 from albert_tf.finetuning.squad.predictions import (
-    Spans, find_spans, merge_repeated, null_odds, rank_spans)
+    Spans, find_spans, null_odds, rank_spans)
 from tests.helpers import FIXTURES, SHARED
 
 RUNS = ("one", "two_accumulated", "nbest3_len5")
@@ -108,21 +108,6 @@ def test_answers_equal_the_releases(read, version, name):
         for key in ("probability", "start_log_prob", "end_log_prob"):
             np.testing.assert_allclose([e[key] for e in entries],
                                        [e[key] for e in expected], rtol=0, atol=1e-9)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_spans_come_in_the_releases_order(version):
-    examples, windows, arrays, runs = read_golden(version)
-    run = runs["nbest3_len5"]
-    spans = merge_repeated(spans_of(version, examples, windows, arrays, 0, run))
-    expected = [
-        (int(unique_id), start, end, *np.mean(scores, axis=0))
-        for by_window in run["accumulated"].values()
-        for unique_id, found in by_window.items() for start, end, scores in found]
-    found = list(zip(np.asarray(windows["unique_ids"])[spans.row].tolist(),
-                     *(column.tolist() for column in spans[1:])))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
 
 
 # A paragraph by hand: each window is [CLS] q [SEP] pieces [SEP].
@@ -218,23 +203,6 @@ def test_padding_does_not_change_the_answers(padding):
     bare = predictions(None)
     assert bare == predictions(64) == predictions(384)
     assert len(bare.nbest["q001"]) == 100
-
-
-def test_padding_in_the_top_spans_does_not_change_the_answers():
-    # Four pieces of which only three can start: the fourth of the top is padding.
-    windows = paragraph_windows((0, 3, {0, 1, 2}))
-    index = np.array([[3, 4, 5]])
-
-    def answers(extra_index, extra_score):
-        return ranked_v2(windows, (
-            np.append([[-1.0, -2.0, -3.0]], [[extra_score]], axis=1),
-            np.append(index, [[extra_index]], axis=1),
-            np.full((1, 4, 1), -1.0), np.array([[[3], [5], [5], [63]]]),
-            np.array([0.5])))
-
-    assert answers(7, -1e30) == answers(300, -np.inf)
-    assert [e["text"] for e in answers(7, -1e30).nbest["q"]] == [
-        "red", "green blue", "blue"]
 
 
 def test_questions_without_windows_are_answered():
