@@ -18,7 +18,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.features import FeatureTable
-from albert_tf.finetuning.squad import task as squad, alignment
+from albert_tf.finetuning.squad import alignment
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.squad.dataset import SquadExample, questions_in, to_train
 from albert_tf.tokenization.sentencepiece_tokenizer import UnknownOffsets
@@ -164,25 +164,6 @@ def test_conversion_of_unmatched_places_equals_the_release():
 
 # --- Matching characters ---------------------------------------------------------
 
-def plain_match(chars, text, band):
-    """The same match cell by cell: up, unless left is more, unless a match is."""
-    table, steps = {}, {}
-    for i in range(len(chars)):
-        for j in range(max(i - band, 0), min(i + band, len(text))):
-            up, left = table.get((i - 1, j), 0), table.get((i, j - 1), 0)
-            diagonal = table.get((i - 1, j - 1), 0) + 1
-            table[i, j], steps[i, j] = (left, "left") if left > up else (up, "up")
-            if chars[i] == text[j] and diagonal > table[i, j]:
-                table[i, j], steps[i, j] = diagonal, "match"
-    matches = [-1] * len(chars)
-    i, j = len(chars) - 1, len(text) - 1
-    while (i, j) in steps:
-        if steps[i, j] == "match":
-            matches[i] = j
-        i, j = (i - (steps[i, j] != "left"), j - (steps[i, j] != "up"))
-    return table[len(chars) - 1, len(text) - 1], matches
-
-
 def random_pairs(count):
     """Characters and a text much like them, of few letters so that ties abound."""
     chooser = random.Random(5)
@@ -194,14 +175,6 @@ def random_pairs(count):
                                      k=chooser.randrange(5)):
             chars.insert(chooser.randrange(len(chars) + 1), extra)
         yield chars or ["a"], " " + text
-
-
-def test_tables_give_the_match_that_a_plain_table_gives():
-    for chars, text in random_pairs(300):
-        for band in (abs(len(chars) - len(text)) + 1, 12, 40):
-            if band > abs(len(chars) - len(text)):
-                matched, matches = alignment.match_by_table(chars, text, band)
-                assert (matched, matches.tolist()) == plain_match(chars, text, band)
 
 
 def test_the_greedy_match_is_the_table_s_wherever_it_applies():
@@ -339,13 +312,6 @@ def test_in_training_windows_without_the_whole_answer_are_impossible():
     for window in windows:
         if window["is_impossible"][0]:
             assert window["start_positions"] == window["end_positions"] == [0]
-
-
-def test_an_example_without_features_keeps_its_place_in_the_numbering():
-    numbered = list(SquadTask().records([[{"a": [1]}, {"a": [2]}], [], [{"a": [3]}]]))
-    assert [f["example_index"] for f in numbered] == [[0], [0], [2]]
-    assert [f["unique_ids"][0] - squad.FIRST_UNIQUE_ID for f in numbered] == [0, 1, 2]
-    assert [f["a"] for f in numbered] == [[1], [2], [3]]
 
 
 # --- Chinese, by WordPiece -------------------------------------------------------

@@ -150,11 +150,6 @@ def ranked_v2(windows, results, examples=EXAMPLES):
     return SquadTask(True).rank(examples, dict(zip(TOPS, results)), windows)
 
 
-def one_span(cls_logit):
-    """The piece at position 3, from a head that gives one start and one end."""
-    return *np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]), np.array([cls_logit])
-
-
 def best_of(windows, starts, ends, **options):
     return [entry["text"] for entry
             in ranked(windows, starts, ends, **options).nbest["q"]]
@@ -205,26 +200,12 @@ def test_padding_does_not_change_the_answers(padding):
     assert len(bare.nbest["q001"]) == 100
 
 
-def test_questions_without_windows_are_answered():
-    windows = paragraph_windows((0, 2, {0, 1}))
-    windows["example_index"][:] = 1
-    examples = [types.SimpleNamespace(qas_id=i, paragraph_text=PARAGRAPH)
-                for i in "abc"]
-    row = [log_probs(-3, -4)]
-    first = ranked(windows, row, row, examples)
-    assert first.texts == {"a": "", "b": "red", "c": ""}
-    second = ranked_v2(windows, one_span(9.0), examples)
-    assert second.texts == {"a": "", "b": "red", "c": ""}
-    assert second.null_odds["b"] == 9.0 < second.null_odds["a"]
-    assert second.texts_at(10.0) == second.texts
-
-
 def test_values_that_are_not_numbers_are_told_with_their_question():
     windows = paragraph_windows((0, 2, {0, 1}))
     with pytest.raises(InputError, match="question 'q' is not a number.*learning_rate"):
         best_of(windows, [log_probs(-1, np.nan)], [log_probs(-1, -2)])
     with pytest.raises(InputError, match="question 'q' is not a number"):
-        ranked_v2(windows, one_span(np.nan))
+        ranked_v2(windows, np.array([[[-1.0]], [[3]], [[-1.0]], [[3]], [[np.nan]]]))
 
 
 def test_outputs_are_ranked_and_scored_once():

@@ -498,20 +498,6 @@ def test_tags_out_of_place(scheme, tags, places):
     assert scoring.misplaced(tags.split(), scheme) == places
 
 
-@pytest.mark.parametrize("scheme", ["iob1", "iob2", "iobes"])
-@pytest.mark.parametrize("seed", range(5))
-def test_entities_there_and_back(scheme, seed):
-    draw, place, found = random.Random(seed), 0, []
-    while place < 30:
-        end = place + draw.randint(1, 3)
-        if draw.random() < 0.7:
-            found.append(scoring.Entity(place, end, draw.choice("XY")))
-        place = end
-    tags = scoring.as_tags(found, 40, scheme)
-    assert scoring.entities(tags) == found
-    assert not scoring.misplaced(tags, scheme)
-
-
 def test_reports_and_failures(write, monkeypatch):
     task, data = read(write("a B-X\nb I-X\nc B-Y\nd O\n"))
 
