@@ -20,7 +20,7 @@ from albert_tf import files
 from albert_tf.errors import InputError, reading
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
-from albert_tf.records.spec import FeatureSpec, excess
+from albert_tf.records.spec import FeatureSpec
 
 # Starting processes takes longer than computing this many examples.
 _FEW_EXAMPLES = 1000
@@ -95,8 +95,8 @@ class FeatureTable:
             sizes = np.concatenate(counts).astype(np.int64)
             if not np.all(f.fits(sizes)):
                 raise ValueError(f"{f.name} does not have the shape {f.shape}")
-            if not f.within_limit(arrays[f.name]):
-                raise InputError(f"the features: {excess(f, arrays[f.name])}.")
+            if excess := f.excess(arrays[f.name]):
+                raise InputError(f"the features: {excess}.")
             if f.is_variable:
                 arrays[f"{f.name}.offsets"] = np.cumsum(np.append(0, sizes))
                 if f.parsed:

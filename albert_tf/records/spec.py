@@ -47,10 +47,15 @@ class Feature:
         return (num_values % self.num_values == 0 if self.is_variable
                 else num_values == self.num_values)
 
-    def within_limit(self, values: np.ndarray) -> bool:
-        """Returns whether all values, of one or many examples, are in 0..limit-1."""
-        return not self.limit or bool(
-            values.min(initial=0) >= 0 and values.max(initial=0) < self.limit)
+    def excess(self, values: np.ndarray) -> str:
+        """Returns what is wrong if not all values are in 0..limit-1, or ""."""
+        low, high = values.min(initial=0), values.max(initial=0)
+        if not self.limit or 0 <= low and high < self.limit:
+            return ""
+        worst = high if high >= self.limit else low
+        return f"{self.name} holds {worst}, which is not in 0..{self.limit - 1}" + (
+            f", as {self.limited_by} says; create the data again, or change the config"
+            if self.limited_by else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +98,8 @@ class FeatureSpec:
             array = arrays[feature.name] = np.array(
                 values, feature.dtype).reshape(
                     [-1 if d is None else d for d in feature.shape])
-            if not feature.within_limit(array):
-                raise InputError(f"{where}: {excess(feature, array)}.")
+            if excess := feature.excess(array):
+                raise InputError(f"{where}: {excess}.")
         return arrays
 
     def parse(self, serialized):
@@ -125,14 +130,6 @@ class FeatureSpec:
             f.parsed_name or f.name: (tf.cast(tensors[f.name], tf.int32)
                                       if f.dtype == "int64" else tensors[f.name])
             for f in features}
-
-
-def excess(feature: Feature, values: np.ndarray) -> str:
-    """Returns what is wrong if not all values are below the feature's limit."""
-    worst = values.max() if values.max() >= feature.limit else values.min()
-    return f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}" + (
-        f", as {feature.limited_by} says; create the data again, or change the config"
-        if feature.limited_by else "")
 
 
 def model_inputs(shape: tuple, vocab_size: int, type_vocab_size: int, set_by: str = ""
