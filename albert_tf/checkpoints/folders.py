@@ -32,7 +32,8 @@ STATE_FILE = "checkpoint"
 NULL_THRESHOLD = "null_score_diff_threshold"
 NULL_THRESHOLD_FILE = "null_threshold.json"
 
-# The way out for a run whose checkpoint cannot be used.
+# The ways out, for a path without a model and a run whose checkpoint cannot be used.
+ADVICE = "check the path, or give hf://OWNER/NAME for a model of the Hugging Face hub"
 EARLIER = ("give --resume_from=STEP to resume from an earlier checkpoint, or choose a "
            "different --output_dir")
 
@@ -160,19 +161,7 @@ def find_checkpoint(path: StrPath) -> str:
     raise InputError(
         f"{path}: there is no checkpoint: neither {_SUFFIX.sub('', path)}.index nor a "
         f"folder with {BEST_CHECKPOINT} or what its file '{STATE_FILE}' names; "
-        f"{path_advice(path)}.")
-
-
-def path_advice(path: str) -> str:
-    """Returns what to do about a path without a model: give the last checkpoint-N of
-    transformers' Trainer, or the hub's name."""
-    if steps := [int(match[1]) for match in map(
-            re.compile(r"checkpoint-(\d+)").fullmatch, files.names_in(path)) if match]:
-        return f"give one of its checkpoints, such as {path}/checkpoint-{max(steps)}"
-    name = path if "/" in path else f"albert/{path}"
-    return "check the path" + (
-        f", or give hf://{name} for a model of the Hugging Face hub"
-        if re.fullmatch(r"\w[\w.-]*/[\w.-]+|albert[\w.-]*", path) else "")
+        f"{ADVICE}.")
 
 
 def _files_of(prefix: str) -> list[str]:

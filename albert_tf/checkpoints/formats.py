@@ -90,16 +90,14 @@ def read(path: str, config: Config = None, head: str = "",
     given, path = os.fspath(path), located(path)
     name, where = _recognised(path)
     if not name and not files.exists(path):
-        raise InputError(
-            f"{path}: there is no such file or folder; {folders.path_advice(path)}.")
+        raise InputError(f"{path}: there is no such file or folder; {folders.ADVICE}.")
     if not name:
         raise InputError(
             f"{given}: holds no model in a supported format (found: "
-            f"{some(files.names_in(path), 8) or 'nothing'}); {folders.path_advice(path)}, "
-            "or give a folder of this project or TensorFlow (model.ckpt-*, ckpt-* or "
-            "saved_model.pb), Hugging Face (config.json and model.safetensors or "
-            "pytorch_model.bin), keras-hub (config.json and model.weights.h5) or "
-            "sentence-transformers (modules.json).")
+            f"{some(files.names_in(path), 8) or 'nothing'}); give a folder of this project "
+            "or TensorFlow (model.ckpt-*, ckpt-* or saved_model.pb), Hugging Face "
+            "(config.json and model.safetensors or pytorch_model.bin), keras-hub "
+            "(config.json and model.weights.h5) or sentence-transformers (modules.json).")
     checkpoint = _module(name).read(where, config_of(config),
                                     *([head] if name == "release" else ()))
     if vocabulary:

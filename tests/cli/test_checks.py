@@ -17,7 +17,7 @@ CUSTOM = ("--task_name=custom --output_dir={data}/new --train_file={data}/train.
 RECORDS = ("--input_file={data}/text.txt --output_file={data}/out --vocab_file="
            "{data}/vocab.txt ")
 CORPUS = "--input_file={data}/text.txt --output_file={data}/out "
-NO_FOLDER = "give hf://albert/albert-base-v2 for a model of the Hugging Face hub"
+NO_FOLDER = "give hf://OWNER/NAME for a model of the Hugging Face hub"
 PRETRAINING = "--input_file={data}/none --output_dir={data}/new --model=base "
 LONG = "--train_step and --num_train_epochs"
 NEW = "--output_dir={data}/new "
