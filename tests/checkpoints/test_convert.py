@@ -1,7 +1,5 @@
 """From format to format: no bit changes, every tensor is accounted for, what has no
 counterpart is refused by name.
-
-    python -m pytest tests/checkpoints/test_convert.py
 """
 
 import json
@@ -327,9 +325,8 @@ def indexed(shard):
      "vocab.txt has 6 tokens.*20"),
     (indexed("gone.safetensors"), "hf/gone.safetensors: .*No such file"),
     (indexed(3), "index.json: "),
-    *((lambda folder, content=content: (folder / "model.safetensors").write_bytes(
-        content), "model.safetensors: ")
-      for content in (b"", (2**60).to_bytes(8, "little") + b"{}"))])
+    (lambda folder: (folder / "model.safetensors").write_bytes(b""),
+     "model.safetensors: ")])
 def test_what_is_wrong_is_named(spoil, named, hf):
     spoil(hf)
     with pytest.raises(InputError, match=named) as error:

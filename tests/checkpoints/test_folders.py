@@ -1,7 +1,5 @@
 """Folders of runs and of checkpoints: which files a run may replace, what a path stands
 for, and that a checkpoint is written completely or not at all.
-
-    python -m pytest tests/checkpoints/test_folders.py
 """
 
 import contextlib

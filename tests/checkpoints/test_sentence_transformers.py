@@ -3,8 +3,6 @@
 The folder tests/fixtures/sentence_transformers is what sentence-transformers 6.2 wrote
 beside the model of tests/serving/tiny_models.py (read_sentence_transformers.py --save
 in tests/peers), with the vectors that it made of some texts.
-
-    python -m pytest tests/checkpoints/test_sentence_transformers.py
 """
 
 import json

@@ -1,8 +1,6 @@
 """TensorFlow's checkpoint files, read by NumPy alone, and PyTorch's files, without PyTorch
 and without running what they ask for.
 
-    python -m pytest tests/checkpoints/test_tensor_files.py
-
 The fixtures were written by PyTorch 2.13, one of them in the format before 1.6.
 """
 

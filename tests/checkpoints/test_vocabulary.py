@@ -1,7 +1,4 @@
-"""The vocabulary in a model's folder: recorded, copied, and compared.
-
-    python -m pytest tests/checkpoints/test_vocabulary.py
-"""
+"""The vocabulary in a model's folder: recorded, copied, and compared."""
 
 import json
 
