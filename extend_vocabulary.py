@@ -17,7 +17,6 @@ vocabulary and continue the pretraining:
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import os
-
 from typing import Any, Optional
 
 from absl import flags, logging
@@ -27,16 +26,16 @@ from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
+from albert_tf.cli.define import define
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
-from albert_tf.options import MOST
-from albert_tf.tokenization import extend_vocabulary
+from albert_tf.options import given
+from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.tokenizer import vocabulary_of
 
 FLAGS = flags.FLAGS
 
-_DEFAULTS = extend_vocabulary.Options()
 flags.DEFINE_string(
     "input_file", None,
     "Text files from the new domain with one sentence per line: paths or globs, "
@@ -53,16 +52,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "output_dir", None, "New folder to write the vocabulary and the checkpoint to.",
     required=True)
-flags.DEFINE_integer(
-    "num_pieces", _DEFAULTS.num_pieces, "Maximum number of pieces to add.",
-    lower_bound=1, upper_bound=MOST)
-flags.DEFINE_bool(
-    "do_lower_case", _DEFAULTS.do_lower_case,
-    "Lower-case the text. Use the value that the model was trained with.")
-flags.DEFINE_integer(
-    "input_sentence_size", _DEFAULTS.input_sentence_size,
-    "Maximum number of sentences to use. If there are more, a random sample is drawn.",
-    lower_bound=101, upper_bound=MOST)
+define(train_sentencepiece.ExtendOptions)
 
 
 def main(argv):
@@ -87,11 +77,10 @@ def main(argv):
         folder_of(FLAGS.init_checkpoint)), config)
     known = vocabulary.kept_beside(FLAGS.init_checkpoint)
     on_bytes = Progress.of_bytes("reading", paths)
-    extension = extend_vocabulary.extend(
+    extension = train_sentencepiece.extend(
         FLAGS.spm_model_file,
         (line for path in paths for _, line in text_files.read_lines(path, on_bytes)),
-        extend_vocabulary.Options(
-            FLAGS.num_pieces, FLAGS.do_lower_case, FLAGS.input_sentence_size))
+        given(train_sentencepiece.ExtendOptions, FLAGS))
     # TensorFlow takes seconds to load, so errors in the text are reported before that.
     from albert_tf.checkpoints.folders import read_tensors, write_tensors
     from albert_tf.checkpoints.restore import write_config
@@ -125,13 +114,13 @@ def _check_vocabulary(beside: Optional[Vocabulary], config: AlbertConfig
     """Raises InputError if --spm_model_file is not the model's vocabulary, by its record,
     its own files or its size; returns how the model's tokenizer cleans text."""
     path, init = FLAGS.spm_model_file, FLAGS.init_checkpoint
-    given = tokenizer_files.check(Vocabulary(path), config.vocab_size)
+    tokenizer = tokenizer_files.check(Vocabulary(path), config.vocab_size)
     if known := vocabulary.kept_beside(init):
-        vocabulary.check(known, {**vocabulary_of(path), **given.keeps}, init)
+        vocabulary.check(known, {**vocabulary_of(path), **tokenizer.keeps}, init)
     if not beside or known:
-        return given.keeps
+        return tokenizer.keeps
     own = tokenizer_files.tokenizer_of(beside)
-    if list(own.vocab) != list(given.vocab) or own.added:
+    if list(own.vocab) != list(tokenizer.vocab) or own.added:
         raise InputError(
             f"{path} does not have the tokens of {beside.path}, by which the model in "
             f"{init} was made; give that model's SentencePiece model, if it has one "

@@ -23,7 +23,7 @@ from albert_tf.checkpoints.vocabulary import settings_in
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import POOLER
-from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization import hf_tokenizer
 
 NAME = "sentence_transformers"
 MODULES = "modules.json"
@@ -130,7 +130,7 @@ def described(folder: str, config: AlbertConfig
             not vocabulary.do_lower_case):
         # Text is converted to lower case first, and its accents are as without that.
         strips = vocabulary.rules and vocabulary.rules.strips_cased
-        if vocabulary.word_piece and not strips and not tokenizer_json.is_file(
+        if vocabulary.word_piece and not strips and not hf_tokenizer.is_file(
                 vocabulary.path):
             vocabulary = dataclasses.replace(vocabulary, strip_accents=False)
         vocabulary = dataclasses.replace(vocabulary, do_lower_case=True)

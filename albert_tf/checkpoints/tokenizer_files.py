@@ -13,8 +13,7 @@ from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.config import refuse
 from albert_tf.errors import InputError, reading
-from albert_tf.tokenization import (
-    hf_tokenizer, sentencepiece_tokenizer, tokenizer_json)
+from albert_tf.tokenization import hf_tokenizer, sentencepiece_tokenizer
 from albert_tf.tokenization.cleaning import AddedToken, Rules
 from albert_tf.tokenization.hf_tokenizer import HfTokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -137,7 +136,7 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
 def _symbols(path: str) -> set[str]:
     """Returns a SentencePiece model's user-defined symbols."""
     with files.open_binary(path) as stream:
-        pieces = tokenizer_json.model_proto().FromString(stream.read()).pieces
+        pieces = hf_tokenizer.model_proto().FromString(stream.read()).pieces
     return {piece.piece for piece in pieces if piece.type == piece.USER_DEFINED}
 
 
@@ -151,9 +150,9 @@ def _beyond(found: Vocabulary, added: Iterable[AddedToken]) -> list[AddedToken]:
 def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> Vocabulary:
     """Returns the vocabulary of a tokenizer.json, or of the spiece.model beside it, if it
     `has_plain`, where both do the same."""
-    own = {token["content"] for token in tokenizer_json.read(path)[0]["added_tokens"]}
-    tokenizer = hf_tokenizer.from_json(path, [
-        token for token in added if token.content not in own])
+    own = {token["content"] for token in hf_tokenizer.read_json(path)[0]["added_tokens"]}
+    tokenizer = FullTokenizer(path, rules=Rules(added=tuple(
+        token for token in added if token.content not in own)))
     lower, strips = tokenizer.do_lower_case, tokenizer.strip_accents
     found = Vocabulary(path, lower, not tokenizer.uses_sentencepiece, strips,
                        tokenizer.rules)
@@ -234,7 +233,7 @@ def write_plain(found: Vocabulary, folder: str) -> None:
     name, tokenizer = os.path.basename(found.path), tokenizer_of(found)
     if found.word_piece:
         _write_word_pieces(tokenizer, folder)
-    if tokenizer_json.is_file(found.path):
+    if hf_tokenizer.is_file(found.path):
         return _write_json(tokenizer.to_json(), folder)
     if not found.word_piece:
         name = name if name.endswith(".model") else _SPM
@@ -265,7 +264,7 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
     tokenizer = tokenizer_of(found)
     lower, rules = tokenizer.do_lower_case, tokenizer.rules
     content = tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else None
-    is_json = tokenizer_json.is_file(found.path)
+    is_json = hf_tokenizer.is_file(found.path)
     if found.word_piece:
         _write_word_pieces(tokenizer, folder)
         strips = tokenizer.normalized("é") in "eE"
@@ -283,7 +282,7 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
                   **_SENTENCE_PIECE}
         if not is_json:
             files.copy(found.path, os.path.join(folder, _SPM))
-        content = content or tokenizer_json.from_sentencepiece(
+        content = content or hf_tokenizer.from_sentencepiece(
             found.path, lower, tokenizer.strip_accents, rules)
     if always_json or not found.word_piece:
         _write_json(content, folder)

@@ -29,7 +29,7 @@ from albert_tf.finetuning.recipes import (
 from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.finetuning.task import Settings
 from albert_tf.options import given, option, options_of
-from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization import hf_tokenizer
 from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.training.options import Sequences
@@ -327,7 +327,7 @@ def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
     start = values.output_dir if holds_checkpoint(values.output_dir) else init
     known = vocabulary.kept_beside(start) if start else None
     if values.strip_accents is None and known and path and (
-            path == values.vocab_file or tokenizer_json.is_file(path)):
+            path == values.vocab_file or hf_tokenizer.is_file(path)):
         values.strip_accents = known.get("strip_accents")
     result = FullTokenizer(
         values.vocab_file, values.do_lower_case, values.spm_model_file,

@@ -24,7 +24,8 @@ from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.options import given, option, options_of
-from albert_tf.tokenization import hf_tokenizer, tokenizer_json
+from albert_tf.tokenization import hf_tokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training import devices, options as training_options
 from albert_tf.training.options import (
     RunOptions, Sequences, StepOptions, check_batch_sizes)
@@ -84,8 +85,8 @@ def model_config(values: Values) -> AlbertConfig:
 def lower_as_stated(vocabulary: str, values: Values = flags.FLAGS) -> None:
     """Sets --do_lower_case as a vocabulary says it, if it is a tokenizer.json and the
     flag is not given."""
-    if not values["do_lower_case"].present and tokenizer_json.is_file(vocabulary):
-        values.do_lower_case = hf_tokenizer.from_json(vocabulary).do_lower_case
+    if not values["do_lower_case"].present and hf_tokenizer.is_file(vocabulary):
+        values.do_lower_case = FullTokenizer(vocabulary).do_lower_case
 
 
 def check_memory(values: Values, config: AlbertConfig, step: StepOptions,

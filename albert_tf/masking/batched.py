@@ -1,12 +1,11 @@
 """Masks many sequences at a time with NumPy, for data creation.
 
-n-grams are chosen as in the original implementation (`reference`), but with random
-numbers from `keyed_random`: the masks of a sequence depend only on its key, its tokens
-and the options. Each choice depends on earlier ones, so step v handles the v-th visit of
-all sequences in the batch.
+n-grams are chosen as in `reference`, but with random numbers from `keyed_random`: the
+masks of a sequence depend only on its key, its tokens and the options. Each choice
+depends on earlier ones, so step v handles the v-th visit of all sequences.
 """
 
-from typing import NamedTuple, Sequence
+from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -80,16 +79,18 @@ def mask_batch(
     ids = input_ids.astype(np.int32).reshape(-1)
     shown = ids.copy()
     masking = _NgramChoice(words, budget, keys, options, _ROUNDS[0])
-    masking.run()
     masked = predicted = _Positions.of(masking.pieces(), shape)
     shown[masked.flat] = _replacements(
         ids[masked.flat], masked, keys, special_ids.mask, vocab_size)
     if options.do_permutation:
-        permuting = _NgramChoice(words, budget, keys, options, _ROUNDS[1])
-        permuting.exclude(masking)
-        permuting.run()
-        permuted = _Positions.of(permuting.pieces(), shape)
-        shown[permuted.flat] = ids[_shuffled(permuted, keys)]
+        permuted = _Positions.of(_NgramChoice(
+            words, budget, keys, options, _ROUNDS[1], masking).pieces(), shape)
+        # Shuffle the tokens within each row.
+        real = np.arange(permuted.counts.max(initial=0)) < permuted.counts[:, None]
+        order, _ = _shuffled_columns(
+            keyed_random.words(keys, _PERMUTATION, real.shape[1]), real)
+        begins = np.cumsum(permuted.counts) - permuted.counts
+        shown[permuted.flat] = ids[permuted.flat[begins[permuted.row] + order[real]]]
         predicted = _Positions.of(np.concatenate([masked.flat, permuted.flat]), shape)
 
     labels, seen = ids[predicted.flat], shown[predicted.flat]
@@ -143,7 +144,8 @@ class _NgramChoice:
     """
 
     def __init__(self, words: _Words, budget: np.ndarray, keys: np.ndarray,
-                 options: MaskingOptions, first_number: int):
+                 options: MaskingOptions, first_number: int,
+                 other: Optional["_NgramChoice"] = None):
         ngram = options.ngram
         self._words, self._keys, self._first_number = words, keys, first_number
         self._thresholds = thresholds(cumulative_ngram_probabilities(options))
@@ -162,13 +164,12 @@ class _NgramChoice:
             self._around < 0, -self._around,
             np.where(self._around < size, 0, ngram)).astype(self._free.dtype)
         self._taken = []  # (first words, places in _free, sizes) of each step
+        if other:  # Its words are excluded.
+            for _, places, sizes in other._taken:
+                self._take(places, sizes)
+        self._choose()
 
-    def exclude(self, other: "_NgramChoice") -> None:
-        """Excludes words that a different choice in the same batch took."""
-        for _, places, sizes in other._taken:
-            self._take(places, sizes)
-
-    def run(self) -> None:
+    def _choose(self) -> None:
         """Chooses until each row has used up its budget or visited all its words."""
         for visit in range(0, self._budget.max(initial=0), _BLOCK):
             rows = np.flatnonzero((self._room > 0) & (self._budget > visit))
@@ -292,11 +293,6 @@ class _Positions(NamedTuple):
         slot = _ranges(np.zeros_like(counts), counts)
         return cls(flat, row, column, slot, counts)
 
-    def numbers(self, keys: np.ndarray, first: int) -> np.ndarray:
-        """Returns number `first + slot` from each position's row key: uint64 [M]."""
-        most = self.counts.max(initial=0)
-        return keyed_random.words(keys, first, most)[self.row, self.slot]
-
     def in_slots(self, values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
         """Returns values [M] by row and slot, then zeros: int32 of this shape."""
         table = np.zeros(shape, np.int32)
@@ -307,23 +303,14 @@ class _Positions(NamedTuple):
 def _replacements(ids: np.ndarray, masked: _Positions, keys: np.ndarray, mask_id: int,
                   vocab_size: int) -> np.ndarray:
     """Returns the tokens that replace masked tokens, int32 [M]."""
-    numbers = masked.numbers(keys, _REPLACEMENTS)
+    numbers = keyed_random.words(keys, _REPLACEMENTS, masked.counts.max(initial=0))[
+        masked.row, masked.slot]
     kind = numbers >> _HALF
     to_mask, to_same = map(np.uint64, SHOWN_THRESHOLDS)
     drawn = (numbers & _LOW_HALF) * np.uint64(vocab_size) >> _HALF
     shown = np.where(kind < to_same, ids, drawn.astype(np.int32))
     shown[kind < to_mask] = mask_id
     return shown
-
-
-def _shuffled(positions: _Positions, keys: np.ndarray) -> np.ndarray:
-    """Shuffles the flat positions within each row; returns them by row: int64 [M]."""
-    slots = np.arange(positions.counts.max(initial=0))
-    real = slots < positions.counts[:, None]
-    order, _ = _shuffled_columns(
-        keyed_random.words(keys, _PERMUTATION, len(slots)), real)
-    row_begins = np.cumsum(positions.counts) - positions.counts
-    return positions.flat[row_begins[positions.row] + order[real]]
 
 
 def _shuffled_columns(

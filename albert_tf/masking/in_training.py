@@ -1,8 +1,7 @@
 """Masks batches with TensorFlow, for run_pretraining.py --dynamic_masking.
 
-n-grams are chosen as in the original implementation (`reference`), but with different
-random numbers. Records are written once and unmasked. As in RoBERTa, a record gets new
-masks each time it is read, so that no epoch repeats masks. Everything runs in the input
+n-grams are chosen as in `reference`, but with different random numbers. As in RoBERTa, an
+unmasked record gets new masks each time it is read. Everything runs in the input
 pipeline, on any host and under XLA: shapes are static, no Python runs, and a loop over
 visits to words handles all sequences in a batch at once.
 
@@ -10,7 +9,7 @@ Shapes: B batch, S tokens in a sequence, P predictions, N words in the longest n
 sequence has at most S words, so arrays over words have the size S too.
 """
 
-from typing import Mapping, Sequence
+from typing import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +20,7 @@ from albert_tf.masking.options import (
 
 _DRAWS_PER_PIECE = 4
 _NEVER = np.iinfo(np.int32).max
-
-
-def _signed(limits: Sequence[int]) -> list[int]:
-    """Returns limits for draws that are uniform over int32 instead of uint32."""
-    return [limit - 2**31 for limit in limits]
+_LEAST = -2**31  # of a draw, which is uniform over int32
 
 
 class DynamicMasking:
@@ -71,7 +66,14 @@ class DynamicMasking:
     def predictions(self, features, chosen) -> dict[str, tf.Tensor]:
         """Returns `features` without `token_boundary`, and with the chosen tokens, bool
         [B, S], in slots [B, P]: ascending positions, ids and weights, then zeros."""
-        positions, weights = self._slots(chosen)
+        wanted = self._options.max_predictions_per_seq
+        # Chosen tokens get values that count down from S to 1, the others get 0. The
+        # largest values are therefore the first positions.
+        values = tf.where(chosen, self._length - tf.range(self._length), 0)
+        values = tf.math.top_k(values, k=min(wanted, self._length)).values
+        values = tf.pad(values, [[0, 0], [0, max(wanted - self._length, 0)]])
+        weights = tf.cast(values > 0, tf.int32)
+        positions = weights * (self._length - values)
         ids = tf.gather(features["input_ids"], positions, batch_dims=1)
         return {
             **{name: value for name, value in features.items()
@@ -100,31 +102,19 @@ class DynamicMasking:
         # The sort is stable, so ties go to the earlier word; unused entries come last.
         order = tf.argsort(
             tf.where(numbers < num_words, places, _NEVER), axis=1, stable=True)
-        sizes = 1 + sum(tf.cast(sizes >= threshold, tf.int32)
-                        for threshold in _signed(
-                            thresholds(cumulative_ngram_probabilities(self._options))))
+        limits = thresholds(cumulative_ngram_probabilities(self._options))
+        sizes = 1 + sum(tf.cast(sizes >= limit + _LEAST, tf.int32) for limit in limits)
         length = tf.reduce_sum(tf.cast(filled, tf.int32), axis=1)
         taken = _take_ngrams(
             _ngram_lengths(word_lengths, num_words, sizes, self._options.ngram),
             order, tf.gather(self._budgets, length))
         return tf.where(inside, tf.gather(taken, word, batch_dims=1), 0)
 
-    def _slots(self, masked):
-        """Returns positions and weights int32 [B, P] of masked tokens, bool [B, S]."""
-        wanted = self._options.max_predictions_per_seq
-        # Masked tokens get values that count down from S to 1, the others get 0. The
-        # largest values are therefore the first positions.
-        values = tf.where(masked, self._length - tf.range(self._length), 0)
-        values = tf.math.top_k(values, k=min(wanted, self._length)).values
-        values = tf.pad(values, [[0, 0], [0, max(wanted - self._length, 0)]])
-        weights = tf.cast(values > 0, tf.int32)
-        return weights * (self._length - values), weights
-
     def _replacements(self, ids, fates, pieces):
         """Returns the replacement of each token if it is masked, int32 [B, S]."""
-        to_mask, to_same = _signed(SHOWN_THRESHOLDS)
+        to_mask, to_same = (limit + _LEAST for limit in SHOWN_THRESHOLDS)
         # Scale a draw of 32 bits to the size of the vocabulary.
-        any_piece = (tf.cast(pieces, tf.int64) + 2**31) * self._vocab_size // 2**32
+        any_piece = (tf.cast(pieces, tf.int64) - _LEAST) * self._vocab_size // 2**32
         return tf.where(
             fates < to_mask, self._special_ids.mask,
             tf.where(fates < to_same, ids, tf.cast(any_piece, tf.int32)))

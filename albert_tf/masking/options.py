@@ -1,9 +1,6 @@
 """Shared by the three maskers: options, special tokens, how much is masked, and the
 probabilities.
 
-The maskers are `reference` (one sequence at a time, as in the original), `batched` (in
-NumPy) and `in_training` (in TensorFlow).
-
 ALBERT masks n-grams of whole words (section 4.1 of the paper, after SpanBERT by Joshi
 et al.). A single masked token can often be guessed from the rest of its word or of a
 fixed expression, as in "the White [MASK]"; a whole n-gram has to be predicted from the

@@ -1,10 +1,9 @@
 """N-gram masking of one sequence at a time, with the same masks as the original.
 
 `create_pretraining_data.py --reproduce_release` uses this module, and the two other
-maskers are tested against it: `batched`, for many sequences in NumPy, and
-`in_training`, in TensorFlow. The caller passes the random generators. They are called
-in the same order as in the original's create_masked_lm_predictions, so that equal
-generators give equal masks, bit for bit.
+maskers, `batched` and `in_training`, are tested against it. The caller passes the random
+generators. They are called in the same order as in the original's
+create_masked_lm_predictions, so that equal generators give equal masks, bit for bit.
 """
 
 import bisect
@@ -148,7 +147,10 @@ def mask_sequence(
         words, order, budget, used_positions, cumulative, random)
     # 3. Replace each chosen token: mostly by [MASK], else by itself or a random token.
     for position in positions:
-        output[position] = _replacement(tokens[position], vocabulary, random.python)
+        if random.python.random() < SHOWN_AS_MASK:
+            output[position] = MASK
+        elif random.python.random() >= REST_SHOWN_AS_ITSELF:
+            output[position] = vocabulary[random.python.randint(0, len(vocabulary) - 1)]
     # 4. The original shuffles again even if it permutes nothing. So do we, to draw the
     #    same random numbers from here on.
     random.python.shuffle(order)
@@ -165,13 +167,3 @@ def mask_sequence(
     positions.sort()
     return MaskedSequence(
         output, boundary, positions, [tokens[p] for p in positions], sizes)
-
-
-def _replacement(token: str, vocabulary: Sequence[str],
-                 random: python_random.Random) -> str:
-    """Returns what the model sees instead of a masked token."""
-    if random.random() < SHOWN_AS_MASK:
-        return MASK
-    if random.random() < REST_SHOWN_AS_ITSELF:
-        return token
-    return vocabulary[random.randint(0, len(vocabulary) - 1)]

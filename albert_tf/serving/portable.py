@@ -31,7 +31,7 @@ from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving.runtimes import FORMS, INPUTS, TFLITE, graph_name, needed, quiet
-from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization import hf_tokenizer
 
 _OPSET = 18
 _MEMORY = 60  # bytes that tf2onnx takes for each byte of the weights, at most
@@ -103,7 +103,7 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
             labels, getattr(head, "problem", ""), found)), ensure_ascii=False)
     tokenizer_files.write_huggingface(
         found, folder, answering.max_length, always_json=True)
-    if not tokenizer_json.is_file(found.path):
+    if not hf_tokenizer.is_file(found.path):
         # A tokenizer.json does not tell everything that our tokenizer does.
         text_files.write_json(os.path.join(folder, vocabulary.VOCABULARY_FILE), {
             "kind": "WordPiece" if found.word_piece else "SentencePiece",

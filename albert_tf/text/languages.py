@@ -1,18 +1,11 @@
 """What differs between languages: how sentences end, and what a corpus needs of the next
 scripts, kept in a file beside it: `<corpus>.language.json`.
 
-    split_sentences("It rained. We left.", "en")     # ["It rained.", "We left."]
-    language = Language.of("kk")
-    language.strip_accents, language.word_start      # False, "sentencepiece"
-    language.write("corpus/kk.txt")
-    of_corpora(["corpus/kk.txt"]) == language        # True
-
 The rules for sentence ends are those of the library sentencex (Wikimedia). If in doubt,
 it does not split. One of its rules is corrected here: after a quotation mark or
 parenthesis that is never closed, it treats all text up to the next one as a quotation,
-which can join dozens of sentences (`_split_swallowed`). The ends of Khmer, Tibetan and
-Sinhala are added. Thai and Lao mark none, and are divided at their blanks, which end
-clauses.
+which can join dozens of sentences. The ends of Khmer, Tibetan and Sinhala are added. Thai
+and Lao mark none, and are divided at their blanks, which end clauses.
 """
 
 import collections
@@ -54,17 +47,13 @@ _MORE_ENDS = re.compile(
     """(?:(?:។ល)?[។៕៚]+|[།-༒༔](?:\\s*[།-༒༔])*|෴)[»”’"')\\]]*\\s*"""
     "|(?<=[\u0e01-\u0e45\u0e47-\u0ec5\u0ec7-\u0eff]) "
     "(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4])")
-_MORE_SCRIPTS = re.compile("[\u0d80-\u0fff\u1780-\u17ff]")
 _LEAST_CLAUSE = 20  # characters; what is shorter stays with the next clause
 # Marks after which a long sentence without spaces may be cut.
 _CLAUSE_END = re.compile(r"[，、；：,;:…。！？]")
 
 
 def check_language(code: str) -> str:
-    """Returns the language in a code such as "en", "pt-BR" or "zh_Hans".
-
-    sentencex splits a language without rules by those of a related one, or of English.
-    """
+    """Returns the language in a code such as "en", "pt-BR" or "zh_Hans"."""
     language = re.split("[-_]", code.strip().lower())[0]
     if not re.fullmatch("[a-z]{2,3}", language):
         raise InputError(f"--language={code} is not a language code; give one of ISO "
@@ -80,23 +69,30 @@ def clean_text(text: str) -> tuple[str, int]:
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Splits a paragraph, as `clean_text` returns it, into sentences.
+    """Splits a paragraph, as `clean_text` returns it, into sentences without white space
+    around them.
 
-    Sentences have no white space around them. Together they contain all characters of
-    `text` except white space.
+        split_sentences("It rained. We left.")  # ["It rained.", "We left."]
     """
-    sentences = []
-    for sentence in sentencex.segment(language, text):
-        if len(sentence.encode("utf-8")) > _SUSPICIOUS_BYTES:
-            sentences.extend(_split_swallowed(sentence, language))
-        else:
-            sentences.append(sentence)
-    if _MORE_SCRIPTS.search(text):
-        sentences = [part for sentence in sentences for part in _divided(sentence)]
-    return _join_fragments([s for s in map(str.strip, sentences) if s])
+    sentences: list[str] = []
+    waiting = ""
+    for part in sentencex.segment(language, text):
+        for sentence in _split_swallowed(part, language) if (
+                len(part.encode("utf-8")) > _SUSPICIOUS_BYTES) else [part]:
+            for piece in filter(None, map(str.strip, _divided(sentence))):
+                # What has no letter ("1.", "»") belongs to the next sentence, or at the
+                # end of a paragraph to the sentence before.
+                waiting = f"{waiting} {piece}".strip()
+                if len(piece) > 12 or any(map(str.isalpha, piece)):
+                    sentences.append(waiting)
+                    waiting = ""
+    if waiting:
+        sentences[-1:] = [" ".join([*sentences[-1:], waiting])]
+    return sentences
 
 
 def _divided(sentence: str) -> Iterator[str]:
+    """Divides a sentence at ends that sentencex does not know."""
     start = 0
     for end in _MORE_ENDS.finditer(sentence):
         if end[0] != " " or end.start() - start >= _LEAST_CLAUSE:
@@ -106,50 +102,23 @@ def _divided(sentence: str) -> Iterator[str]:
 
 
 def _split_swallowed(text: str, language: str) -> list[str]:
-    """Splits a sentence again, ignoring quotation marks and parentheses.
-
-    The marks are removed, the rest is split, and the cuts are transferred to the text
-    with its marks. Closing marks belong to the sentence before a cut, opening marks to
-    the sentence after it.
-    """
-    positions = []  # the position in `text` of each character in `plain`
-    start = 0
-    for mark in _PAIRED_MARKS.finditer(text):
-        positions.extend(range(start, mark.start()))
-        start = mark.end()
-    positions.extend(range(start, len(text)))
+    """Splits a sentence again, without quotation marks and parentheses, and transfers
+    the cuts to the text with its marks: closing marks belong to the sentence before a
+    cut, opening marks to the sentence after it."""
+    marks = {mark.start() for mark in _PAIRED_MARKS.finditer(text)}
+    positions = [i for i in range(len(text)) if i not in marks]
     plain = "".join(text[i] for i in positions)
     parts = sentencex.segment(language, plain)
     if len(parts) < 2 or "".join(parts) != plain:
         return [text]
-    cuts = [0]
-    end = 0
+    cuts, end = [0], 0
     for part in parts[:-1]:
         end += len(part)
-        if part[-1].isspace():
-            cut = positions[end - 1] + 1
-        else:
-            cut = positions[end]
-            while cut > cuts[-1] and text[cut - 1] in _OPENING_MARKS:
-                cut -= 1
+        cut = positions[end - 1] + 1 if part[-1].isspace() else positions[end]
+        while cut > cuts[-1] and text[cut - 1] in _OPENING_MARKS:
+            cut -= 1
         cuts.append(cut)
-    cuts.append(len(text))
-    return [text[a:b] for a, b in zip(cuts, cuts[1:])]
-
-
-def _join_fragments(sentences: list[str]) -> list[str]:
-    """Joins parts without a letter ("1.", "»") to the next sentence, or at the end of a
-    paragraph to the sentence before."""
-    joined: list[str] = []
-    waiting = ""
-    for sentence in sentences:
-        waiting = f"{waiting} {sentence}".strip()
-        if len(sentence) > 12 or any(map(str.isalpha, sentence)):
-            joined.append(waiting)
-            waiting = ""
-    if waiting:
-        joined[-1:] = [" ".join([*joined[-1:], waiting])]
-    return joined
+    return [text[a:b] for a, b in itertools.pairwise([*cuts, len(text)])]
 
 
 def cut_long(sentence: str, max_chars: int) -> list[str]:
@@ -181,7 +150,10 @@ _MANY, _MANY_FOREIGN, _SAMPLE = 0.003, 0.01, 10_000  # lines
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-    """The settings for text in one or more languages."""
+    """The settings for text in one or more languages.
+
+        Language.of("kk")  # Language("kk", False, "sentencepiece")
+    """
 
     language: str  # codes as from check_language, in alphabetical order
     strip_accents: bool
@@ -200,8 +172,7 @@ class Language:
 
 
 def file_of(corpus: str) -> str:
-    """Returns the path of the language's file beside a corpus, which may have been
-    compressed since."""
+    """Returns the path of the file beside a corpus, which may be compressed by now."""
     return re.sub(r"\.(gz|bz2|xz|zst)$", "", corpus) + ".language.json"
 
 

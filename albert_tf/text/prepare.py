@@ -216,4 +216,3 @@ def document_sentences(document: Document, options: Options,
 
 def _digest(data: bytes, key: bytes = b"") -> bytes:
     return hashlib.blake2b(data, digest_size=16, key=key).digest()
-

@@ -140,21 +140,18 @@ def _rows(path: str, lines: Iterator[Line], layout: Layout, kind: str
         yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
 
 
-# Wiki and HTML tags that wikiextractor leaves in the text, escaped. Those in the second
-# group occur within words (H<sub>2</sub>O).
-_BLOCKS = (
-    "br|hr|p|div|ref|references|poem|center|blockquote|gallery|section|onlyinclude|"
-    "noinclude|includeonly|templatestyles|table|tr|td|th|li|ul|ol|dl|dd|dt|h[1-6]")
-_IN_WORDS = (
-    "sub|sup|span|small|big|b|i|u|s|em|strong|tt|code|var|cite|abbr|nowiki|font|math|"
-    "chem|kbd|q|del|ins")
-_ALONE = ("br", "hr", "li", "dd", "dt", "tr", "td", "th")  # need no end
-# A name, then attributes or the end: neither "1<p and q>1" nor <p@example.org>.
+# Wiki and HTML tags that wikiextractor leaves in the text, escaped: a name, of which the
+# second group occurs within words (H<sub>2</sub>O), then attributes or the end: neither
+# "1<p and q>1" nor <p@example.org>.
 _TAG = re.compile(
-    rf"<(?P<close>/?)(?:(?P<block>{_BLOCKS})|(?P<name>{_IN_WORDS}))"
+    "<(?P<close>/?)(?:(?P<block>br|hr|p|div|ref|references|poem|center|blockquote|gallery|"
+    "section|onlyinclude|noinclude|includeonly|templatestyles|table|tr|td|th|li|ul|ol|dl|"
+    "dd|dt|h[1-6])|(?P<name>sub|sup|span|small|big|b|i|u|s|em|strong|tt|code|var|cite|abbr|"
+    "nowiki|font|math|chem|kbd|q|del|ins))"
     r"(?P<more>(?:\s+[a-z][\w:.-]*\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+)"
     r"|\s+(?:nowrap|noshade|hidden|inline|compact|reversed))*\s*/?)>"
     r"|(?P<comment><!--.*?-->)", re.IGNORECASE | re.DOTALL)
+_ALONE = ("br", "hr", "li", "dd", "dt", "tr", "td", "th")  # need no end
 # What remains of a "(template)" after the template was removed: "()", "(, )".
 _EMPTY_PARENTHESES = re.compile(r"[^\S\n]?\((?:[^\S\n]|[,;:])*\)")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from albert_tf.errors import reading
 
+UNDERLINE = "\u2581"  # It represents a blank; SentencePiece puts it before each word.
 # First and last code points of the blocks of Chinese characters that are separate
 # tokens in the original implementation (_is_chinese_char), without extensions F and
 # later.
@@ -20,8 +21,8 @@ CHINESE_RANGES = (
 
 
 class AddedToken(NamedTuple):
-    """A token that is found in the text before that is cleaned, as the tokenizers library
-    does it: https://huggingface.co/docs/tokenizers/api/added-tokens."""
+    """A token that is found in the text before it is cleaned:
+    https://huggingface.co/docs/tokenizers/api/added-tokens."""
 
     content: str
     id: Optional[int] = None  # as in the vocabulary, or the first behind it
@@ -36,11 +37,10 @@ class AddedToken(NamedTuple):
         """Returns the token that a JSON file of Hugging Face's describes."""
         given = {"content": given} if isinstance(given, str) else given
         values = {"id": token_id, "normalized": not given.get("special", True), **given}
-        token = cls(**{name: values[name] for name in cls._fields if name in values})
-        if not (token.content and isinstance(token.content, str)
-                and isinstance(token.id, int | None)):
+        if not (type(values["content"]) is str and values["content"]
+                and isinstance(values["id"], int | None)):
             raise ValueError(f"an added token is {given!r:.80}")
-        return token
+        return cls(**{name: values[name] for name in cls._fields if name in values})
 
 
 class Rules(NamedTuple):
@@ -62,10 +62,9 @@ class Rules(NamedTuple):
     @property
     def changed(self) -> dict[str, Any]:
         """The rules that differ from the original implementation's, for JSON."""
-        values = {name: value for name, value in self._asdict().items()
-                  if value != self._field_defaults[name]}
-        return values | ({"added": [token._asdict() for token in self.added]}
-                         if self.added else {})
+        values = {**self._asdict(), "added": [token._asdict() for token in self.added] or ()}
+        return {name: value for name, value in values.items()
+                if value != self._field_defaults[name]}
 
     @classmethod
     def of(cls, changed: Any, path: str) -> "Rules":
@@ -76,15 +75,6 @@ class Rules(NamedTuple):
 
 
 ORIGINAL = Rules()
-
-
-def is_punctuation(char: str) -> bool:
-    """Returns whether a character has a Unicode class P*, or is an ASCII sign such as
-    $ + < ^ ` |."""
-    code = ord(char)
-    if code < 128:
-        return 33 <= code <= 126 and not char.isalnum()
-    return unicodedata.category(char).startswith("P")
 
 
 # The ways to split a text into words that get tags.
@@ -112,10 +102,11 @@ def split_words(text: str, split: str = "punctuation") -> list[tuple[int, int]]:
 
 
 def stands_alone(char: str, split: str) -> bool:
-    """Returns whether a character, which is not white space, is a separate word."""
+    """Returns whether a character, which is not white space, is a separate word. As in
+    BERT, punctuation is what has a Unicode class P*, and ASCII's signs such as $ + < ^."""
     return split == "characters" or split == "punctuation" and (
-        is_punctuation(char) or any(first <= ord(char) <= last
-                                    for first, last in CHINESE_RANGES))
+        unicodedata.category(char)[0] in ("PS" if char.isascii() else "P")
+        or any(first <= ord(char) <= last for first, last in CHINESE_RANGES))
 
 
 class PreparedText(str):
@@ -131,8 +122,8 @@ def preprocess_text(text: str, lower: bool = True, remove_space: bool = True,
 
     The result is the compatibility decomposition NFKD without combining characters.
     `remove_space` trims the text and replaces each run of white space with one blank.
-    Quotes written as `` and '' are kept. Without `strip_accents` nothing is decomposed,
-    and SentencePiece's normalization later composes characters.
+    Without `strip_accents` nothing is decomposed, and SentencePiece's normalization later
+    composes characters.
     """
     if remove_space:
         text = " ".join(text.split())
@@ -159,8 +150,8 @@ def _accents(all_marks: bool) -> np.ndarray:
 
 def preprocess_batch(texts: Sequence[str], lower: bool = True,
                      strip_accents: bool = True, rules: Rules = ORIGINAL) -> list[str]:
-    """Returns preprocess_text(text, lower, strip_accents=..., rules=...) for each text,
-    faster: together, with line feeds between them, across which nothing acts."""
+    """Returns preprocess_text for each text, faster: together, with line feeds between
+    them, across which nothing acts."""
     whole = "\n".join([" ".join(text.split()) for text in texts])
     return preprocess_text(whole, lower, False, strip_accents, rules).split("\n") if (
         texts) else []
@@ -169,8 +160,8 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True,
 @functools.lru_cache(maxsize=100_000)
 def clean_each(text: str, lower: bool, strip_accents: bool, rules: Rules = ORIGINAL
                ) -> str:
-    """Returns the result of preprocess_text for each character alone: blanks are not
-    collapsed, and "Σ" stays, because its small letter depends on its neighbours."""
+    """Returns preprocess_text of each character alone: blanks are not collapsed, and "Σ"
+    stays, because its small letter depends on its neighbours."""
     text = preprocess_text("".join([" " if char.isspace() else char for char in text]),
                            False, False, strip_accents, rules)
     return "Σ".join(map(str.lower, text.split("Σ"))) if lower else text
@@ -179,11 +170,8 @@ def clean_each(text: str, lower: bool, strip_accents: bool, rules: Rules = ORIGI
 def preprocess_with_sources(
         text: str, lower: bool = True, strip_accents: bool = True,
         rules: Rules = ORIGINAL) -> tuple[str, list[tuple[int, int]]]:
-    """Returns the result of preprocess_text for the same arguments, and where the source
-    of each of its characters begins and ends in `text`.
-
-    The source of a dropped combining character is added to the character before it.
-    """
+    """Returns the result of preprocess_text, and where the source of each of its
+    characters, with dropped combining ones behind it, begins and ends in `text`."""
     parts = {char: clean_each(char, lower, strip_accents, rules) for char in set(text)}
     # A run of white space, a quote, or any other character.
     units = re.compile(r"\s+|" + "``|''|" * rules.quotes + ".", re.DOTALL)

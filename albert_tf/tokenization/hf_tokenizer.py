@@ -1,22 +1,34 @@
-"""WordPiece, and what Hugging Face's tokenizer.json says, by the tokenizers library.
+"""WordPiece, and Hugging Face's tokenizer.json, by the tokenizers library.
 
 A vocab.txt is tokenized as in the original implementation, except that characters of
 private use are dropped and that a capital sigma at the end of a word becomes "σ".
+
+A tokenizer.json for a SentencePiece model tokenizes as the original implementation does,
+as far as the format permits. The digit-comma rule ("▁1999," becomes "▁1999" and ",") is
+imitated by scores so low that those tokens are never chosen. The model's own symbols, such
+as "(", are not "added tokens", which would be cut out of the text before it is split into
+words.
 """
 
+import base64
+import functools
+import itertools
 import json
 import math
 import os
 import re
+import sys
 import unicodedata
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
-from albert_tf import text_files
-from albert_tf.errors import InputError
-from albert_tf.tokenization import tokenizer_json
-from albert_tf.tokenization.cleaning import AddedToken, Rules
+from albert_tf import files, text_files
+from albert_tf.errors import InputError, reading
+from albert_tf.tokenization.cleaning import ORIGINAL, UNDERLINE, AddedToken, Rules
 from albert_tf.tokenization.tokenizer import (
     FullTokenizer, PieceSpan, check_encodable)
+
+# This is subtracted from the scores of tokens that end in a digit and a comma.
+_PENALTY = 100.0
 
 
 def tokenizers():
@@ -46,25 +58,25 @@ class HfTokenizer(FullTokenizer):
 
     def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
               ) -> Sequence[str]:
-        self.is_json = tokenizer_json.is_file(path)
+        self.is_json = is_file(path)
         names: Sequence[str] = ("[PAD]", "[UNK]")
         self.do_lower_case, self.strip_accents = lower is not False, strips is not False
         if self.is_json:
-            value, self.vocab = tokenizer_json.read(path)
-            model = value["model"]
-            if self.uses_sentencepiece != (model["type"] == "Unigram"):
-                raise InputError(f"{path}: holds a {model['type']} model; give it as " + (
-                    "--vocab_file." if self.uses_sentencepiece else "--spm_model_file."))
+            value, self.vocab = read_json(path)
+            self.uses_sentencepiece = value["model"]["type"] == "Unigram"
+            if self.uses_sentencepiece:
+                names = ("<pad>", dict(enumerate(self.vocab)).get(
+                    value["model"]["unk_id"], "unk_id"))
         elif self.uses_sentencepiece:
             rules = self.rules._replace(added=())
             plain = FullTokenizer(None, lower, path, strips, rules)
             self.vocab, self.strip_accents = plain.vocab, plain.strip_accents
             names = plain.convert_ids_to_tokens([plain.pad_id, plain.unk_id])
-            value = tokenizer_json.from_sentencepiece(
+            value = from_sentencepiece(
                 path, self.do_lower_case, self.strip_accents, rules)
         else:
             self.vocab = load_vocab(path)
-            value = tokenizer_json.from_word_pieces(
+            value = from_word_pieces(
                 self.vocab, self.do_lower_case, self.strip_accents, self.rules)
         try:
             self._engine = tokenizers().Tokenizer.from_str(json.dumps({
@@ -73,29 +85,22 @@ class HfTokenizer(FullTokenizer):
             raise
         except BaseException as error:  # Errors in Rust are no subclass of Exception.
             raise InputError(f"{path}: {error}; copy or download it again.") from error
-        if self.is_json:
-            self._check_steps(path, lower, strips)
-            if self.uses_sentencepiece:
-                names = ("<pad>", [*self.vocab][model["unk_id"]])
+        if self.is_json:  # It says itself how it cleans; lower-casing can be added.
+            self.strip_accents = self.normalized("é") in "eE"
+            self.do_lower_case = self.normalized("A") == "a"
+            if strips not in (None, self.strip_accents) or (
+                    lower is False and self.do_lower_case):
+                raise InputError(
+                    f"{path}: it {'strips' if self.strip_accents else 'keeps'} accents and "
+                    f"{'lower-cases' if self.do_lower_case else 'keeps the case of'} text; "
+                    "leave out --strip_accents and --do_lower_case.")
+            if lower and not self.do_lower_case:
+                normalizers = tokenizers().normalizers
+                self._engine.normalizer = normalizers.Sequence([
+                    normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
+                self.do_lower_case = True
         self._find_added(map(AddedToken.of, value["added_tokens"]), names, path)
         return names
-
-    def _check_steps(self, path: str, lower: Optional[bool], strips: Optional[bool]
-                     ) -> None:
-        """Sets do_lower_case and strip_accents to what the steps of a tokenizer.json do;
-        lower-casing can be added."""
-        self.strip_accents = self.normalized("é") in "eE"
-        if strips not in (None, self.strip_accents):
-            raise InputError(f"{path}: it {'strips' if strips is False else 'keeps'} "
-                             "accents, which no option changes.")
-        self.do_lower_case = self.normalized("A") == "a"
-        if lower and not self.do_lower_case:
-            normalizers = tokenizers().normalizers
-            self._engine.normalizer = normalizers.Sequence([
-                normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
-            self.do_lower_case = True
-        elif lower is False and self.do_lower_case:
-            raise InputError(f"{path}: it lower-cases text; leave out --do_lower_case.")
 
     def _find_added(self, listed: Iterable[AddedToken], names: Sequence[str], path: str
                     ) -> None:
@@ -113,8 +118,7 @@ class HfTokenizer(FullTokenizer):
             if token.id not in (None, place):
                 raise InputError(
                     f"{path}: the added token {token.content!r:.40} has the id {token.id},"
-                    f" but its place in the vocabulary, or behind it, is {place}; correct "
-                    "it.")
+                    f" but its place is {place}; correct it.")
             placed.append(token._replace(id=place))
         self._listed = [{"id": token.id, **token._asdict()} for token in placed]
         self.added = tuple(token for token in placed if token.content not in (
@@ -162,17 +166,13 @@ class HfTokenizer(FullTokenizer):
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         encoded, = self._encoded([text])
-        pieces = self._tokens(encoded)
-        marks = set() if text.isascii() else {
-            char for char in set(text)
-            if unicodedata.category(char)[0] == "M" and not self.normalized(char)}
-        if not (marks or self.uses_sentencepiece or self.added):
-            starts, ends = zip(*encoded.offsets) if encoded.ids else ((), ())
-            return list(map(PieceSpan, pieces, encoded.ids, starts, ends))
+        marks = {char for char in set(text) if unicodedata.category(char)[0] == "M"
+                 and not self.normalized(char)}
         spans = []
         behind = 0  # the end of the token before
-        for piece, i, (start, end) in zip(pieces, encoded.ids, encoded.offsets):
-            if piece == tokenizer_json.UNDERLINE:
+        for piece, i, (start, end) in zip(
+                self._tokens(encoded), encoded.ids, encoded.offsets):
+            if piece == UNDERLINE:
                 solid = re.compile(r"\S").search(text, behind)
                 start = end = solid.start() if solid else behind
             elif self.uses_sentencepiece:
@@ -193,9 +193,159 @@ class HfTokenizer(FullTokenizer):
         return spans
 
 
-def from_json(path: str, added: Iterable[AddedToken] = ()) -> HfTokenizer:
-    """Returns the tokenizer in a tokenizer.json, whichever model it has, with further
-    added tokens."""
-    kind = tokenizer_json.read(path)[0]["model"]["type"]
-    words, rules = kind == "WordPiece", Rules(added=tuple(added))
-    return HfTokenizer(path if words else None, None, None if words else path, None, rules)
+# ---- tokenizer.json --------------------------------------------------------
+
+
+def model_proto():
+    """Imports and returns SentencePiece's message class ModelProto, which is generated
+    for one version of protobuf and may not run with the version of TensorFlow."""
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError:
+        raise
+    except Exception as error:  # protobuf raises VersionError, older versions TypeError
+        raise InputError(
+            f"The installed sentencepiece does not run with this protobuf ({error}); "
+            "install sentencepiece==0.2.0, which runs with all versions.") from error
+    return sentencepiece_model_pb2.ModelProto
+
+
+def is_json(content: bytes) -> bool:
+    """Returns whether a file's content is JSON; a SentencePiece model never begins
+    with "{"."""
+    return content.lstrip()[:1] == b"{"
+
+
+def is_file(path: str) -> bool:
+    """Returns whether a vocabulary file is a tokenizer.json, whatever its name."""
+    if not files.exists(path) or files.is_folder(path):
+        return False
+    with files.open_binary(path) as stream:
+        return is_json(stream.read(256))
+
+
+def ends_in_digit_comma(piece: str) -> bool:
+    """Returns whether the digit-comma rule splits a token."""
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def read_json(path: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Returns the content of a tokenizer.json, whose model is Unigram or WordPiece, and
+    the ids of its tokens, without the AddedTokens behind them. Refuses what would give
+    other sequences than [CLS] A [SEP] B [SEP]."""
+    value = text_files.read_object(path)
+    with reading(path, binary=True):
+        model = value["model"]
+        kind, vocab = model["type"], model["vocab"]
+        ids = {piece: i for i, (piece, _) in enumerate(vocab)} if kind == "Unigram" else (
+            dict(sorted(vocab.items(), key=lambda item: item[1])))
+        value["added_tokens"] = [AddedToken.of({**token})._asdict()
+                                 for token in value.get("added_tokens") or ()]
+        step = value.get("post_processor") or {"type": "BertProcessing"}
+        wrong = [what for is_wrong, what in (
+            (kind not in ("Unigram", "WordPiece"), f"the model {kind}"),
+            (not ids or list(ids.values()) != list(range(len(vocab))),
+             "a vocab without tokens, or with ids that are not 0, 1, 2, ..."),
+            (kind == "Unigram" and type(model.get("unk_id")) is not int,
+             "a model without unk_id"),
+            *((kind == "WordPiece" and model.get(name, wanted) != wanted,
+               f"{name}={model.get(name)!r:.40}") for name, wanted in (
+                   ("unk_token", "[UNK]"), ("continuing_subword_prefix", "##"))),
+            (step["type"] != "BertProcessing" and (
+                step.get("single"), step.get("pair")) != (_SINGLE, _PAIR),
+             f"a post_processor ({step['type']}) that does not make [CLS] A [SEP] B [SEP]"),
+            ) if is_wrong]
+    if wrong:
+        raise InputError(
+            f"{path}: {wrong[0]} is not supported; give the tokenizer in another form "
+            "(spiece.model or vocab.txt) or a different model.")
+    return value, ids
+
+
+# [CLS] A [SEP] and [CLS] A [SEP] B [SEP].
+_PAIR = [{kind: {"id": name, "type_id": segment}} for kind, name, segment in (
+    ("SpecialToken", "[CLS]", 0), ("Sequence", "A", 0), ("SpecialToken", "[SEP]", 0),
+    ("Sequence", "B", 1), ("SpecialToken", "[SEP]", 1))]
+_SINGLE = _PAIR[:3]
+
+
+@functools.cache
+def _class_of(test) -> str:
+    """Returns a regular expression's class of all characters that pass a test."""
+    codes = [code for code in range(sys.maxunicode + 1)
+             if not 0xD800 <= code < 0xE000 and test(chr(code))]
+    runs = [[code for _, code in run] for _, run in itertools.groupby(
+        enumerate(codes), lambda pair: pair[1] - pair[0])]
+    return "[" + "".join(
+        f"\\x{{{run[0]:X}}}" + (f"-\\x{{{run[-1]:X}}}" if run[1:] else "")
+        for run in runs) + "]"
+
+
+def from_sentencepiece(model_file: str, do_lower_case: bool = True,
+                       strip_accents: bool = True, rules: Rules = ORIGINAL
+                       ) -> dict[str, Any]:
+    """Returns the content of a tokenizer.json that tokenizes as FullTokenizer does with
+    a SentencePiece model."""
+    with files.open_binary(model_file) as stream:
+        model = model_proto().FromString(stream.read())
+    ends = "^ | $"
+
+    def replaced(pattern: str, by: str = "", kind: str = "Regex") -> dict[str, Any]:
+        return {"type": "Replace", "pattern": {kind: pattern}, "content": by}
+
+    steps = [replaced(quote, '"', "String") for quote in ("``", "''") if rules.quotes]
+    if not rules.changed:
+        steps += [replaced(f"{_class_of(str.isspace)}+", " "), replaced(ends)]
+    if strip_accents:
+        steps += [{"type": "NFKD"}, {"type": "StripAccents"} if rules.all_marks else
+                  replaced(_class_of(unicodedata.combining))]
+    if do_lower_case:
+        steps.append({"type": "Lowercase"})
+    if table := model.normalizer_spec.precompiled_charsmap:
+        steps.append({"type": "Precompiled",
+                      "precompiled_charsmap": base64.b64encode(table).decode()})
+    steps += [replaced(" {2,}", " "), {"type": "Strip", "strip_left": True,
+                                       "strip_right": True} if rules.changed
+              else replaced(ends)]
+    spaces = {"type": "Metaspace", "replacement": UNDERLINE, "prepend_scheme": "always",
+              "split": True}
+    return _content(
+        {piece.piece: i for i, piece in enumerate(model.pieces)},
+        ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+        {"type": "Sequence", "normalizers": steps}, spaces, spaces,
+        {"type": "Unigram", "unk_id": model.trainer_spec.unk_id,
+         "vocab": [[piece.piece, piece.score - _PENALTY
+                    if ends_in_digit_comma(piece.piece) else piece.score]
+                   for piece in model.pieces],
+         "byte_fallback": model.trainer_spec.byte_fallback})
+
+
+def from_word_pieces(ids: Mapping[str, int], do_lower_case: bool, strip_accents: bool,
+                     rules: Rules) -> dict[str, Any]:
+    """Returns the content of a tokenizer.json for a WordPiece vocabulary."""
+    return _content(
+        ids, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+        {"type": "BertNormalizer", "clean_text": True,
+         "handle_chinese_chars": rules.split_chinese, "strip_accents": strip_accents and (
+             do_lower_case or rules.strips_cased), "lowercase": do_lower_case},
+        {"type": "BertPreTokenizer"}, {"type": "WordPiece", "prefix": "##",
+                                       "cleanup": True},
+        {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+         "max_input_chars_per_word": rules.max_word_chars, "vocab": ids})
+
+
+def _content(ids: Mapping[str, int], names: Sequence[str], normalizer: Any,
+             pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
+    """Returns the content of a file with these steps, and those special tokens of
+    `names` that have an id."""
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [{"id": ids[piece], **AddedToken(piece, ids[piece])._asdict()}
+                         for piece in names if piece in ids],
+        "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder,
+        "post_processor": {
+            "type": "TemplateProcessing", "single": _SINGLE, "pair": _PAIR,
+            "special_tokens": {
+                piece: {"id": piece, "ids": [ids.get(piece, 0)], "tokens": [piece]}
+                for piece in ("[CLS]", "[SEP]")}},
+        "model": model}

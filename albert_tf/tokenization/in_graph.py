@@ -7,8 +7,7 @@ The tables hold the results of Python's functions for each character, because th
 operations in tensorflow_text use a different version of Unicode. If two ways to split a
 text are equally likely, tensorflow_text may choose differently (docs/EXPORT.md).
 
-Shapes: N texts, C code points in all texts. The values of all texts are in one row, and
-`rows` is the number of the text for each.
+Shapes: N texts, C code points in all texts.
 """
 
 import functools
@@ -16,7 +15,7 @@ import json
 import os
 import re
 import unicodedata
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -32,9 +31,9 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 # A file beside the vocabulary in an export, with the settings for cleaning.
 TOKENIZER_FILE = "tokenizer_config.json"
 
-_CODES = 0x110000
-_SURROGATES = range(0xD800, 0xE000)
-_PAGE = 256
+_CODES, _PAGE = 0x110000, 256
+_PAGES = ["".join(map(chr, range(first, first + _PAGE)))
+          for first in range(0, _CODES, _PAGE) if not 0xD800 <= first < 0xE000]
 _ITSELF = -1  # in place of a list of values
 # It stands for the second half of a quote, and is dropped like a mark. In a text it is
 # unknown, as is the one before it.
@@ -42,7 +41,7 @@ _SECOND = "\U0010ffff"
 
 
 class Flat(NamedTuple):
-    """Values of all texts, [C], the text of each, ascending, and their number."""
+    """Values of all texts [C], the number of each one's text, and that of all texts."""
 
     values: tf.Tensor
     rows: tf.Tensor  # int64
@@ -63,9 +62,6 @@ class Flat(NamedTuple):
     def ragged(self) -> tf.RaggedTensor:
         return tf.RaggedTensor.from_value_rowids(
             self.values, self.rows, self.num_rows, validate=False)
-
-    def where(self, kept: tf.Tensor) -> "Flat":
-        return Flat(self.values[kept], self.rows[kept], self.num_rows)
 
     def take(self, indices: tf.Tensor, values: tf.Tensor) -> "Flat":
         """Returns new values, each with the row of the value at `indices`."""
@@ -113,10 +109,6 @@ class Expansion:
                         found.values), source
 
 
-_PAGES = ["".join(map(chr, range(first, first + _PAGE)))
-          for first in range(0, _CODES, _PAGE) if first not in _SURROGATES]
-
-
 def of_characters(function: Callable[[str], int],
                   differs: Callable[[str], bool] = lambda page: True) -> Table:
     """Returns a table of a function's values for all code points; 0 for those of pages
@@ -154,18 +146,11 @@ def _is_last(values: tf.Tensor) -> tf.Tensor:
 def _like() -> Table:
     """Returns the table of a character that acts on a "Σ" beside it like each other."""
     def of(char):
-        if char != "Σ" and f"{char}Σ".lower()[-1] == "σ":
-            return ord("'" if f"a{char}Σ".lower()[-1] == "ς" else " ")
-        return ord("Σ" if char == "Σ" else "a")
+        if char == "Σ" or f"{char}Σ".lower()[-1] == "ς":
+            return ord("Σ" if char == "Σ" else "a")
+        return ord("'" if f"a{char}Σ".lower()[-1] == "ς" else " ")
 
     return of_characters(of)
-
-
-def _lower_sigmas(chars: Flat) -> tf.Tensor:
-    """Returns the characters with "σ" or "ς" for each "Σ", by its neighbours."""
-    likes = chars._replace(values=_like()(chars.values)).encoded()
-    return tf.where(tf.equal(chars.values, ord("Σ")), Flat.decoded(
-        tf.strings.lower(likes, "utf-8")).values, chars.values)
 
 
 def _with_marks(ends: tf.Tensor, is_mark: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -176,7 +161,7 @@ def _with_marks(ends: tf.Tensor, is_mark: tf.Tensor, rows: tf.Tensor) -> tf.Tens
 
 
 class TokenizerOps(tf.Module):
-    """A FullTokenizer as TensorFlow functions, each of which is traced once."""
+    """A FullTokenizer as TensorFlow functions."""
 
     # Strings [N] → strings [N], as FullTokenizer.prepare.
     prepare: Callable[[tf.Tensor], tf.Tensor]
@@ -231,8 +216,8 @@ class SentencePieceOps(TokenizerOps):
         self._splits = Expansion(
             {i: tokenizer.convert_tokens_to_ids(pieces)
              for i, pieces in tokenizer.split_pieces().items()}, tokenizer.vocab_size)
-        self._is_bytes = np.array(
-            [tokenizer.is_bytes(i) for i in tokenizer.vocab.values()])
+        self._is_bytes = np.array(list(map(
+            tokenizer.is_bytes, tokenizer.vocab.values())))
         self._lengths = np.array(
             [len(piece.replace(UNDERLINE, "")) for piece in tokenizer.vocab], np.int32)
         self._is_solid = functools.cache(lambda: of_characters(
@@ -255,7 +240,8 @@ class SentencePieceOps(TokenizerOps):
             chars.ragged().row_starts(), chars.rows))
         keep = solid | (words > of_others) & tf.concat([solid, [False]], 0)[1:] & (
             ~_is_last(chars.rows))
-        starts, chars = chars.places()[keep], chars.where(keep)
+        starts, chars = chars.places()[keep], Flat(
+            chars.values[keep], chars.rows[keep], chars.num_rows)
         values, source = self._cleaned(chars.values)
         is_mark = tf.equal(tf.math.unsorted_segment_sum(
             tf.ones_like(source), source, tf.size(starts)), 0)
@@ -263,9 +249,12 @@ class SentencePieceOps(TokenizerOps):
         chars = chars.take(source, values)
         starts = tf.gather(starts, source)
         if self._lower:
+            is_sigma = tf.equal(values, ord("Σ"))
+            likes = chars._replace(values=_like()(values))
             chars = chars._replace(values=tf.cond(
-                tf.reduce_any(tf.equal(values, ord("Σ"))),
-                lambda: _lower_sigmas(chars), lambda: values))
+                tf.reduce_any(is_sigma), lambda: tf.where(is_sigma, Flat.decoded(
+                    tf.strings.lower(likes.encoded(), "utf-8")).values, values),
+                lambda: values))
         # A mark belongs to the last of several characters that come from one.
         return chars, starts, tf.where(
             _is_last(source), tf.gather(ends, source), starts + 1)
@@ -307,7 +296,7 @@ class SentencePieceOps(TokenizerOps):
             tf.gather(self._is_bytes, ids.values), tf.int32.max, ends - starts),
             ids.rows, ids.num_rows)
         kept = tf.gather((widest > 0) & (widest < tf.int32.max), ids.rows)
-        return tuple(ids._replace(values=part).where(kept).ragged()
+        return tuple(Flat(part[kept], ids.rows[kept], ids.num_rows).ragged()
                      for part in (ids.values, starts, ends - 1))
 
     def _split(self, pieces: Flat) -> tuple[Flat, tf.Tensor]:
@@ -320,23 +309,10 @@ class SentencePieceOps(TokenizerOps):
 
 # Kinds of characters: how many words more than one has "a", the character, "a".
 _WITHIN, _SPACE, _ALONE = range(3)
+_UNKNOWN_WORD = "\0"  # It is never a token, because cleaning removes this character.
 # The steps before the splitting into words whose result does not depend on neighbours.
 _STEPS = ("(Lowercase )?(BertNormalizer |NFD (Lowercase )?StripAccents (Lowercase )?)?"
           "BertPreTokenizer ")
-_UNKNOWN_WORD = "\0"  # It is never a token, because cleaning removes this character.
-
-
-def _check_steps(content: dict[str, Any], path: str) -> None:
-    """Refuses a tokenizer.json whose steps the graph does not have."""
-    steps = [] if content["model"]["type"] == "WordPiece" else ["SentencePiece"]
-    for part, inner in (("normalizer", "normalizers"),
-                        ("pre_tokenizer", "pretokenizers")):
-        step = content[part] or {inner: []}
-        steps += [each["type"] for each in step.get(inner, [step])]
-    if not re.fullmatch(_STEPS, "".join(f"{step} " for step in steps)):
-        raise InputError(
-            f"{path}: a model that takes text cannot do the steps {', '.join(steps)}; "
-            "export one that takes ids, or give vocab.txt or spiece.model.")
 
 
 class WordPieceOps(TokenizerOps):
@@ -346,7 +322,15 @@ class WordPieceOps(TokenizerOps):
         super().__init__()
         text = tensorflow_text()
         content = tokenizer.to_json()
-        _check_steps(content, tokenizer.vocabulary_path)
+        steps = [] if content["model"]["type"] == "WordPiece" else ["SentencePiece"]
+        for step, inner in ((content["normalizer"], "normalizers"),
+                            (content["pre_tokenizer"], "pretokenizers")):
+            steps += [each["type"] for each in step.get(inner, [step])] if step else []
+        if not re.fullmatch(_STEPS, "".join(f"{step} " for step in steps)):
+            raise InputError(
+                f"{tokenizer.vocabulary_path}: a model that takes text cannot do the steps "
+                f"{', '.join(steps)}; export one that takes ids, or give vocab.txt or "
+                "spiece.model.")
         self.assets = {"tokenizer.json": json.dumps(content).encode()} if (
             tokenizer.is_json) else {"vocab.txt": "".join(
                 f"{piece}\n" for piece in tokenizer.vocab).encode()}

@@ -7,13 +7,12 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError, reading
-from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
-    PreparedText, preprocess_batch, preprocess_text, preprocess_with_sources)
+    UNDERLINE, PreparedText, preprocess_batch, preprocess_text, preprocess_with_sources)
+from albert_tf.tokenization.hf_tokenizer import (
+    ends_in_digit_comma, is_json, model_proto)
 from albert_tf.tokenization.tokenizer import (
     FullTokenizer, PieceSpan, check_encodable)
-from albert_tf.tokenization.tokenizer_json import (
-    UNDERLINE, ends_in_digit_comma, model_proto)
 
 
 class UnknownOffsets(InputError):
@@ -24,9 +23,8 @@ class SentencePieceTokenizer(FullTokenizer):
     """A FullTokenizer with a SentencePiece model.
 
     The original implementation splits a token that ends in a digit and a comma, such as
-    "▁1999,". It encodes the part before the comma again, which puts a "▁" before it. It
-    intends to remove that if the token had none, but never does: the token "9," inside
-    a longer number becomes "▁9" and ",".
+    "▁1999,". It encodes the part before the comma again, which puts a "▁" before it, even
+    if the token had none: the token "9," inside a longer number becomes "▁9" and ",".
     """
 
     _told = False  # whether a text that was not prepared was reported
@@ -74,15 +72,11 @@ class SentencePieceTokenizer(FullTokenizer):
     def tokenize_batch(self, texts: Iterable[str]) -> list[list[str]]:
         return list(map(self._split_digit_commas, self._encode(list(texts), str)))
 
-    def encode(self, text: str) -> list[int]:
-        return self.convert_tokens_to_ids(self.tokenize(self._prepared(text)))
-
-    def _prepared(self, text: str) -> str:
-        return text if isinstance(text, PreparedText) else self.prepare(text)
-
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        texts = list(map(self._prepared, texts))
-        return [row if self._unsafe_ids.isdisjoint(row) else self.encode(text)
+        texts = [text if isinstance(text, PreparedText) else self.prepare(text)
+                 for text in texts]
+        return [row if self._unsafe_ids.isdisjoint(row) else
+                self.convert_tokens_to_ids(self.tokenize(text))
                 for text, row in zip(texts, self._encode(texts, int))]
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
@@ -97,8 +91,7 @@ class SentencePieceTokenizer(FullTokenizer):
         return self._processor.is_byte(token_id)
 
     def drops(self, char: str) -> bool:
-        """Returns whether the model's normalization makes at most blanks of a prepared
-        character."""
+        """Returns whether the model makes at most blanks of a prepared character."""
         return not _without_space(self._processor.normalize(char))
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
@@ -150,7 +143,7 @@ class SentencePieceTokenizer(FullTokenizer):
 def _marks(model: bytes) -> dict[str, str]:
     """Returns the settings with which `marked` marked a model."""
     if b"strip_accents=" not in model and b"word_start=" not in model:
-        return {}
+        return {}  # without reading the message
     marks = model_proto().FromString(model).trainer_spec.input_format
     return dict(mark.split("=") for mark in marks.split(",") if mark.count("=") == 1)
 
@@ -175,7 +168,7 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
     """Loads the model in a .model file."""
     with files.open_binary(model_file) as stream:
         content = stream.read()
-    if tokenizer_json.is_json(content):
+    if is_json(content):
         raise InputError(
             f"{model_file}: a tokenizer.json is not the SentencePiece model that it "
             "was made from, which is needed here; give that one (spiece.model).")

@@ -51,9 +51,6 @@ def assemble_batch(
 ) -> SequenceBatch:
     """Assembles and pads many instances at a time, as `assemble` and `pad_inputs` do.
 
-        [CLS] a1 a2 [SEP] b1 [SEP] [PAD]     or     [CLS] a1 a2 [SEP] [PAD] [PAD]
-          0   0  0    0   1    1     0                0   0  0    0     0     0
-
     `plans` [N] have the fields length_a and length_b; a length_b of 0 means an instance
     with one segment. `codes_a` are the token codes (id * 2 + starts_word) of all first
     segments, in the order of the plans, `codes_b` those of all second segments.
@@ -116,49 +113,41 @@ def truncate_longer_first(
     return list(first[:keep_first]), list(second[:keep_second])
 
 
-class Fitted(NamedTuple):
-    """A text or pair in sequences."""
-
-    parts: list[tuple[list, list]]  # tokens of both texts; the second may be empty
-    cut: int  # number of tokens that are in no sequence
-
-
 def fitted(first: Sequence[T], second: Sequence[T], max_length: int,
-           windows: bool = False) -> Fitted:
+           windows: bool = False) -> tuple[list[tuple[list, list]], int]:
     """Fits one text, or two if `second` has tokens, into sequences of `max_length`
-    tokens with special ones.
+    tokens with special ones; returns the tokens of both texts in each sequence, and the
+    number of tokens that are in none.
 
     By default there is one sequence: what is longer is cut, as in training. With
     `windows`, the text, or that of a pair of which more would be cut, is read in
     windows as long as its part in that sequence, each of which overlaps the one before
     by half.
 
-        >>> fitted("abcdef", "", 6, windows=True).parts
-        [(['a', 'b', 'c', 'd'], []), (['c', 'd', 'e', 'f'], [])]
+        >>> fitted("abcdef", "", 6, windows=True)
+        ([(['a', 'b', 'c', 'd'], []), (['c', 'd', 'e', 'f'], [])], 0)
     """
     kept = truncate_longer_first(first, second, max_length - NUM_SPECIAL_PAIR) if (
         second) else (list(first[:max_length - NUM_SPECIAL_SINGLE]), [])
     texts = first, second
     cut = [len(text) - len(part) for text, part in zip(texts, kept)]
     if not windows or not any(cut):
-        return Fitted([kept], sum(cut))
+        return [kept], sum(cut)
     longer = max((0, 1), key=lambda i: (bool(kept[i]), cut[i]))
     size = len(kept[longer])
     parts = [list(texts[longer][begin:end]) for begin, end in window_spans(
         len(texts[longer]), size, size - size // 2)]
-    return Fitted([(kept[0], part) if longer else (part, kept[1]) for part in parts],
-                  cut[1 - longer])
+    return [(kept[0], part) if longer else (part, kept[1]) for part in parts], (
+        cut[1 - longer])
 
 
 def truncate_at_random_ends(
         first: Sequence[T], second: Sequence[T], max_pieces: int,
         random: python_random.Random) -> tuple[list[T], list[T]]:
-    """Removes tokens from the front or the back of the longer text at random.
-
-    Of two equally long texts the second is cut. One random number is drawn for each
-    removed token. (truncate_seq_pair for pretraining in the original: "to add more
-    randomness and avoid biases". `pretraining_data.plans` does this for many pairs.)
-    """
+    """Removes tokens from the front or the back of the longer text, of equal ones the
+    second, and draws a random number for each (truncate_seq_pair for pretraining in the
+    original: "to add more randomness and avoid biases"; `pretraining_data.plans` does
+    this for many pairs)."""
     kept_first, kept_second = [0, len(first)], [0, len(second)]  # begin, end
     for _ in range(len(first) + len(second) - max_pieces):
         first_is_longer = (
@@ -204,42 +193,26 @@ def max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
 # ---- words -----------------------------------------------------------------
 
 # Whole words are masked. SentencePiece marks a space before a token with "▁", WordPiece
-# marks a token that continues a word with "##"; the original implementation has a rule
-# of its own for SentencePiece.
+# marks a token that continues a word with "##".
 
-_LATIN = frozenset("abcdefghijklmnopqrstuvwxyz")
 # This lacks ' < = >, so a token that contains one of them always starts a word, whereas
 # a token with several other marks, such as "**", does not.
 _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
-
-
-def _release(piece: str) -> bool:
-    """Returns the result of the original implementation's _is_start_piece_sp.
-
-    It is true for a token that begins with "▁" or "<", is a punctuation mark, or has
-    any other character than Latin letters and punctuation. Every token in a non-Latin
-    script and every number therefore starts a word.
-    """
-    if piece.startswith(("▁", "<")) or piece in _PUNCTUATION:
-        return True
-    return not all(c.lower() in _LATIN or c.lower() in _PUNCTUATION for c in piece)
-
-
-_RULES = {
-    "release": _release,
-    "sentencepiece": lambda piece: piece.startswith("▁"),
-    # This is _is_start_piece_bert in the original implementation.
-    "wordpiece": lambda piece: not piece.startswith("##"),
-}
+_LATIN_OR_PUNCTUATION = _PUNCTUATION | {*"abcdefghijklmnopqrstuvwxyz"}
 
 
 class WordStarts(dict):
-    """A map of tokens to whether they start a word, by a rule: "release", "sentencepiece"
-    or "wordpiece".
+    """A map of tokens to whether they start a word, by a rule.
 
         >>> starts = WordStarts("wordpiece")
         >>> starts["un"], starts["##aff"]
         (True, False)
+
+    "sentencepiece": if it begins with "▁". "wordpiece": if it does not begin with "##"
+    (_is_start_piece_bert in the original implementation). "release": if it begins with
+    "▁" or "<", is a punctuation mark, or has any other character than Latin letters and
+    punctuation (_is_start_piece_sp): so does every token in another script, and every
+    number.
     """
 
     def __init__(self, rule: str):
@@ -247,5 +220,11 @@ class WordStarts(dict):
         self._rule = rule
 
     def __missing__(self, piece: str) -> bool:
-        self[piece] = starts = _RULES[self._rule](piece)
+        starts = piece.startswith("▁")
+        if self._rule == "wordpiece":
+            starts = not piece.startswith("##")
+        elif self._rule == "release":
+            starts = piece.startswith(("▁", "<")) or piece in _PUNCTUATION or not all(
+                char.lower() in _LATIN_OR_PUNCTUATION for char in piece)
+        self[piece] = starts
         return starts

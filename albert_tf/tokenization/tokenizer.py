@@ -1,17 +1,18 @@
 """Splits text into tokens and ids with SentencePiece or WordPiece, as the original
 implementation does."""
 
-import importlib
 import numbers
 import os
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
+import numpy as np
+
 from albert_tf import files
 from albert_tf.files import StrPath
 from albert_tf.errors import InputError
-from albert_tf.tokenization import sequences, tokenizer_json
+from albert_tf.tokenization import sequences
 from albert_tf.tokenization.cleaning import (
-    ORIGINAL, AddedToken, Rules, preprocess_text)
+    ORIGINAL, UNDERLINE, AddedToken, Rules, preprocess_text)
 
 
 class PieceSpan(NamedTuple):
@@ -52,12 +53,12 @@ class FullTokenizer:
                 spm_model_file: Optional[StrPath] = None,
                 strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
         if cls is FullTokenizer:
-            module, name = ("sentencepiece_tokenizer", "SentencePieceTokenizer") if (
-                spm_model_file and not (rules and rules.added)
-                and not tokenizer_json.is_file(os.fspath(spm_model_file))
-            ) else ("hf_tokenizer", "HfTokenizer")
-            cls = getattr(importlib.import_module(
-                f"albert_tf.tokenization.{module}"), name)
+            from albert_tf.tokenization import hf_tokenizer, sentencepiece_tokenizer
+
+            is_model = spm_model_file and not (rules and rules.added) and (
+                not hf_tokenizer.is_file(os.fspath(spm_model_file)))
+            cls = (sentencepiece_tokenizer.SentencePieceTokenizer if is_model
+                   else hf_tokenizer.HfTokenizer)
         return super().__new__(cls)
 
     def __init__(self, vocab_file: Optional[StrPath] = None,
@@ -90,8 +91,7 @@ class FullTokenizer:
         names = ["[CLS]", "[SEP]", "[MASK]",
                  *self._load(path, do_lower_case, strip_accents)]
         self._pieces = list(self.vocab)
-        missing = [name for name in names if name not in self.vocab]
-        if missing:
+        if missing := [name for name in names if name not in self.vocab]:
             raise InputError(
                 f"{path}: the vocabulary has no {', '.join(missing)}, which ALBERT "
                 "needs; add them, or train one with train_sentencepiece.py.")
@@ -108,8 +108,8 @@ class FullTokenizer:
     def keeps(self) -> dict[str, Any]:
         """The settings to store beside a vocabulary; {} for those of the original
         implementation."""
-        settings = {"strip_accents": self.strip_accents, "rules": self.rules.changed}
-        return {name: value for name, value in settings.items() if value not in (True, {})}
+        return {**({} if self.strip_accents else {"strip_accents": False}),
+                **({"rules": self.rules.changed} if self.rules.changed else {})}
 
     def check_keeps_accents(self) -> None:
         """Raises InputError if accents are kept, but no token has one."""
@@ -169,8 +169,6 @@ class FullTokenizer:
         Texts are cleaned and cut as in training; in a pair the longer text is cut.
         `max_length` includes special tokens.
         """
-        import numpy as np
-
         check_length(max_length, "max_length=")
         texts = _texts(texts, "texts")
         pairs = [None] * len(texts) if text_pairs is None else _texts(
@@ -188,11 +186,8 @@ class FullTokenizer:
     def features(self, text: str, text_pair: Optional[str], max_length: int
                  ) -> dict[str, list[int]]:
         """Returns input_ids, input_mask, segment_ids for one text or pair, not padded
-        (convert_single_example in the original implementation).
-
-        In a pair the longer text is cut, or the second if both are equally long. A
-        second text without tokens is left out, even after the cut.
-        """
+        (convert_single_example in the original implementation). A second text without
+        tokens is left out, even after the cut."""
         return self.fitted(text, text_pair, max_length)[0][0]
 
     def fitted(self, text: str, text_pair: Optional[str], max_length: int,
@@ -201,13 +196,10 @@ class FullTokenizer:
         and the number of tokens that are in none of them."""
         first, second = self.encode(text), self.encode(text_pair) if text_pair else []
         parts, cut = sequences.fitted(first, second, max_length, windows)
-        rows = []
-        for first, second in parts:
-            ids, segments = sequences.assemble(
-                first, second or None, self.cls_id, self.sep_id)
-            rows.append({"input_ids": ids, "input_mask": [1] * len(ids),
-                         "segment_ids": segments})
-        return rows, cut
+        rows = [sequences.assemble(first, second or None, self.cls_id, self.sep_id)
+                for first, second in parts]
+        return [{"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": segments}
+                for ids, segments in rows], cut
 
     def decode(self, ids: Sequence[Any], skip_special: bool = True) -> str | list[str]:
         """Returns the text for a row of ids, or for each row in a batch.
@@ -217,13 +209,12 @@ class FullTokenizer:
         """
         ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         if ids and isinstance(ids[0], (list, tuple)):
-            return [self.decode(row, skip_special)  # type: ignore[misc]
-                    for row in ids]
+            return [self.decode(row, skip_special) for row in ids]  # type: ignore[misc]
         special = {self.cls_id, self.sep_id, self.pad_id} if skip_special else set()
         pieces = [piece for piece, i in zip(self.convert_ids_to_tokens(ids), ids)
                   if i not in special]
         if self.uses_sentencepiece:
-            return "".join(pieces).replace(tokenizer_json.UNDERLINE, " ").strip()
+            return "".join(pieces).replace(UNDERLINE, " ").strip()
         return " ".join(pieces).replace(" ##", "")
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
@@ -237,19 +228,9 @@ class FullTokenizer:
         raise NotImplementedError
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Returns the ids of tokens.
-
-        A token that is not in the vocabulary becomes unk_id with SentencePiece, whose
-        tokens keep unknown text, and raises InputError with WordPiece.
-        """
-        if self.uses_sentencepiece:
-            return [self.vocab.get(piece, self.unk_id) for piece in tokens]
-        try:
-            return [self.vocab[piece] for piece in tokens]
-        except KeyError as error:
-            raise InputError(
-                f"The token {error} is not in the vocabulary of {len(self.vocab)} "
-                "tokens; use tokens from tokenize() or [UNK].") from None
+        """Returns the ids of tokens; unk_id for one that is not in the vocabulary, as
+        SentencePiece's tokens keep unknown text."""
+        return [self.vocab.get(piece, self.unk_id) for piece in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Returns the tokens for ids; raises InputError for an unknown id."""
@@ -266,18 +247,16 @@ def check_encodable(texts: Iterable[str]) -> None:
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"A text has half a surrogate pair, which is not a character "
+        raise InputError("A text has half a surrogate pair, which is not a character "
                          f"({error}); fix the source of the text.") from error
 
 
 def check_length(max_length: Any, option: str = "--max_seq_length=") -> None:
     """Raises InputError for a maximum length that leaves no token for text."""
-    if isinstance(max_length, bool) or not isinstance(max_length, numbers.Integral) or (
-            max_length <= sequences.NUM_SPECIAL_PAIR):
-        raise InputError(
-            f"{option}{max_length!r:.40} leaves no room for text beside "
-            f"{sequences.NUM_SPECIAL_PAIR} special tokens, or is not a whole number; "
-            "give one, such as 128.")
+    special = sequences.NUM_SPECIAL_PAIR
+    if not isinstance(max_length, numbers.Integral) or max_length <= special:
+        raise InputError(f"{option}{max_length!r:.40} leaves no room for text beside "
+                         f"{special} special tokens; give a whole number, such as 128.")
 
 
 def _texts(given: Any, name: str) -> list[str]:

@@ -1,13 +1,19 @@
-"""Trains a SentencePiece vocabulary with the settings of the original implementation.
+"""Trains a SentencePiece vocabulary with the settings of the original implementation, or
+adds pieces to one, for text from a different domain.
 
-    vocabulary = train(open("wiki.txt"), Options(vocab_size=8000))
-    vocabulary.model                           # the bytes of the .model file
+    train(open("wiki.txt"), Options(vocab_size=8000)).model  # the .model file's bytes
+    extend("30k-clean.model", lines, ExtendOptions(num_pieces=2000)).model
+
+A vocabulary trained on Wikipedia splits the words of medicine or law into fragments.
+`extend` adds pieces after the old ones, whose ids and scores do not change: text without
+new pieces is tokenized as before, and the embeddings still belong to their pieces.
 """
 
 import collections
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import random
@@ -16,23 +22,26 @@ import subprocess
 import sys
 from typing import Any, Iterable, Iterator, NamedTuple, Optional, TypeVar
 
-import sentencepiece
+from sentencepiece import SentencePieceProcessor as Processor
+from sentencepiece import SentencePieceTrainer
 
 from albert_tf.errors import InputError
 from albert_tf.options import option
-from albert_tf.tokenization.cleaning import preprocess_text
-from albert_tf.tokenization.sentencepiece_tokenizer import marked
+from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
+from albert_tf.tokenization.hf_tokenizer import ends_in_digit_comma, model_proto
+from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents, load, marked
 
-# The first pieces in the vocabulary; data and models rely on their ids.
-CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
-USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
+# The first pieces in the vocabulary are these, behind <pad> and <unk>; data and models
+# rely on their ids. They are lists, because a quotation mark in a comma-separated string
+# would include the symbols after it.
+_CONTROL = ["[CLS]", "[SEP]", "[MASK]"]
+_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
 # Maximum numbers of characters in a word and in a line. The trainer's time grows with
 # the square of text without blanks, and of text that a line repeats.
 _LONGEST_WORD, _LONGEST_LINE = 1 << 12, 1 << 14
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
 _PART = re.compile(rf"\S.{{,{_LONGEST_LINE}}}(?!\S)")
 T = TypeVar("T")
-FIRST_PIECES = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_SYMBOLS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +50,7 @@ class Options:
     model itself neither lower-cases nor strips accents, so users of it must."""
 
     vocab_size: int = option(
-        30000, "Number of pieces in the vocabulary.", least=len(FIRST_PIECES) + 1)
+        30000, "Number of pieces in the vocabulary.", least=3 + len(_CONTROL + _SYMBOLS))
     do_lower_case: bool = option(True, "Lower-case the text before training.")
     character_coverage: float = option(
         0.99995, "Fraction of the text's characters that the pieces must cover; 0.9995 "
@@ -74,19 +83,15 @@ class Vocabulary(NamedTuple):
 
 def train(lines: Iterable[str], options: Options = Options(),
           exactly: bool = True) -> Vocabulary:
-    """Trains a unigram model on lines of text, one sentence each; skips blank lines.
-
-    The text is preprocessed as by the tokenizer. Equal input and options give an equal
-    result. Unless `exactly`, the result may have fewer pieces than vocab_size.
-    """
+    """Trains a unigram model on lines of text, one sentence each, which it preprocesses
+    as the tokenizer does. Equal input and options give an equal result, which may have
+    fewer pieces than vocab_size unless `exactly`."""
     counts = collections.Counter(sentences=0, characters=0)
     model = _train_apart(
         sentences(lines, options, counts), counts,
         model_type="unigram", vocab_size=options.vocab_size,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-        # These are lists, because a quotation mark in a comma-separated string would
-        # include the symbols after it.
-        control_symbols=list(CONTROL_SYMBOLS), user_defined_symbols=list(USER_SYMBOLS),
+        control_symbols=_CONTROL, user_defined_symbols=_SYMBOLS,
         character_coverage=options.character_coverage,
         input_sentence_size=options.input_sentence_size,
         shuffle_input_sentence=True, num_threads=options.num_threads,
@@ -99,7 +104,6 @@ def train(lines: Iterable[str], options: Options = Options(),
 
 # ---- the trainer's process, because the trainer ignores signals for minutes ----
 
-_SEED = 12345  # for the sample of sentences
 _PROGRAM = "from albert_tf.tokenization import train_sentencepiece as t; t.serve()"
 
 
@@ -107,7 +111,7 @@ def _train_apart(lines: Iterable[str], counts: collections.Counter, **arguments:
                  ) -> bytes:
     """Trains in a separate process, which ends with this one; returns the model."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
-        os.path.abspath(folder) for folder in sys.path)}
+        map(os.path.abspath, sys.path))}
     with subprocess.Popen(
             [sys.executable, "-c", _PROGRAM], env=environment, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, start_new_session=True) as process:
@@ -121,28 +125,26 @@ def _train_apart(lines: Iterable[str], counts: collections.Counter, **arguments:
         except BaseException:
             process.kill()
             raise
-    if not process.returncode:
-        return result
-    # The trainer puts the line of its code and its condition before the reason.
-    reason = result.decode().rpartition("] ")[2] or result.decode() or (
-        "the trainer was killed, perhaps for lack of memory; give a smaller "
-        "--input_sentence_size")
-    raise InputError(
-        f"SentencePiece cannot train --vocab_size={arguments['vocab_size']} on "
-        f"{counts['sentences']:,} sentences with {counts['characters']:,} characters: "
-        f"{reason}")
+    if process.returncode:
+        # The trainer puts the line of its code and its condition before the reason.
+        raise InputError(
+            f"SentencePiece cannot train --vocab_size={arguments['vocab_size']} on "
+            f"{counts['sentences']:,} sentences with {counts['characters']:,} characters: "
+            + (result.decode().rpartition("] ")[2] or result.decode() or (
+                "the trainer was killed, perhaps for lack of memory; give a smaller "
+                "--input_sentence_size")))
+    return result
 
 
 def serve() -> None:
     """Runs the trainer's process: reads arguments and sentences, one per line, and writes
     the model; or the error, with status 1."""
-    stream, model = sys.stdin.buffer, io.BytesIO()
-    arguments = json.loads(stream.readline())
+    arguments, model = json.loads(sys.stdin.buffer.readline()), io.BytesIO()
     # The trainer's own sample would differ in each process.
-    lines = sample(stream, arguments["input_sentence_size"], _SEED)
+    lines = sample(sys.stdin.buffer, arguments["input_sentence_size"], seed=12345)
     lines.reverse()
     try:
-        sentencepiece.SentencePieceTrainer.train(
+        SentencePieceTrainer.train(
             # Each line is freed when the trainer has read it.
             sentence_iterator=(lines.pop()[:-1].decode("utf-8", "surrogatepass")
                                for _ in range(len(lines))),
@@ -154,8 +156,8 @@ def serve() -> None:
 
 
 def sample(items: Iterable[T], size: int, seed: int) -> list[T]:
-    """Returns all items, or a uniform random sample of `size` of them if there are more
-    (Vitter 1985, "Random sampling with a reservoir", algorithm R)."""
+    """Returns all items, or a uniform random sample of `size` if there are more (Vitter
+    1985, "Random sampling with a reservoir", algorithm R)."""
     draw = random.Random(seed)
     chosen: list[T] = []
     for number, item in enumerate(items):
@@ -168,8 +170,7 @@ def sample(items: Iterable[T], size: int, seed: int) -> list[T]:
 
 def sentences(lines: Iterable[str], options: Options, counts: collections.Counter
               ) -> Iterator[str]:
-    """Yields the preprocessed sentences of lines, very long ones in parts; counts
-    "sentences" and "characters"."""
+    """Yields the preprocessed sentences of lines, very long ones in parts."""
     for line in lines:
         # NUL would end a sentence inside the trainer.
         text = preprocess_text(line.replace("\0", " "), options.do_lower_case,
@@ -184,6 +185,98 @@ def sentences(lines: Iterable[str], options: Options, counts: collections.Counte
 
 def vocab_lines(model: bytes) -> bytes:
     """Returns the content of a .vocab file as the SentencePiece trainer writes it."""
-    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    processor = Processor(model_proto=model)
     return "".join(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n"
                    for i in range(len(processor))).encode()
+
+
+# ---- a vocabulary with further pieces --------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtendOptions:
+    """Settings for `extend`; the options are flags of extend_vocabulary.py."""
+
+    num_pieces: int = option(2000, "Maximum number of pieces to add.", least=1)
+    do_lower_case: bool = option(
+        True, "Lower-case the text. Use the value that the model was trained with.")
+    input_sentence_size: int = option(
+        1_000_000, "Maximum number of sentences to use. If there are more, a random "
+        "sample is drawn.", least=101)
+    num_threads: int = 16
+
+
+class Extension(NamedTuple):
+    """A model with more pieces."""
+
+    model: bytes  # content of the .model file
+    vocab: bytes  # of the .vocab file
+    pieces: tuple[str, ...]  # the new ones, in the order of their ids
+    parts: tuple[tuple[int, ...], ...]  # the old model's ids for each, at least two
+    table: bytes  # a line for each new piece: the piece, a tab, its parts
+    pieces_before: int  # tokens in the text with the old model
+    pieces_after: int
+
+
+def extend(model_file: str, lines: Iterable[str], options: ExtendOptions = ExtendOptions()
+           ) -> Extension:
+    """Adds to a model the pieces that shorten a text most.
+
+    A new vocabulary is trained on the text. Candidates are pieces that the old one
+    lacks, in words that the new one splits into fewer pieces. Those that save most are
+    added: the number of occurrences times the number of old pieces replaced, minus one.
+    They keep their log probability in the text, by which tokenization chooses (Kudo
+    2018, "Subword Regularization", section 3.2).
+    """
+    old = load(model_file)
+    model = old.serialized_model_proto()
+    proto = model_proto().FromString(model)
+    if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
+        raise InputError(f"{model_file}: the model is not of type unigram; give one "
+                         "that is.")
+    strip_accents = not keeps_accents(model)
+    # A sample of the lines that are not blank, in their order.
+    lines = [line for _, line in sorted(sample(
+        enumerate(filter(str.strip, lines)), options.input_sentence_size, seed=0))]
+    domain = Processor(model_proto=train(lines, Options(
+        len(proto.pieces) + options.num_pieces, options.do_lower_case,
+        input_sentence_size=options.input_sentence_size,
+        num_threads=options.num_threads, strip_accents=strip_accents), False).model)
+    texts = preprocess_batch(lines, options.do_lower_case, strip_accents)
+    # Equal gains are sorted by code points, so that all machines give the same order.
+    gains = sorted(_gains(proto, old, domain, texts),
+                   key=lambda row: (-row[0], row[1]))[:options.num_pieces]
+    if not gains:
+        raise InputError("--input_file has no piece that the vocabulary lacks; give "
+                         "more text, or use the vocabulary as it is.")
+    _, pieces, parts = zip(*gains)
+    for piece in pieces:
+        proto.pieces.add(piece=piece, score=domain.get_score(domain.piece_to_id(piece)))
+    proto.trainer_spec.vocab_size = len(proto.pieces)
+    content = proto.SerializeToString(deterministic=True)
+    return Extension(
+        content, vocab_lines(content), pieces, parts,
+        "".join(f"{piece}\t{' '.join(map(old.id_to_piece, ids))}\n"
+                for piece, ids in zip(pieces, parts)).encode(),
+        *(sum(map(len, each.encode(texts))) for each in (old, Processor(model_proto=content))))
+
+
+def _gains(proto, old, own, texts: Iterable[str]) -> Iterator[tuple[int, str, tuple]]:
+    """Yields (saved tokens, piece, old ids) for each piece that only `own` has."""
+    words = collections.Counter(itertools.chain.from_iterable(map(str.split, texts)))
+    # The old model splits a piece as it is, without adding "▁" or removing blanks.
+    inner = type(proto).FromString(proto.SerializeToString())
+    inner.normalizer_spec.add_dummy_prefix = False
+    inner.normalizer_spec.remove_extra_whitespaces = False
+    parts_of = Processor(model_proto=inner.SerializeToString()).encode
+    counts = collections.Counter()
+    for count, before, pieces in zip(
+            words.values(), old.encode(list(words)),
+            own.encode(list(words), out_type=str)):
+        if len(pieces) < len(before):
+            counts.update(dict.fromkeys(pieces, count))
+    for piece, count in counts.items():
+        if old.piece_to_id(piece) == old.unk_id() and not ends_in_digit_comma(piece):
+            parts = parts_of(piece)
+            if len(parts) > 1 and old.unk_id() not in parts:
+                yield count * (len(parts) - 1), piece, tuple(parts)

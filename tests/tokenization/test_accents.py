@@ -11,7 +11,7 @@ from albert_tf.checkpoints import tokenizer_files, vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad.alignment import align_paragraph
-from albert_tf.tokenization import extend_vocabulary, train_sentencepiece
+from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -67,11 +67,11 @@ def test_batches_places_and_passages_keep_them_too(models):
 
 
 def test_an_extended_vocabulary_keeps_them(models):
-    extension = extend_vocabulary.extend(
+    extension = train_sentencepiece.extend(
         models[False], [
             f"{a} {b}" for a in ("schöner", "größer", "schönes", "größtes")
             for b in ("schöner", "große", "schöne", "größer")] * 9,
-        extend_vocabulary.Options(3, num_threads=1))
+        train_sentencepiece.ExtendOptions(3, num_threads=1))
     assert keeps_accents(extension.model)
     assert any("ö" in piece for piece in extension.pieces)
 

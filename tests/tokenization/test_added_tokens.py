@@ -13,7 +13,7 @@ import tokenizers
 
 from albert_tf.checkpoints import tokenizer_files
 from albert_tf.errors import InputError
-from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization.hf_tokenizer import model_proto
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.tokenization.test_hf_tokenizer import (
     LOWER, UNIGRAM, WORD_PIECE, bert, folder_of, sentencepiece_model, sequence, written)
@@ -85,7 +85,7 @@ def test_tokens_are_found_as_by_the_library(model, normalizer, where, tmp_path):
      "added_tokens": {"q": 34, "[E1]": 32}}])
 def test_beside_a_sentencepiece_model(files, tmp_path):
     """"[E1]" is one of its user-defined symbols, which lower-casing hides from it."""
-    proto = tokenizer_json.model_proto().FromString(sentencepiece_model())
+    proto = model_proto().FromString(sentencepiece_model())
     proto.pieces.add(piece="[E1]", score=0, type=4)
     proto.pieces.add(piece="(", score=0, type=4)
     config = {"tokenizer_class": "AlbertTokenizer"}
@@ -111,7 +111,7 @@ def test_beside_a_sentencepiece_model(files, tmp_path):
 
 
 def test_the_original_symbols_stay_with_the_original_tokenizer(tmp_path):
-    proto = tokenizer_json.model_proto().FromString(sentencepiece_model())
+    proto = model_proto().FromString(sentencepiece_model())
     proto.pieces.add(piece="(", score=0, type=4)
     (tmp_path / "spiece.model").write_bytes(proto.SerializeToString())
     folder_of(tmp_path, {"tokenizer_class": "AlbertTokenizer", "added_tokens_decoder": {
