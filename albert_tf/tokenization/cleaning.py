@@ -188,10 +188,3 @@ def preprocess_with_sources(
     prepared = "".join(chars)
     return prepared.lower() if lower else prepared, sources
 
-
-@functools.lru_cache(maxsize=100_000)
-def comparable(char: str, lower: bool, strip_accents: bool) -> str:
-    """Returns a character after preprocess_text. If accents are kept, it is composed as
-    by SentencePiece. The result can be "" or several characters."""
-    return preprocess_text(char if strip_accents else unicodedata.normalize(
-        "NFKC", char), lower, False, strip_accents)

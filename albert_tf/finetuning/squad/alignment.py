@@ -18,11 +18,12 @@ with WordPiece, which the original does not support for SQuAD.
 
 import collections
 import functools
+import unicodedata
 from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from albert_tf.tokenization.cleaning import comparable
+from albert_tf.tokenization.cleaning import preprocess_text
 from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE, UnknownOffsets
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -143,10 +144,14 @@ def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
 
 def comparable_characters(text: str, lower: bool, strip_accents: bool = True
                           ) -> list[str]:
-    """Returns the result of `comparable` for each character of a text."""
+    """Returns each character of a text after preprocess_text, which may be "" or several
+    characters. If accents are kept, it is composed as by SentencePiece."""
     if text.isascii():
         return list(text.lower() if lower else text)
-    return [comparable(char, lower, strip_accents) for char in text]
+    prepared = {char: preprocess_text(
+        char if strip_accents else unicodedata.normalize("NFKC", char), lower, False,
+        strip_accents) for char in set(text)}
+    return [prepared[char] for char in text]
 
 
 def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
