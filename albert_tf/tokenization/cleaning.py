@@ -187,4 +187,3 @@ def preprocess_with_sources(
             sources[-1] = sources[-1][0], source[1]
     prepared = "".join(chars)
     return prepared.lower() if lower else prepared, sources
-

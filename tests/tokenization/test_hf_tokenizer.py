@@ -271,7 +271,7 @@ def test_five_added_tokens_and_lowered_scores(tmp_path):
 
 @pytest.mark.parametrize("content, named", [
     ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "BPE"),
-    ('{"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}}', "has no"),
+    ('{"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}}', "missing field"),
     ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "damaged"),
     ('{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]}, '
      '"normalizer": "NFKC"}', "Normalizer"),
