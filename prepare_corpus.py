@@ -168,11 +168,11 @@ def main(argv):
                 languages.Language.of(options.language).write(path)
             elif files.exists(languages.file_of(path)):  # that of a former run
                 files.remove(languages.file_of(path))
-    report(summary, summary_file, time.time() - started, amounts, times)
+    report(summary, summary_file, time.time() - started, amounts)
 
 
 def report(summary: prepare.Summary, path: str, seconds: float,
-           amounts: dict[str, int], times: dict[str, float]) -> None:
+           amounts: dict[str, int]) -> None:
     """Prints the counts and writes them as JSON, with those of sampled sources."""
     for name, side, file in (("training", summary.training, FLAGS.output_file),
                              ("held out", summary.heldout, FLAGS.heldout_file)):
@@ -190,16 +190,8 @@ def report(summary: prepare.Summary, path: str, seconds: float,
         logging.warning(
             "The input is a single document. If blank lines separate documents in "
             "it, give --document_separator=blank_line.")
-    sources = {}
-    for source, amount in amounts.items():
-        planned, written = amount * times[source], summary.sources[source]
-        sources[source] = {"sentences": amount, "written": written}
-        if abs(planned - written) > 0.01 * sum(amounts.values()):
-            logging.warning(
-                "%s: %d sentences were written instead of %.0f, because documents are "
-                "not divided and these are few or long. If blank lines separate "
-                "documents in it, give --document_separator=blank_line.",
-                source, written, planned)
+    sources = {source: {"sentences": amount, "written": summary.sources[source]}
+               for source, amount in amounts.items()}
     text_files.write_json(path, {
         "documents_read": summary.documents_read, "training": summary.training,
         "heldout": summary.heldout, "heldout_share_of_characters": round(share, 6),

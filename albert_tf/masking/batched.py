@@ -132,10 +132,10 @@ class _NgramChoice:
     """A choice of n-grams in every row, as in reference.choose_ngrams but in batches.
 
     A row's words are visited in a random order. Most rows have used up their budget
-    after a small part of their words. Words are therefore first drawn with replacement,
-    and skipped if they were visited before, which is a random order too. After about as
-    many visits as its budget, a row that still has room continues with the words not
-    visited, sorted by other random numbers.
+    after a small part of them. Words are therefore first drawn with replacement, and
+    skipped if they were visited before, which is a random order too. After about as many
+    visits as its budget, a row that still has room continues with the words not visited,
+    sorted by other random numbers.
 
     `_free` holds for each word the longest n-gram that may begin there, in words: 0
     once the word was visited or taken, and less than `ngram` if a taken word follows.

@@ -70,21 +70,14 @@ def choose_ngrams(
         words: Sequence[list[int]], order: Sequence[int], budget: int,
         used_positions: set[int], cumulative: Sequence[float], random: RandomSource
 ) -> tuple[list[int], list[int]]:
-    """Chooses n-grams, visiting words in the given order, until `budget` tokens are
-    chosen. Returns their positions, in the order of choice, and the number of words of
-    each n-gram.
+    """Chooses n-grams, visiting words in `order`, until `budget` tokens are chosen.
+    Returns their positions, in the order of choice, and the number of words of each.
 
-    A length is drawn for each word visited, even if the word is already used. An n-gram
-    that exceeds the budget loses words at its end. If its first word is still too long,
-    or if one of its tokens is already used, it is skipped.
-
-    Args:
-      words: the positions of each word's tokens.
-      order: indices of the words at which n-grams begin, in the order of the visit.
-      budget: maximum number of positions to choose.
-      used_positions: positions not to choose; the chosen ones are added.
-      cumulative: from options.cumulative_ngram_probabilities.
-      random: its `numpy` generator draws the lengths.
+    `words` are the positions of each word's tokens; `used_positions`, to which the
+    chosen ones are added, are not chosen. A length is drawn for each word visited, by
+    the `cumulative` probabilities. An n-gram that exceeds the budget loses words at its
+    end. If its first word is still too long, or if one of its tokens is already used, it
+    is skipped.
     """
     positions, sizes = [], []
     draw = random.numpy.random_sample
@@ -97,8 +90,7 @@ def choose_ngrams(
         size = bisect.bisect_right(cumulative, draw()) + 1
         ngram = words[start:start + size]
         length = sum(map(len, ngram))
-        # Shorten an n-gram that does not fit into the budget, or skip it: the next word
-        # may be shorter.
+        # Shorten an n-gram that does not fit, or skip it: the next word may be shorter.
         while length > room and len(ngram) > 1:
             length -= len(ngram.pop())
         if length > room:

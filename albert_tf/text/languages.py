@@ -196,24 +196,20 @@ def warn_of_losses(paths: Sequence[str], strips: bool, by_script: bool) -> None:
         for _, line in itertools.islice(
                 text_files.read_lines(path), _SAMPLE // len(chosen)):
             counts.update(line)
-    letters = max(1, sum(n for char, n in counts.items() if char.isalpha()))
-    lost, foreign = collections.Counter[str](), 0
+    letters = lost = foreign = 0
     for char, number in counts.items():
         whole = unicodedata.normalize("NFKD", char)
         bare = "".join(c for c in whole if not unicodedata.combining(c))
-        if strips and bare != whole:
-            lost[f"{char} becomes {bare or 'nothing'}"] += number
-        elif char.isalpha() and not (bare.isascii() or SPACELESS.match(char)):
-            foreign += number
-    if lost.total() > _MANY * letters:
-        logging.warning(
-            "%s: %.1f %% of the letters lose a mark (%s), so words change. To keep them, "
-            "give --language to prepare_corpus.py, or --strip_accents=false with a "
-            "vocabulary that was trained so.", chosen[0], 100 * lost.total() / letters,
-            ", ".join(each for each, _ in lost.most_common(4)))
-    if by_script and foreign > _MANY_FOREIGN * letters:
-        logging.warning(
-            "%s: %.1f %% of the letters are not Latin ones without accents, whose tokens "
-            "each count as a word, so words are never masked whole. Give --language to "
-            "prepare_corpus.py, or --word_start=sentencepiece to create_pretraining_data.py.",
-            chosen[0], 100 * foreign / letters)
+        letters += number * char.isalpha()
+        lost += number * (bare != whole)
+        foreign += number * (char.isalpha() and not (
+            strips and bare != whole or bare.isascii() or SPACELESS.match(char)))
+    for applies, number, many, what in (
+            (strips, lost, _MANY, "lose a mark (as ё becomes е), so words change"),
+            (by_script, foreign, _MANY_FOREIGN, "are not Latin ones without accents, whose "
+             "tokens each count as a word, so words are never masked whole")):
+        if applies and number > many * max(letters, 1):
+            logging.warning(
+                "%s: %.1f %% of the letters %s. Give --language to prepare_corpus.py; see "
+                "docs/PRETRAINING.md, Other languages.", chosen[0],
+                100 * number / max(letters, 1), what)

@@ -35,8 +35,7 @@ _CODES, _PAGE = 0x110000, 256
 _PAGES = ["".join(map(chr, range(first, first + _PAGE)))
           for first in range(0, _CODES, _PAGE) if not 0xD800 <= first < 0xE000]
 _ITSELF = -1  # in place of a list of values
-# It stands for the second half of a quote, and is dropped like a mark. In a text it is
-# unknown, as is the one before it.
+# It stands for the second half of a quote, and is dropped like a mark.
 _SECOND = "\U0010ffff"
 
 
@@ -80,9 +79,9 @@ class Table:
     """An int32 value for each key below a size; equal pages are stored once."""
 
     def __init__(self, values: np.ndarray):
-        pages = np.pad(values.astype(np.int32), (0, -len(values) % _PAGE)).reshape(
-            -1, _PAGE)
-        unique, page = np.unique(pages, axis=0, return_inverse=True)
+        pages = np.pad(values.astype(np.int32), (0, -len(values) % _PAGE))
+        unique, page = np.unique(
+            pages.reshape(-1, _PAGE), axis=0, return_inverse=True)
         self._pages, self._page = unique.reshape(-1), page.reshape(-1).astype(np.int32)
 
     def __call__(self, keys: tf.Tensor) -> tf.Tensor:
@@ -163,10 +162,8 @@ def _with_marks(ends: tf.Tensor, is_mark: tf.Tensor, rows: tf.Tensor) -> tf.Tens
 class TokenizerOps(tf.Module):
     """A FullTokenizer as TensorFlow functions."""
 
-    # Strings [N] → strings [N], as FullTokenizer.prepare.
-    prepare: Callable[[tf.Tensor], tf.Tensor]
-    # Prepared texts [N] → int32 [N, (tokens)].
-    ids: Callable[[tf.Tensor], tf.RaggedTensor]
+    prepare: Callable[[tf.Tensor], tf.Tensor]  # strings [N] → strings [N]
+    ids: Callable[[tf.Tensor], tf.RaggedTensor]  # prepared [N] → int32 [N, (tokens)]
     # Texts [N] → ids, first and last characters of tokens, each int32 [N, (tokens)], as
     # FullTokenizer.tokenize_with_offsets.
     located: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]]
@@ -216,8 +213,7 @@ class SentencePieceOps(TokenizerOps):
         self._splits = Expansion(
             {i: tokenizer.convert_tokens_to_ids(pieces)
              for i, pieces in tokenizer.split_pieces().items()}, tokenizer.vocab_size)
-        self._is_bytes = np.array(list(map(
-            tokenizer.is_bytes, tokenizer.vocab.values())))
+        self._is_bytes = np.array([*map(tokenizer.is_bytes, tokenizer.vocab.values())])
         self._lengths = np.array(
             [len(piece.replace(UNDERLINE, "")) for piece in tokenizer.vocab], np.int32)
         self._is_solid = functools.cache(lambda: of_characters(
@@ -261,8 +257,8 @@ class SentencePieceOps(TokenizerOps):
 
     def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         """See TokenizerOps. A text has no tokens if all are blank, or if one is a byte,
-        whose character is not known. If the model's normalization composes characters,
-        a token beside such a one may be off by it."""
+        whose character is not known. A token beside characters that the model composes
+        may be off by one."""
         chars, starts, ends = self._prepared(texts)
         prepared = chars.encoded()
         pieces, *bounds = self._model.tokenize_with_offsets(prepared)
@@ -345,15 +341,14 @@ class WordPieceOps(TokenizerOps):
         self._is_mark = of_characters(
             lambda char: unicodedata.category(char)[0] == "M" and not clean(char))
         self._max_word_chars = content["model"]["max_input_chars_per_word"]
-        self._unk_id = tokenizer.unk_id
         self._lengths = np.array(
             [len(piece.removeprefix("##")) for piece in tokenizer.vocab], np.int32)
+        self._lengths[tokenizer.unk_id] = 0  # That of its word, which is never empty.
         self._model = text.WordpieceTokenizer(
             tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(
                 list(tokenizer.vocab), list(tokenizer.vocab.values()), tf.string,
                 tf.int64), tokenizer.unk_id),
-            suffix_indicator="##",
-            unknown_token=tokenizer.convert_ids_to_tokens([tokenizer.unk_id])[0],
+            suffix_indicator="##", unknown_token="[UNK]",
             max_bytes_per_word=4 * self._max_word_chars)
         self.prepare = traced(tf.identity)
         self.ids = traced(lambda texts: self._tokenized(texts)[0].ragged())
@@ -386,8 +381,8 @@ class WordPieceOps(TokenizerOps):
 
     def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         ids, lengths, starts, ends = self._tokenized(texts)
-        lengths = tf.where(tf.equal(ids.values, self._unk_id), lengths,
-                           tf.gather(self._lengths, ids.values))
+        own = tf.gather(self._lengths, ids.values)
+        lengths = tf.where(own > 0, own, lengths)
         last = tf.cumsum(lengths)
         return tuple(ids._replace(values=part).ragged() for part in (
             ids.values, tf.gather(starts, last - lengths),

@@ -90,13 +90,10 @@ def pad(values: Sequence[T], length: int, value=0) -> list[T]:
 
 def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
                max_seq_length: int, pad_id: int = 0) -> dict[str, list[int]]:
-    """Returns the model's inputs, each padded to `max_seq_length` values; input_mask is
-    1 for tokens."""
-    return {
-        "input_ids": pad(ids, max_seq_length, pad_id),
-        "input_mask": pad([1] * len(ids), max_seq_length),
-        "segment_ids": pad(segment_ids, max_seq_length),
-    }
+    """Returns the model's inputs, each padded; input_mask is 1 for tokens."""
+    return {"input_ids": pad(ids, max_seq_length, pad_id),
+            "input_mask": pad([1] * len(ids), max_seq_length),
+            "segment_ids": pad(segment_ids, max_seq_length)}
 
 
 def truncate_longer_first(
@@ -148,16 +145,14 @@ def truncate_at_random_ends(
     second, and draws a random number for each (truncate_seq_pair for pretraining in the
     original: "to add more randomness and avoid biases"; `pretraining_data.plans` does
     this for many pairs)."""
-    kept_first, kept_second = [0, len(first)], [0, len(second)]  # begin, end
+    begin, end = [0, 0], [len(first), len(second)]
     for _ in range(len(first) + len(second) - max_pieces):
-        first_is_longer = (
-            kept_first[1] - kept_first[0] > kept_second[1] - kept_second[0])
-        longer = kept_first if first_is_longer else kept_second
+        longer = 0 if end[0] - begin[0] > end[1] - begin[1] else 1
         if random.random() < 0.5:
-            longer[0] += 1
+            begin[longer] += 1
         else:
-            longer[1] -= 1
-    return list(first[slice(*kept_first)]), list(second[slice(*kept_second)])
+            end[longer] -= 1
+    return list(first[begin[0]:end[0]]), list(second[begin[1]:end[1]])
 
 
 # ---- windows ---------------------------------------------------------------
@@ -191,9 +186,6 @@ def max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
 
 
 # ---- words -----------------------------------------------------------------
-
-# Whole words are masked. SentencePiece marks a space before a token with "▁", WordPiece
-# marks a token that continues a word with "##".
 
 # This lacks ' < = >, so a token that contains one of them always starts a word, whereas
 # a token with several other marks, such as "**", does not.

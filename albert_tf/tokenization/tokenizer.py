@@ -68,15 +68,14 @@ class FullTokenizer:
         """Loads a SentencePiece model, a WordPiece vocabulary or a tokenizer.json.
 
         Args:
-          vocab_file: WordPiece vocabulary file, one token per line, or a tokenizer.json
-            with one; not read if spm_model_file is given.
+          vocab_file: WordPiece vocabulary file, one token per line, or a tokenizer.json;
+            not read if spm_model_file is given.
           do_lower_case: whether to lower-case text: in `prepare` with SentencePiece, in
             `tokenize` with WordPiece. None: as a tokenizer.json says, otherwise True.
-          spm_model_file: SentencePiece model file, or a tokenizer.json with one.
-          strip_accents: whether to remove accents and other combining marks, as in the
-            original ("schön" becomes "schon"); with WordPiece only if do_lower_case.
-            None: as in the vocabulary, which is True except for SentencePiece models
-            that were trained with accents, and for a tokenizer.json that keeps them.
+          spm_model_file: SentencePiece model file, or a tokenizer.json.
+          strip_accents: whether to remove accents and other combining marks ("schön"
+            becomes "schon"); with WordPiece only if do_lower_case. None: True, except for
+            a vocabulary that keeps them.
           rules: rules of cleaning that differ from the original implementation's; a
             tokenizer.json has its own, but for further added tokens.
         """
@@ -126,7 +125,7 @@ class FullTokenizer:
         return len(self.vocab)
 
     def prepare(self, text: str) -> str:
-        """Cleans a text for `tokenize`; nothing with WordPiece, which does it there."""
+        """Cleans a text for `tokenize`, which does it itself with WordPiece."""
         return text
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
@@ -220,10 +219,10 @@ class FullTokenizer:
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         """Returns tokenize(prepare(text)), each token with its position in `text`.
 
-        text[start:end] is what the token was made from. An accent that is a separate
-        character belongs to its letter. If one character gives several tokens, each has
-        its position. White space belongs to no token: "▁" alone has start == end, just
-        before the next character that is not white space.
+        text[start:end] is what the token was made from, with accents that are separate
+        characters. If one character gives several tokens, each has its position. White
+        space belongs to no token: "▁" alone has start == end, just before the next
+        character that is not white space.
         """
         raise NotImplementedError
 

@@ -39,23 +39,20 @@ def test_a_corpus_without_a_language(tmp_path):
 
 
 @pytest.mark.parametrize("text, lost, by_script", [
-    ("Менің үйім тауда, ойыншық жай тұр. Қай ай?", "й becomes и", True),
-    ("Ёлка стоит, ещё нет её.", "ё becomes е", True),
-    ("Її їжа", "ї becomes і", True), ("Ο κόσμος είναι μεγάλος", "ό becomes ο", True),
-    ("Ça va, garçon", "ç becomes c", False),
-    ("Tôi là người", "ô becomes o", False), ("हिन्दी में पढ़ना", "\u094d becomes nothing", True),
-    ("ガラスが割れた", "ガ becomes カ", False), ("นี่คือบ้าน", "\u0e48 becomes nothing", False),
-    ("한국어 문장입니다", None, True), ("مرحبا بالعالم", None, True),
-    ("今天很冷。", None, False), (ENGLISH, None, False)])
+    ("Менің үйім тауда, ойыншық жай тұр. Қай ай?", True, True),
+    ("Ёлка стоит, ещё нет её.", True, True), ("Її їжа", True, True),
+    ("Ο κόσμος είναι μεγάλος", True, True), ("Ça va, garçon", True, False),
+    ("Tôi là người", True, False), ("हिन्दी में पढ़ना", True, True),
+    ("ガラスが割れた", True, False), ("นี่คือบ้าน", True, False),
+    ("한국어 문장입니다", False, True), ("مرحبا بالعالم", False, True),
+    ("今天很冷。", False, False), (ENGLISH, False, False)])
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_warnings(tmp_path, caplog, text, lost, by_script, form):
     path = tmp_path / "a.txt"
     path.write_text(unicodedata.normalize(form, text), encoding="utf-8")
     languages.warn_of_losses([str(path)], True, True)
-    assert ("lose a mark" in caplog.text) == bool(lost)
+    assert ("lose a mark" in caplog.text) == lost
     assert ("not Latin" in caplog.text) == by_script
-    if lost and form == "NFC":
-        assert lost in caplog.text
     caplog.clear()
     languages.warn_of_losses([str(path)], False, False)
     assert not caplog.text
