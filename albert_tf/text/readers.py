@@ -105,11 +105,12 @@ def _format_of(path: str) -> str:
 
 def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Document]:
     per_file = layout.document_separator == "file"
-    for is_blank, block in [(False, lines)] if per_file else itertools.groupby(
-            lines, lambda line: is_empty(line[1])):
+    for block in [lines] if per_file else (
+            block for is_blank, block in itertools.groupby(
+                lines, lambda line: is_empty(line[1])) if not is_blank):
         held: list[str] = []
-        number = size = 0
-        for number, line in () if is_blank else block:
+        size = 0
+        for number, line in block:
             held.append(line)
             size += len(line)
             if size > MAX_DOCUMENT_CHARS:
@@ -117,20 +118,20 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
                     f"{path}, line {number}: the document is longer than "
                     f"{MAX_DOCUMENT_CHARS:,} characters up to here; if blank lines separate "
                     "documents, give --document_separator=blank_line, else split the file.")
-        if not is_blank:
-            yield Document(path if per_file else f"{path}, line {number - len(held) + 1}",
-                           paragraphs_of(held, layout.line_breaks))
+        yield Document(path if per_file else f"{path}, line {number - len(held) + 1}",
+                       paragraphs_of(held, layout.line_breaks))
 
 
 def _rows(path: str, lines: Iterator[Line], layout: Layout, kind: str
           ) -> Iterator[Document]:
     """Yields the documents in a field of JSON objects or of rows."""
     field = layout.json_field
-    for number, row in row_files.read_rows(
-            path, [field], (), "choose one with --json_field") if kind == "parquet" else (
-                (number, text_files.parse_json(
-                    line.strip(), path, "each line must hold one JSON object", number,
-                    cleaned=True)) for number, line in lines if line.strip()):
+    rows = row_files.read_rows(
+        path, [field], (), "choose one with --json_field") if kind == "parquet" else (
+            (number, text_files.parse_json(line.strip(), path, (
+                "each line must hold one JSON object"), number, cleaned=True))
+            for number, line in lines if line.strip())
+    for number, row in rows:
         where = f"{path}, {row_files.unit(path)} {number}"
         row = row if isinstance(row, dict) else {}
         if not isinstance(text := row.get(field), str):

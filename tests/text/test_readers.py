@@ -479,16 +479,6 @@ def test_real_wikiextractor_output(tmp_path, run):
     assert "<doc" not in text and "&lt;" not in text
 
 
-@pytest.mark.shared
-def test_real_chinese_text(tmp_path):
-    path = SHARED / "data/chinese/news_zh_1.txt"
-    documents = read(path, document_separator="blank_line")
-    assert len(documents) == 10
-    sentences = document_sentences(
-        documents[0], Options(language="zh"), collections.Counter())
-    assert len(sentences) >= 60 and sum(s.endswith("。") for s in sentences) > 40
-
-
 # Parquet and Arrow (tests/test_row_files.py has the files themselves).
 
 @pytest.mark.parametrize("name", ["wiki.parquet", "wiki.arrow"])

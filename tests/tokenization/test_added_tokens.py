@@ -4,8 +4,8 @@ whichever file names them, or refused by name.
     python -m pytest tests/tokenization/test_added_tokens.py
 """
 
-import functools
 import json
+import os
 import pickle
 
 import pytest
@@ -16,7 +16,7 @@ from albert_tf.errors import InputError
 from albert_tf.tokenization.hf_tokenizer import model_proto
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.tokenization.test_hf_tokenizer import (
-    LOWER, UNIGRAM, WORD_PIECE, bert, folder_of, sentencepiece_model, sequence, written)
+    LOWER, UNIGRAM, WORD_PIECE, bert, copies, folder_of, sentencepiece_model, sequence, written)
 
 TEXT = "A[E1]é [e1] x <L> <R> x xzZx zZ [n] [/E1]a [CLS]"
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -70,11 +70,7 @@ def test_tokens_are_found_as_by_the_library(model, normalizer, where, tmp_path):
              for span in found.tokenize_with_offsets(TEXT) if span.piece in KINDS]
     assert spans == [(content, content.replace("N", "n")) for content in (
         "[E1]", "<L>", "<R>", "zZ", "[N]", "[/E1]")]
-    for write in (tokenizer_files.write_plain, functools.partial(
-            tokenizer_files.write_huggingface, longest=64)):
-        folder = tmp_path / f"copy{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        write(tokenizer_files.find(str(tmp_path)), str(folder))
+    for folder in copies(tmp_path):
         assert loaded(folder).encode(TEXT) == wanted.ids
 
 
@@ -97,12 +93,8 @@ def test_beside_a_sentencepiece_model(files, tmp_path):
     found = loaded(tmp_path)
     assert found.tokenize("A[E1]Q(q") == ["▁", "a", "[E1]", "▁", "q", "(", "q"]
     assert found.encode("A[E1]Q(q")[-4:] == [29, 1, 33, 34]
-    for write in (tokenizer_files.write_plain, functools.partial(
-            tokenizer_files.write_huggingface, longest=64)):
-        folder = tmp_path / f"copy{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        write(tokenizer_files.find(str(tmp_path)), str(folder))
-        assert (folder / "spiece.model").exists()
+    for folder in copies(tmp_path):
+        assert os.path.exists(f"{folder}/spiece.model")
         assert loaded(folder).encode("A[E1]Q(q") == found.encode("A[E1]Q(q")
     with pytest.raises(InputError, match=r"hold added tokens such as '\[E1\]'"):
         tokenizer_files.sentencepiece_model(tokenizer_files.find(str(tmp_path)))

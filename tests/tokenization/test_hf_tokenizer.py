@@ -60,6 +60,16 @@ def loaded(path, model):
     return FullTokenizer(**{flag: path})
 
 
+def copies(folder):
+    """Folders with the tokenizer of a folder in each form that is written."""
+    found = tokenizer_files.find(str(folder))
+    for name in ("plain", "huggingface"):
+        (folder / name).mkdir()
+        getattr(tokenizer_files, f"write_{name}")(
+            found, str(folder / name), *[64] * (name == "huggingface"))
+        yield str(folder / name)
+
+
 STEPS = [
     (UNIGRAM, sequence(*QUOTES, *STRIPS, LOWER)),
     (UNIGRAM, sequence(LOWER, {"type": "Replace", "pattern": {"Regex": " {2,}"},
@@ -81,13 +91,8 @@ def test_known_steps_are_done(model, normalizer, tmp_path):
     assert tokenizer.encode_batch(TEXTS) == ids
     assert [[span.id for span in tokenizer.tokenize_with_offsets(text)]
             for text in TEXTS] == ids
-    found = tokenizer_files.find(str(tmp_path))
-    for write in (lambda folder: tokenizer_files.write_huggingface(found, folder, 64),
-                  lambda folder: tokenizer_files.write_plain(found, folder)):
-        folder = tmp_path / f"copy{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        write(str(folder))
-        again = tokenizer_files.tokenizer_of(tokenizer_files.find(str(folder)))
+    for folder in copies(tmp_path):
+        again = tokenizer_files.tokenizer_of(tokenizer_files.find(folder))
         assert [again.encode(text) for text in TEXTS] == ids
 
 
