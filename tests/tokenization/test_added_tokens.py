@@ -16,7 +16,8 @@ from albert_tf.errors import InputError
 from albert_tf.tokenization.hf_tokenizer import model_proto
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.tokenization.test_hf_tokenizer import (
-    LOWER, UNIGRAM, WORD_PIECE, bert, copies, folder_of, sentencepiece_model, sequence, written)
+    LOWER, UNIGRAM, WORD_PIECE, bert, copies, folder_of, sentencepiece_model, sequence,
+    written)
 
 TEXT = "A[E1]é [e1] x <L> <R> x xzZx zZ [n] [/E1]a [CLS]"
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
