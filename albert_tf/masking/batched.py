@@ -208,8 +208,7 @@ class _NgramChoice:
             self._visit(rows[unfinished], order[block], sizes[block])
 
     def _numbers(self, rows: np.ndarray, first: int, count: int) -> np.ndarray:
-        return keyed_random.words(
-            self._keys[rows], self._first_number + first, count)
+        return keyed_random.words(self._keys[rows], self._first_number + first, count)
 
     def _sizes_of(self, numbers: np.ndarray) -> np.ndarray:
         """Returns n-gram sizes from the low halves of random numbers."""

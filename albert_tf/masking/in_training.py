@@ -97,8 +97,10 @@ class DynamicMasking:
         word = tf.cumsum(tf.cast(starts, tf.int32), axis=1)  # [B, S], from 1
         num_words = word[:, -1:]
         word = tf.maximum(word - 1, 0)
-        word_lengths = _count(inside, word)
-        numbers = tf.range(self._length)
+        batch, numbers = tf.shape(ids)[0], tf.range(self._length)
+        rows = word + self._length * tf.range(batch)[:, tf.newaxis]
+        word_lengths = tf.reshape(tf.math.unsorted_segment_sum(
+            tf.cast(inside, tf.int32), rows, batch * self._length), tf.shape(ids))
         # The sort is stable, so ties go to the earlier word; unused entries come last.
         order = tf.argsort(
             tf.where(numbers < num_words, places, _NEVER), axis=1, stable=True)
@@ -118,15 +120,6 @@ class DynamicMasking:
         return tf.where(
             fates < to_mask, self._special_ids.mask,
             tf.where(fates < to_same, ids, tf.cast(any_piece, tf.int32)))
-
-
-def _count(inside: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
-    """Counts the tokens in each word, int32 [B, S], from each token's word."""
-    batch, length = tf.unstack(tf.shape(word))
-    rows = word + length * tf.range(batch)[:, tf.newaxis]
-    counts = tf.math.unsorted_segment_sum(
-        tf.cast(inside, tf.int32), rows, batch * length)
-    return tf.ensure_shape(tf.reshape(counts, [batch, length]), word.shape)
 
 
 def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:

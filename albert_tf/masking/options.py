@@ -4,9 +4,8 @@ probabilities.
 ALBERT masks n-grams of whole words (section 4.1 of the paper, after SpanBERT by Joshi
 et al.). A single masked token can often be guessed from the rest of its word or of a
 fixed expression, as in "the White [MASK]"; a whole n-gram has to be predicted from the
-context. P(n) is proportional to 1/n: short n-grams are drawn most often, and every
-length would contribute the same number of masked words on average, n · P(n), if none
-were shortened to what is left to mask.
+context. P(n) is proportional to 1/n, so that every length would contribute the same number
+of masked words, n · P(n), if none were shortened to what is left to mask.
 """
 
 import dataclasses
@@ -75,11 +74,8 @@ class MaskingOptions:
         return self.max_predictions_per_seq * (2 if self.do_permutation else 1)
 
     def num_to_predict(self, lengths: int | np.ndarray) -> np.ndarray:
-        """Returns how many tokens to mask in sequences of these lengths: int64.
-
-        [CLS] and [SEP] count in a length. Halves are rounded to even, as by Python's
-        round.
-        """
+        """Returns how many tokens to mask in sequences of these lengths, in which [CLS]
+        and [SEP] count: int64. Halves are rounded to even, as by Python's round."""
         counts = np.rint(np.asarray(lengths) * self.masked_lm_prob).astype(np.int64)
         # Short sequences get one masked token at least, long ones not too many.
         return np.clip(counts, int(self.masked_lm_prob > 0),

@@ -48,10 +48,8 @@ class FullTokenizer:
     added: tuple[AddedToken, ...] = ()  # found in a text before it is cleaned
     word_start: Optional[str] = None  # that of data creation, if the vocabulary says it
 
-    def __new__(cls, vocab_file: Optional[StrPath] = None,
-                do_lower_case: Optional[bool] = None,
-                spm_model_file: Optional[StrPath] = None,
-                strip_accents: Optional[bool] = None, rules: Optional[Rules] = None):
+    def __new__(cls, vocab_file=None, do_lower_case=None, spm_model_file=None,
+                strip_accents=None, rules=None):
         if cls is FullTokenizer:
             from albert_tf.tokenization import hf_tokenizer, sentencepiece_tokenizer
 
@@ -150,8 +148,8 @@ class FullTokenizer:
         raise NotImplementedError
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
-        """Returns encode_batch(texts) but for the digit-comma rule, which changes rows
-        with unk_id, or with an id in split_pieces()."""
+        """Returns the ids of prepared texts without the digit-comma rule, which changes
+        rows with unk_id, or with an id in split_pieces()."""
         return self.encode_batch(texts)
 
     def split_pieces(self) -> dict[int, list[str]]:
