@@ -27,8 +27,7 @@ from albert_tf.tokenization.cleaning import ORIGINAL, UNDERLINE, AddedToken, Rul
 from albert_tf.tokenization.tokenizer import (
     FullTokenizer, PieceSpan, check_encodable)
 
-# This is subtracted from the scores of tokens that end in a digit and a comma.
-_PENALTY = 100.0
+_PENALTY = 100.0  # for the scores of tokens that end in a digit and a comma
 
 
 def tokenizers():
@@ -210,18 +209,13 @@ def model_proto():
     return sentencepiece_model_pb2.ModelProto
 
 
-def is_json(content: bytes) -> bool:
-    """Returns whether a file's content is JSON; a SentencePiece model never begins
-    with "{"."""
-    return content.lstrip()[:1] == b"{"
-
-
 def is_file(path: str) -> bool:
-    """Returns whether a vocabulary file is a tokenizer.json, whatever its name."""
+    """Returns whether a vocabulary file is a tokenizer.json, whatever its name; no other
+    begins with "{"."""
     if not files.exists(path) or files.is_folder(path):
         return False
     with files.open_binary(path) as stream:
-        return is_json(stream.read(256))
+        return stream.read(256).lstrip()[:1] == b"{"
 
 
 def ends_in_digit_comma(piece: str) -> bool:
