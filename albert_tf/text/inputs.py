@@ -68,16 +68,15 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
     if kind in ("csv", "tsv", "parquet") and text_column is not None:
         names = [*columns, *filter(None, [id_needed and id_column])]
     elif kind == "parquet":
-        titles = list(row_files.columns_of(path))
+        titles = row_files.columns_of(path)
         names = [name for name in (*_NAMES, "id") if name in titles]
-        if not {*names} - {"id"}:
-            raise row_files.missing(path, "text", titles, (
-                "name the columns of the texts with --text_column and --text_b_column"))
+        names = names if {*names} - {"id"} else ["text"]
     source = ((f"{path}, line {number}", rows.parsed(line, path, number)
                if re.match(_OBJECT, line) else tuple(line.split("\t")))
               for number, line in found) if kind == "text" else rows.rows(
         path, names, [id_column] if id_column and names else [], kind=kind, lines=found,
-        header=header is not False, delimiter=delimiter, keep_wrong=True)
+        header=header is not False, delimiter=delimiter, keep_wrong=True, advice=(
+            "name the columns of the texts with --text_column and --text_b_column"))
     for where, row in source:
         given, guid, kept = row, None, {}
         if isinstance(row, dict):

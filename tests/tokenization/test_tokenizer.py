@@ -8,6 +8,7 @@ import functools
 import gzip
 import itertools
 import json
+import logging
 import pathlib
 import pickle
 import random
@@ -15,6 +16,7 @@ import re
 import unicodedata
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -50,6 +52,7 @@ def wordpiece(lower=True):
     return FullTokenizer(vocab_file=WP_VOCAB, do_lower_case=lower)
 
 
+BOTH = pytest.mark.parametrize("make", [spm, wordpiece])
 ALBERT_SYMBOLS = dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
                       control_symbols=["[CLS]", "[SEP]", "[MASK]"])
 
@@ -185,7 +188,7 @@ def test_character_classes_equal_the_release(name, belongs, missing):
 
 # --- Batches ---------------------------------------------------------------------
 
-@pytest.mark.parametrize("make", [spm, wordpiece])
+@BOTH
 def test_batches_equal_one_by_one(make):
     tokenizer = make()
     texts = [tokenizer.prepare(row["text"]) for row in rows()] + [""]
@@ -258,7 +261,7 @@ def test_offsets_hold_on_the_reference_strings(make):
         check_offsets(make(), text)
 
 
-@pytest.mark.parametrize("make", [spm, wordpiece])
+@BOTH
 def test_offsets_hold_on_random_text(make):
     chooser = random.Random(7)
     alphabet = "".join(row["text"] for row in rows()) + "".join(EXTRA) + "9, " * 40
@@ -295,7 +298,7 @@ def test_offsets_of_wordpiece_by_hand(tmp_path):
         ("##\u11ab", "한"), ("[UNK]", "zz\u0301"), ("[UNK]", "?")]
 
 
-@pytest.mark.parametrize("make", [spm, wordpiece])
+@BOTH
 def test_points_belong_to_their_letter_in_whatever_order(make):
     """Unicode sorts the doubling of a letter behind its vowel, the text does not."""
     for word in "ק\u05bc\u05b7ט", "ش\u0651\u064e", "e\u0301\u0323":
@@ -343,6 +346,74 @@ def test_special_ids_and_vocabulary_also_after_pickling(make, specials):
 def released_english():
     return FullTokenizer(
         spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
+
+
+# --- Texts to a model's batch and back ------------------------------------------
+
+@BOTH
+def test_a_padded_batch(make):
+    tokenizer = make()
+    texts, pairs = ["The  first Text.", "Two"], ["its pair", "the second of them is long"]
+    batch = tokenizer(texts, pairs)
+    assert {name: (value.dtype, value.ndim) for name, value in batch.items()} == (
+        dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (np.int32, 2)))
+    assert batch["input_ids"].shape[1] == batch["input_mask"].sum(axis=1).max()
+    for row, first, second in zip(batch["input_ids"], texts, pairs):
+        a, b = tokenizer.encode(first), tokenizer.encode(second)
+        ids = [tokenizer.cls_id, *a, tokenizer.sep_id, *b, tokenizer.sep_id]
+        assert row.tolist() == ids + [tokenizer.pad_id] * (len(row) - len(ids))
+    assert batch["segment_ids"][1].tolist().index(1) == len(tokenizer.encode("Two")) + 2
+    single = tokenizer("Two")
+    assert single["input_ids"].shape[0] == 1 and not single["segment_ids"].any()
+
+
+@BOTH
+def test_cut_as_in_training(make):
+    tokenizer = make()
+    text = "the text is long " * 20
+    batch = tokenizer([text, text], ["its pair is short", text], max_length=24)
+    assert batch["input_ids"].shape == (2, 24)
+    short = len(tokenizer.encode("its pair is short"))
+    assert batch["segment_ids"].sum(axis=1).tolist() == [short + 1, 11]
+    assert tokenizer(text, max_length=9)["input_ids"][0, -1] == tokenizer.sep_id
+
+
+@BOTH
+def test_text_comes_back(make):
+    tokenizer = make()
+    batch = tokenizer(["The first text of them", "it is"])
+    assert tokenizer.decode(batch["input_ids"]) == ["the first text of them", "it is"]
+    assert tokenizer.decode(batch["input_ids"][1].tolist()) == "it is"
+    assert tokenizer.decode(batch["input_ids"][0], skip_special=False).startswith("[CLS]")
+
+
+@pytest.mark.parametrize("arguments, pattern", [
+    (([],), r"texts is \[\]"),
+    ((["a", None],), "texts is .*None"),
+    ((b"bytes",), "texts is b'bytes'"),
+    ((7,), "texts is 7"),
+    ((["a", "b"], ["c"]), "2 texts, but 1 text_pairs"),
+    (("a", None, 3), "max_length=3 leaves no room"),
+    (("a", None, 8.5), "max_length=8.5"),
+    (("a", None, "32"), "max_length='32'"),
+])
+@BOTH
+def test_what_is_no_text_is_refused(make, arguments, pattern):
+    with pytest.raises(InputError, match=pattern):
+        make()(*arguments)
+
+
+def test_a_text_that_was_not_prepared_is_told(caplog):
+    tokenizer = FullTokenizer(spm_model_file=MODEL)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            tokenizer.tokenize("the text")
+            tokenizer.tokenize(tokenizer.prepare("Größe"))
+            tokenizer.encode("Größe")
+        assert not caplog.messages
+        for _ in range(2):
+            tokenizer.tokenize("Größe")
+    assert len(caplog.messages) == 1 and "tokenizer.prepare" in caplog.text
 
 
 # --- Wrong inputs ----------------------------------------------------------------
