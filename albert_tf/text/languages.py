@@ -47,6 +47,7 @@ _MORE_ENDS = re.compile(
     """(?:(?:។ល)?[។៕៚]+|[།-༒༔](?:\\s*[།-༒༔])*|෴)[»”’"')\\]]*\\s*"""
     "|(?<=[\u0e01-\u0e45\u0e47-\u0ec5\u0ec7-\u0eff]) "
     "(?=[\u0e01-\u0e2e\u0e40-\u0e44\u0e81-\u0eae\u0ec0-\u0ec4])")
+_MORE_SCRIPTS = re.compile("[\u0d80-\u0fff\u1780-\u17ff]")
 _LEAST_CLAUSE = 20  # characters; what is shorter stays with the next clause
 # Marks after which a long sentence without spaces may be cut.
 _CLAUSE_END = re.compile(r"[，、；：,;:…。！？]")
@@ -75,11 +76,12 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
         split_sentences("It rained. We left.")  # ["It rained.", "We left."]
     """
     sentences: list[str] = []
-    waiting = ""
+    waiting, has_more_ends = "", _MORE_SCRIPTS.search(text)
     for part in sentencex.segment(language, text):
         for sentence in _split_swallowed(part, language) if (
                 len(part.encode("utf-8")) > _SUSPICIOUS_BYTES) else [part]:
-            for piece in filter(None, map(str.strip, _divided(sentence))):
+            for piece in filter(None, map(str.strip, (
+                    _divided(sentence) if has_more_ends else [sentence]))):
                 # What has no letter ("1.", "»") belongs to the next sentence, or at the
                 # end of a paragraph to the sentence before.
                 waiting = f"{waiting} {piece}".strip()
