@@ -165,12 +165,15 @@ class HfTokenizer(FullTokenizer):
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         encoded, = self._encoded([text])
-        marks = {char for char in set(text) if unicodedata.category(char)[0] == "M"
-                 and not self.normalized(char)}
+        found = zip(self._tokens(encoded), encoded.ids, encoded.offsets)
+        marks = set() if text.isascii() else {
+            char for char in set(text)
+            if unicodedata.category(char)[0] == "M" and not self.normalized(char)}
+        if not (marks or self.uses_sentencepiece or self.added):
+            return [PieceSpan(piece, i, *offsets) for piece, i, offsets in found]
         spans = []
         behind = 0  # the end of the token before
-        for piece, i, (start, end) in zip(
-                self._tokens(encoded), encoded.ids, encoded.offsets):
+        for piece, i, (start, end) in found:
             if piece == UNDERLINE:
                 solid = re.compile(r"\S").search(text, behind)
                 start = end = solid.start() if solid else behind
@@ -183,8 +186,8 @@ class HfTokenizer(FullTokenizer):
                         self.normalized(text[start - 1])):
                     start -= 1
             if i in self._contents:  # Some take the blanks beside them.
-                found = text[start:end]
-                start, end = (end - len(found.lstrip()), start + len(found.rstrip()))
+                part = text[start:end]
+                start, end = end - len(part.lstrip()), start + len(part.rstrip())
             while text[end:end + 1] in marks:
                 end += 1
             behind = max(behind, end)

@@ -72,11 +72,14 @@ class SentencePieceTokenizer(FullTokenizer):
     def tokenize_batch(self, texts: Iterable[str]) -> list[list[str]]:
         return list(map(self._split_digit_commas, self._encode(list(texts), str)))
 
+    def encode(self, text: str) -> list[int]:
+        return self.convert_tokens_to_ids(self.tokenize(
+            text if isinstance(text, PreparedText) else self.prepare(text)))
+
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         texts = [text if isinstance(text, PreparedText) else self.prepare(text)
                  for text in texts]
-        return [row if self._unsafe_ids.isdisjoint(row) else
-                self.convert_tokens_to_ids(self.tokenize(text))
+        return [row if self._unsafe_ids.isdisjoint(row) else self.encode(text)
                 for text, row in zip(texts, self._encode(texts, int))]
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
