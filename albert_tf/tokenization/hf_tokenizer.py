@@ -170,7 +170,7 @@ class HfTokenizer(FullTokenizer):
             char for char in set(text)
             if unicodedata.category(char)[0] == "M" and not self.normalized(char)}
         if not (marks or self.uses_sentencepiece or self.added):
-            return [PieceSpan(piece, i, *offsets) for piece, i, offsets in found]
+            return [PieceSpan(piece, i, start, end) for piece, i, (start, end) in found]
         spans = []
         behind = 0  # the end of the token before
         for piece, i, (start, end) in found:
