@@ -24,8 +24,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, reading
 from albert_tf.tokenization.cleaning import ORIGINAL, UNDERLINE, AddedToken, Rules
-from albert_tf.tokenization.tokenizer import (
-    FullTokenizer, PieceSpan, check_encodable)
+from albert_tf.tokenization.tokenizer import FullTokenizer, PieceSpan, check_encodable
 
 _PENALTY = 100.0  # for the scores of tokens that end in a digit and a comma
 

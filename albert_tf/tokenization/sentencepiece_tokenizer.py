@@ -9,10 +9,8 @@ from albert_tf import files
 from albert_tf.errors import InputError, reading
 from albert_tf.tokenization.cleaning import (
     UNDERLINE, PreparedText, preprocess_batch, preprocess_text, preprocess_with_sources)
-from albert_tf.tokenization.hf_tokenizer import (
-    ends_in_digit_comma, is_file, model_proto)
-from albert_tf.tokenization.tokenizer import (
-    FullTokenizer, PieceSpan, check_encodable)
+from albert_tf.tokenization.hf_tokenizer import ends_in_digit_comma, model_proto
+from albert_tf.tokenization.tokenizer import FullTokenizer, PieceSpan, check_encodable
 
 
 class UnknownOffsets(InputError):
@@ -168,17 +166,9 @@ def marked(model: bytes, strip_accents: bool, word_start: Optional[str]) -> byte
 
 
 def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
-    """Loads the model in a .model file."""
-    if is_file(model_file):
-        raise InputError(
-            f"{model_file}: a tokenizer.json is not the SentencePiece model that it "
-            "was made from, which is needed here; give that one (spiece.model).")
-    with files.open_binary(model_file) as stream:
-        content = stream.read()
-    processor = sentencepiece.SentencePieceProcessor()
-    with reading(model_file, binary=True):
-        processor.LoadFromSerializedProto(content or b"empty")
-    return processor
+    """Loads the model in a .model file; no tokenizer.json can replace it."""
+    with files.open_binary(model_file) as stream, reading(model_file, binary=True):
+        return sentencepiece.SentencePieceProcessor(model_proto=stream.read() or b"empty")
 
 
 def _without_space(text: str) -> str:
