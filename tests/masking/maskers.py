@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from typing import NamedTuple
 
 import numpy as np
 
@@ -94,14 +93,6 @@ def positions_of(batch, row):
     return batch.masked_lm_positions[row, :batch.num_masked[row]].tolist()
 
 
-class Masked(NamedTuple):
-    """A sequence after masking, whichever masker did it."""
-
-    shown: list[int]
-    positions: list[int]
-    labels: list[int]
-
-
 def features(rows, length=None):
     """A batch of unmasked records, as tensors."""
     import tensorflow as tf
@@ -114,18 +105,3 @@ def features(rows, length=None):
         tf.constant(values.astype(np.int32)) for values in (ids, inside, boundary))
     return {"input_ids": ids, "input_mask": inside, "token_boundary": boundary,
             "segment_ids": inside}
-
-
-def masked_rows(rows, found):
-    """Masked sequences from what DynamicMasking made of them."""
-    found = {name: values.numpy() for name, values in found.items()}
-    masked = []
-    for i, row in enumerate(rows):
-        count = int(found["masked_lm_weights"][i].sum())
-        for name in ("positions", "ids", "weights"):
-            assert not found[f"masked_lm_{name}"][i, count:].any()
-        masked.append(Masked(
-            found["input_ids"][i, :len(row)].tolist(),
-            found["masked_lm_positions"][i, :count].tolist(),
-            found["masked_lm_ids"][i, :count].tolist()))
-    return masked

@@ -19,8 +19,7 @@ from albert_tf.training import input_pipeline
 from tests import pipelines
 from tests.helpers import serialized
 from tests.masking.maskers import (
-    IDS, IS_START, ODD_ROWS, OPTIONS, STARTS, VOCABULARY, features, masked_rows,
-    random_rows)
+    IDS, IS_START, ODD_ROWS, OPTIONS, STARTS, VOCABULARY, features, random_rows)
 
 VOCAB_SIZE = len(VOCABULARY)
 LENGTH = 40  # S of records
@@ -67,17 +66,21 @@ def test_same_numbers_give_the_masks_of_mask_sequence(name):
                         (options.max_predictions_per_seq, tf.int32)),
         "masked_lm_weights": (options.max_predictions_per_seq, tf.float32)}
     assert not found["input_ids"].numpy()[batch["input_mask"].numpy() == 0].any()
-    for row, masked, (places, sizes, fates, pieces) in zip(
-            rows, masked_rows(rows, found), draws):
-        assert masked.positions == walk(row, places, sizes, options)
+    positions, labels, weights = (found[f"masked_lm_{name}"].numpy() for name in (
+        "positions", "ids", "weights"))
+    for i, (row, (places, sizes, fates, pieces)) in enumerate(zip(rows, draws)):
+        masked = walk(row, places, sizes, options)
         # What becomes of each piece.
         expected = list(row)
-        for at in masked.positions:
+        for at in masked:
             fate = share(fates[at])
             expected[at] = (IDS.mask if fate < 0.8 else row[at] if fate < 0.9
                             else int(share(pieces[at]) * VOCAB_SIZE))
-        assert masked.shown == expected
-        assert masked.labels == [row[at] for at in masked.positions]
+        assert found["input_ids"][i, :len(row)].numpy().tolist() == expected
+        rest = [0] * (options.max_predictions_per_seq - len(masked))
+        assert positions[i].tolist() == masked + rest
+        assert labels[i].tolist() == [row[at] for at in masked] + rest
+        assert weights[i].tolist() == [1] * len(masked) + rest
 
 
 @pytest.mark.long

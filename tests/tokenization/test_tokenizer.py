@@ -6,7 +6,6 @@ SentencePiece versions break an exact tie differently are listed there and skipp
 
 import functools
 import gzip
-import itertools
 import json
 import logging
 import pathlib
@@ -25,7 +24,7 @@ from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.cleaning import PreparedText, preprocess_text
 from albert_tf.tokenization.hf_tokenizer import load_vocab
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests.helpers import FIXTURES, SHARED, run_python
+from tests.helpers import FIXTURES, run_python
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")
 WP_VOCAB = str(FIXTURES / "tokenization" / "wp_vocab.txt")
@@ -313,17 +312,6 @@ def test_long_words_are_unknown(tmp_path):
     assert tokenizer.tokenize("a" * 201) == ["[UNK]"]
 
 
-@pytest.mark.shared
-def test_offsets_hold_on_real_text():
-    chinese = FullTokenizer(str(SHARED / "data" / "chinese" / "vocab.txt"))
-    for tokenizer, path, count in (
-            (released_english(), "wiki_en/dev.txt", 600),
-            (chinese, "chinese/news_zh_1.txt", 200)):
-        with open(SHARED / "data" / path, encoding="utf-8") as lines:
-            for line in itertools.islice(lines, count):
-                check_offsets(tokenizer, line)
-
-
 # --- The interface ---------------------------------------------------------------
 
 @pytest.mark.parametrize("make, specials", [
@@ -341,11 +329,6 @@ def test_special_ids_and_vocabulary_also_after_pickling(make, specials):
     text = tokenizer.prepare("the value 1,999, of an object")
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.tokenize(text) == tokenizer.tokenize(text)
-
-
-def released_english():
-    return FullTokenizer(
-        spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
 
 
 # --- Texts to a model's batch and back ------------------------------------------
