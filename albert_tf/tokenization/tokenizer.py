@@ -1,6 +1,7 @@
 """Splits text into tokens and ids with SentencePiece or WordPiece, as the original
 implementation does."""
 
+import importlib
 import numbers
 import os
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
@@ -51,12 +52,12 @@ class FullTokenizer:
     def __new__(cls, vocab_file=None, do_lower_case=None, spm_model_file=None,
                 strip_accents=None, rules=None):
         if cls is FullTokenizer:
-            from albert_tf.tokenization import hf_tokenizer, sentencepiece_tokenizer
-
-            is_model = spm_model_file and not (rules and rules.added) and (
-                not hf_tokenizer.is_file(os.fspath(spm_model_file)))
-            cls = (sentencepiece_tokenizer.SentencePieceTokenizer if is_model
-                   else hf_tokenizer.HfTokenizer)
+            others, plain = (importlib.import_module(f"albert_tf.tokenization.{name}")
+                             for name in ("hf_tokenizer", "sentencepiece_tokenizer"))
+            cls = plain.SentencePieceTokenizer if (
+                spm_model_file and not (rules and rules.added)
+                and not others.is_file(os.fspath(spm_model_file))
+            ) else others.HfTokenizer
         return super().__new__(cls)
 
     def __init__(self, vocab_file: Optional[StrPath] = None,
