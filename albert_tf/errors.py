@@ -18,12 +18,10 @@ _LIBRARIES = frozenset((
 
 
 class InputError(ValueError):
-    """An error in a flag, file, line or value that the user can fix.
+    """An error in a flag, file, line or value that the user can fix. Scripts print its
+    message without a traceback and exit with its `exit_status` (`cli.script`).
 
         raise InputError(f"{path}, line {number}: no label; give one of 0 and 1.")
-
-    Scripts print its message without a traceback and exit with its `exit_status`
-    (`cli.script`).
     """
 
     exit_status = 1

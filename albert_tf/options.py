@@ -52,7 +52,10 @@ def options_of(cls: type) -> list[Option]:
     hints, options = typing.get_type_hints(cls), []
     for field in dataclasses.fields(cls):
         if "help" in field.metadata:
-            kind = _kind(hints[field.name])
+            kind = hints[field.name]
+            if typing.get_origin(kind) in (typing.Union, types.UnionType):
+                kind = typing.get_args(kind)[0]  # that of Optional[int]
+            kind = typing.get_origin(kind) or kind
             options.append(Option(**{
                 "name": field.name, "field": field.name, "kind": kind,
                 "default": field.default, "least": 0, "most": MOST,
@@ -67,12 +70,6 @@ def given(cls: type, values: Any, **fields: Any) -> Any:
     return cls(**{
         option.field: values[option.name].value for option in options_of(cls)
         if option.name in values and option.field not in fields}, **fields)
-
-
-def _kind(hint: Any) -> type:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):  # Optional[int]
-        hint = next(each for each in typing.get_args(hint) if each is not type(None))
-    return typing.get_origin(hint) or hint
 
 
 def checked(option: Option, value: Any) -> Any:

@@ -20,9 +20,9 @@ class TensorFlowFiles(AbstractFileSystem):
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         if not _gfile.exists(path):
             raise FileNotFoundError(path)
-        found = _gfile.stat(path)
-        return {"name": path, "size": found.length,
-                "type": "directory" if found.is_directory else "file"}
+        stat = _gfile.stat(path)
+        return {"name": path, "size": stat.length,
+                "type": "directory" if stat.is_directory else "file"}
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[str]:
         return [_gfile.join(path, name) for name in _gfile.listdir(path)]

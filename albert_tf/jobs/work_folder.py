@@ -127,9 +127,9 @@ class WorkFolder:
                 try:
                     yield
                 except BaseException as error:
-                    keeps = len([*pathlib.Path(self.path).glob(f"{_OURS}*.json")]) > 1 and (
-                        isinstance(error, Interruption)
-                        or not isinstance(error, InputError))
+                    units = [*pathlib.Path(self.path).glob(f"{_OURS}*.json")][1:]
+                    keeps = bool(units) and (isinstance(error, Interruption)
+                                             or not isinstance(error, InputError))
                     raise
                 finally:
                     if keeps:
