@@ -65,7 +65,7 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     check_lines(labels, f"--export_dir={export_dir}", RENAME)
     files.check_new(export_dir, "--export_dir")
     begin = time.monotonic()
-    constants = _constants(model, dtype)
+    constants = constants_of(model, dtype)
     computation = Computation(dtype, skip_padding=True, constants=constants)
 
     def outputs(features):
@@ -94,9 +94,9 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     # Stores variables instead of the model: Keras would store a function for each
     # layer, which takes many times as long to write and to load. Only variables that
     # the functions read are stored; a kernel with a copy for serving is not.
-    copies = [copy for weights in constants.values() for copy in weights]
-    module.weights = [variable for variable in (*model.weights, *copies)
-                      if id(variable) in read]
+    module.weights = [
+        variable for variable in (*model.weights, *tf.nest.flatten(constants))
+        if id(variable) in read]
     contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode(),
                 **(text.ops.assets if text else {})}
     if settings:
@@ -163,13 +163,16 @@ def _text_functions(text: TextTask, outputs: Callable[[Outputs], Outputs]
     return {SIGNATURE: answer, TOKENIZE_SIGNATURE: tokenize}
 
 
-def _constants(model: tf_keras.Model, dtype: str) -> dict[str, tuple]:
-    """Returns Computation.constants for a model that is or has an AlbertModel."""
+def constants_of(model: tf_keras.Model, dtype: str = "float32", apart: bool = False
+                 ) -> dict[str, Any]:
+    """Returns Computation.constants for a model that is or has an AlbertModel. With
+    `apart`, every layer uses the same tensors, even the last one, which computes only the
+    first position's query."""
     constants = {}
     for block in getattr(model, "bert", model).encoder.blocks:
         weights, = block.layer_weights(tf.as_dtype(dtype), 1)
-        constants[block.scope] = type(weights)(
-            *(tf.Variable(weight, trainable=False,
-                          name=f"{block.scope}/constants/{name}")
-              for name, weight in weights._asdict().items()))
+        if apart and hasattr(weights, "query_apart"):
+            weights = weights.query_apart()
+        constants[block.scope] = tf.nest.map_structure(
+            lambda weight: tf.Variable(weight, trainable=False), weights)
     return constants

@@ -30,6 +30,7 @@ from albert_tf.finetuning.text import ORDER_LABELS
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.modeling.encoder import Computation
+from albert_tf.serving.export import constants_of
 from albert_tf.serving.runtimes import FORMS, INPUTS, TFLITE, graph_name, needed, quiet
 from albert_tf.tokenization import hf_tokenizer
 
@@ -117,16 +118,8 @@ def graphs(loaded: Any, task: str, form: str, *precisions: str) -> dict[str, byt
     as for `export`."""
     shared = loaded.head(task)
     answering = type(shared)(loaded, shared.head)  # It computes differently.
-    constants = {}
-    for block in answering.bert.encoder.blocks:
-        # Every layer uses the same tensors, even the last one, which computes only the
-        # first position's query.
-        weights, = block.layer_weights(tf.float32, 1)
-        if hasattr(weights, "query_apart"):
-            weights = weights.query_apart()
-        constants[block.scope] = tf.nest.map_structure(
-            lambda weight: tf.Variable(weight, trainable=False), weights)
-    answering.computation = Computation(constants=constants)
+    answering.computation = Computation(
+        constants=constants_of(answering.bert, apart=True))
     try:
         with quiet():
             return (_tflite if form == "tflite" else _onnx)(answering, precisions)

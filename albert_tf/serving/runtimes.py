@@ -230,12 +230,9 @@ def needed(form: str, packages: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as error:  # A broken package may raise anything.
-            is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
             raise InputError(
-                f"the package {name}, which {form} needs, " + (
-                    "is not installed" if is_missing else
-                    f"cannot be imported ({reason_of(error)})")
-                + f"; run pip install 'albert_tf[{form}]'.") from error
+                f"the package {name}, which {form} needs, cannot be imported "
+                f"({reason_of(error)}); run pip install 'albert_tf[{form}]'.") from error
         finally:
             # OpenVINO takes away absl's handler, with the format of the scripts' lines.
             root.handlers[:] = handlers

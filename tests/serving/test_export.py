@@ -199,7 +199,7 @@ def test_gelu_can_become_part_of_a_product(dtype):
     features = {name: tf.constant(values)[tf.newaxis]
                 for name, values in FEATURES[0].items()}
     computation = Computation(
-        dtype, skip_padding=True, constants=model_export._constants(model, dtype))
+        dtype, skip_padding=True, constants=model_export.constants_of(model, dtype))
     graph = tf.function(lambda features: model(features, computation=computation),
                         autograph=False
                         ).get_concrete_function(features).graph
