@@ -37,7 +37,10 @@ class Frame(dict):
 class Dataset(list):
     """A Dataset of the library `datasets`, likewise."""
 
-    features = {"text": "string", "label": types.SimpleNamespace(names=["no", "yes"])}
+    features = {
+        "label": types.SimpleNamespace(names=["no", "yes"]),
+        "ner_tags": types.SimpleNamespace(
+            feature=types.SimpleNamespace(names=["O", "B-X", "I-X"]))}
 
 
 class Missing:
@@ -182,13 +185,6 @@ ASKED = [("the film?", text, {"text": [text.split()[-1]], "answer_start": [12]})
          for text, _ in TEXTS]
 
 
-class Tags(list):
-    """A Dataset of the library `datasets` with the names of tags, as far as it is used."""
-
-    features = {"tokens": "list", "ner_tags": types.SimpleNamespace(
-        feature=types.SimpleNamespace(names=["O", "B-X", "I-X"]))}
-
-
 # Task → script, examples, further arguments, the flags they stand for, and an input. In
 # AdamW's first steps rounding is magnified by the learning rate.
 SLOW = {"learning_rate": 0.001}
@@ -200,7 +196,7 @@ RUNS = {
             "max_seq_length": 8, "metric": "macro_f1", "class_weights": "balanced",
             **SLOW},
         ("the film is good.",)),
-    "tag": ("run_tagger", Tags(TAGGED), {"doc_stride": 2, "max_seq_length": 8, **SLOW}, {
+    "tag": ("run_tagger", Dataset(TAGGED), {"doc_stride": 2, "max_seq_length": 8, **SLOW}, {
         "doc_stride": 2, "max_seq_length": 8, **SLOW, "labels": "O,B-X,I-X"},
             ("the film is good",)),
     "answer": ("run_squad", ASKED, {"max_query_length": 4, "max_seq_length": 16, **SLOW}, {
