@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import re
 import time
@@ -61,12 +62,12 @@ class Service:
         self._registry.register(self)  # `collect` yields the other metrics.
         self.app = web.Application(
             middlewares=[self._guarded], client_max_size=limits.body_bytes)
-        self._pages: dict[str, Any] = {"/healthz": {"status": "ok"}}  # which stay so
+        pages: dict[str, Any] = {"/healthz": {"status": "ok"}}  # which stay so
         for at in (f"/v1/models/{name}", f"/v1/models/{name}/versions/{_VERSION}"):
-            self._pages[at] = {"model_version_status": [{
+            pages[at] = {"model_version_status": [{
                 "version": _VERSION, "state": "AVAILABLE",
                 "status": {"error_code": "OK", "error_message": ""}}]}
-            self._pages[at + "/metadata"] = {
+            pages[at + "/metadata"] = {
                 "model_spec": {
                     "name": name, "signature_name": "", "version": _VERSION},
                 "metadata": {
@@ -76,8 +77,8 @@ class Service:
                     "limits": {"batch_size": ask.batch_size,
                                **dataclasses.asdict(limits)}}}
             self.app.router.add_post(at + ":{verb:predict|classify|regress}", self._ask)
-        for at in self._pages:
-            self.app.router.add_get(at, self._page)
+        for at, page in pages.items():
+            self.app.router.add_get(at, functools.partial(self._page, page))
         self.app.router.add_get("/metrics", self._metrics)
         self.app.cleanup_ctx.append(self._working)
         self.app.on_shutdown.append(self._stop)
@@ -141,8 +142,8 @@ class Service:
 
     # ---- pages -------------------------------------------------------------
 
-    async def _page(self, request):
-        return json_reply(self._pages[request.match_info.route.resource.canonical])
+    async def _page(self, content, request):
+        return json_reply(content)
 
     async def _metrics(self, request):
         import prometheus_client as prometheus
