@@ -260,7 +260,6 @@ class Course:
             may_be_new=lambda name: not name.startswith("bert/"),
             on_report=watch.reported, training_objective=learns,
             labels=settings.kept.get("labels", ()))
-        # 3. Define the batches.
         batches = FeatureBatches(
             padded["train"] if settings.do_train else None,
             padded[evaluated] if settings.do_eval else None,
@@ -304,14 +303,9 @@ class _Watch:
                       f"{self._chance:.3f}")
 
     def warn(self, step: int, what: str) -> None:
-        if not self._trains:
-            logging.warning(
-                "At step %d %s. If you did not expect that, check that the model was "
-                "trained for this task, with these labels.", step, what)
-        elif step < _FEW_STEPS:
-            logging.warning("At step %d %s. Train for more steps.", step, what)
-        else:
-            logging.warning(
-                "The model does not seem to learn: at step %d %s. A lower "
-                "--learning_rate, a longer warm-up or a different --random_seed may "
-                "help; --num_seeds tries several seeds.", step, what)
+        logging.warning(
+            "At step %d %s. %s", step, what, "If you did not expect that, check that the "
+            "model was trained for this task, with these labels." if not self._trains
+            else "Train for more steps." if step < _FEW_STEPS
+            else "The model does not seem to learn. A lower --learning_rate, a longer "
+            "warm-up or another --random_seed may help (--num_seeds).")

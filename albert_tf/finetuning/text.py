@@ -177,11 +177,9 @@ def in_windows(pieces: tf.RaggedTensor, room: tf.Tensor, stride: int) -> Windows
 
 def first_of(ragged: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
     """Returns at most `counts` [N] values of each row, from its start."""
-    rows = ragged.value_rowids()
-    place = tf.range(tf.size(rows, tf.int64)) - tf.gather(ragged.row_starts(), rows)
-    kept = place < tf.gather(counts, rows)
-    return tf.RaggedTensor.from_value_rowids(
-        ragged.values[kept], rows[kept], ragged.nrows(), validate=False)
+    places = tf.ragged.range(ragged.row_lengths())
+    return tf.ragged.boolean_mask(ragged, places.with_values(
+        places.values < tf.gather(counts, ragged.value_rowids())))
 
 
 def chosen(probabilities: tf.Tensor, labels: Sequence[str]) -> Tensors:
@@ -195,9 +193,8 @@ def chosen(probabilities: tf.Tensor, labels: Sequence[str]) -> Tensors:
 def as_many(inputs: Tensors) -> Tensors:
     """Returns the inputs with a check that all have the same number of strings."""
     first, *others = inputs
-    checks = [tf.debugging.assert_equal(
-        tf.shape(inputs[name])[0], tf.shape(inputs[first])[0],
-        f"{first} and {name} must have the same number of strings, one per example.")
-              for name in others]
-    with tf.control_dependencies(checks):
+    with tf.control_dependencies([tf.debugging.assert_equal(
+            tf.shape(inputs[name])[0], tf.shape(inputs[first])[0],
+            f"{first} and {name} must have the same number of strings, one per example.")
+            for name in others]):
         return {name: tf.identity(texts) for name, texts in inputs.items()}

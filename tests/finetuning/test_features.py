@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -38,16 +39,9 @@ def span(number, length):
         tok_end_to_orig_index=[5], token_is_max_context=[])
 
 
-class Source:
+def source_of(values):
     """Makes examples and counts how often it was asked."""
-
-    def __init__(self, values=None):
-        self.values = examples() if values is None else values
-        self.calls = 0
-
-    def __call__(self):
-        self.calls += 1
-        return iter(self.values)
+    return mock.Mock(side_effect=lambda: iter(values))
 
 
 @pytest.fixture(name="path")
@@ -117,9 +111,9 @@ def test_a_model_with_one_segment_reads_pairs():
     (CHOICES, [dict(input_ids=[[1, 2], [3, 0], [4, 5], [6, 7]], input_mask=[1] * 8,
                     segment_ids=[0] * 8, label_ids=[3])])])
 def test_features_are_made_once(path, caplog, spec, values):
-    source = Source(values)
+    source = source_of(values)
     first, second = (features.load_or_create(path, spec, source) for _ in range(2))
-    assert source.calls == 1
+    assert source.call_count == 1
     assert f"Reusing the features of {len(values)} records in {path}." in caplog.text
     for name, column in first.columns.items():
         same = second.columns[name]
@@ -128,11 +122,11 @@ def test_features_are_made_once(path, caplog, spec, values):
 
 
 def test_a_damaged_file_is_named(path):
-    features.load_or_create(path, SPEC, Source())
+    features.load_or_create(path, SPEC, source_of(examples()))
     with open(path, "r+b") as stream:
         stream.truncate(99)
     with pytest.raises(InputError, match=f"^{path}: .*damaged"):
-        features.load_or_create(path, SPEC, Source())
+        features.load_or_create(path, SPEC, source_of(examples()))
 
 
 def test_a_failure_leaves_no_file(tmp_path, path):
@@ -148,10 +142,10 @@ def test_a_failure_leaves_no_file(tmp_path, path):
 
 def test_files_with_a_scheme():
     path = "ram://features/x.npz"
-    source = Source()
+    source = source_of(examples())
     for _ in range(2):
         check(features.load_or_create(path, SPEC, source), examples())
-    assert source.calls == 1
+    assert source.call_count == 1
     files.remove(path)
 
 

@@ -126,7 +126,7 @@ def test_a_seed_that_diverges_does_not_count(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("few, message", [
-    (2, "does not seem to learn: at step 2 all 5 predictions are 'a'. A lower"),
+    (2, "At step 2 all 5 predictions are 'a'. The model does not seem to learn. A lower"),
     (10, "At step 2 all 5 predictions are 'a'. Train for more steps.")])
 def test_a_failure_is_told(
         few, message, tmp_path, caplog, monkeypatch):

@@ -116,7 +116,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
         readers={split: functools.partial(
             _read_split, file=file, labels=labels, split=split, ordered=ordered)
             for split, file in data.items()},
-        positive_label=labels[1] if "f1" in names else None, of_glue=False,
+        positive_label=labels[1] if "f1" in names else None,
         column_names=_column_names(data.values()), soft=soft,
         separator=next((file.separator for file in data.values() if file.separator), ","))
 

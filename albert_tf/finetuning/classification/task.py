@@ -71,7 +71,6 @@ class ClassificationTask(LabelledTask):
     submission_range: tuple[float, float] | None = None  # which has such numbers only.
     trained_as: str = ""  # The task whose models predict this one; "" for itself.
     pairs: bool = False  # Whether an example is two texts.
-    of_glue: bool = True  # Whether submit_results.tsv is written.
     # The titles of guid, text_a, text_b and label in predictions, if not these.
     column_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # The settings of reading the files, on which the features depend.
@@ -260,14 +259,13 @@ class ClassificationTask(LabelledTask):
         # str of a float32 is the shortest text that is read back as the same number.
         contents = {"test_results.tsv": as_table(
             [map(str, row) for row in rows.astype(np.float32)])}
-        header, guids = ("index", "prediction"), [example.guid for example in examples]
-        if self.of_glue:
-            contents["submit_results.tsv"] = as_table([header, *zip(guids, names)])
         if self.submission_file:
+            guids = ["index", *(example.guid for example in examples)]
+            contents["submit_results.tsv"] = as_table(zip(guids, ["prediction", *names]))
             if self.submission_range:
                 names = [f"{value:.3f}" for value in np.clip(
                     rows[:, 0], *self.submission_range)]
-            contents[self.submission_file] = as_table([header, *zip(guids, names)])
+            contents[self.submission_file] = as_table(zip(guids, ["prediction", *names]))
         return contents
 
     def described(self, examples, full):
