@@ -165,9 +165,6 @@ def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str
             f"those of guessing ({entropy(labels):.3f} and {share:.3f})")
 
 
-# ---- reports -----------------------------------------------------------------
-
-
 def by_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> str:
     """Returns precision, recall and F1 of each class as text, and what is confused, given
     class ids [N]; without confusions, given 1 or 0 for each label, [N, K]."""

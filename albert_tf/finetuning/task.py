@@ -8,7 +8,6 @@ import functools
 import itertools
 import math
 import os
-import types
 from typing import Any, Callable, Iterable, Mapping, Optional, Self, Sequence
 
 import numpy as np
@@ -277,7 +276,7 @@ class LabelledTask(FineTuningTask):
     labels: tuple[str, ...]  # The label of each class id.
     counted = "examples"  # What they are called in predict_results.json.
     # The titles in a table of predictions, if they are different.
-    column_names: Mapping[str, str] = types.MappingProxyType({})
+    column_names: Mapping[str, str] = {}
 
     def label_ids(self, examples: Sequence[Any]) -> np.ndarray:
         """Returns the class ids, int64 [N]. Raises InputError without a label."""

@@ -83,8 +83,8 @@ class TextTask:
 
 @dataclasses.dataclass(frozen=True)
 class Texts(TextTask):
-    """The text task of a classifier: one text or, with `pairs`, two, of which the
-    second may be "". The longer of two texts is cut first."""
+    """The text task of a classifier, or of vectors: one text or, with `pairs`, two, of
+    which the second may be "". The longer of two texts is cut first."""
 
     # () for a regression, whose answer is `score`, or `scores` if it has several numbers.
     labels: Sequence[str] = ()
@@ -114,6 +114,8 @@ class Texts(TextTask):
             first_of(second, limits[1]))
 
     def answers(self, inputs, context, outputs):
+        if "logits" not in outputs:
+            return outputs  # The vectors of the texts.
         if "probabilities" not in outputs:
             numbers = outputs["logits"]
             return {"score": numbers[:, 0]} if numbers.shape[1] == 1 else {
@@ -124,13 +126,6 @@ class Texts(TextTask):
                     outputs["probabilities"] >= self.label_threshold,
                     tf.constant(list(self.labels)), ""),
                 "probabilities": outputs["probabilities"]}
-
-
-@dataclasses.dataclass(frozen=True)
-class Vectors(Texts):
-    """The text task of embeddings; the model's outputs are the answers."""
-
-    answers = TextTask.answers
 
 
 class Windows(NamedTuple):

@@ -25,7 +25,7 @@ from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
 from albert_tf.features import vectors
-from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
+from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask
 from albert_tf.jobs.progress import duration
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.head import INPUTS, Head
@@ -126,9 +126,7 @@ def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options
             ) -> Optional[TextTask]:
     """Returns how an export with a head takes text (Head.text_task), or None without a
     tokenizer. Only `options` that are fields of the result and not None are used."""
-    if head is None:
-        kind = Vectors
-    elif head.name == "sentence_order":
+    if head is None or head.name == "sentence_order":
         kind, options = Texts, {**options, "labels": ORDER_LABELS}
     else:
         kind = head.text_task()

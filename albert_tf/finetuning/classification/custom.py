@@ -65,9 +65,6 @@ def _as_tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return columns if isinstance(columns, tuple) else (columns,) if columns else ()
 
 
-# ---- the task --------------------------------------------------------------
-
-
 def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = None,
                regression: bool = False, data_dir: str = "") -> ClassificationTask:
     """Builds the task "custom" for a user's own files.
@@ -181,9 +178,6 @@ def _collected(file: DataFile | None) -> Sequence[str]:
                              f"also as {label}; write both in the same way.")
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
     return sorted(labels, key=lambda label: (int(label), label) if numbers else label)
-
-
-# ---- reading ---------------------------------------------------------------
 
 
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],

@@ -73,9 +73,6 @@ class Classification(Head):
         return Texts
 
 
-# ---- answers ---------------------------------------------------------------
-
-
 class Classes(Answering):
     """Answers with the label of a text or pair, with its labels, or with numbers. It
     takes what the model was trained on, if its folder tells: a text, or a pair. The
