@@ -210,9 +210,6 @@ WORKING = {
     "own, placeholders": dict(
         output_dir="{data}/reviews", data_dir="{data}/own", test_file="marked.csv",
         do_predict="true", num_workers=1, num_length_buckets=1, notest_labels=""),
-    "seeds": dict(
-        COLA, do_eval="true", num_seeds=2, train_step=2, save_checkpoints_steps=2,
-        output_dir="{data}/seeds"),
 }
 
 
@@ -259,6 +256,11 @@ def evaluation(folder):
     return json.loads((folder / "eval_results.json").read_text())
 
 
+def evaluations(folder):
+    return [row for row in map(json.loads, lines(folder / "metrics.jsonl"))
+            if row["split"] == "eval"]
+
+
 def test_training_evaluation_and_prediction_in_one_command(worked, data):
     log, folder = worked["cola"]["log"], data / "cola"
     assert "new, start from random values: output_bias, output_weights" in log
@@ -277,9 +279,8 @@ def test_training_evaluation_and_prediction_in_one_command(worked, data):
     hits = np.mean([row[2] == row[4] for row in own])
     assert metrics["accuracy"] == pytest.approx(hits)
     assert f"accuracy  {hits:.4f}" in (folder / "eval_report.txt").read_text()
-    rows = map(json.loads, lines(folder / "metrics.jsonl"))
     assert metrics["matthews"] == pytest.approx(
-        max(row["matthews"] for row in rows if row["split"] == "eval"))
+        max(row["matthews"] for row in evaluations(folder)))
 
 
 def test_model_is_used_alone_with_the_numbers_of_the_full_run(worked, data):
@@ -323,14 +324,12 @@ def test_recipe_for_own_data_follows_their_size(results, data):
     assert options["num_train_steps"] == 12 and options["warmup_step"] == 1
     assert json.loads((folder / "task.json").read_text())["flags"]["max_seq_length"] == 8
     # Evaluated about ten times.
-    assert [row["step"] for row in map(json.loads, lines(folder / "metrics.jsonl"))
-            if row["split"] == "eval"] == [2, 4, 6, 8, 10, 12]
+    assert [row["step"] for row in evaluations(folder)] == [2, 4, 6, 8, 10, 12]
 
 
 def test_best_checkpoint_by_another_metric_and_its_report(results, data):
     folder, log = data / "by_recipe", results.ok("own, recipe")["log"]
-    rows = [row for row in map(json.loads, lines(folder / "metrics.jsonl"))
-            if row["split"] == "eval"]
+    rows = evaluations(folder)
     assert evaluation(folder)["macro_f1"] == pytest.approx(
         max(row["macro_f1"] for row in rows))
     assert "is the best so far (macro_f1 " in log
@@ -396,9 +395,8 @@ def test_texts_with_any_number_of_labels(worked, data):
     assert kept["problem_type"] == "multi_label_classification"
     assert {"micro_f1", "macro_f1", "exact_match", "label_accuracy"} <= evaluation(
         folder).keys()
-    rows = map(json.loads, lines(folder / "metrics.jsonl"))
     assert evaluation(folder)["micro_f1"] == pytest.approx(
-        max(row["micro_f1"] for row in rows if row["split"] == "eval"))
+        max(row["micro_f1"] for row in evaluations(folder)))
     header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
     assert header == ["guid", "text", "prediction", "topics"] and rows[-1][3] == ""
     found = probabilities(folder)
@@ -434,10 +432,3 @@ def test_texts_with_any_number_of_labels(worked, data):
         np.testing.assert_allclose(outputs["probabilities"], found, atol=1e-5)
         assert [",".join(filter(None, (label.decode() for label in row)))
                 for row in outputs["labels"].numpy()] == [row[2] for row in rows]
-
-
-def test_several_seeds(worked, data):
-    assert "metric matthews, seeds 2, " in worked["seeds"]["log"]
-    summary = json.loads((data / "seeds" / "seeds.json").read_text())
-    assert [run["name"] for run in summary["runs"]] == ["seed-12345", "seed-12346"]
-    assert evaluation(data / "seeds")["matthews"] == summary["best"]

@@ -217,12 +217,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         probabilities, label = _probabilities(row, where, file, labels), None
         if probabilities is None or any(
                 row.get(name) not in (None, "", []) for name in _as_tuple(file.label)):
-            try:
-                label = _label(row, where, file, labels, ordered, unclean)
-            except InputError as error:
-                raise error if label_needed else InputError(
-                    f"{str(error).removesuffix('.')}, or give --notest_labels for a "
-                    "file without true labels.") from error
+            label = _label(row, where, file, labels, ordered, unclean)
         if label is None and label_needed and probabilities is None and file.targets:
             raise InputError(
                 f"{where}: there is no label{' and no probability' * bool(file.probability)}"

@@ -16,6 +16,7 @@ from typing import Any, Sequence
 from albert_tf.checkpoints.labels import check_lines, cleaned, shown
 from albert_tf.errors import InputError
 
+_ADVICE = "correct it, or, in a test file, leave labels unread (--notest_labels)"
 _QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 # np.str_('warm'), as NumPy writes an element, and array([...], dtype=object).
 _ELEMENT = re.compile(r"\b(?:np|numpy)\.(?:\w+\(([^()]*)\)|(True|False)_)")
@@ -56,12 +57,11 @@ def parse_label(text: str, labels: Sequence[str] | None, where: str) -> str | fl
         check_lines([text], where, "remove it")
     elif labels and text not in labels:
         raise InputError(f"{where}: the label {shown(text)} is not one of "
-                         f"{', '.join(map(shown, labels))}; fix the file, or the task's "
-                         "labels.")
+                         f"{', '.join(map(shown, labels))}; {_ADVICE}.")
     if labels or labels is None:
         return text
     if not math.isfinite(value := number(text)):
-        raise InputError(f"{where}: the label '{text}' is not a number; fix the file.")
+        raise InputError(f"{where}: the label '{text}' is not a number; {_ADVICE}.")
     return value
 
 
