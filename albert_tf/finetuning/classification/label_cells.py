@@ -115,15 +115,16 @@ def _elements(text: str, separator: str) -> list[str | None] | None:
     text = _ELEMENT.sub(lambda match: match[1] or match[2] or "", text.strip())
     if call := _CALL.fullmatch(text):
         text = call[1] or "[]"
-    inside, quotes = text[1:-1].strip(), bool(re.search(r"['\"]", text))
+    inside = text[1:-1].strip()
     if text[:1] + text[-1:] not in ("[]", "()", "{}"):
         # "warm", "lovely"; or a list that is cut.
-        return [None] if quotes and (
+        return [None] if re.search(r"['\"]", text) and (
             text[0] == text[-1] and text[0] in "'\"" and len(text) > 1
             or (text[0] in "[{") != (text[-1] in "]}")) else None
-    if text[0] == "(" and inside and not quotes and ("," not in inside or ")" in inside):
+    quoted = re.search(_QUOTED, inside)
+    if text[0] == "(" and inside and not quoted and ("," not in inside or ")" in inside):
         return None  # (none) is a label, and so is each of (a), b (c).
-    if quotes:
+    if quoted:
         # Python would join the texts of NumPy, which have no comma between them.
         inside = re.sub(rf"({_QUOTED})(\s*(?=['\"]))?", lambda match: match[1] + (
             "" if match[2] is None else ", "), inside)
@@ -133,11 +134,12 @@ def _elements(text: str, separator: str) -> list[str | None] | None:
             return [None]
         return [str(each) if isinstance(each, (str, int, float)) else None
                 for each in found]
-    if re.search(r"[\[\](){}]|\.\.\.", inside) or text[0] == "{" and ":" in inside:
+    if re.search(r"['\"\[\](){}]|\.\.\.", inside) or text[0] == "{" and ":" in inside:
         return [None]
     by = next((each for each in (",", separator) if each in inside), None)
-    words = inside.removesuffix(by or ",").split(by)
-    if by is None and None in map(truth, words):
+    words = list(filter(None, map(str.strip, inside.split(by))))
+    if by and inside.count(by) not in (len(words) - 1, len(words)):
+        return [None]
+    if not by and None in map(truth, words):
         words = [inside]  # [very good]
-    return [None if word.strip().lower() in ("none", "null", "nan") else word.strip()
-            for word in words]
+    return [None if word.lower() in ("none", "null", "nan") else word for word in words]

@@ -80,7 +80,8 @@ def test_a_list_as_text(cell):
     ("[]", NAMES, []), ("set()", NAMES, []), ("", NAMES, [""]),
     ("['very good']", None, ["very good"]), ("[very good]", None, ["very good"]),
     ('["it\'s", "a, b"]', None, ["it's", "a, b"]),
-    ("(none)", None, ["(none)"]), ("(a), b (c)", None, ["(a)", " b (c)"]),
+    ("(none)", None, ["(none)"]), ("(don't know)", None, ["(don't know)"]),
+    ("(a), b (c)", None, ["(a)", " b (c)"]),
     # Names of labels, as those of a data set's classes without titles.
     ([0, 1], ("0", "1", "27"), ["0", "1"]), ([0, 1], None, ["0", "1"]),
     ("1", ("spam",), ["spam"]), ([0.0], ("spam",), [])])
