@@ -203,14 +203,6 @@ def test_folder_of_another_task_is_refused_before_its_data_are_read(wanted, whol
         task.run(wanted, task="other")
 
 
-def test_a_task_that_lacks_a_part_is_refused_when_it_is_made():
-    class Lacking(FineTuningTask):
-        read = MadeUp.read
-
-    with pytest.raises(TypeError, match="abstract methods? .*featurize.*score"):
-        Lacking()
-
-
 def test_texts_in_two_sets_are_counted(caplog):
     example = collections.namedtuple("Example", "text label")
     data = {"train": ["a", "b  c"], "dev": ["b c", "d"], "test": ["d", "a", "e"]}
