@@ -194,36 +194,32 @@ def fetched(path: StrPath) -> str:
     if not is_hub(path):
         return path
     try:
-        if path.startswith(HUGGING_FACE):
-            return _hugging_face(path.removeprefix(HUGGING_FACE))
-        import kagglehub
+        if not path.startswith(HUGGING_FACE):
+            import kagglehub
 
-        return kagglehub.model_download(_KAGGLE.sub("", path).strip("/"))
+            return kagglehub.model_download(_KAGGLE.sub("", path).strip("/"))
+        import huggingface_hub
+
+        name, _, revision = path.removeprefix(HUGGING_FACE).partition("@")
+        names = huggingface_hub.list_repo_files(name, revision=revision or None)
+        patterns = [*_PATTERNS]
+        if not any(each.endswith(".safetensors") for each in names):
+            patterns.append("pytorch_model*.bin")
+        # Weights in other folders are of sentence-transformers' dense layers.
+        if not any(re.match(
+                r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.(bin|weights\.h5))$", each)
+                   for each in names):
+            # Without weights, one graph is fetched, with its external data.
+            patterns += [f"{each}*" for each in (
+                *(f"onnx/{each}" for each in onnx_folder.NAMES.values()), *sorted(names))
+                         if each in names and each.endswith(".onnx")][:1]
+        return huggingface_hub.snapshot_download(
+            name, revision=revision or None, allow_patterns=patterns)
     except Exception as error:  # The package, its requests or the disk may fail.
         advice = f"pip install {error.name}" if isinstance(error, ImportError) else (
             "check the name, the network and your access to it")
         raise InputError(f"{path}: cannot be fetched ({reason_of(error).rstrip('.')}); "
                          f"{advice}.") from error
-
-
-def _hugging_face(name: str) -> str:
-    import huggingface_hub
-
-    name, _, revision = name.partition("@")
-    names = huggingface_hub.list_repo_files(name, revision=revision or None)
-    patterns = [*_PATTERNS]
-    if not any(each.endswith(".safetensors") for each in names):
-        patterns.append("pytorch_model*.bin")
-    # Weights in other folders are of sentence-transformers' dense layers.
-    if not any(re.match(
-            r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.(bin|weights\.h5))$", each)
-               for each in names):
-        # Without weights, one graph is fetched, with its external data.
-        patterns += [f"{each}*" for each in (
-            *(f"onnx/{each}" for each in onnx_folder.NAMES.values()), *sorted(names))
-                     if each in names and each.endswith(".onnx")][:1]
-    return huggingface_hub.snapshot_download(
-        name, revision=revision or None, allow_patterns=patterns)
 
 
 # ---- conversion ------------------------------------------------------------
