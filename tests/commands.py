@@ -8,13 +8,10 @@
 
 `results["trained"]` is a dict: the `status`, what the script wrote to `stderr`, its
 `log`, whether TensorFlow was `loaded`, and the text `files` in its --output_dir right
-after it. `results.ok("trained")` is the same, and fails with the script's words unless
-the status is 0. A command runs when it is asked for, so `-k` runs no more than it
-needs; with it run, in the order of the dict, all those that share its folders, so that
-a test finds these as all of them left them, whichever test comes first. One that
-crashes fails its own tests alone.
-
-No curves are drawn, which takes a second each time; tests of others see to them.
+after it. `results.ok("trained")` is the same, and fails unless the status is 0. A command
+runs when it is asked for; with it run, in the order of the dict, all those that share its
+folders, so that tests find these alike in any order. No curves are drawn, which takes a
+second each time.
 """
 
 import contextlib
@@ -104,9 +101,6 @@ class Commands:
                 self._results[other] = self._run(other)
         return self._results[name]
 
-    def __iter__(self):
-        return iter(self._commands)
-
     def ok(self, name, status=0):
         result = self[name]
         assert result["status"] == status, result["stderr"] or result["log"]
@@ -126,7 +120,7 @@ class Commands:
         return self._asked(False, list(map(str, arguments)))
 
     def run_all(self):
-        for name in self:
+        for name in self._commands:
             self[name]
 
     def close(self):
