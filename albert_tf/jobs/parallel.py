@@ -135,7 +135,7 @@ class WorkerPool(contextlib.AbstractContextManager):
                 f"{what}: a worker process was killed, perhaps for lack of memory; "
                 "run the same command again, with --num_workers below "
                 f"{self._num_workers} if memory is short.") from ended
-        if error:
+        if error is not None:
             raise error
         return result
 
