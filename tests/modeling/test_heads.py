@@ -103,19 +103,6 @@ def test_fewer_positions_than_wanted_are_filled_with_impossible_ones():
         close(value[..., :8], longer[name][..., :8])
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_parts_of_a_batch_add_up_to_the_whole(name):
-    features = {key: value[:2] for key, value in case(name).features().items()}
-    _, whole = train_losses(name, features)
-    denominators = KINDS[name][1].denominators(features)
-    parts = []
-    for i in range(2):
-        part = {key: value[i:i + 1] for key, value in features.items()}
-        parts.append(train_losses(name, part, denominators)[1])
-    close(parts[0]["total_loss"] + parts[1]["total_loss"], whole["total_loss"])
-    close([float(part["example_loss"][0]) for part in parts], whole["example_loss"])
-
-
 def test_a_batch_of_nothing_but_padding_has_loss_0():
     features = {**case("cola").features(), "example_weights": np.zeros(7, "f")}
     assert train_losses("cola", features)[1]["total_loss"] == 0
