@@ -97,16 +97,6 @@ def streams_mask(order: tf.Tensor, places: tf.Tensor, input_mask: tf.Tensor
     return tf.pad(seen, [[0, 0], [0, 0], [0, places.shape[1]]])
 
 
-class _QueryVector(NamedLayer):
-    """The vector [E] that stands in the place of a predicted word."""
-
-    def __init__(self, config: AlbertConfig):
-        scope, _, name = QUERY_VECTOR.partition("/")
-        super().__init__(scope)
-        self.vector = self.make_weight(
-            name, [config.embedding_size], kernel_initializer(config))
-
-
 class AlbertForPermutation(AlbertForPreTraining):
     """AlbertForPreTraining whose words are predicted in a given order.
 
@@ -124,7 +114,11 @@ class AlbertForPermutation(AlbertForPreTraining):
 
     def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
         super().__init__(config, name)
-        self.query = _QueryVector(config)
+        # The vector [E] that stands in the place of a predicted word.
+        scope, _, vector = QUERY_VECTOR.partition("/")
+        self.query = NamedLayer(scope)
+        self.query.vector = self.query.make_weight(
+            vector, [config.embedding_size], kernel_initializer(config))
 
     def encoded(self, features, training, seed, computation):
         """Returns the encoder's outputs; `sequence_output` are the query rows, and
