@@ -24,20 +24,20 @@ _SIZES = 2 << 32  # + w: the size of the n-gram at that word
 _REPLACEMENTS = 2 << 40  # + p: the replacement of the p-th masked token
 _PERMUTATION = 3 << 40  # + p: the order of the permuted tokens
 
-# The number of visits that are prepared at once. It decides when a row continues with
-# its remaining words: another one would give different masks from the same keys.
+# The number of visits that are prepared at once; masks depend on it, because it decides
+# when a row continues with its remaining words.
 _BLOCK = 8
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(2**32 - 1)
-# The low bits of a number to sort by hold the index that is sorted. No two numbers are
-# therefore equal, and every sorting algorithm gives the same order.
+# The low bits of a number to sort by hold the index that is sorted, so that no two are
+# equal and every sorting algorithm gives the same order.
 _ORDINAL = np.uint64(2**20 - 1)
 _LAST = np.uint64(2**64 - 1)
 
 
 def thresholds(cumulative: Sequence[float]) -> list[int]:
-    """Returns the limits between outcomes for a random integer of 32 bits: the number
-    of limits that are <= the integer is the index of the outcome."""
+    """Returns the limits between outcomes for a random integer of 32 bits: as many as are
+    <= it is the index of the outcome."""
     return [round(probability * 2**32) for probability in cumulative[:-1]]
 
 
@@ -137,10 +137,9 @@ class _NgramChoice:
     visits as its budget, a row that still has room continues with the words not visited,
     sorted by other random numbers.
 
-    `_free` holds for each word the longest n-gram that may begin there, in words: 0
-    once the word was visited or taken, and less than `ngram` if a taken word follows.
-    It has `ngram` unused entries before, between and after the rows, so that a write
-    around an n-gram never reaches a different row.
+    `_free` holds for each word the longest n-gram that may begin there, in words: 0 once
+    it was visited or taken, less than `ngram` if a taken word follows. `ngram` unused
+    entries before, between and after the rows keep a write around an n-gram in its row.
     """
 
     def __init__(self, words: _Words, budget: np.ndarray, keys: np.ndarray,
@@ -318,8 +317,7 @@ def _shuffled_columns(
     filled up with zeros, int64 [R, most of a row], and their numbers, int64 [R]."""
     counts = eligible.sum(axis=1)
     columns = np.arange(numbers.shape[1], dtype=np.uint64)
-    # _LAST is larger than the number of any eligible column, because the low bits of
-    # those are never all ones.
+    # _LAST is larger than others, whose low bits are never all ones.
     ranked = np.where(eligible, numbers & ~_ORDINAL | columns, _LAST)
     ranked = np.sort(ranked, axis=1)[:, :counts.max(initial=0)]
     real = np.arange(ranked.shape[1]) < counts[:, None]

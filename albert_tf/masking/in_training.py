@@ -29,8 +29,7 @@ class DynamicMasking:
         random_map = DynamicMasking(MaskingOptions(), SpecialIds(2, 3, 4), 128, 30000)
         RecordBatches(unmasked_spec(spec), infos, None, random_map=random_map, ...)
 
-    `options` must not have do_permutation. Random tokens are drawn from
-    0..vocab_size-1, including control symbols, as in the original.
+    `options` must not have do_permutation. Random tokens are from the whole vocabulary.
     """
 
     def __init__(self, options: MaskingOptions, special_ids: SpecialIds,

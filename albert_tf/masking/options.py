@@ -85,7 +85,6 @@ class MaskingOptions:
 @functools.lru_cache
 def cumulative_ngram_probabilities(options: MaskingOptions) -> tuple[float, ...]:
     """Returns P(an n-gram has at most n words) for n = 1, 2, ..."""
-    # P(n) is proportional to 1/n (section 4.1 of the paper).
     weights = 1.0 / np.arange(1, options.ngram + 1)
     weights /= weights.sum(keepdims=True)
     if not options.favor_shorter_ngram:

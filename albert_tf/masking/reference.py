@@ -45,11 +45,9 @@ class MaskedSequence(NamedTuple):
 def group_words(tokens: Sequence[str], starts_word: Mapping[str, bool],
                 whole_words: bool) -> tuple[list[list[int]], list[int]]:
     """Groups the positions of a sequence into words. Also returns for each position 1
-    if a word starts there or if it holds [CLS] or [SEP], else 0.
-
-    A token that does not start a word belongs to the word before it, even if a [SEP] is
-    between them, as in the original.
-    """
+    if a word starts there or if it holds [CLS] or [SEP], else 0. A token that does not
+    start a word belongs to the word before it, even if a [SEP] is between them, as in
+    the original."""
     words, boundary = [], []
     for position, token in enumerate(tokens):
         # [CLS] and [SEP] are never masked, so they are in no word.
@@ -58,7 +56,6 @@ def group_words(tokens: Sequence[str], starts_word: Mapping[str, bool],
             continue
         is_start = starts_word[token]
         boundary.append(int(is_start))
-        # The token continues the last word, or starts a new one.
         if whole_words and words and not is_start:
             words[-1].append(position)
         else:
@@ -107,7 +104,7 @@ def choose_ngrams(
 
 @functools.lru_cache(maxsize=None)
 def _budget(options: MaskingOptions, length: int) -> int:
-    """Returns num_to_predict as an int; cached, since every sequence needs it."""
+    """Returns num_to_predict as an int."""
     return int(options.num_to_predict(length))
 
 
