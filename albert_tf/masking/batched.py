@@ -36,8 +36,7 @@ _LAST = np.uint64(2**64 - 1)
 
 
 def thresholds(cumulative: Sequence[float]) -> list[int]:
-    """Returns the limits between outcomes for a random integer of 32 bits: as many as are
-    <= it is the index of the outcome."""
+    """Returns the limits that a random integer of 32 bits passes, one per outcome."""
     return [round(probability * 2**32) for probability in cumulative[:-1]]
 
 
