@@ -63,9 +63,6 @@ class Run:
     digest or setting. Scores on different sets are not compared. `callbacks` are called
     with a `training.log.Event` after each loop of steps and each checkpoint; if
     one fails, the run saves its last whole step and raises InputError.
-
-    `last_evaluation` holds the step and the metrics of the evaluation that computed
-    `evaluator.predictions`.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
@@ -111,6 +108,7 @@ class Run:
             if step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
         self.signals = StopSignals()
+        # Step and metrics of the evaluation that computed `evaluator.predictions`.
         self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
         self._callbacks = list(callbacks)
         # Only the chief has one, while it trains.

@@ -3,8 +3,7 @@
 The replicas together compute the step that one device would compute from the whole
 batch: losses are divided by the denominators of the whole batch, gradients are averaged
 over the replicas and then clipped to a global norm, and dropout depends on the row in
-the whole batch. With --replica_gradients=sum each replica clips the gradients of its
-own mean loss, and their sum is applied, as in the original implementation on TPU.
+the whole batch. (StepOptions.replica_gradients has the original's other way.)
 """
 
 import dataclasses

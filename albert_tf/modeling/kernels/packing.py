@@ -270,11 +270,7 @@ class Packed(Layout):
 
 
 def layout_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> Layout:
-    """Returns the layout in which the layers hold a batch with a mask [B, S].
-
-        layout = layout_of(mask, skip_padding=True)
-        layout.pad(layout.unpad(hidden))  # The same at all tokens.
-    """
+    """Returns the layout in which the layers hold a batch with a mask [B, S]."""
     if fast.device_kind() == "TPU":
         return ON_TPU
     empty = mask.shape.num_elements() == 0

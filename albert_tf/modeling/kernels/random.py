@@ -1,8 +1,5 @@
 """The random numbers of dropout: which units stay, for each dropout of a forward pass.
 
-    seeds = DropoutSeeds(tf.constant([3, 4]))
-    hidden = seeds.dropout(hidden, rate=0.1)
-
 Equal seeds drop equal units, in every dtype and layout, and in parts of a batch as in
 the whole: the units depend only on the seed, on the dropout's index in the forward pass
 and on the row's index in the batch.
@@ -142,6 +139,8 @@ def after(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 class DropoutSeeds:
     """Gives each dropout of a forward pass its own seed.
+
+        hidden = DropoutSeeds(tf.constant([3, 4])).dropout(hidden, rate=0.1)
 
     Args:
       seed: int32 [2]; for a part of a batch int32 [3], whose last value is the index of
