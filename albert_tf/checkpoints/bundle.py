@@ -7,6 +7,7 @@ previous key, then a block that lists the blocks, and a footer that points to it
 """
 
 import dataclasses
+import functools
 import struct
 from typing import Callable, Iterable, Iterator, Mapping, Optional
 
@@ -108,7 +109,8 @@ def read(prefix: str) -> dict[str, Tensor]:
     with reading(path, binary=True):
         entries = dict(_table(content))
         shards = dict(fields(entries.pop(b""))).get(1, 1)
-        return {key.decode(): _tensor(prefix, shards, key.decode(), value)
+        size_of = functools.cache(files.size)
+        return {key.decode(): _tensor(prefix, shards, key.decode(), value, size_of)
                 # Keys that begin with a zero byte are slices of tensors.
                 for key, value in entries.items() if key[:1] != b"\0"}
 
@@ -145,7 +147,8 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _tensor(prefix: str, shards: int, name: str, entry: bytes) -> Tensor:
+def _tensor(prefix: str, shards: int, name: str, entry: bytes,
+            size_of: Callable[[str], int]) -> Tensor:
     """Returns the tensor that an entry of the index (a BundleEntryProto) describes."""
     shape, values = (), {}
     for number, value in fields(entry):
@@ -156,6 +159,9 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes) -> Tensor:
             values[number] = value
     kind, offset, size = values.get(1, 0), values.get(4, 0), values.get(5, 0)
     path = _DATA_FILE.format(prefix, values.get(3, 0), shards)
+    if offset + size > size_of(path):  # Noticed now, not after hours.
+        files.open_binary(path).close()  # What is no data at all is named first.
+        raise ValueError(f"{path} ends before the tensor {name} does")
 
     def read_array() -> np.ndarray:
         with files.open_binary(path) as stream:
