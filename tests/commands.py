@@ -63,14 +63,16 @@ def finish(process, status=0):
     return output
 
 
+def free_ports(count):
+    """Ports of this machine that nobody uses."""
+    with contextlib.ExitStack() as stack:
+        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+                for _ in range(count)]
+
+
 def start_cluster(*programs):
     """One worker of a cluster for each of the programs."""
-    sockets = [socket.socket() for _ in programs]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = ["127.0.0.1:%d" % each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(len(programs))]
     return [start_program(args, TF_CONFIG=json.dumps(
         {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}))
             for index, args in enumerate(programs)]

@@ -1,7 +1,4 @@
-"""The whole command of convert_checkpoint.py.
-
-    python -m pytest tests/scripts/test_convert_checkpoint.py
-"""
+"""The whole command of convert_checkpoint.py."""
 
 from albert_tf.checkpoints import formats
 from tests.commands import run_commands

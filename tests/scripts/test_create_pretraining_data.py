@@ -1,7 +1,4 @@
-"""From text to records by the script's two ways on one machine: files, wrong inputs.
-
-    python -m pytest tests/scripts/test_create_pretraining_data.py
-"""
+"""From text to records by the script's two ways on one machine: files, wrong inputs."""
 
 import json
 import logging
@@ -110,6 +107,7 @@ def test_poor_data_warns_and_good_does_not(
      "gives 0 instances, .*6 chunks of a single sentence"),
     (TEXT, {"outputs": ["text.txt"]}, "text.txt is also an input"),
     (TEXT, {"outputs": ["."]}, "is a folder"),
+    (TEXT, {"outputs": ["a", "a"]}, "or a file twice"),
     (TEXT, {"outputs": ["text.txt/out.tfrecord"]}, "--output_file: .* cannot be wr"),
 ])
 def test_wrong_inputs(tmp_path, tokenizer, text, more, message, create):
@@ -118,13 +116,6 @@ def test_wrong_inputs(tmp_path, tokenizer, text, more, message, create):
     # Nothing was written.
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["text.txt"]
 
-
-def test_an_output_that_is_named_twice_is_refused(tmp_path):
-    with pytest.raises(InputError, match="or a file twice"):
-        options_of(tmp_path, outputs=["a", "a"])
-
-
-# ---- the command -------------------------------------------------------------
 
 PYPROJECT = f"--input_file={ROOT / 'pyproject.toml'}"
 WRONG = {  # name → (arguments besides the output, message)
@@ -147,36 +138,30 @@ def results(tmp_path_factory):
     written(folder)
     commands = {name: [*arguments, "--output_file=o"]
                 for name, (arguments, _) in WRONG.items()}
-    right = [f"--input_file={folder}/te*.txt", f"--spm_model_file={SPM_MODEL}",
-             "--max_seq_length=24", "--dupe_factor=2"]
-    commands["right"] = [
-        *right, f"--output_file={folder}/new/train.tfrecord",
-        "--max_predictions_per_seq=4", "--do_permutation"]
-    commands["fast"] = [
-        *right, f"--output_file={folder}/new/fast.tfrecord", "--recipe=fast"]
+    for name, more in (("right", ["--max_predictions_per_seq=4", "--do_permutation"]),
+                       ("fast", ["--recipe=fast"])):
+        commands[name] = [
+            f"--input_file={folder}/te*.txt", f"--spm_model_file={SPM_MODEL}",
+            "--max_seq_length=24", "--dupe_factor=2", *more,
+            f"--output_file={folder}/new/{name}.tfrecord"]
     with run_commands("create_pretraining_data", commands, light=commands) as results:
         yield results
 
 
-def records_of(done, predictions):
-    output = re.search(r"Wrote (.*.tfrecord), and", done["log"])[1]
+@pytest.mark.parametrize("name, predictions, least, says", [
+    ("right", 8, 0, "3 documents, 6 sentences"),
+    ("fast", 10, 0.2,
+     "The recipe sets --masked_lm_prob=0.4, --max_predictions_per_seq=10.")])
+def test_script_without_tensorflow_and_vocab_file(name, predictions, least, says, results):
+    done = results.ok(name)
+    assert not done["loaded"] and says in done["log"]
     spec = pretraining_spec(24, predictions)
-    return [spec.parse_numpy(each) for each in read_records(output)]
-
-
-def test_script_without_tensorflow_and_vocab_file(results):
-    done = results.ok("right")
-    assert len(records_of(done, 8)) > 4 and not done["loaded"]
-    assert "3 documents, 6 sentences" in done["log"]
-
-
-def test_records_of_a_recipe(results):
-    done = results.ok("fast")
-    assert "The recipe sets --masked_lm_prob=0.4, --max_predictions_per_seq=10." in (
-        done["log"])
-    for record in records_of(done, 10):
-        pieces = record["input_mask"].sum()
-        assert 0.2 * pieces < record["masked_lm_weights"].sum() <= 10
+    records = [spec.parse_numpy(each) for each in read_records(
+        re.search(r"Wrote (.*.tfrecord), and", done["log"])[1])]
+    assert len(records) > 4
+    for record in records:
+        predicted = record["masked_lm_weights"].sum()
+        assert least * record["input_mask"].sum() < predicted <= predictions
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -1,31 +1,15 @@
 """The quickstart on a text of its own, from its command to its table."""
 
-import random
-
 import pytest
 
 from tests.helpers import run_python
-
-
-def _text(num_documents: int) -> str:
-    """Documents of simple sentences, every one different."""
-    draw = random.Random(1)
-    nouns = "layer model piece sentence corpus letter river garden house tree".split()
-    verbs = "shares reads follows keeps finds crosses covers".split()
-    blocks = []
-    for _ in range(num_documents):
-        blocks.append(" ".join(
-            f"The {draw.choice(nouns)} {draw.choice(verbs)} a {draw.choice(nouns)} "
-            f"near the {draw.choice(nouns)} number {draw.randrange(10000)}."
-            for _ in range(draw.randrange(4, 9))))
-    return "\n\n".join(blocks) + "\n"
+from tests.pretraining_data.data_creation import CORPUS
 
 
 @pytest.mark.slow
 def test_quickstart_on_one_file_of_text(tmp_path):
-    text = tmp_path / "book.txt"
-    text.write_text(_text(400), encoding="utf-8")
-    output = tmp_path / "out"
+    text, output = tmp_path / "book.txt", tmp_path / "out"
+    text.write_bytes(CORPUS)
     command = ["quickstart.py", f"--text={text}", f"--output_dir={output}",
                "--num_train_steps=16"]
     run = run_python(*command)

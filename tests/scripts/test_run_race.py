@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from albert_tf.config import AlbertConfig
-from albert_tf.finetuning.recipes import RECIPES
 from albert_tf.training import log as run_log
 from tests.commands import arguments, run_commands
 
@@ -22,9 +21,6 @@ FLAGS = dict(
     train_batch_size=4, eval_batch_size=3, train_step=4, warmup_step=2,
     save_checkpoints_steps=2, iterations_per_loop=2, learning_rate=0.01,
     num_length_buckets=1, from_scratch="true")
-
-
-# ---- data ------------------------------------------------------------------
 
 
 def passage(random, number, level, answers=True):
@@ -71,8 +67,6 @@ def _data(tmp_path_factory):
     return folder
 
 
-# ---- the commands ----------------------------------------------------------
-
 # name → (flags, the flag or file that is named), of what the script itself checks.
 WRONG = {
     "no data_dir": (dict(data_dir=None), "--data_dir=: there is neither"),
@@ -88,7 +82,6 @@ WRONG = {
 
 USE = {**FLAGS, "do_train": "false", "do_eval": "false", "do_predict": "true",
        "from_scratch": None, "train_step": None}
-FROM_WHOLE = dict(USE, init_checkpoint="{data}/whole/model.ckpt-best")
 # In this order.
 WORKING = {
     "whole": dict(FLAGS, do_predict="true"),
@@ -96,11 +89,10 @@ WORKING = {
     # What a user gives who has only the folder of a model.
     "alone": dict(data_dir="{data}/race", do_train="false", do_eval="false",
                   do_predict="true", num_length_buckets=2, predict_batch_size=1),
-    "large batches": dict(
-        FROM_WHOLE, do_eval="true", eval_batch_size=5, predict_batch_size=7,
+    "no answers": dict(
+        USE, init_checkpoint="{data}/whole/model.ckpt-best", data_dir="{data}/no_answers",
+        do_eval="true", prediction_file="{data}/mine.jsonl", all_probabilities="true",
         cached_dir="{data}/new/a", predict_file="{data}/new/b/features"),
-    "no answers": dict(FROM_WHOLE, data_dir="{data}/no_answers",
-                       prediction_file="{data}/mine.jsonl", all_probabilities="true"),
     "middle": dict(FLAGS, recipe="true", learning_rate=None, train_step=1,
                    do_eval="false", warmup_step=1, middle_only="true"),
     "middle kept": dict(USE, output_dir="{data}/middle"),
@@ -120,19 +112,6 @@ def _results(data):
         yield results
 
 
-@pytest.fixture(scope="module", name="worked")
-def _worked(results):
-    """Every command that works has run."""
-    for name in WORKING:
-        results.ok(name)
-    return results
-
-
-def evaluations(folder):
-    return [row for row in run_log.read_metrics(str(folder / "metrics.jsonl"))
-            if row["split"] == "eval"]
-
-
 def answers(folder, name="predictions.json"):
     return json.loads((folder / name).read_text())
 
@@ -143,33 +122,10 @@ def table(folder, name="predictions.tsv"):
     return [dict(zip(header, row)) for row in rows]
 
 
-def assert_same_predictions(folder, other):
-    assert answers(folder) == answers(other)
-    for row, expected in zip(table(folder), table(other), strict=True):
-        # Written to four places.
-        assert float(row.pop("probability")) == pytest.approx(
-            float(expected.pop("probability")), abs=1.01e-4)
-        assert row == expected
-
-
-def right_answers(data, split):
-    return {found["id"]: found["answers"]
-            for path in sorted((data / "race" / split).glob("*/*.txt"))
-            for found in [json.loads(path.read_text())]}
-
-
-def share(given, right, level=""):
-    hits = [a == b for name in right if name.startswith(level)
-            for a, b in zip(given[name], right[name], strict=True)]
-    return sum(hits) / len(hits)
-
-
-# ---- a whole run -----------------------------------------------------------
-
-
-def test_every_checkpoint_is_evaluated_and_the_best_reported(worked, data):
-    assert "train: 40 questions about 20 passages" in worked["whole"]["log"]
-    rows = evaluations(data / "whole")
+def test_every_checkpoint_is_evaluated_and_the_best_reported(results, data):
+    assert "train: 40 questions about 20 passages" in results.ok("whole")["log"]
+    rows = [row for row in run_log.read_metrics(str(data / "whole" / "metrics.jsonl"))
+            if row["split"] == "eval"]
     assert [row["step"] for row in rows] == [2, 4]
     assert {"loss", "accuracy", "middle_accuracy", "high_accuracy"} <= rows[0].keys()
     best = answers(data / "whole", "eval_results.json")
@@ -179,48 +135,39 @@ def test_every_checkpoint_is_evaluated_and_the_best_reported(worked, data):
 @pytest.mark.parametrize("split, results_file, folder", [
     ("dev", "eval_results.json", "whole/eval_predictions"),
     ("test", "predict_results.json", "whole")])
-def test_predictions_are_written_and_scored(split, results_file, folder, worked, data):
-    del worked
-    found = answers(data / "whole", results_file)
-    given, right = answers(data / folder), right_answers(data, split)
+def test_predictions_are_written_and_scored(split, results_file, folder, results, data):
+    results.ok("whole")
+    found, given = answers(data / "whole", results_file), answers(data / folder)
+    right = {passage["id"]: passage["answers"]
+             for path in sorted((data / "race" / split).glob("*/*.txt"))
+             for passage in [json.loads(path.read_text())]}
     assert given.keys() == right.keys()
     assert len(table(data / folder)) == QUESTIONS[split]
     for level in ("", "middle", "high"):
+        hits = [one == other for name in right if name.startswith(level)
+                for one, other in zip(given[name], right[name], strict=True)]
         name = f"{level}_accuracy".lstrip("_")
-        assert found[name] == pytest.approx(share(given, right, level)), name
+        assert found[name] == pytest.approx(np.mean(hits)), name
 
 
-# ---- a trained model -------------------------------------------------------
-
-
-@pytest.mark.parametrize("name, lengths", [("alone", 2), ("large batches", 1)])
-def test_predictions_depend_on_no_batch_and_no_padding(name, lengths, worked, data):
+def test_predictions_depend_on_no_batch_and_no_padding(results, data):
     """And need no more than the folder and the data."""
-    found = re.search("test: 10 sequences .* padded to (.*) tokens",
-                      worked[name]["log"])
-    assert len(found[1].split(", ")) == lengths
-    assert_same_predictions(data / name, data / "whole")
-    found, expected = (answers(data / folder, "predict_results.json")
-                       for folder in (name, "whole"))
+    found = re.search("test: 10 sequences .* padded to (.*) tokens", results.ok("alone")["log"])
+    assert len(found[1].split(", ")) == 2
+    assert "Reusing the features of 10 records" in results.ok("alone")["log"]
+    alone, whole = data / "alone", data / "whole"
+    assert answers(alone) == answers(whole)
+    for row, expected in zip(table(alone), table(whole), strict=True):
+        # Written to four places.
+        assert float(row.pop("probability")) == pytest.approx(
+            float(expected.pop("probability")), abs=1.01e-4)
+        assert row == expected
+    found, expected = (answers(each, "predict_results.json") for each in (alone, whole))
     assert {**found, "step": 4} == expected
 
 
-def test_features_lie_where_the_flags_say(worked, data):
-    assert "Reusing the features of 10 records" in worked["alone"]["log"]
-    for pattern in "new/a/dev-*.npz", "new/b/features-*.npz", "whole/test-*.npz":
-        assert len(list(data.glob(pattern))) == 1
-
-
-def test_evaluation_alone_gives_the_numbers_of_the_best_checkpoint(worked, data):
-    del worked
-    found, expected = (answers(data / name, "eval_results.json")
-                       for name in ("large batches", "whole"))
-    assert {**found, "step": 0} == pytest.approx({**expected, "step": 0}, rel=1e-5)
-    assert_same_predictions(data / "large batches" / "eval_predictions",
-                            data / "whole" / "eval_predictions")
-
-
-def test_test_set_without_answers_is_predicted_and_not_scored(worked, data):
+def test_test_set_without_answers_is_predicted_and_not_scored(results, data):
+    results.ok("no answers")
     folder = data / "no answers"
     assert answers(folder) == answers(data / "whole")
     assert not (folder / "predictions.tsv").exists()
@@ -231,14 +178,14 @@ def test_test_set_without_answers_is_predicted_and_not_scored(worked, data):
         assert max(chances, key=chances.get) == row["prediction"]
         assert chances[row["prediction"]] == pytest.approx(row["probability"], abs=1e-4)
     assert not (folder / "predict_results.json").exists()
+    # Features lie where the flags say.
+    for pattern in "new/a/dev-*.npz", "new/b/features-*.npz", "whole/test-*.npz":
+        assert len(list(data.glob(pattern))) == 1
 
 
-# ---- levels and recipes ----------------------------------------------------
-
-
-def test_one_level_alone_is_trained_and_kept_with_the_model(worked, data):
+def test_one_level_alone_is_trained_and_kept_with_the_model(results, data):
     folder = data / "middle"
-    assert "train: 20 questions about 10 passages" in worked["middle"]["log"]
+    assert "train: 20 questions about 10 passages" in results.ok("middle")["log"]
     assert {row["level"] for row in table(folder)} == {"middle"}
     assert answers(folder, "predict_results.json")["questions"] == 6
     # The other level all the same, where it is asked for.
@@ -247,17 +194,13 @@ def test_one_level_alone_is_trained_and_kept_with_the_model(worked, data):
     assert "high_accuracy" in found and "middle_accuracy" not in found
 
 
-def test_recipe_is_the_papers_and_without_dropout_that_of_version_2(worked, data):
+def test_recipe_is_the_papers_and_without_dropout_that_of_version_2(results, data):
+    log = results.ok("middle")["log"]
     options = answers(data / "middle", "options.json")
     assert options["learning_rate"] == 2e-5 and options["train_batch_size"] == 4
     assert answers(data / "middle", "albert_config.json")["hidden_dropout_prob"] == 0.1
-    assert "of the recipe race (source" in worked["middle"]["log"]
-    assert "of the recipe race-v2 (source" in worked["recipe without dropout"]["log"]
-    recipe = RECIPES["race-v2"]
-    assert (recipe.albert_dropout, recipe.learning_rate) == (0.0, 1e-5)
-
-
-# ---- wrong inputs ----------------------------------------------------------
+    assert "of the recipe race (source" in log
+    assert "of the recipe race-v2 (source" in results["recipe without dropout"]["log"]
 
 
 @pytest.mark.parametrize("name", WRONG)

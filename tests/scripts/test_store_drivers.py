@@ -5,13 +5,13 @@ with moto. Without them the tests are skipped:
 """
 
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
 
+from tests.commands import free_ports
 from tests.helpers import ROOT
 from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL
 
@@ -25,9 +25,7 @@ def _store(monkeypatch):
     """A store that is a server of this machine, here and in what is started."""
     pytest.importorskip("s3fs")
     moto = pytest.importorskip("moto.server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=port)
     server.start()
     for name, value in {
@@ -53,36 +51,29 @@ def start(script, *flags, code=""):
                             text=True)
 
 
-def finished(script, *flags, status=0):
-    run = start(script, *flags)
-    _, log = run.communicate(timeout=300)
-    assert run.returncode == status, log[-3000:]
-    return log
-
-
-def data_flags(text, output, *more):
-    return (f"--input_file={text}", f"--output_file={output}", "--num_shards=2",
-            f"--spm_model_file={SPM_MODEL}", "--max_seq_length=48", "--dupe_factor=2",
-            "--max_predictions_per_seq=7", "--num_workers=1", *more)
-
-
 def found(store, folder):
     return sorted(name.removeprefix("bucket/") for name in store.find(f"bucket/{folder}"))
 
 
 def test_a_killed_data_creation_is_resumed(store, tmp_path):
-    flags = data_flags(f"{BUCKET}/in/*.txt", f"{BUCKET}/out/data",
-                       f"--work_dir={tmp_path / 'work'}")
-    run = start("create_pretraining_data.py", *flags)
+    def create(text, output, *more):
+        return start(
+            "create_pretraining_data.py", f"--input_file={text}", f"--output_file={output}",
+            "--num_shards=2", f"--spm_model_file={SPM_MODEL}", "--max_seq_length=48",
+            "--dupe_factor=2", "--max_predictions_per_seq=7", "--num_workers=1", *more)
+
+    there = f"{BUCKET}/in/*.txt", f"{BUCKET}/out/data", f"--work_dir={tmp_path / 'work'}"
+    run = create(*there)
     while not any("data-0" in name for name in found(store, "out")) and (
             run.poll() is None):
         time.sleep(0.01)
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    finished("create_pretraining_data.py", *flags)
     (tmp_path / "text.txt").write_bytes(CORPUS)
-    finished("create_pretraining_data.py",
-             *data_flags(tmp_path / "text.txt", tmp_path / "data"))
+    for flags in there, (tmp_path / "text.txt", tmp_path / "data"):
+        run = create(*flags)
+        _, log = run.communicate(timeout=300)
+        assert run.returncode == 0, log[-3000:]
     shards = ["data-00000-of-00002", "data-00001-of-00002"]
     assert found(store, "out") == sorted(f"out/{name}" for name in (
         *shards, "summary-data.json"))
@@ -103,11 +94,3 @@ def test_a_killed_upload_leaves_nothing(store):
     run.kill()
     run.communicate()
     assert found(store, "out") == ["out/a"] and store.cat("bucket/out/a") == b"before"
-
-
-def test_refused_before_the_work(store):
-    for output in (f"{BUCKET}/in/text.txt", "s3://no-bucket/out/a"):
-        log = finished("prepare_corpus.py", f"--input_file={BUCKET}/in/text.txt",
-                       f"--output_file={output}", status=1)
-        assert output.rpartition("/")[0] in log and "Traceback" not in log
-    assert store.cat("bucket/in/text.txt") == CORPUS

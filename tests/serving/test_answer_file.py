@@ -1,8 +1,6 @@
-"""A file of answers: interrupted, resumed, with other inputs or settings.
+"""A file of answers: interrupted, resumed, with other inputs or settings."""
 
-    python -m pytest tests/serving/test_answer_file.py
-"""
-
+import contextlib
 import functools
 import json
 import signal
@@ -36,37 +34,35 @@ def write(model, given, output, settings=None, state="1"):
             model, inputs.read(given), str(output), folder, Ask(batch_size=2))
 
 
-class Computed:
-    """The number of inputs that a model answers; it stops before the unit `stop`."""
+@contextlib.contextmanager
+def computed(model, stop=None):
+    """The numbers of inputs that a model answers; it stops before the unit `stop`."""
+    part, found = model.part, []
 
-    def __init__(self, patch, model, stop=None):
-        part, self.inputs, self.units = model.part, 0, 0
+    def counted(_, *args, **options):
+        if len(found) == stop:
+            raise KeyboardInterrupt
+        answers = part(*args, **options)
+        found.append(len(answers[0]))
+        return answers
 
-        def counted(*args, **options):
-            if self.units == stop:
-                raise KeyboardInterrupt
-            found = part(*args, **options)
-            self.inputs, self.units = self.inputs + len(found[0]), self.units + 1
-            return found
-
-        patch.setattr(type(model), "part", lambda _, *args, **options: counted(
-            *args, **options))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model), "part", counted)
+        yield found
 
 
 def test_an_interrupted_file_is_resumed(model, given, tmp_path, caplog):
     """Finished units are not computed again, but count; all is as if unbroken."""
     whole, output = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     expected = write(model, given, whole)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        Computed(patch, model, stop=2)
+    with pytest.raises(KeyboardInterrupt), computed(model, stop=2):
         write(model, given, output)
     kept = (tmp_path / "out.jsonl.unfinished" / "albert_tf.unit-000001.jsonl").read_text()
     assert not output.exists() and len(kept.splitlines()) == 16
     assert "Run the same command again to resume" in caplog.text
-    with pytest.MonkeyPatch.context() as patch:
-        computed = Computed(patch, model)
+    with computed(model) as inputs_of_units:
         assert write(model, given, output) == expected
-        assert computed.inputs == 60 - 32
+    assert sum(inputs_of_units) == 60 - 32
     assert output.read_bytes() == whole.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "in.txt", "out.jsonl", "whole.jsonl"]
@@ -80,15 +76,13 @@ def test_an_interrupted_file_is_resumed(model, given, tmp_path, caplog):
 
 def test_other_inputs_are_answered_from_the_start(model, given, tmp_path):
     output = tmp_path / "out.jsonl"
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        Computed(patch, model, stop=2)
+    with pytest.raises(KeyboardInterrupt), computed(model, stop=2):
         write(model, given, output, {"top_k": 5})
     with pytest.raises(InputError, match="unfinished run with top_k=5, but this run"):
         write(model, given, output, {"top_k": 3})
-    with pytest.MonkeyPatch.context() as patch:
-        computed = Computed(patch, model)
+    with computed(model) as inputs_of_units:
         write(model, given, output, {"top_k": 5}, state="2")
-        assert computed.inputs == 60
+    assert sum(inputs_of_units) == 60
 
 
 def test_what_cannot_be_read_again_is_kept(tmp_path, caplog):
@@ -111,13 +105,12 @@ def test_what_cannot_be_read_again_is_kept(tmp_path, caplog):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_killed_command_is_resumed(folder, given, tmp_path, scheme):
-    output, unfinished = (tmp_path / name for name in ("out.jsonl", "out.jsonl.unfinished"))
+def test_a_killed_command_is_resumed(folder, given, tmp_path):
+    output, unfinished = tmp_path / "out.jsonl", tmp_path / "work"
     run = functools.partial(start_program, [
         "predict.py", f"--model={folder}", f"--input_file={given}", "--batch_size=1",
-        "--windows", "--truncated", f"--output_file={scheme}{output}",
-        *([f"--work_dir={unfinished}"] if scheme else [])])
+        "--windows", "--truncated", f"--output_file=file://{output}",
+        f"--work_dir={unfinished}"])
     process = run()
     while process.poll() is None and not (
             unfinished / "albert_tf.unit-000000.json").exists():
@@ -126,7 +119,7 @@ def test_a_killed_command_is_resumed(folder, given, tmp_path, scheme):
     process.wait()
     log = finish(run(), status=1)
     assert "Wrote 60 answers to " in log and "1 of 60 inputs have an `error`" in log
-    assert unfinished.name not in [path.name for path in tmp_path.iterdir()]
+    assert not unfinished.exists()
     answers = list(map(json.loads, output.read_text().splitlines()))
     assert [answer.get("truncated") for answer in answers] == [
         None if i == 3 else False for i in range(60)]

@@ -1,11 +1,9 @@
-"""--engine: which engine answers, equal to TensorFlow, and exports that are kept.
-
-    python -m pytest tests/serving/test_engines.py
-"""
+"""--engine: which engine answers, equal to TensorFlow, and exports that are kept."""
 
 import pathlib
 import re
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from albert_tf.jobs import parallel
 from albert_tf.serving import engines, portable, runtimes
 from tests.commands import run_commands
 from tests.serving import tiny_models
-from tests.serving.test_portable import ASKED, PASSAGE, needs, numbers
+from tests.serving.test_portable import ASKED, assert_same, needs, PASSAGE
 
 pytestmark = [needs("openvino"), needs("onnx")]
 
@@ -29,10 +27,10 @@ def _no_accelerator(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module", name="kept")
-def _kept(tmp_path_factory):
+def _kept(tmp_path_factory, folder_of):
     """The folder of a classifier beside which an export is kept."""
-    folder = tiny_models.write(tmp_path_factory.mktemp("kept") / "model", "classes")
-    engines.use(albert_tf.load(folder), "auto", folder)
+    folder = shutil.copytree(folder_of("classes"), tmp_path_factory.mktemp("kept") / "model")
+    engines.use(albert_tf.load(folder), "auto", str(folder))
     return folder
 
 
@@ -55,25 +53,18 @@ def exports(folder):
     return sorted(path.name for path in (folder / "engines").iterdir())
 
 
-def assert_equal(found, expected):
-    for one, other in zip(map(numbers, found), map(numbers, expected), strict=True):
-        np.testing.assert_allclose(one[0], other[0], atol=1e-5)
-        assert one[1] == other[1]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind,task,name", [
     ("spans2", "answer", "openvino"), ("pretrained", "fill-mask", "onnxruntime")])
-def test_heads_answer_as_with_tensorflow(kind, task, name, tmp_path):
+def test_heads_answer_as_with_tensorflow(kind, task, name, folder_of, tiny):
     """tests/serving/test_portable.py has the graphs of all."""
-    folder = tiny_models.write(tmp_path / kind, kind)
-    model, expected = albert_tf.load(folder), albert_tf.load(folder)
-    engines.use(model, name, folder, task)
+    model, expected = albert_tf.load(folder_of(kind)), tiny(kind)
+    engines.use(model, name, folder_of(kind), task)
     assert model.head(task)._engine.task == task
     asked = ASKED[kind, task]
-    assert_equal(model.predict(asked, task=task), expected.predict(asked, task=task))
+    assert_same(model.predict(asked, task=task), expected.predict(asked, task=task))
     pair = [("It is", "long")]  # Other tasks stay with TensorFlow.
-    assert_equal(model.predict(pair, task="embed"), expected.predict(pair, task="embed"))
+    assert_same(model.predict(pair, task="embed"), expected.predict(pair, task="embed"))
 
 
 @pytest.mark.long
@@ -81,7 +72,7 @@ def test_windows(tmp_path):
     folder = tiny_models.write(tmp_path / "classes", "classes", max_seq_length=16)
     model, expected = albert_tf.load(folder, engine="openvino"), albert_tf.load(folder)
     for windows in (False, True):
-        assert_equal(model.predict([PASSAGE * 4, "It"], windows=windows),
+        assert_same(model.predict([PASSAGE * 4, "It"], windows=windows),
                      expected.predict([PASSAGE * 4, "It"], windows=windows))
 
 
@@ -97,7 +88,7 @@ def test_small_batches_are_the_engines_and_large_ones_tensorflows(folder, monkey
     texts = ["It is.", *["It is one of them."] * 9]
     answers = model.predict(texts)
     assert answers == model.predict(texts) and not computed
-    assert_equal([model.predict(text) for text in texts], answers)
+    assert_same([model.predict(text) for text in texts], answers)
     assert len(computed) == 10 and all(rows * length <= 40 for rows, length in computed)
     mask = np.ones([2, 10], np.int32)
     for padding, suits in ((0, True), (2, True), (3, False)):
@@ -126,16 +117,13 @@ def test_an_export_is_made_once_and_for_one_model(folder, made):
     assert notes == "classify-notes.txt" and len(made) == 1
 
 
-def fails_to_write(path, content):
-    raise Interruption(f"{path}: cannot be written: No space left on device.")
-
-
 @pytest.mark.usefixtures("made")
 def test_a_folder_that_cannot_be_written(folder, monkeypatch):
     model, engines_folder = albert_tf.load(folder), folder / "engines"
     shutil.rmtree(engines_folder)
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write", fails_to_write)
+        patch.setattr(files, "write", mock.Mock(
+            side_effect=Interruption(f"{engines_folder}: No space left on device.")))
         said = engines.use(model, "auto", str(folder))
         assert re.search(f"^Engine: TensorFlow, because {engines_folder}.*No space", said)
     engines_folder.write_text("a user's file")
@@ -175,39 +163,22 @@ def test_what_stays_with_tensorflow(folder, tmp_path, monkeypatch):
 
 
 def failing(message):
-    def fail(*args, **options):
-        raise RuntimeError(message)
-
-    return fail
+    return mock.Mock(side_effect=RuntimeError(message))
 
 
-@pytest.mark.parametrize("method,says", [
-    ("_load", r"/classify-\S*\.onnx: the file is damaged, .* \(no plugin\)"),
-    ("_run", r"/classify-\S*\.onnx does not accept these inputs.*\(no plugin\)")])
-def test_an_engine_that_fails_is_said(method, says, folder, monkeypatch, caplog):
-    monkeypatch.setattr(runtimes.ENGINES["openvino"], method, failing("no plugin\nat all"))
+def test_an_engine_that_fails_is_said(folder, monkeypatch, caplog):
     model = albert_tf.load(folder)
-    said = engines.use(model, "auto", str(folder))
-    assert re.search(f"^Engine: TensorFlow, because {folder}.*{says}", said)
-    assert model.predict("It is.") == albert_tf.load(folder).predict("It is.")
-    assert [each.levelname for each in caplog.records if each.name == "absl"] == ["WARNING"]
-    with pytest.raises(InputError, match=says):
-        engines.use(model, "openvino", str(folder))
-
-
-def test_a_broken_package_is_not_said_to_be_missing(folder, monkeypatch):
-    load = runtimes.importlib.import_module
-
-    def broken(name):
-        if name == "openvino":
-            raise ImportError("libopenvino.so: no such file")
-        return load(name)
-
-    monkeypatch.setattr(runtimes.importlib, "import_module", broken)
-    model = albert_tf.load(folder)
-    says = r"the package openvino, .*, cannot be imported \(libopenvino.so: no such file\)"
-    assert re.search(f"^Engine: TensorFlow, because {says}", engines.use(
-        model, "auto", str(folder)))
+    expected = model.predict("It is.")
+    for method, says in (
+            ("_run", r"/classify-\S*\.onnx does not accept these inputs.*\(no plugin\)"),
+            ("_load", r"/classify-\S*\.onnx: the file is damaged, .* \(no plugin\)")):
+        monkeypatch.setattr(
+            runtimes.ENGINES["openvino"], method, failing("no plugin\nat all"))
+        said = engines.use(model, "auto", str(folder))
+        assert re.search(f"^Engine: TensorFlow, because {folder}.*{says}", said)
+    assert model.predict("It is.") == expected
+    assert [each.levelname for each in caplog.records
+            if each.name == "absl"] == ["WARNING"] * 2
     with pytest.raises(InputError, match=says):
         engines.use(model, "openvino", str(folder))
 
@@ -222,8 +193,6 @@ def test_an_export_that_fails_is_said(folder, tmp_path, monkeypatch):
     assert f"Engine: TensorFlow, because {says.format('openvino')}" in engines.use(
         model, "auto", str(folder))
     with pytest.raises(InputError, match=re.escape(says.format("onnx"))):
-        albert_tf.load(folder, engine="onnxruntime")
-    with pytest.raises(InputError, match=re.escape(says.format("onnx"))):
         portable.export(model, "classify", str(tmp_path / "out"), "onnx", "float32")
     # Before the converter starts.
     monkeypatch.setattr(parallel, "available_memory", lambda: 1 << 20)
@@ -232,48 +201,33 @@ def test_an_export_that_fails_is_said(folder, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists() and not (folder / "engines").exists()
 
 
-def test_a_digest_has_no_address_of_an_object(folder, tmp_path):
+def test_a_digest_has_no_address_of_an_object(folder_of):
     """Otherwise each start would export again."""
-    for path in (folder, *(tiny_models.write(tmp_path / kind, kind) for kind in (
-            "spans2", "choices", "tags", "pretrained"))):
-        one, other = albert_tf.load(path), albert_tf.load(path)
+    for kind in ("spans2", "pretrained"):
+        one, other = albert_tf.load(folder_of(kind)), albert_tf.load(folder_of(kind))
         digests = [engines.digest_of(one, task) for task in one.tasks()]
         assert digests == [engines.digest_of(other, task) for task in other.tasks()]
         assert len({*digests}) == len(digests)
 
 
-@pytest.fixture(scope="module", name="commands")
-def _commands(tmp_path_factory, kept):
-    root = tmp_path_factory.mktemp("commands")
-    shutil.copytree(kept, root / "kept")
-    for name in ("classes", "asked"):
-        tiny_models.write(root / name, "classes")
-    portable.export(albert_tf.load(kept), "classify", str(root / "export"), "onnx",
-                    "float32")
-    (root / "texts.txt").write_text("It is.\nIt was.\n")
-    file = [f"--input_file={root}/texts.txt", f"--output_file={root}/answers.jsonl"]
-    with run_commands("predict", {
-        "one": [f"--model={root}/classes", "It is."],
-        "one, asked for": [f"--model={root}/asked", "--engine=openvino", "It is."],
-        "one, kept": [f"--model={root}/kept", "It is."],
-        "file": [f"--model={root}/kept", *file],
-        "export": [f"--model={root}/export", "It is."],
-        "engine of an export": [f"--model={root}/export", "--engine=openvino", "It is."],
-    }) as results:
-        yield results, root
-
-
 @pytest.mark.long
-def test_predict_says_which_engine_it_uses(commands):
-    results, root = commands
-    for name, says in {
-            "one": "Engine: TensorFlow, because no export for a faster engine is kept, and "
-                   "making one takes longer than this answer; --engine=openvino makes it.",
-            "one, asked for": "Engine: OpenVINO for the task classify, as asked for; "
-                              "exported in",
-            "one, kept": "Engine: OpenVINO for the task classify, up to ",
-            "file": "Engine: TensorFlow, because it is faster for the batches of a file.",
-            "export": "Engine: that of the export (onnx)."}.items():
-        assert says in results.ok(name)["log"]
-    assert not (root / "classes" / "engines").exists()
-    results.refused("engine of an export", "is an export for onnx, and cannot be", loaded=True)
+def test_predict_says_which_engine_it_uses(folder_of, kept, tmp_path):
+    bare = shutil.copytree(folder_of("classes"), tmp_path / "bare")
+    portable.export(albert_tf.load(kept), "classify", str(tmp_path / "export"), "onnx",
+                    "float32")
+    (tmp_path / "texts.txt").write_text("It is.\nIt was.\n")
+    says = {
+        f"--model={bare}": "TensorFlow, because no export for a faster engine is kept, and "
+                           "making one takes longer than this answer",
+        f"--model={kept}": "OpenVINO for the task classify, up to ",
+        f"--model={kept} --input_file={tmp_path}/texts.txt":
+            "TensorFlow, because it is faster for the batches of a file.",
+        f"--model={tmp_path}/export": "that of the export (onnx)."}
+    with run_commands("predict", {}) as results:
+        for flags, engine in says.items():
+            words = [*flags.split(), *["It is."] * ("input_file" not in flags)]
+            done = results.run([*words, f"--output_file={tmp_path}/{len(flags)}.jsonl"])
+            assert done["status"] == 0 and f"Engine: {engine}" in done["log"]
+        refused = results.run([*words, "--engine=openvino"])
+        assert "is an export for onnx, and cannot be" in refused["stderr"]
+    assert not (bare / "engines").exists()

@@ -20,98 +20,28 @@ from albert_tf.serving import export as model_export, portable
 from albert_tf.serving.export import export
 from tests import models, tiny_run
 from tests.commands import run_commands
-from tests.helpers import HAS_TENSORFLOW_TEXT, ask_export, load_export
+from tests.helpers import HAS_TENSORFLOW_TEXT, ask_export, load_export, run_python
 from tests.serving import tiny_models
-from tests.serving.test_real_texts import as_answers, as_outputs, close
 
 
-def make(num_labels):
-    config = tiny_run.config(num_hidden_layers=1, max_position_embeddings=12,
-                             hidden_dropout_prob=0.5)
-    return models.classifier(config, num_labels, dropout_prob=0.5)
-
-
-def test_an_export_is_not_read_as_a_model(tmp_path):
-    folder, model = tmp_path / "below" / "model", make(3)
-    export(model, model.head, f"{folder}/", ["no", "maybe", "好"])
-    assert (folder / "assets" / "labels.txt").read_text(encoding="utf-8") == (
-        "no\nmaybe\n好\n")
-    assert [path.name for path in folder.parent.iterdir()] == ["model"]
-    for use in (albert_tf.load, functools.partial(restore_tf1, model)):
-        with pytest.raises(InputError, match=f"{folder} is a SavedModel that export_model"):
-            use(str(folder))
-
-
-def test_regression_has_no_probabilities(tmp_path):
-    model = make(1)
-    export(model, model.head, str(tmp_path / "model"), ())
-    found = ask_export(str(tmp_path / "model"), FEATURES[:1])
-    assert found.keys() == {"logits"} and found["logits"].shape == (1, 1)
-    np.testing.assert_allclose(
-        found["logits"][0], of_model(model, FEATURES[0])["logits"], atol=1e-6)
-    assert not (tmp_path / "model" / "assets" / "labels.txt").exists()
-
-
-def test_folder_that_exists_is_kept(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "notes").write_text("the user's")
-    with pytest.raises(InputError, match="--export_dir=.*model exists"):
-        export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
-    assert [path.name for path in (tmp_path / "model").iterdir()] == ["notes"]
-
-
-def test_a_label_with_a_line_end_is_not_exported(tmp_path):
-    """In a file of labels it would be two, and every later one another's."""
-    folder = tmp_path / "export"
-    with pytest.raises(InputError, match=r"--export_dir=.*'a\\nb'"):
-        export(make(3), None, str(folder), ["a\nb", "c", "d"])
-    loaded = dataclasses.replace(
-        albert_tf.load(tiny_models.write(tmp_path / "model", "classes")),
-        labels=("a\nb", "c", "d"))
-    with pytest.raises(InputError, match=r"the label 'a\\nb' has a line end"):
-        portable.export(loaded, "classify", str(folder), "onnx", "float32")
-    assert not folder.exists()
-
-
-def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
-    def fail(module, folder, **kwargs):
-        tf.io.gfile.makedirs(f"{folder}/variables")
-        raise tf.errors.ResourceExhaustedError(None, None, "no room left\nmore")
-
-    monkeypatch.setattr(tf.saved_model, "save", fail)
-    with pytest.raises(InputError, match="/model: cannot be written: no room left"):
-        export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
-    assert not list(tmp_path.iterdir())
-
-
-# ---- numbers, whatever sequences share a batch -----------------------------
-
-
-LONGEST = 12
 MODELS = {
-    "classifier": lambda config: models.classifier(
-        config, 3),
+    "classifier": lambda config: models.classifier(config, 3),
     "spans": models.spans,
-    "spans that may be padding": lambda config: models.spans(
-        config, mask_padding=False),
+    "spans that may be padding": functools.partial(models.spans, mask_padding=False),
+    # Of another shape.
     "conditional spans": lambda config: models.conditional_spans(
-        config, start_n_top=3, end_n_top=2)}
+        config.replace(num_hidden_groups=2, embedding_size=8, inner_group_num=2),
+        start_n_top=3, end_n_top=2),
+    "number": lambda config: models.classifier(config, 1)}
 
 
-def scoring(name, **changes):
-    config = tiny_run.config(
-        max_position_embeddings=LONGEST, hidden_dropout_prob=0.5, **changes)
+def scoring(name):
     tf_keras.utils.set_random_seed(1)
-    model = MODELS[name](config)
+    model = MODELS[name](tiny_run.config(
+        max_position_embeddings=12, hidden_dropout_prob=0.5))
     for weight in model.weights:  # So that scores differ, and biases count.
         weight.assign(weight + 0.5 * tf.random.stateless_normal(weight.shape, [1, 2]))
     return model
-
-
-def written(model, folder, dtype="float32"):
-    labels = ["no", "maybe", "好"] if model.head.name == "classification" else []
-    export(model, model.head, folder, labels, dtype)
-    return folder
 
 
 @pytest.fixture(scope="module", name="served")
@@ -121,9 +51,54 @@ def _served(tmp_path_factory):
     def made(name):
         model = scoring(name)
         folder = tmp_path_factory.mktemp("export") / "model"
-        return model, written(model, str(folder))
+        export(model, model.head, f"{folder}/",
+               ["no", "maybe", "好"] if name == "classifier" else ())
+        return model, folder
 
     return made
+
+
+def test_an_export_is_not_read_as_a_model(served):
+    model, folder = served("classifier")
+    assert (folder / "assets" / "labels.txt").read_text(encoding="utf-8") == (
+        "no\nmaybe\n好\n")
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    for use in (albert_tf.load, functools.partial(restore_tf1, model)):
+        with pytest.raises(InputError, match=f"{folder} is a SavedModel that export_model"):
+            use(str(folder))
+
+
+def test_regression_has_no_probabilities(served):
+    _, folder = served("number")
+    assert ask_export(folder, FEATURES[:1]).keys() == {"logits"}
+    assert not (folder / "assets" / "labels.txt").exists()
+
+
+def test_a_label_with_a_line_end_is_not_exported(served, tiny, tmp_path):
+    """In a file of labels it would be two, and every later one another's."""
+    folder = tmp_path / "export"
+    with pytest.raises(InputError, match=r"--export_dir=.*'a\\nb'"):
+        export(served("classifier")[0], None, str(folder), ["a\nb", "c", "d"])
+    loaded = dataclasses.replace(tiny("classes"), labels=("a\nb", "c", "d"))
+    with pytest.raises(InputError, match=r"the label 'a\\nb' has a line end"):
+        portable.export(loaded, "classify", str(folder), "onnx", "float32")
+    assert not folder.exists()
+
+
+def test_failed_export_leaves_what_was_there(served, tmp_path, monkeypatch):
+    def fail(module, folder, **kwargs):
+        tf.io.gfile.makedirs(f"{folder}/variables")
+        raise tf.errors.ResourceExhaustedError(None, None, "no room left\nmore")
+
+    model, _ = served("number")
+    monkeypatch.setattr(tf.saved_model, "save", fail)
+    with pytest.raises(InputError, match="/model: cannot be written: no room left"):
+        export(model, model.head, str(tmp_path / "model"), ())
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "notes").write_text("the user's")
+    with pytest.raises(InputError, match=f"--export_dir={tmp_path} exists"):
+        export(model, model.head, str(tmp_path), ())
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
 def sequence(length):
@@ -168,28 +143,18 @@ def test_answers_are_those_of_the_model(name, served):
                     np.testing.assert_allclose(
                         found[key][i][tuple(map(slice, value.shape))], value, rtol=1e-5, atol=1e-5,
                         err_msg=f"{key} of sequence {first + i}")
-    assert max(np.ptp(value) for value in apart[1].values()) > 0.1
+    assert name == "number" or max(np.ptp(value) for value in apart[1].values()) > 0.1
 
 
-def test_a_model_of_another_shape(tmp_path):
-    model = scoring("classifier", num_hidden_groups=2, embedding_size=8,
-                    inner_group_num=2)
-    found = ask_export(written(model, str(tmp_path / "model")), FEATURES)
-    for features, logits in zip(FEATURES, found["logits"]):
-        np.testing.assert_allclose(
-            logits, of_model(model, features)["logits"], rtol=1e-5, atol=1e-5)
-
-
-def test_bfloat16_is_kept_by_the_export(tmp_path):
-    folders = {dtype: written(scoring("classifier"), str(tmp_path / dtype), dtype)
-               for dtype in ("float32", "bfloat16")}
-    found = {dtype: ask_export(folder, FEATURES)["logits"]
-             for dtype, folder in folders.items()}
-    difference = np.abs(found["bfloat16"] - found["float32"]).max()
-    assert 1e-5 < difference < 0.25 * np.ptp(found["float32"])
-    sizes = {dtype: sum(path.stat().st_size for path in tmp_path.rglob(
-        f"{dtype}/variables/*.data*")) for dtype in folders}
-    assert sizes["bfloat16"] < sizes["float32"]
+def test_bfloat16_is_kept_by_the_export(served, tmp_path):
+    model, whole = served("number")
+    half = tmp_path / "half"
+    export(model, model.head, str(half), (), "bfloat16")
+    found, expected = (ask_export(path, FEATURES)["logits"] for path in (half, whole))
+    assert 1e-5 < np.abs(found - expected).max() < 0.25 * np.ptp(expected)
+    found, expected = (sum(path.stat().st_size for path in each.glob("variables/*.data*"))
+                       for each in (half, whole))
+    assert found < expected
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -237,9 +202,6 @@ def test_the_signature_takes_an_empty_batch(name, served):
         key: value.shape for key, value in none.items()}
 
 
-# ---- text, export_model.py -------------------------------------------------
-
-
 def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(InputError, match="tensorflow_text is not installed.*pip install"):
@@ -265,6 +227,20 @@ TRAINED = {
 }
 
 
+WRONG = {  # name → (kind of model, flags, what is named)
+    "no vocabulary": ("bare", "--export_text", "--export_text: .*bare holds no vocabulary"),
+    "no vocabulary in another form": ("bare", "--format=tflite", "bare .*vocabulary"),
+    "no head": ("bare", "--task=tag", "--task=tag: .* are order, embed"),
+    "task without text": ("pretrained", "--task=fill-mask", "--task=fill-mask"),
+    "precision of another": ("classes", "--format=openvino --precision=int8",
+                             "--precision=int8.*openvino"),
+    "length": ("classes", "--max_seq_length=65", "--max_seq_length=65"),
+    "pairs": ("classes", "--format=tflite --pairs", "--pairs"),
+    "several": ("classes", "--format=tflite --precision=int8,float32",
+                "--precision=int8,float32"),
+    "unknown": ("classes", "--format=onnx --precision=int4", "--precision=int4")}
+
+
 @pytest.fixture(scope="module", name="exports")
 def _exports(tmp_path_factory):
     root = tmp_path_factory.mktemp("exports")
@@ -274,18 +250,64 @@ def _exports(tmp_path_factory):
         commands |= {f"{kind} {form}": [
             f"--model={folder}", f"--task={task}", f"--format={form}",
             f"--export_dir={root}/{kind}_{form}"] for form in ("saved_model", "tflite")}
-    bare = tiny_models.write(root / "bare", "pretrained")
+    tiny_models.write(root / "bare", "pretrained")
     (root / "bare" / tiny_models.SPM.name).unlink()
     commands |= {
-        "no vocabulary": [f"--model={bare}", "--export_text", f"--export_dir={root}/none"],
-        "no head": [f"--model={bare}", "--task=tag", f"--export_dir={root}/none"]}
+        name: [f"--model={root}/{kind}", *flags.split(), f"--export_dir={root}/none"]
+        for name, (kind, flags, _) in WRONG.items()}
     with run_commands("export_model", commands) as results:
         yield root, results
 
 
+def close(one, other):
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(
+            close(value, other[name]) for name, value in one.items())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    return abs(one - other) <= 1e-5 * max(1, abs(one)) if isinstance(
+        one, float) else one == other
+
+
+def as_answers(outputs):
+    """The signature's outputs as predict has them, without padding."""
+    for values in zip(*outputs.values()):
+        row = dict(zip(outputs, values))
+        if "tags" in row:
+            count = len([word for word in row["words"] if word])
+            row["words"], row["tags"] = row["words"][:count], row["tags"][:count]
+            entities = {name.removeprefix("entity_"): row.pop(name)
+                        for name in outputs if name.startswith("entity_")}
+            row["entities"] = [dict(zip(entities, entity)) for entity in zip(
+                *entities.values()) if entity[[*entities].index("end")]]
+        yield row
+
+
+def as_outputs(answers):
+    """Answers of predict as the signature has them: probabilities as a list."""
+    return [{name: [*value.values()] if name == "probabilities" and isinstance(
+        value, dict) else value for name, value in answer.items()} for answer in answers]
+
+
+def outputs_of(signature, columns):
+    """The signature's outputs for columns of inputs, as lists."""
+    found = signature(**{name: tf.constant(values) for name, values in columns.items()})
+    return decoded({name: value.numpy() for name, value in found.items()})
+
+
+def decoded(outputs):
+    return json.loads(json.dumps({name: value.tolist() for name, value in outputs.items()},
+                                 default=bytes.decode))
+
+
+# In a plain process: the command in docs/EXPORT.md.
+CLI = ("import tensorflow_text; "
+       "from tensorflow.python.tools.saved_model_cli import main; main()")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", TRAINED)
-def test_exports_answer_as_the_model_was_trained(kind, exports):
+def test_exports_answer_as_the_model_was_trained(kind, exports, tmp_path):
     """Lengths, windows, thresholds and pairs, too, and their settings are as its own."""
     root, results = exports
     task, _, inputs = TRAINED[kind]
@@ -304,23 +326,26 @@ def test_exports_answer_as_the_model_was_trained(kind, exports):
     exported = root / f"{kind}_saved_model"
     serve = load_export(exported).signatures["serving_default"]
     for each, answer in zip(inputs, wanted):
-        names = model.head(task).names
         given = each if isinstance(each, dict) else dict(zip(
-            names, [each] if isinstance(each, str) else each))
-        outputs = serve(**{name: tf.constant([value]) for name, value in given.items()})
-        [found] = as_answers({name: json.loads(json.dumps(
-            value.numpy().tolist(), default=bytes.decode))
-            for name, value in outputs.items()})
+            model.head(task).names, [each] if isinstance(each, str) else each))
+        [found] = as_answers(outputs_of(
+            serve, {name: [value] for name, value in given.items()}))
         if "labels" in found:
             found["labels"] = [label for label in found["labels"] if label]
         assert close(found, answer), (found, answer)
+    if kind == "tags":
+        run_python("-c", CLI, "run", f"--dir={exported}", "--tag_set=serve", "--signature_def="
+                   "serving_default", f"--outdir={tmp_path}", f"--input_exprs=text={inputs}",
+                   check=True)
+        [found] = as_answers(decoded({path.stem: np.load(path, allow_pickle=True)
+                                      for path in sorted(tmp_path.glob("*.npy"))}))
+        assert close(dict(sorted(found.items())), dict(sorted(wanted[0].items())))
     assert vocabulary.task_settings(str(exported / "assets")) == other.settings
 
 
 @pytest.mark.long
 def test_an_export_that_is_not_possible(exports):
     root, results = exports
-    results.refused("no vocabulary", "--export_text: .*bare holds no vocabulary",
-                    loaded=True)
-    results.refused("no head", "--task=tag: .* are order, embed", loaded=True)
+    for name, (_, _, says) in WRONG.items():
+        results.refused(name, says, loaded=True)
     assert not (root / "none").exists()

@@ -1,7 +1,4 @@
-"""A model over HTTP: its forms, limits and wrong requests, clients that go, a stop.
-
-    python -m pytest tests/serving/test_http.py
-"""
+"""A model over HTTP: its forms, limits and wrong requests, clients that go, a stop."""
 
 import asyncio
 import concurrent.futures
@@ -20,13 +17,10 @@ import zlib
 import aiohttp
 import pytest
 
-import albert_tf
 from albert_tf.errors import InputError
 from albert_tf.serving import http
 from albert_tf.serving.options import Limits
 from albert_tf.serving.predict import answers
-from tests.commands import start_program
-from tests.serving import tiny_models
 from tests.serving.server import (
     answer, ask, connect, counts, PREDICT, request, running)
 
@@ -64,79 +58,67 @@ def close(answer, other):
         pytest.approx(other["probabilities"], abs=1e-5))
 
 
-def test_forms_of_tensorflow_serving(model):
+async def test_forms_of_tensorflow_serving(model):
     expected, long = model.predict(["One.", ("One.", "Two")]), "text of them " * 60
     plain, mean = (model.predict(long, windows=windows) for windows in (False, True))
     assert not close(plain, mean)
 
-    async def check():
-        async with running(model) as (_, session):
-            status, found = await ask(session, {
-                "instances": ["One.", {"text": "One.", "text_pair": "Two"}]})
-            assert status == 200 and all(map(close, found["predictions"], expected))
-            values = pytest.approx([*expected[0]["probabilities"].values()], abs=1e-5)
-            for inputs in (["One."], {"text": ["One."]}, {"text": "One."}):
-                _, found = await ask(session, {"inputs": inputs})
-                assert found["outputs"]["label"] == [expected[0]["label"]]
-                assert found["outputs"]["probabilities"] == [values]
-            for given, listed in (("true", values), ("false", pytest.approx(
-                    expected[0]["probabilities"], abs=1e-5))):
-                _, found = await ask(session, {"instances": ["One."]},
-                                     f"{PREDICT}?probability_list={given}")
-                assert found["predictions"][0]["probabilities"] == listed
-            _, found = await ask(session, {"examples": [{"text": "One."}]},
-                                 "/v1/models/tiny/versions/1:classify"
-                                 "?probability_list=true")  # Which has no effect.
-            assert [name for name, _ in found["results"][0]] == list(model.labels)
-            assert [value for _, value in found["results"][0]] == values
-            status, found = await ask(session, {
-                "instances": ["One."], "signature_name": "embed"})
-            assert len(found["predictions"][0]["mean"]) == 16
-            # Whether texts are cut, and windows.
-            for more, expected_long, cut in (("", plain, True), ("&windows=true", mean, False)):
-                _, found = await ask(
-                    session, {"instances": [long]}, f"{PREDICT}?truncated=true{more}")
-                assert close(found["predictions"][0], expected_long)
-                assert found["predictions"][0]["truncated"] is cut
-            for path, key in (("/v1/models/tiny", "model_version_status"),
-                              ("/v1/models/tiny/metadata", "metadata"),
-                              ("/healthz", "status")):
-                async with session.get(path) as reply:
-                    assert reply.status == 200 and key in await reply.json()
-            async with session.get("/metrics") as reply:
-                page = await reply.text()
-            assert 'albert_requests_total{status="200"} 10' in page
-            assert 'albert_request_seconds_bucket{le="+Inf"} 10' in page
-            assert "albert_sequences_total " in page and "albert_open_requests 0" in page
-
-    asyncio.run(check())
-
-
-def test_any_number_of_labels(tmp_path):
-    model = albert_tf.load(tiny_models.write(tmp_path / "several", "several"))
-    [expected] = model.predict(["One."])
-
-    async def check():
-        async with running(model) as (_, session):
-            _, found = await ask(session, {"instances": ["One."]})
-            assert found["predictions"][0]["labels"] == expected["labels"]
-            _, found = await ask(session, {"inputs": ["One."]})
-            assert found["outputs"]["labels"] == [expected["labels"]]
+    async with running(model) as (_, session):
+        status, found = await ask(session, {
+            "instances": ["One.", {"text": "One.", "text_pair": "Two"}]})
+        assert status == 200 and all(map(close, found["predictions"], expected))
+        values = pytest.approx([*expected[0]["probabilities"].values()], abs=1e-5)
+        for inputs in (["One."], {"text": ["One."]}, {"text": "One."}):
+            _, found = await ask(session, {"inputs": inputs})
+            assert found["outputs"]["label"] == [expected[0]["label"]]
+            assert found["outputs"]["probabilities"] == [values]
+        for given, listed in (("true", values), ("false", pytest.approx(
+                expected[0]["probabilities"], abs=1e-5))):
+            _, found = await ask(session, {"instances": ["One."]},
+                                 f"{PREDICT}?probability_list={given}")
+            assert found["predictions"][0]["probabilities"] == listed
+        _, found = await ask(session, {"examples": [{"text": "One."}]},
+                             "/v1/models/tiny/versions/1:classify"
+                             "?probability_list=true")  # Which has no effect.
+        assert [name for name, _ in found["results"][0]] == list(model.labels)
+        assert [value for _, value in found["results"][0]] == values
+        status, found = await ask(session, {
+            "instances": ["One."], "signature_name": "embed"})
+        assert len(found["predictions"][0]["mean"]) == 16
+        # Whether texts are cut, and windows.
+        for more, expected_long, cut in (("", plain, True), ("&windows=true", mean, False)):
             _, found = await ask(
-                session, {"examples": [{"text": "One."}]}, "/v1/models/tiny:classify")
-            names, values = zip(*found["results"][0])
-            assert names == model.labels
-            assert dict(zip(names, values)) == pytest.approx(
-                expected["probabilities"], abs=1e-5)
-            for threshold, labels in (("0", list(model.labels)), ("1", [])):
-                _, found = await ask(session, {"instances": ["One."]},
-                                     f"/v1/models/tiny:predict?label_threshold={threshold}")
-                assert found["predictions"][0]["labels"] == labels
-            status, found = await ask(
-                session, {"examples": [{"text": "One."}]}, "/v1/models/tiny:regress")
-            assert status == 400 and "gives no score" in found["error"]
+                session, {"instances": [long]}, f"{PREDICT}?truncated=true{more}")
+            assert close(found["predictions"][0], expected_long)
+            assert found["predictions"][0]["truncated"] is cut
+        for path, key in (("/v1/models/tiny", "model_version_status"),
+                          ("/v1/models/tiny/metadata", "metadata"),
+                          ("/healthz", "status")):
+            async with session.get(path) as reply:
+                assert reply.status == 200 and key in await reply.json()
+        async with session.get("/metrics") as reply:
+            page = await reply.text()
+        assert 'albert_requests_total{status="200"} 10' in page
+        assert 'albert_request_seconds_bucket{le="+Inf"} 10' in page
+        assert "albert_sequences_total " in page and "albert_open_requests 0" in page
 
-    asyncio.run(check())
+
+async def test_any_number_of_labels(tiny):
+    model, examples = tiny("several"), {"examples": [{"text": "One."}]}
+    expected = model.predict("One.")
+
+    async with running(model) as (_, session):
+        for query, labels in (("", expected["labels"]), ("?label_threshold=1", []),
+                              ("?label_threshold=0", list(model.labels))):
+            _, found = await ask(session, {"instances": ["One."]}, PREDICT + query)
+            assert found["predictions"][0]["labels"] == labels
+        _, found = await ask(session, {"inputs": ["One."]})
+        assert found["outputs"]["labels"] == [expected["labels"]]
+        _, found = await ask(session, examples, "/v1/models/tiny:classify")
+        assert dict(found["results"][0]) == pytest.approx(
+            expected["probabilities"], abs=1e-5)
+        status, found = await ask(session, examples, "/v1/models/tiny:regress")
+        assert status == 400 and "gives no score" in found["error"]
 
 
 WRONG = [
@@ -161,29 +143,6 @@ WRONG = [
     ({"instances": ["a" * 501]}, 413, "501 characters; this server accepts at most 500"),
     ({"instances": ["a" * 9000]}, 413, "more than 8192 bytes"),
 ]
-
-
-def test_wrong_requests_get_a_status_and_a_sentence(model):
-    async def check():
-        async with running(model, instances=8, text_length=500, body_bytes=8192
-                           ) as (_, session):
-            for body, status, pattern in WRONG:
-                found = await ask(session, body if isinstance(body, bytes) else
-                                  json.dumps(body).encode())
-                assert found[0] == status and re.search(
-                    pattern, found[1]["error"]), (body, found)
-                assert "\n" not in found[1]["error"] and len(found[1]["error"]) < 600
-            for path, status in (("/v1/models/other:predict", 404), ("/x", 404),
-                                 ("/v1/models/tiny:explain", 404), ("/healthz", 405),
-                                 ("/v1/models/tiny:regress", 400)):
-                assert (await ask(session, {"examples": ["a"], "instances": ["a"]}
-                                  if "regress" not in path else {"examples": ["a"]},
-                                  path))[0] == status, path
-            assert (await ask(session, {"instances": ["a"]}))[0] == 200
-
-    asyncio.run(check())
-
-
 WRONG_OPTIONS = [
     ("top_k=" + "9" * 5000, "top_k is '99.*; give a whole number"),
     ("top_k=0", "top_k=0: give"), ("top_k=-1", "top_k"), ("top_k=%C2%B2", "top_k"),
@@ -194,122 +153,115 @@ WRONG_OPTIONS = [
     ("topk=3", "'topk', which is not"), ("%ED%A0%80=1", "is not known")]
 
 
-def test_wrong_options(model, caplog):
-    async def check():
-        async with running(model) as (_, session):
-            for query, pattern in WRONG_OPTIONS:
-                status, found = await ask(
-                    session, {"instances": ["a"]}, f"{PREDICT}?{query}")
-                assert status == 400 and re.search(pattern, found["error"]), found
-                assert len(found["error"]) < 200
-
-    asyncio.run(check())
+async def test_wrong_requests_get_a_status_and_a_sentence(model, caplog):
+    async with running(model, instances=8, text_length=500, body_bytes=8192
+                       ) as (_, session):
+        for body, status, pattern in WRONG:
+            found = await ask(session, body if isinstance(body, bytes) else
+                              json.dumps(body).encode())
+            assert found[0] == status and re.search(
+                pattern, found[1]["error"]), (body, found)
+            assert "\n" not in found[1]["error"] and len(found[1]["error"]) < 600
+        for path, status in (("/v1/models/other:predict", 404), ("/x", 404),
+                             ("/v1/models/tiny:explain", 404), ("/healthz", 405),
+                             ("/v1/models/tiny:regress", 400)):
+            assert (await ask(session, {"examples": ["a"], "instances": ["a"]}
+                              if "regress" not in path else {"examples": ["a"]},
+                              path))[0] == status, path
+        for query, pattern in WRONG_OPTIONS:
+            status, found = await ask(
+                session, {"instances": ["a"]}, f"{PREDICT}?{query}")
+            assert status == 400 and re.search(pattern, found["error"]), found
+            assert len(found["error"]) < 200
+        assert (await ask(session, {"instances": ["a"]}))[0] == 200
     assert not caplog.records
 
 
-def test_compressed_bodies(model, caplog):
+async def test_compressed_bodies(model, caplog):
     """A damaged or cut one, and one that becomes too large, gets a sentence."""
     body = json.dumps({"instances": ["One.", "Two."]}).encode()
     bare = zlib.compressobj(wbits=-15)
     whole = {"gzip": gzip.compress(body), "deflate": zlib.compress(body),
              "Deflate": bare.compress(body) + bare.flush(), "identity": body}
-    large = gzip.compress(b"[" * 10_000_000)
-    wrong = [(encoding, data, 400) for encoding in ("gzip", "deflate")
-             for packed in [whole[encoding]] for data in (
-                 *(packed[:end] for end in range(0, len(packed), 7)), packed[:-1],
-                 packed[:9] + b"\xff\xff" + packed[11:], packed + packed, body)]
+    sent = [*((encoding, data, 200) for encoding, data in whole.items()),
+            *((encoding, data, 400) for encoding in ("gzip", "deflate")
+              for packed in [whole[encoding]] for data in (
+                  *(packed[:end] for end in range(0, len(packed), 7)), packed[:-1],
+                  packed[:9] + b"\xff\xff" + packed[11:], packed + packed, body)),
+            ("br", body, 400), ("gzip", gzip.compress(b"[" * 10_000_000), 413)]
 
-    async def check():
-        async with running(model, body_bytes=8192) as (_, session):
-            async def send(encoding, data):
-                return await ask(
-                    session, data, headers={"Content-Encoding": encoding})
-
-            for encoding, data in whole.items():
-                status, found = await send(encoding, data)
-                assert status == 200 and len(found["predictions"]) == 2, found
-            for encoding, data, expected in [
-                    *wrong, ("br", body, 400), ("gzip", large, 413)]:
-                status, found = await send(encoding, data)
-                assert status == expected and "body" in found["error"], (
-                    encoding, data, found)
-
-    asyncio.run(check())
+    async with running(model, body_bytes=8192) as (_, session):
+        for encoding, data, expected in sent:
+            status, found = await ask(
+                session, data, headers={"Content-Encoding": encoding})
+            assert status == expected, (encoding, data, found)
+            assert "body" in found["error"] if status != 200 else len(
+                found["predictions"]) == 2
     assert not caplog.records
 
 
-def test_every_client_gets_its_own_answer_while_others_are_killed(model):
+async def test_every_client_gets_its_own_answer_while_others_are_killed(model):
     expected = model.predict(TEXTS)
 
-    async def check():
-        async with running(model, batch_size=8) as (service, session):
-            async def client(first):
-                for i in range(first, len(TEXTS), 6):
-                    status, found = await ask(session, {"instances": [TEXTS[i]]})
-                    assert status == 200
-                    assert close(found["predictions"][0], expected[i]), i
+    async with running(model, batch_size=8) as (service, session):
+        async def client(first):
+            for i in range(first, len(TEXTS), 6):
+                status, found = await ask(session, {"instances": [TEXTS[i]]})
+                assert status == 200
+                assert close(found["predictions"][0], expected[i]), i
 
-            async def killed():
-                for i in range(10):
-                    doomed = asyncio.create_task(ask(session, {"instances": TEXTS}))
-                    await asyncio.sleep(0.003 * i)
-                    doomed.cancel()
+        async def killed():
+            for i in range(10):
+                doomed = asyncio.create_task(ask(session, {"instances": TEXTS}))
+                await asyncio.sleep(0.003 * i)
+                doomed.cancel()
 
-            await asyncio.gather(killed(), *map(client, range(6)))
-            assert service.batcher.waiting == 0
-            assert service.batcher.batches < service.batcher.sequences
-
-    asyncio.run(check())
+        await asyncio.gather(killed(), *map(client, range(6)))
+        assert service.batcher.waiting == 0
+        assert service.batcher.batches < service.batcher.sequences
 
 
-def test_a_full_queue_and_a_faulty_request(model):
-    begun, go = threading.Event(), threading.Event()
-    bad = model.request("bad")
+async def test_a_full_queue_and_a_faulty_request(model, held):
+    begun, go = held
+    length = len(model.request("bad").sequences[0]["input_ids"])
 
-    def compute(requests, size):
-        begun.set()
-        go.wait(60)
-        if any(len(each.sequences[0]["input_ids"]) == len(
-                bad.sequences[0]["input_ids"]) for each in requests):
-            raise ValueError("a fault")
-        return answers(requests, size)
+    async with running(model, queue_size=3) as (service, session):
+        compute = service.batcher._compute
 
-    async def check():
-        async with running(model, queue_size=3) as (service, session):
-            service.batcher._compute = compute
-            first = asyncio.create_task(ask(session, {"instances": ["One text."]}))
-            await asyncio.get_running_loop().run_in_executor(None, begun.wait)
-            others = [asyncio.create_task(ask(session, {"instances": [text]}))
-                      for text in ("another of them", "bad", "and a third text of them")]
-            while service.batcher.waiting < 3:
-                await asyncio.sleep(0.01)
-            status, found = await ask(session, {"instances": ["too many"]})
-            assert status == 503 and "queue is full (3 sequences)" in found["error"]
-            go.set()
-            assert [status for status, _ in await asyncio.gather(first, *others)] == [
-                200, 200, 500, 200]
+        def faulty(requests, size):
+            found = compute(requests, size)
+            if any(len(each.sequences[0]["input_ids"]) == length for each in requests):
+                raise ValueError("a fault")
+            return found
 
-    asyncio.run(check())
+        service.batcher._compute = faulty
+        first = asyncio.create_task(ask(session, {"instances": ["One text."]}))
+        await until(begun.is_set)
+        others = [asyncio.create_task(ask(session, {"instances": [text]}))
+                  for text in ("another of them", "bad", "and a third text of them")]
+        await until(lambda: service.batcher.waiting == 3)
+        status, found = await ask(session, {"instances": ["too many"]})
+        assert status == 503 and "queue is full (3 sequences)" in found["error"]
+        go.set()
+        assert [status for status, _ in await asyncio.gather(first, *others)] == [
+            200, 200, 500, 200]
 
 
-def test_a_body_must_arrive_in_time(model, caplog):
-    async def check():
-        async with running(model, receive_seconds=0.5) as (_, session):
-            uploads = [await connect(session, upload) for upload in UPLOADS]
-            for reader, _ in uploads:
-                came = await asyncio.wait_for(reader.readuntil(b"}"), 20)
-                assert b" 408 " in came and b"not complete after 0.5 s" in came
-            # The connection of the session rests longer than that.
-            for _ in range(2):
-                assert (await ask(session, {"instances": ["One."]}))[0] == 200
-                await asyncio.sleep(0.6)
-            assert await counts(session) == {200: 2, 408: 3}
-
-    asyncio.run(check())
+async def test_a_body_must_arrive_in_time(model, caplog):
+    async with running(model, receive_seconds=0.2) as (_, session):
+        uploads = [await connect(session, upload) for upload in UPLOADS]
+        for reader, _ in uploads:
+            came = await asyncio.wait_for(reader.readuntil(b"}"), 20)
+            assert b" 408 " in came and b"not complete after 0.2 s" in came
+        # The connection of the session rests longer than that.
+        for _ in range(2):
+            assert (await ask(session, {"instances": ["One."]}))[0] == 200
+            await asyncio.sleep(0.3)
+        assert await counts(session) == {200: 2, 408: 3}
     assert "Traceback" not in caplog.text
 
 
-def test_clients_that_leave_are_no_fault_of_the_server(model, held, caplog):
+async def test_clients_that_leave_are_no_fault_of_the_server(model, held, caplog):
     begun, go = held
 
     def reset(writer):
@@ -317,24 +269,21 @@ def test_clients_that_leave_are_no_fault_of_the_server(model, held, caplog):
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.close()
 
-    async def check():
-        async with running(model) as (service, session):
-            first = asyncio.create_task(ask(session, {"instances": ["One."]}))
-            await until(begun.is_set)
-            clients = [await connect(session, request()) for _ in range(4)]
-            uploads = [await connect(session, upload) for upload in UPLOADS[:2]]
-            await until(lambda: service.batcher.waiting == 4)
-            for _, writer in [*clients[:2], *uploads]:
-                reset(writer)
-            for _, writer in clients[2:]:
-                writer.close()
-            await until(lambda: service.open == 1)
-            go.set()
-            assert (await first)[0] == 200
-            assert service.batcher.sequences == 1
-            assert await counts(session) == {200: 1, 499: 6}
-
-    asyncio.run(check())
+    async with running(model) as (service, session):
+        first = asyncio.create_task(ask(session, {"instances": ["One."]}))
+        await until(begun.is_set)
+        clients = [await connect(session, request()) for _ in range(4)]
+        uploads = [await connect(session, upload) for upload in UPLOADS[:2]]
+        await until(lambda: service.batcher.waiting == 4)
+        for _, writer in [*clients[:2], *uploads]:
+            reset(writer)
+        for _, writer in clients[2:]:
+            writer.close()
+        await until(lambda: service.open == 1)
+        go.set()
+        assert (await first)[0] == 200
+        assert service.batcher.sequences == 1
+        assert await counts(session) == {200: 1, 499: 6}
     assert not caplog.records
 
 
@@ -407,50 +356,11 @@ def test_an_address_that_is_taken(model):
         http.serve(http.Service(model, "tiny"), "127.0.0.1", taken.getsockname()[1])
 
 
-@pytest.mark.long
-def test_the_command_stops_cleanly_under_load(folder, model):
-    expected = model.predict(TEXTS)
-    process = start_program(["serve.py", f"--model={folder}", "--port=0"])
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if address := re.search(r"Serving at (http://127\.0\.0\.1:\d+)(/\S+)", line):
-            break
-    assert address, "".join(lines)
-    statuses = []
-
-    async def client(session, first):
-        for i in [*range(first, len(TEXTS), 4)] * 20:
-            try:
-                status, found = await ask(session, {"instances": [TEXTS[i]]},
-                                          address[2].rstrip("."))
-            except aiohttp.ClientConnectionError:  # After the stop.
-                assert len(statuses) >= 60
-                return
-            statuses.append(status)
-            assert status == 200
-            assert close(found["predictions"][0], expected[i])
-            if len(statuses) == 60:
-                process.send_signal(signal.SIGTERM)
-
-    async def check():
-        async with aiohttp.ClientSession(address[1]) as session:
-            await asyncio.gather(*(client(session, first) for first in range(4)))
-
-    asyncio.run(check())
-    assert process.wait(60) == 0
-    rest = process.stdout.read()
-    assert "Stopped." in rest and "Traceback" not in rest, rest
-    assert statuses.count(200) >= 59
-
-
 def test_a_batch_is_as_large_as_it_may_be():
     batcher = http.Batcher(None, batch_size=4, queue_size=9)
-    batcher._waiting = [
-        (types.SimpleNamespace(by="task", length=size, sequences=[None] * size),
-         types.SimpleNamespace(done=lambda: False)) for size in (1, 3, 1, 1)]
-    assert [request.length for request, _ in batcher._next()] == [1, 1, 1]
-    batcher._waiting = [
-        (types.SimpleNamespace(by="task", length=2, sequences=[None] * 2),
-         types.SimpleNamespace(done=lambda: False)) for _ in range(3)]
-    assert len(batcher._next()) == 2 and batcher.waiting == 2
+    for sizes, expected, waiting in (((1, 3, 1, 1), [1, 1, 1], 3), ((2, 2, 2), [2, 2], 2)):
+        batcher._waiting = [
+            (types.SimpleNamespace(by="task", length=size, sequences=[None] * size),
+             types.SimpleNamespace(done=lambda: False)) for size in sizes]
+        assert [request.length for request, _ in batcher._next()] == expected
+        assert batcher.waiting == waiting

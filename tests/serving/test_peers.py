@@ -50,12 +50,6 @@ def _asked(tmp_path_factory):
     return {name: (models[name], found) for name, found in zip(CASES, answers)}
 
 
-def pieces_of_words(model, text):
-    """The positions of the first pieces of words, after [CLS]."""
-    pieces = model.tokenizer.tokenize(model.tokenizer.prepare(text))
-    return [i + 1 for i, piece in enumerate(pieces) if piece.startswith("▁")]
-
-
 def close(found, expected):
     """Compares numbers by label within 1e-5; returns the difference."""
     assert found.keys() == expected.keys()
@@ -75,7 +69,9 @@ def test_answers_are_those_of_predict(name, asked):
                                          other["probabilities"]))
         elif task == "tag":
             tags = {each["index"]: each["entity"] for each in one}
-            assert [tags[i] for i in pieces_of_words(model, text)] == other["tags"]
+            # The positions of the first pieces of words, after [CLS].
+            assert [tags[i] for i, piece in enumerate(tokenizer.tokenize(
+                tokenizer.prepare(text)), 1) if piece.startswith("▁")] == other["tags"]
         elif task == "fill-mask":
             [likeliest] = other["masks"]
             pieces = tokenizer.convert_ids_to_tokens([each["token"] for each in one])

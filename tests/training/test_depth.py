@@ -17,10 +17,6 @@ def config(**changes):
     return AlbertConfig.named("base", vocab_size=100, **changes)
 
 
-def passes_of(depth, steps=STEPS):
-    return collections.Counter(map(depth.at, range(steps)))
-
-
 @pytest.mark.parametrize("text, steps, expected", [
     ("3:0.5,6:0.25,12:0.25", 1000, {3: 500, 6: 250, 12: 250}),
     ("12:1", 7, {12: 7}),
@@ -28,7 +24,7 @@ def passes_of(depth, steps=STEPS):
     ("12:0.1,3:0.8,12:1e-1", 10, {12: 2, 3: 8})])
 def test_schedule(text, steps, expected):
     depth = depth_of(config(), steps, text)
-    assert passes_of(depth, steps) == expected
+    assert collections.Counter(map(depth.at, range(steps))) == expected
     # However long a run continues, it ends at full depth.
     assert depth.at(steps - 1) == depth.at(10 * steps) == 12
 
@@ -70,9 +66,6 @@ def test_recipe_with_slots_for_its_masks(recipe, length, slots):
     assert PRETRAINING_RECIPES[recipe].slots_at(length) == {
         "max_predictions_per_seq": slots}
     assert not PRETRAINING_RECIPES["release"].slots_at(length)
-
-
-# ---- steps -----------------------------------------------------------------
 
 
 @pytest.mark.long

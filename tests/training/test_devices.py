@@ -14,6 +14,7 @@ from albert_tf.errors import InputError
 from albert_tf.training import devices
 from albert_tf.training.batches import Batches
 from tests import tiny_run
+from tests.commands import free_ports
 
 
 @pytest.mark.parametrize("task_type, task_id, cluster, chief", [
@@ -42,25 +43,6 @@ def test_a_worker_that_is_gone_is_told_from_other_errors():
     assert devices.explain_error(ValueError("no such thing"), "runs/base") is None
 
 
-@pytest.mark.parametrize("name, tpu, message", [
-    ("multi_worker_mirrored", None, "TF_CONFIG"), ("tpu", "foo", "--tpu=foo"),
-    ("tpu", "grpc://foo", "--tpu=grpc://foo"), ("tpu", "", "--tpu=:")])
-def test_machines_that_are_not_there(name, tpu, message, monkeypatch):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    # What asks for a name would leave this machine.
-    monkeypatch.setattr(
-        "official.common.distribute_utils.get_distribution_strategy",
-        mock.Mock(side_effect=OSError("Name or service not known")))
-    with pytest.raises(InputError, match=message):
-        devices.make_strategy(name, tpu)
-
-
-def test_a_cluster_without_its_strategy_is_a_warning(monkeypatch, caplog):
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
-    devices.make_strategy("one_device")
-    assert "TF_CONFIG is set, but this process trains alone" in caplog.text
-
-
 @pytest.mark.parametrize("name, options, message", [
     ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus"),
     ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "--num_virtual_cpus"),
@@ -68,15 +50,24 @@ def test_a_cluster_without_its_strategy_is_a_warning(monkeypatch, caplog):
     ("one_device", dict(num_gpus=-1), "--num_gpus=-1"),
     ("one_device", dict(num_gpus=2), "--num_gpus=2 .*--distribution_strategy=mirrored"),
     ("multi_worker_mirrored", dict(num_gpus=0), "--num_gpus=0 .*CUDA_VISIBLE_DEVICES"),
-    ("mirrored", {}, "mirrored.*GPUs.*--num_virtual_cpus=2")])
-def test_wrong_devices(name, options, message):
+    ("mirrored", {}, "mirrored.*GPUs.*--num_virtual_cpus=2"),
+    ("multi_worker_mirrored", {}, "TF_CONFIG"), ("tpu", dict(tpu="foo"), "--tpu=foo"),
+    ("tpu", dict(tpu="grpc://foo"), "--tpu=grpc://foo"), ("tpu", dict(tpu=""), "--tpu=:")])
+def test_wrong_devices(name, options, message, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    # What asks for a name would leave this machine.
+    monkeypatch.setattr(
+        "official.common.distribute_utils.get_distribution_strategy",
+        mock.Mock(side_effect=OSError("Name or service not known")))
     with pytest.raises(InputError, match=message):
         devices.make_strategy(name, **options)
 
 
-def test_a_gpu_that_tensorflow_does_not_see_is_mentioned(monkeypatch, caplog):
+def test_what_is_not_used_is_mentioned(monkeypatch, caplog):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')
     monkeypatch.setattr(devices.parallel, "has_accelerator", lambda: True)
     devices.make_strategy("one_device")
+    assert "TF_CONFIG is set, but this process trains alone" in caplog.text
     assert "has a GPU or TPU that TensorFlow does not see. Install" in caplog.text
 
 
@@ -125,8 +116,6 @@ def test_each_replica_takes_its_share_of_each_shape(replicas):
             [(4 // replicas, 2)] * replicas)
 
 
-# ---- the workers in TF_CONFIG -----------------------------------------------
-
 TWO = ["127.0.0.1:1", "127.0.0.1:2"]
 
 
@@ -151,10 +140,7 @@ def test_workers(monkeypatch):
 
 
 def test_a_worker_waits_until_the_others_listen():
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    own, other = (server.getsockname()[1] for server in servers)
-    for server in servers:
-        server.close()
+    own, other = free_ports(2)
     thread = threading.Thread(target=devices.meet, daemon=True, args=(
         f"127.0.0.1:{own}", [f"127.0.0.1:{other}"]))
     thread.start()

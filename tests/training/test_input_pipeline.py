@@ -49,8 +49,6 @@ def flat(batches):
     return list(itertools.chain.from_iterable(batches))
 
 
-# --- training
-
 def test_batches_have_static_shapes_and_model_types(infos):
     dataset = pipelines.training_dataset(infos, SPEC, 6, 1)
     assert dataset.element_spec == {
@@ -70,9 +68,8 @@ def test_each_epoch_has_each_record_once(infos, shuffle_buffer):
     assert (epochs[0] == epochs[1]) == (shuffle_buffer == 0)
 
 
-def test_the_seed_decides(infos):
-    assert train(infos, 8, 5) == train(infos, 8, 5)
-    orders = [str(train(infos, 8, 5, seed)) for seed in (1, 0, -1, 2**40 + 1)]
+def test_seeds_differ(infos):
+    orders = [str(train(infos, 8, 2, seed)) for seed in (1, 0, -1, 2**40 + 1)]
     assert len(set(orders)) == 4
 
 
@@ -80,7 +77,7 @@ def test_the_order_does_not_depend_on_threads_or_the_global_seed(infos):
     """Nor does the pipeline change the global seed."""
     tf.random.set_seed(3)
     number, expected = tf.random.uniform([]), train(infos, 8, 12)
-    for threads in (1, 2, 16):
+    for threads in (2, 16):
         tf.random.set_seed(3 if threads == 16 else threads)
         dataset = pipelines.training_dataset(infos, SPEC, 8, 1, shuffle_buffer=8)
         options = tf.data.Options()
@@ -98,14 +95,15 @@ def test_the_order_is_pinned(infos):
 
 
 @pytest.mark.parametrize("batch_size, streams, shuffle_buffer", [
-    (7, 1, 8), (10, 1, 8), (8, 2, 0), (8, 2, 8), (64, 1, 8), (90, 3, 8),
-    pytest.param(90, 3, 1000, marks=pytest.mark.long)])
+    (7, 1, 8), (10, 1, 8), (8, 2, 0), (90, 3, 8),
+    *(pytest.param(*each, marks=pytest.mark.long)
+      for each in ((8, 2, 8), (64, 1, 8), (90, 3, 1000)))])
 def test_resuming_gives_the_batches_of_an_unbroken_run(
         infos, batch_size, streams, shuffle_buffer):
     options = dict(streams=streams, shuffle_buffer=shuffle_buffer)
     unbroken = train(infos, batch_size, 18, **options)
     # Inside an epoch, epochs later; with 10 in a batch, at the very end of one.
-    for start in (4, 5, 16):
+    for start in (4, 16):
         resumed = train(infos, batch_size, 2, start_step=start, **options)
         assert resumed == unbroken[start:start + 2], start
 
@@ -190,8 +188,6 @@ def test_more_files_than_are_read_at_a_time(tmp_path):
         b for whole in unbroken[1:] for b in np.reshape(whole, [7, 6]).tolist()]
 
 
-# --- evaluation
-
 def evaluate(infos, batch_size, **options):
     """The numbers with weight 1 of each batch."""
     dataset, steps = pipelines.evaluation_dataset(infos, SPEC, batch_size, **options)
@@ -210,25 +206,21 @@ def evaluate(infos, batch_size, **options):
     return numbers
 
 
-@pytest.mark.parametrize("batch_size, most, examples, batches", [
-    (1, 0, 40, 40), (7, 0, 40, 6), (8, 0, 40, 5), (39, 0, 40, 2), (40, 0, 40, 1),
-    (41, 0, 40, 1), (8, 2, 16, 2), (8, 5, 40, 5), (8, 99, 40, 5), (100, 1, 40, 1)])
-def test_evaluation_sees_each_example_once_in_order(
-        infos, batch_size, most, examples, batches):
-    numbers = evaluate(infos, batch_size, max_eval_steps=most)
-    assert flat(numbers) == list(range(examples)) and len(numbers) == batches
-
-
 @pytest.mark.parametrize("num_shards, batch_size, most, replicas, examples", [
+    *((1, batch_size, most, 1, examples) for batch_size, most, examples in (
+        (1, 0, TOTAL), (7, 0, TOTAL), (8, 0, TOTAL), (40, 0, TOTAL), (41, 0, TOTAL),
+        (8, 2, 16), (8, 5, TOTAL), (8, 99, TOTAL), (100, 1, TOTAL))),
     (2, 1, 0, 1, TOTAL), (2, 8, 0, 1, TOTAL), (2, 8, 0, 2, TOTAL), (2, 19, 1, 1, 38),
     (3, 3, 0, 4, TOTAL), (3, 14, 0, 2, TOTAL), (3, 4, 1, 2, 24), (7, 8, 0, 1, TOTAL)])
-def test_evaluation_shards_have_equally_many_batches(
+def test_evaluation_sees_each_example_once_in_equally_many_batches(
         infos, num_shards, batch_size, most, replicas, examples):
     shards = [evaluate(infos, batch_size, max_eval_steps=most, shard_index=i,
                        num_shards=num_shards, replicas=replicas)
               for i in range(num_shards)]
-    assert len(set(map(len, shards))) == 1
-    assert sorted(flat(map(flat, shards))) == list(range(examples))
+    rows = batch_size * num_shards * replicas
+    assert {*map(len, shards)} == {-(-examples // rows) * replicas}
+    numbers = flat(map(flat, shards))
+    assert (sorted(numbers) if num_shards > 1 else numbers) == list(range(examples))
 
 
 def test_evaluation_with_fewer_examples_than_shards(infos):

@@ -56,9 +56,6 @@ def test_other_lines_that_are_no_rows_stop(line, tmp_path):
         run_log.read_metrics(log.path)
 
 
-# ---- curves ----------------------------------------------------------------
-
-
 def test_without_matplotlib_there_are_no_curves(tmp_path, without_matplotlib, caplog):
     log = write_log(tmp_path, [10])
     for _ in range(2):

@@ -5,9 +5,7 @@ import json
 import os
 import pathlib
 import shutil
-import re
 import signal
-import sys
 import time
 
 import numpy as np
@@ -27,7 +25,6 @@ from albert_tf.training.evaluation import Evaluator
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from albert_tf.training.schedules import Phases
 from tests import models, tiny_run
-from tests.helpers import ROOT
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
 STEPS = 12
@@ -82,13 +79,30 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
         evaluation_set or {"dev data": "a"}, callbacks)
 
 
-@pytest.fixture(scope="module", name="finished")
-def _finished(tmp_path_factory, data, eager):
-    folder = tmp_path_factory.mktemp("finished") / "run"
+class Events(list):
+    """Keeps what it is called with, and whether the checkpoint was there then."""
+
+    def __call__(self, event):
+        self.append(event)
+        assert event.checkpoint is None or files.exists(f"{event.checkpoint}.index")
+
+    def places(self):
+        return [(event.step, event.split) for event in self]
+
+
+@pytest.fixture(scope="module", name="events")
+def _events(tmp_path_factory, data, eager):
+    """What callbacks get of a run."""
+    events = Events()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "draw_curves", lambda log, path, *_: shutil.copy(log, path))
-        make_run(folder, data).train()
-    return folder
+        make_run(tmp_path_factory.mktemp("finished"), data, callbacks=[events]).train()
+    return events
+
+
+@pytest.fixture(name="finished")
+def _finished(events):
+    return pathlib.Path(events[0].output_dir)
 
 
 @pytest.fixture(name="copy")
@@ -130,17 +144,12 @@ def checkpoints(folder):
                   for p in folder.glob("model.ckpt-[0-9]*.index"))
 
 
-# ---- a run -----------------------------------------------------------------
-
-
 def test_rows_fall_on_round_steps_and_checkpoints(finished):
     train, evaluation = rows_of(finished, "train"), rows_of(finished, "eval")
     assert [row["step"] for row in train] == [2, 3, 4, 6, 8, 9, 10, 12]
     assert [row["step"] for row in evaluation] == [3, 6, 9, 12]
     for row in train:
-        assert {"masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
-                "sentence_order_accuracy", "gradient_norm", "learning_rate",
-                "steps_per_second"} < row.keys()
+        assert {"masked_lm_loss", "sentence_order_accuracy", "gradient_norm"} < row.keys()
         assert row["steps_per_second"] > 0
     # The mean of the rates of the steps before it, of which the first has number 0.
     assert train[0]["learning_rate"] == pytest.approx(0.1 * (1 - 0.5 / 12))
@@ -150,17 +159,13 @@ def test_rows_fall_on_round_steps_and_checkpoints(finished):
 def test_files_of_a_run(finished):
     assert checkpoints(finished) == [3, 6, 9, 12]
     assert (finished / "curves.png").exists()
-    assert list((finished / "tensorboard" / "train").iterdir())
-    assert list((finished / "tensorboard" / "eval").iterdir())
     options = json.loads((finished / "options.json").read_text())
     assert options["train_batch_size"] == 8 and options["learning_rate"] == 0.1
     assert options["random_seed"] == 12345 and options["num_replicas"] == 1
     results = json.loads((finished / "eval_results.json").read_text())
     last = rows_of(finished, "eval")[-1]
     assert results == {k: v for k, v in last.items() if k not in ("split", "set")}
-
-
-def test_best_checkpoint_holds_the_weights_of_the_best_step(finished):
+    # The best checkpoint holds the weights of the best step.
     evaluation = rows_of(finished, "eval")
     accuracies = [row["sentence_order_accuracy"] for row in evaluation]
     best = evaluation[int(np.argmax(accuracies))]["step"]
@@ -175,17 +180,13 @@ def test_a_run_killed_before_its_first_list_is_resumed(
         make_run(tmp_path, (data[0], None), num_train_steps=2,
                  save_checkpoints_steps=1).train()
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(tf.train.CheckpointManager, "_record_state", _killed)
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr(tf.train.CheckpointManager, "_record_state", None)
         run()
     assert checkpoints(tmp_path) == [1] and not (tmp_path / "checkpoint").exists()
     run()
     assert "Resuming at step 1 from" in caplog.text
     assert checkpoints(tmp_path) == [1, 2]
-
-
-def _killed(*args):
-    raise KeyboardInterrupt
 
 
 def test_a_different_evaluation_set_starts_a_new_best(copy, data, caplog):
@@ -203,11 +204,13 @@ def test_rows_of_earlier_versions_name_no_set_and_count(copy, data):
     (copy / "metrics.jsonl").write_text("".join(json.dumps(
         {name: value for name, value in row.items() if name != "set"}
         | {"sentence_order_accuracy": 2.0}) + "\n" for row in old))
-    write_weights(copy, data, f"{POOLER}:0", 0.5, "best")
+    for path in copy.glob("model.ckpt-3.*"):
+        shutil.copy(path, str(path).replace("ckpt-3", "ckpt-best"))
     make_run(copy, data).train()
     assert [row.get("set") for row in rows_of(copy, "eval")] == [
         None, None, None, {"dev data": "a"}]
-    assert (read_tensors(str(copy / "model.ckpt-best"))[POOLER] == 0.5).all()
+    assert_equal_tensors(*(read_tensors(str(copy / f"model.ckpt-{name}"))
+                           for name in ("best", "3")))
 
 
 def test_evaluation_records_are_told_apart(data, tmp_path):
@@ -228,58 +231,25 @@ def test_evaluation_records_are_told_apart(data, tmp_path):
         assert other != identity(data[1])
 
 
-def test_evaluation_alone_gives_the_numbers_of_training(copy, data):
-    """Over all 13 records, whatever the batch size; it writes them."""
-    metrics = make_run(
-        copy, data, train=False, eval_batch_size=5, train_batch_size=7).evaluate()
-    last = rows_of(copy, "eval")[-1]
-    for name, value in metrics.items():
-        assert value == pytest.approx(last[name], rel=1e-5), name
-
-
-# ---- callbacks -------------------------------------------------------------
-
-
-class Events(list):
-    """Keeps what it is called with, and whether the checkpoint was there then."""
-
-    def __call__(self, event):
-        self.append(event)
-        assert event.checkpoint is None or files.exists(f"{event.checkpoint}.index")
-
-    def places(self):
-        return [(event.step, event.split) for event in self]
-
-
-def board(folder, split):
-    """Step → values that TensorBoard's files hold."""
-    rows = {}
-    for path in sorted(folder.glob(f"tensorboard/{split}/*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                rows.setdefault(event.step, {})[value.tag] = float(
-                    tf.make_ndarray(value.tensor))
-    return rows
-
-
-def test_callbacks_get_metrics_and_checkpoints(data, tmp_path):
-    events = Events()
-    make_run(tmp_path, data, callbacks=[events], num_train_steps=6).train()
-    assert events.places() == [(2, "train"), (3, "train"), (3, "eval"), (4, "train"),
-                               (6, "train"), (6, "eval")]
+def test_callbacks_get_metrics_and_checkpoints(events, finished):
+    assert events.places()[:6] == [(2, "train"), (3, "train"), (3, "eval"), (4, "train"),
+                                   (6, "train"), (6, "eval")]
     for split in ("train", "eval"):
         of_split = [event for event in events if event.split == split]
         assert {event.checkpoint for event in of_split} == ({None} if split == "train" else {
-            str(tmp_path / f"model.ckpt-{step}") for step in (3, 6)})
-        assert {event.output_dir for event in of_split} == {str(tmp_path)}
-        rows = [{"step": event.step, "split": split, **event.metrics}
-                for event in of_split]
-        assert without_speed(rows) == without_speed(rows_of(tmp_path, split))
-        assert all(row["steps_per_second"] > 0 for row in rows)
-        written = board(tmp_path, split)
-        assert list(written) == [event.step for event in of_split]
-        for event in of_split:
-            assert written[event.step] == pytest.approx(event.metrics, rel=1e-6)
+            str(finished / f"model.ckpt-{step}") for step in (3, 6, 9, 12)})
+        assert without_speed([{"step": event.step, "split": split, **event.metrics}
+                              for event in of_split]) == without_speed(
+                                  rows_of(finished, split))
+        # What TensorBoard's files hold.
+        written = {}
+        for path in sorted(finished.glob(f"tensorboard/{split}/*")):
+            for event in tf.compat.v1.train.summary_iterator(str(path)):
+                for value in event.summary.value:
+                    written.setdefault(event.step, {})[value.tag] = float(
+                        tf.make_ndarray(value.tensor))
+        assert written == {event.step: pytest.approx(event.metrics, rel=1e-6)
+                           for event in of_split}
 
 
 def test_a_run_without_evaluation(data, tmp_path, caplog):
@@ -295,21 +265,22 @@ def test_a_run_without_evaluation(data, tmp_path, caplog):
     assert any(line.startswith("training: 6 of 6 ") for line in caplog.messages)
 
 
-@pytest.mark.parametrize("place, saved", [
-    ((4, "train"), [3, 4]), ((6, "eval"), [3, 6])])  # Between two checkpoints; at the end.
+@pytest.mark.parametrize("place, saved, error", [
+    ((4, "train"), [3, 4], ConnectionError("no route")),  # Between two checkpoints.
+    ((6, "eval"), [3, 6], SystemExit("enough"))])  # At the end; a callback may end a run.
 def test_a_failing_callback_ends_the_run_after_saving(
-        place, saved, finished, data, tmp_path):
+        place, saved, error, finished, data, tmp_path):
     def log_elsewhere(event):
         event.metrics.clear()  # Which concerns nobody else.
         if (event.step, event.split) == place:
-            raise ConnectionError("no route to the tracker")
+            raise error
 
     events = Events()
-    with pytest.raises(InputError, match=(
-            f"log_elsewhere .* step {place[0]} .*no route .*{tmp_path}")) as caught:
+    with pytest.raises((InputError, SystemExit), match="^enough$|log_elsewhere .* step "
+                       f"{place[0]} .*no route.*{tmp_path}") as caught:
         make_run(tmp_path, data, callbacks=[log_elsewhere, events],
                  num_train_steps=6).train()
-    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert error in (caught.value, caught.value.__cause__)
     assert events.places()[-1] == place and all(event.metrics for event in events)
     assert checkpoints(tmp_path) == saved
     make_run(tmp_path, data, num_train_steps=6).train()
@@ -318,51 +289,11 @@ def test_a_failing_callback_ends_the_run_after_saving(
     assert rows_of(tmp_path, "eval") == rows_of(finished, "eval")[:2]
 
 
-def test_a_callback_may_end_the_run(data, tmp_path):
-    def enough(event):
-        if event.step == 4:
-            sys.exit("enough")
-
-    events = Events()
-    with pytest.raises(SystemExit, match="enough"):
-        make_run(tmp_path, data, callbacks=[enough, events]).train()
-    assert checkpoints(tmp_path) == [3, 4]
-    assert events.places() == [(2, "train"), (3, "train"), (3, "eval"), (4, "train")]
-
-
-@pytest.mark.long
-def test_callbacks_of_the_page(tmp_path, monkeypatch, capfd):
-    """The code of docs/PYTHON.md, made small."""
-    page = (ROOT / "docs" / "PYTHON.md").read_text(encoding="utf-8")
-    [training] = [code for code in re.findall(r"```python\n(.*?)```", page, re.S)
-                  if "def log(event)" in code]
-    for old, new in (
-            ('albert_tf.AlbertConfig.named("base")', "tiny_run.config()"),
-            ("(512, 77,", f"({tiny_run.LENGTH}, {tiny_run.PREDICTIONS},"),
-            ("=1000, train_batch_size=32", "=4, train_batch_size=4"),
-            ("steps, 100)", "steps, 1)")):
-        assert training.count(old) == 1
-        training = training.replace(old, new)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    for name in ("train", "heldout"):
-        tiny_run.write_records(tmp_path / "data" / f"{name}.tfrecord", 8)
-    exec(training, {"tiny_run": tiny_run})
-    assert len(rows_of(tmp_path / "runs" / "base", "eval")) == 1
-    assert re.search(r"^4 eval \{.*\} runs/base/model.ckpt-4$", capfd.readouterr().out,
-                     re.M)
-
-
-# ---- going on --------------------------------------------------------------
-
-
 def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     go_back_to(copy, 6)
     leftovers = [
         "model.ckpt-9_temp/part-00000-of-00001.index", "checkpoint.tmp12ab",
-        "model.ckpt-best_temp12.index", "metrics.jsonl.incomplete",
-        "train.tf_record.incomplete-0a1b2c3d", "model.ckpt-best.index.incomplete",
-        "model.ckpt-12_temp"]
+        "metrics.jsonl.incomplete", "train.tf_record.incomplete-0a1b2c3d"]
     for name in leftovers:
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text("cut off")
@@ -379,9 +310,7 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
         assert (without_speed(rows_of(copy, split))
                 == without_speed(rows_of(finished, split)))
     assert checkpoints(copy) == [9, 12]
-    assert (copy / "model.ckpt-best.index").exists()
-    for name in leftovers:
-        assert not (copy / name).exists(), name
+    assert not any((copy / name).exists() for name in leftovers)
     assert (copy / "notes_temp.txt").exists()
     for warning in "different set", "result will match neither":
         assert warning not in caplog.text
@@ -425,87 +354,63 @@ def test_changed_options_are_named(copy, data, caplog):
 
 
 @pytest.mark.parametrize("kept, expected", [
-    (None, 16),  # a new run
-    ({"streams": 4}, 4), ({"streams": 32}, 32),
-    *(({"streams": value}, 16) for value in (3, 0, -4, "4", True, 2.0))])
+    (4, 4), (32, 32), *((value, 16) for value in (3, 0, -4, "4", True, 2.0))])
 def test_streams_of_a_run_stay_as_they_were(tmp_path, kept, expected):
+    (tmp_path / "options.json").write_text(json.dumps({"streams": kept}))
     # Options alone, without a checkpoint, are those of a run that never saved.
-    old = {"streams": 8} if kept is None else kept
-    (tmp_path / "options.json").write_text(json.dumps(old))
-    if kept is not None:
-        (tmp_path / "model.ckpt-best.index").touch()
-    found = run_folder.streams(str(tmp_path), 10**6, 32)
-    assert found == expected
-    if kept is not None:
-        changes = run_folder.changed_options(
-            str(tmp_path), {**old, "streams": found})
-        assert changes == ({} if kept.get("streams") == expected else {
-            "streams": (kept.get("streams"), expected)})
+    assert run_folder.streams(str(tmp_path), 10**6, 32) == 16
+    (tmp_path / "model.ckpt-best.index").touch()
+    assert run_folder.streams(str(tmp_path), 10**6, 32) == expected
+    assert run_folder.changed_options(str(tmp_path), {"streams": expected}) == (
+        {} if kept == expected else {"streams": (kept, expected)})
 
-
-# ---- float16 ---------------------------------------------------------------
 
 HALF = dict(step=StepOptions(dtype="float16"))
 
 
-@pytest.fixture(scope="module", name="half")
-def _half(tmp_path_factory, data, eager):
-    """The folder of a finished run in float16, whose scale grows every fourth step."""
-    folder = tmp_path_factory.mktemp("half") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "GROWTH_STEPS", 4)
-        make_run(folder, (data[0], None), **HALF).train()
-        yield folder
-
-
-@pytest.fixture(name="half_copy")
-def _half_copy(half, tmp_path):
-    return pathlib.Path(shutil.copytree(half, tmp_path / "half"))
-
-
 @pytest.mark.long
-def test_float16_goes_on_with_its_scale(half, half_copy, data):
-    copy = half_copy
-    go_back_to(copy, 6)
-    make_run(copy, (data[0], None), **HALF).train()
-    expected = stored(half, "model.ckpt-12")
+def test_float16_goes_on_with_its_scale_and_from_other_types(
+        data, tmp_path, monkeypatch, caplog):
+    def half(name="half", **options):
+        run = make_run(tmp_path / name, (data[0], None), **options)
+        run.train()
+        return run
+
+    monkeypatch.setattr(steps, "GROWTH_STEPS", 4)
+    half(**HALF)
+    shutil.copytree(tmp_path / "half", tmp_path / "resumed")
+    go_back_to(tmp_path / "resumed", 6)
+    half("resumed", **HALF)
+    expected = stored(tmp_path / "half", "model.ckpt-12")
     found = {name.split("/")[1]: value for name, value in expected.items()
              if name.startswith("loss_scaling/")}
     assert found == {"scale": 8 * steps.INITIAL_SCALE, "good_steps": 0,
                      "skipped_steps": 0}
-    assert_equal_tensors(stored(copy, "model.ckpt-12"), expected)
-    assert (without_speed(rows_of(copy, "train"))
-            == without_speed(rows_of(half, "train")))
+    assert_equal_tensors(stored(tmp_path / "resumed", "model.ckpt-12"), expected)
+    rows, resumed = (rows_of(tmp_path / name, "train") for name in ("half", "resumed"))
+    assert without_speed(resumed) == without_speed(rows)
     assert [row["loss_scale"] / steps.INITIAL_SCALE
-            for row in rows_of(half, "train")] == [1, 1, 2, 2, 4, 4, 4, 8]
-
-
-@pytest.mark.long
-def test_float16_and_other_types_go_on_from_each_other(half_copy, data, caplog):
-    half = half_copy
-    go_back_to(half, 9)
-    make_run(half, (data[0], None)).train()
+            for row in rows] == [1, 1, 2, 2, 4, 4, 4, 8]
+    # Without, and again with it.
+    go_back_to(tmp_path / "half", 9)
+    half()
     assert 'dtype was "float16" when this run started and is null' in caplog.text
-    assert "loss_scaling" not in "".join(stored(half, "model.ckpt-12"))
-    caplog.clear()
-    run = make_run(half, (data[0], None), num_train_steps=13, **HALF)
-    run.train()
+    assert "loss_scaling" not in "".join(stored(tmp_path / "half", "model.ckpt-12"))
+    run = half(num_train_steps=13, **HALF)
     assert "model.ckpt-12 holds no loss_scaling, which therefore starts" in caplog.text
     assert run.scaling.values() == {
         "loss_scale": steps.INITIAL_SCALE, "skipped_steps": 0}
-    [good_steps] = [value for name, value in stored(half, "model.ckpt-13").items()
-                    if name.startswith("loss_scaling/good_steps/")]
-    assert good_steps == 1
-
-
-# ---- where a run starts ----------------------------------------------------
+    assert run.scaling.good_steps.numpy() == 1
 
 
 def test_weights_to_evaluate(copy, tmp_path, finished, data, caplog):
     """The folder's own, else those of init_checkpoint at step 0; they need a fitting
     model, and a failure does not tie the folder to its config."""
     new, init = tmp_path / "new", dict(init_checkpoint=str(finished / "model.ckpt-3"))
-    make_run(copy, data, train=False, **init).evaluate()
+    metrics = make_run(
+        copy, data, train=False, **init, eval_batch_size=5, train_batch_size=7).evaluate()
+    last = rows_of(copy, "eval")[-1]
+    assert metrics == pytest.approx({name: last[name] for name in metrics}, rel=1e-5)
     assert f"Using {copy}/model.ckpt-12, step 12." in caplog.text
     with pytest.raises(InputError, match="no model to use: .* no checkpoint"):
         make_run(new, data, train=False).evaluate()
@@ -519,10 +424,7 @@ def test_weights_to_evaluate(copy, tmp_path, finished, data, caplog):
         rows_of(finished, "eval")[0]["masked_lm_loss"], rel=1e-6)
 
 
-# ---- what is in the way ----------------------------------------------------
-
-
-def spoil_data(prefix):
+def spoil_data(prefix, data=None):
     path = prefix.with_name(f"{prefix.name}.data-00000-of-00001")
     content = bytearray(path.read_bytes())
     for at in range(0, len(content), 50):
@@ -530,49 +432,37 @@ def spoil_data(prefix):
     path.write_bytes(content)
 
 
-def write_weights(folder, data, name, value, checkpoint="12"):
-    """Saves the run's state anew with a number in one variable."""
-    run = make_run(folder, data)
-    run.checkpoint.restore(str(folder / f"model.ckpt-{checkpoint}"))
-    [variable] = [variable for variable in (*run.task.model.weights,
-                                            *run.optimizer.variables)
-                  if variable.name == name]
-    variable.assign(np.full(variable.shape, value))
-    write_whole(run.checkpoint, str(folder / f"model.ckpt-{checkpoint}"))
-
-
-POOLER = "bert/pooler/dense/kernel"
+def spoil_moments(prefix, data):
+    """Saves the run's state anew with a number that is none."""
+    run = make_run(prefix.parent, data)
+    run.checkpoint.restore(str(prefix))
+    moment = run.optimizer.slots["bert/pooler/dense/kernel/adam_v"]
+    moment.assign(np.full(moment.shape, np.inf))
+    write_whole(run.checkpoint, str(prefix))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("spoil, message", [
-    (lambda folder, data: spoil_data(folder / "model.ckpt-12"), "damaged"),
-    (lambda *given: write_weights(*given, f"{POOLER}:0", np.nan), f"{POOLER} holds NaN"),
-    (lambda *given: write_weights(*given, f"{POOLER}/adam_v:0", np.inf),
-     f"{POOLER}/adam_v holds NaN")], ids=["damage", "weights", "moments"])
-def test_bad_checkpoint_and_the_way_out(spoil, message, copy, data):
-    spoil(copy, data)
+@pytest.mark.parametrize("spoil, message, other", [
+    (spoil_data, "damaged", "9"),
+    (spoil_moments, "pooler/dense/kernel/adam_v holds NaN", "{copy}/model.ckpt-best")])
+def test_bad_checkpoint_and_the_way_out(spoil, message, other, copy, finished, data):
+    spoil(copy / "model.ckpt-12", data)
     with pytest.raises(InputError, match=f"model.ckpt-12: .*{message}.*--resume_from=STEP"):
         make_run(copy, data, num_train_steps=15).train()
     # What the message says to do.
-    run = make_run(copy, data, train=False, resume_from="9")
-    run.evaluate()
-    assert run.current_step == 9
-    if message == "damaged":
-        run = make_run(copy, data, resume_from="9")
-        run.train()
-        assert run.current_step == 12
-        make_run(copy, data).load(best=False)
+    make_run(copy, data, resume_from=other.format(copy=copy)).train()
+    assert_equal_tensors(*(
+        stored(folder, "model.ckpt-12", STATE) for folder in (copy, finished)))
+    with pytest.raises(InputError, match="model.ckpt-5: there is no checkpoint"):
+        make_run(copy, data, resume_from="5").train()
 
 
 def test_bad_best_checkpoint_and_the_ways_out(copy, data):
     spoil_data(copy / "model.ckpt-best")
     run = make_run(copy, data, train=False)
-    best = f"{copy}/model.ckpt-best"
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=(
+            f"^{copy}/model.ckpt-best: cannot be restored.*--resume_from=STEP ")):
         run.evaluate(best=True)
-    assert str(caught.value).startswith(f"{best}: cannot be restored")
-    assert "--resume_from=STEP " in str(caught.value)
     make_run(copy, data, train=False, resume_from="12").evaluate(best=True)
     for path in copy.glob("model.ckpt-best.*"):
         path.unlink()
@@ -580,57 +470,37 @@ def test_bad_best_checkpoint_and_the_ways_out(copy, data):
     assert run.current_step == 12
 
 
-@pytest.mark.long
-def test_resuming_at_the_best_checkpoint(copy, finished, data):
-    best = f"{copy}/model.ckpt-best"
-    run = make_run(copy, data, resume_from=best)
-    run.train()
-    assert_equal_tensors(*(
-        stored(folder, "model.ckpt-12", STATE) for folder in (copy, finished)))
-    with pytest.raises(InputError, match="model.ckpt-5: there is no checkpoint"):
-        make_run(copy, data, resume_from="5").train()
-
-
-def test_another_model_than_that_of_the_run_is_not_sent_to_an_earlier_step(copy, data):
-    (copy / "albert_config.json").unlink()  # which would be compared first
-    with pytest.raises(InputError, match="different shape than in this model") as caught:
-        make_run(copy, data, train=False, config=dict(hidden_size=4)).evaluate()
+@pytest.mark.parametrize("config, message", [
+    (dict(num_attention_heads=4), "num_attention_heads is 2 there and 4 here"),
+    (dict(hidden_size=4), "different shape than in this model")])
+def test_another_model_than_that_of_the_run_is_not_sent_to_an_earlier_step(
+        config, message, copy, data):
+    if "hidden_size" in config:
+        (copy / "albert_config.json").unlink()  # which would be compared first
+    with pytest.raises(InputError, match=message) as caught:
+        make_run(copy, data, train=False, config=config).evaluate()
     assert "--resume_from" not in str(caught.value)
 
 
-def test_what_no_run_saved_is_not_resumed_at(copy, data, tmp_path):
-    export_tf1(models.AlbertForPreTraining(tiny_run.config(**CONFIG)),
-               str(tmp_path / "exported"))
-    with pytest.raises(InputError, match="exported: this checkpoint holds no step"):
-        make_run(copy, data, resume_from=str(tmp_path / "exported")).train()
+def test_what_no_run_saved_is_not_resumed_at(copy, data, broken):
+    with pytest.raises(InputError, match="model.ckpt: this checkpoint holds no step"):
+        make_run(copy, data, resume_from=broken).train()
 
 
-def cut_off(pattern):
-    def spoil(folder):
-        for path in folder.glob(pattern):
-            path.write_bytes(path.read_bytes()[:100])
-    return spoil
-
-
-def remove(pattern):
-    return lambda folder: [path.unlink() for path in folder.glob(pattern)]
-
-
-def overwrite(name, content):
-    return lambda folder: (folder / name).write_text(content)
-
-
-@pytest.mark.parametrize("spoil, message", [
-    *((cut_off(pattern), "model.ckpt-12")
-      for pattern in ("model.ckpt-12.index", "model.ckpt-12.data-*")),
-    (remove("model.ckpt-12.*"), "model.ckpt-12.*--resume_from=STEP"),
-    (remove("checkpoint"), "checkpoint.*--resume_from=STEP"),
-    *((overwrite("checkpoint", content), "checkpoint .*--resume_from=STEP")
-      for content in ("", "\0\0\0\0")),
-    (overwrite("options.json", "{"), "options.json, line 1"),
-    (overwrite("metrics.jsonl", '{"step": 3}\n' * 2), "metrics.jsonl, line 1")])
-def test_damaged_folder(spoil, message, copy, data):
-    spoil(copy)
+@pytest.mark.parametrize("name, content, message", [
+    ("model.ckpt-12.index", "cut", "model.ckpt-12"),
+    ("model.ckpt-12.data-00000-of-00001", "cut", "model.ckpt-12"),
+    ("model.ckpt-12.index", None, "model.ckpt-12.*--resume_from=STEP"),
+    ("checkpoint", None, "checkpoint.*--resume_from=STEP"),
+    *(("checkpoint", content, "checkpoint .*--resume_from=STEP") for content in ("", "\0" * 4)),
+    ("options.json", "{", "options.json, line 1"),
+    ("metrics.jsonl", '{"step": 3}\n' * 2, "metrics.jsonl, line 1")])
+def test_damaged_folder(name, content, message, copy, data):
+    if content is None:
+        (copy / name).unlink()
+    else:
+        (copy / name).write_bytes((copy / name).read_bytes()[:100] if content == "cut"
+                                  else content.encode())
     before = {path: path.read_bytes() for path in copy.glob("model.ckpt-*")}
     with pytest.raises(InputError, match=message):
         make_run(copy, data).train()
@@ -639,14 +509,9 @@ def test_damaged_folder(spoil, message, copy, data):
 
 def test_a_run_whose_list_of_checkpoints_is_lost_goes_on_where_the_user_says(copy, data):
     (copy / "checkpoint").unlink()
-    run = make_run(copy, data, resume_from="6", num_train_steps=9)
+    run = make_run(copy, data, resume_from="6", num_train_steps=7)
     run.train()
-    assert run.current_step == 9 and (copy / "checkpoint").exists()
-
-
-def test_folder_of_another_config(copy, data):
-    with pytest.raises(InputError, match="num_attention_heads is 2 there and 4 here"):
-        make_run(copy, data, config=dict(num_attention_heads=4)).train()
+    assert run.current_step == 7 and (copy / "checkpoint").exists()
 
 
 @pytest.mark.parametrize("size, eval_size, replicas, parts, message", [
@@ -658,9 +523,6 @@ def test_batch_sizes(size, eval_size, replicas, parts, message):
         gradient_accumulation_steps=parts))
     with pytest.raises(InputError, match=message):
         check_batch_sizes(options, replicas)
-
-
-# ---- divergence ------------------------------------------------------------
 
 
 @pytest.fixture(name="broken")
@@ -681,7 +543,7 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
     # The loss of step 6 is well, but that step ruins the weights.
     assert str(caught.value).startswith(
         "masked_lm_loss is nan in the evaluation at step 7; the last good checkpoint "
-        f"is {copy}/model.ckpt-6; use a lower learning rate or a longer warm-up")
+        f"is {copy}/model.ckpt-6; ")
     assert checkpoints(copy) == [3, 6, 7]
     assert rows_of(copy, "eval")[-1]["step"] == 6
 
@@ -707,9 +569,9 @@ def test_a_run_in_another_thread_leaves_signals_alone(tmp_path, data):
     """As joblib, Optuna and web servers start it."""
     before = signal.getsignal(signal.SIGINT)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        run = make_run(tmp_path / "run", (data[0], None))
+        run = make_run(tmp_path, (data[0], None), num_train_steps=2)
         pool.submit(run.train).result()
-    assert checkpoints(tmp_path / "run")[-1] == run.options.num_train_steps
+    assert checkpoints(tmp_path) == [2]
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -718,7 +580,7 @@ def test_a_signal_between_two_parts_gives_the_step_up(
     """Python's own handler runs only when the step has ended."""
     tf.config.run_functions_eagerly(False)
     request.addfinalizer(lambda: tf.config.run_functions_eagerly(True))
-    options = dict(num_train_steps=4, step=StepOptions(gradient_accumulation_steps=4))
+    options = dict(step=StepOptions(gradient_accumulation_steps=4))
     compute, parts = steps.Trainer._part_gradients, []
     before = signal.getsignal(signal.SIGTERM)
 
@@ -742,9 +604,8 @@ def test_a_signal_between_two_parts_gives_the_step_up(
     assert signal.getsignal(signal.SIGTERM) is before
     assert "Stopping now; a second signal ends the program at once." in caplog.text
     assert checkpoints(tmp_path / "stopped") == [2]
-    for name in ("stopped", "whole"):
-        make_run(tmp_path / name, (data[0], None), **options).train()
-    assert_equal_tensors(*(stored(tmp_path / name, "model.ckpt-4", STATE)
+    make_run(tmp_path / "whole", (data[0], None), num_train_steps=2, **options).train()
+    assert_equal_tensors(*(stored(tmp_path / name, "model.ckpt-2", STATE)
                            for name in ("stopped", "whole")))
 
 
@@ -770,9 +631,6 @@ def test_signal_in_an_evaluation_stops_between_two_batches(
     assert (tmp_path / "model.ckpt-3.index").exists()
     assert not (tmp_path / "model.ckpt-best.index").exists()
     assert not (tmp_path / "eval_results.json").exists()
-
-
-# ---- the folder ------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -60,9 +60,6 @@ def test_unscaled_gradients_are_not_rounded(scale):
     np.testing.assert_array_equal(rows.indices, [4, 0, 4])
 
 
-# ---- steps -----------------------------------------------------------------
-
-
 def half(**options):
     return training(dtype="float16", fast=True, **options)
 
@@ -84,8 +81,15 @@ def held(made):
 OVERFLOWS = 2.0 ** 40
 
 
-def check_overflow(made):
-    """A step that overflows changes the scale, the counts and nothing else."""
+@pytest.mark.parametrize("options", [{}, *(
+    pytest.param(options, marks=pytest.mark.slow) for options in (
+        dict(jit_compile=True), dict(gradient_accumulation_steps=2, recompute=True),
+        dict(gradient_accumulation_steps=2, jit_compile=True, recompute=True),
+        dict(replicas=2, gradient_accumulation_steps=2), dict(replicas=2, jit_compile=True),
+        dict(optimizer="adamw", count_duplicate_rows=True)))])
+def test_step_that_overflows_is_skipped(options):
+    """It changes the scale, the counts and nothing else."""
+    made = half(**options)
     set_scaling(made)
     made.run(even_batches(), 2)
     state = made.state()
@@ -102,23 +106,8 @@ def check_overflow(made):
     assert held(made) == [INITIAL_SCALE, 1, 4] and row["skipped_steps"] == 1
     assert np.isfinite(row["total_loss"]) and row["gradient_norm"] > 0
     assert made.trainer.first_bad_step.numpy() == -1
-    return row
-
-
-def test_step_that_overflows_is_skipped():
-    row = check_overflow(half())
     # The schedule counts the step that was skipped.
     assert row["learning_rate"] == pytest.approx(0.01 * (1 - 3 / 100))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [
-    dict(jit_compile=True), dict(gradient_accumulation_steps=2, recompute=True),
-    dict(gradient_accumulation_steps=2, jit_compile=True, recompute=True),
-    dict(replicas=2, gradient_accumulation_steps=2), dict(replicas=2, jit_compile=True),
-    dict(optimizer="adamw", count_duplicate_rows=True)])
-def test_step_that_overflows_is_skipped_however_it_is_computed(options):
-    check_overflow(half(**options))
 
 
 @pytest.mark.slow

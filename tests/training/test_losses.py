@@ -1,34 +1,22 @@
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints.restore import load_tf1_tensors
-from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import fast
 from albert_tf.training import losses as objectives
 from tests import models
 from tests.golden.model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
-from tests.helpers import SHARED
-
-
-def loss_and_gradients(model, batch, denominators=None):
-    with tf.GradientTape() as tape:
-        heads = model(batch, training=True)
-        values = objectives.pretraining_losses(heads, batch, denominators)
-    gradients = tape.gradient(values["total_loss"], model.trainable_variables)
-    return heads, values, gradients
-
-
-def dense(gradients):
-    return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
 def check_case(case):
     model = models.AlbertForPreTraining(case.config)
     load_tf1_tensors(model, case.weights)
-    heads, values, gradients = loss_and_gradients(model, case.batch)
+    with tf.GradientTape() as tape:
+        heads = model(case.batch, training=True)
+        values = objectives.pretraining_losses(heads, case.batch)
+    gradients = tape.gradient(values["total_loss"], model.trainable_variables)
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
     golden = case.loss
 
     def close(ours, theirs, tolerance=1e-5):
@@ -47,11 +35,11 @@ def check_case(case):
 
     # As it comes from the gather, with rows that occur twice apart, and summed.
     close(tf.linalg.global_norm(gradients), golden["global_norm_as_original"])
-    close(tf.linalg.global_norm(dense(gradients)), golden["global_norm_dense"])
+    close(tf.linalg.global_norm(dense), golden["global_norm_dense"])
     assert not np.isclose(
         golden["global_norm_as_original"], golden["global_norm_dense"])
     assert {v.name[:-2] for v in model.trainable_variables} == set(case.grads)
-    for variable, gradient in zip(model.trainable_variables, dense(gradients)):
+    for variable, gradient in zip(model.trainable_variables, dense):
         name = variable.name[:-2]
         np.testing.assert_allclose(
             case.gradient_rows(name, gradient.numpy()), case.grads[name],
@@ -73,65 +61,40 @@ def test_losses_and_gradients_are_the_releases_whole(name):
     check_case(shared_case(name))
 
 
-def small_batch(seed=0, size=4):
-    numbers = np.random.default_rng(seed)
-    return {
-        "input_ids": numbers.integers(0, 20, [size, 6]),
-        "masked_lm_positions": numbers.integers(0, 6, [size, 3]),
-        "masked_lm_ids": numbers.integers(0, 20, [size, 3]),
-        # Parts with different numbers of predictions.
-        "masked_lm_weights": np.array(
-            [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]], "f"),
-        "sentence_order_labels": np.array([0, 1, 1, 0]),
-    }
-
-
-def small_heads(seed=1, size=4):
-    numbers = np.random.default_rng(seed)
-    return {"mlm_logits": numbers.standard_normal([size, 3, 20]).astype("f"),
-            "sentence_order_logits": numbers.standard_normal([size, 2]).astype("f")}
+random = np.random.default_rng(0)
+BATCH = {
+    "input_ids": random.integers(0, 20, [4, 6]),
+    "masked_lm_positions": random.integers(0, 6, [4, 3]),
+    "masked_lm_ids": random.integers(0, 20, [4, 3]),
+    # Parts with different numbers of predictions.
+    "masked_lm_weights": np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]], "f"),
+    "sentence_order_labels": np.array([0, 1, 1, 0])}
+HEADS = {"mlm_logits": random.standard_normal([4, 3, 20]).astype("f"),
+         "sentence_order_logits": random.standard_normal([4, 2]).astype("f")}
 
 
 def test_a_batch_without_predictions_has_loss_zero():
-    batch = {**small_batch(), "masked_lm_weights": np.zeros([4, 3], "f")}
-    values = objectives.pretraining_losses(small_heads(), batch)
+    batch = {**BATCH, "masked_lm_weights": np.zeros([4, 3], "f")}
+    values = objectives.pretraining_losses(HEADS, batch)
     assert float(values["masked_lm_loss"]) == 0.0
     assert np.isfinite(float(values["total_loss"]))
 
 
 def test_labels_under_both_names_and_shapes():
-    batch, heads = small_batch(), small_heads()
+    batch = dict(BATCH)
     labels = batch.pop("sentence_order_labels")
     for name in ("sentence_order_labels", "next_sentence_labels"):
         for value in (labels, labels[:, None]):
             found = objectives.sentence_order_labels({**batch, name: value})
             np.testing.assert_array_equal(found, labels)
-            assert objectives.pretraining_losses(heads, {**batch, name: value})[
+            assert objectives.pretraining_losses(HEADS, {**batch, name: value})[
                 "sentence_order_example_loss"].shape == [4]
 
 
 def test_without_the_sentence_loss_the_rest_is_as_it_was():
-    batch, heads = small_batch(), small_heads()
-    whole = objectives.pretraining_losses(heads, batch)
-    alone = objectives.pretraining_losses(heads, batch, sentence_loss=False)
+    whole = objectives.pretraining_losses(HEADS, BATCH)
+    alone = objectives.pretraining_losses(HEADS, BATCH, sentence_loss=False)
     assert alone["total_loss"] is alone["masked_lm_loss"]
     assert float(alone["total_loss"]) == float(whole["masked_lm_loss"])
-    metrics = objectives.pretraining_metrics(heads, batch, alone)
+    metrics = objectives.pretraining_metrics(HEADS, BATCH, alone)
     assert set(metrics) == {"masked_lm_loss", "masked_lm_accuracy"}
-
-
-@pytest.mark.shared
-def test_loss_of_the_releases_first_training_step():
-    from albert_tf.checkpoints.restore import restore_tf1
-
-    golden = SHARED / "golden" / "pretraining_run"
-    runs = json.loads((golden / "runs.json").read_text())
-    batch = dict(np.load(golden / "first_batch.npz"))
-    for name, start in (("lamb_default_lr", "init.ckpt"),
-                        ("lamb_groups_from_group0",
-                         "start_lamb_groups_from_group0.ckpt")):
-        model = models.AlbertForPreTraining(AlbertConfig.from_dict(runs[name]["config"]))
-        assert restore_tf1(model, str(golden / start)).complete
-        values = objectives.pretraining_losses(model(batch), batch)
-        assert float(values["total_loss"]) == pytest.approx(
-            runs[name]["loss_before_each_step"][0], abs=1e-5)

@@ -1,7 +1,4 @@
-"""What a batch is estimated to need, against what was measured.
-
-    python -m pytest tests/training/test_memory.py
-"""
+"""What a batch is estimated to need, against what was measured."""
 
 import pytest
 import tensorflow as tf
@@ -40,7 +37,7 @@ def test_evaluation(model, rows, length, predictions, measured):
     assert found(vectors=1000) > 20 * found()
 
 
-def most_bytes(parts: int) -> int:
+def most_bytes(parts):
     """That the tensors of a training step hold at one time."""
     config = AlbertConfig(
         vocab_size=100, embedding_size=16, hidden_size=64, num_hidden_layers=2,
@@ -56,6 +53,7 @@ def most_bytes(parts: int) -> int:
     return min(found)
 
 
+@pytest.mark.long
 def test_parts_of_a_batch_are_computed_one_after_the_other():
     try:
         tf.config.experimental.get_memory_info("CPU:0")

@@ -1,7 +1,5 @@
 """The permutation objective: orders, what the two streams see, the loss.
 
-    python -m pytest tests/training/test_permutation.py
-
 How a step is computed does not change it: test_same_step; nor do replicas and stops:
 test_replicas and scripts/test_run_pretraining.
 """
@@ -25,25 +23,6 @@ from albert_tf.training.permutation import AlbertForPermutation, Orders, streams
 from tests import tiny_run
 from tests.masking.maskers import (
     IDS, ODD_ROWS, VOCABULARY, features, random_rows, words_of)
-
-# ---- orders ----------------------------------------------------------------
-
-
-def orders_of(rows, options, length=None, draws=None):
-    """The features that rows get, without a mask on any token."""
-    batch = features(rows, length)
-    draw = Orders(options, IDS, batch["input_ids"].shape[1], len(VOCABULARY))
-    if draws is None:
-        draws = draws_of(len(rows), draw.num_draws)
-    found = {name: value.numpy() for name, value in draw(
-        batch, tf.constant(draws.reshape(len(rows), -1))).items()}
-    assert "token_boundary" not in found
-    np.testing.assert_array_equal(found["input_ids"], batch["input_ids"])
-    return found
-
-
-def draws_of(*shape):
-    return np.random.default_rng(0).integers(-2**31, 2**31, shape).astype(np.int32)
 
 
 def spans_of(row, places, sizes, options):
@@ -73,8 +52,16 @@ def test_the_end_of_the_order_are_the_ngrams_of_the_reference(options):
     """The first n-gram is the last in the order, and is read from left to right; special
     tokens and padding have no place."""
     rows = ODD_ROWS + random_rows(60)
-    draws = draws_of(len(rows), 2, max(map(len, rows)))
-    found = orders_of(rows, options, draws=draws)
+    batch = features(rows)
+    size = batch["input_ids"].shape[1]
+    draws = np.random.default_rng(0).integers(
+        -2**31, 2**31, [len(rows), 2, size]).astype(np.int32)
+    # Without a mask on any token.
+    found = {name: value.numpy() for name, value in Orders(
+        options, IDS, size, len(VOCABULARY))(
+            batch, tf.constant(draws.reshape(len(rows), -1))).items()}
+    assert "token_boundary" not in found
+    np.testing.assert_array_equal(found["input_ids"], batch["input_ids"])
     for row, drawn, order, positions, weights, labels in zip(
             rows, draws, found["order"], *(found[f"masked_lm_{name}"] for name in (
                 "positions", "weights", "ids"))):
@@ -87,9 +74,6 @@ def test_the_end_of_the_order_are_the_ngrams_of_the_reference(options):
         assert labels[:count].tolist() == [row[at] for at in positions[:count]]
         assert not positions[count:].any() and not labels[count:].any()
         assert not {row[at] for at in in_order} & {IDS.cls, IDS.sep}
-
-
-# ---- what each row sees ----------------------------------------------------
 
 
 def test_mask_of_the_streams():
@@ -164,9 +148,6 @@ def test_later_uses_drop_the_vector_by_name(tmp_path):
     np.testing.assert_allclose(
         other(features)["sentence_order_logits"],
         plain(features)["sentence_order_logits"], rtol=0, atol=1e-6)
-
-
-# ---- the loss --------------------------------------------------------------
 
 
 def norm(x, weights, scope):
