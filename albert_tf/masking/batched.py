@@ -36,7 +36,7 @@ _LAST = np.uint64(2**64 - 1)
 
 
 def thresholds(cumulative: Sequence[float]) -> list[int]:
-    """Returns the limits that a random integer of 32 bits passes, one per outcome."""
+    """Returns the limits between the outcomes of a random integer of 32 bits."""
     return [round(probability * 2**32) for probability in cumulative[:-1]]
 
 
