@@ -15,7 +15,6 @@ from typing import Any, Iterator, NamedTuple, Optional
 
 from albert_tf import row_files, text_files
 from albert_tf.errors import InputError
-from albert_tf.finetuning.squad import languages
 from albert_tf.rows import rows, typed
 
 
@@ -49,40 +48,15 @@ class SquadExample(NamedTuple):
 @dataclasses.dataclass
 class QuestionSet:
     """The questions of a file, with notes for the user, whether predictions can be
-    scored, and how answers are compared (see languages)."""
+    scored, and how answers are compared (see scoring)."""
 
     examples: list[SquadExample]
     paths: tuple[str, ...] = ()
     answered: bool = True
-    language: str = languages.ENGLISH
+    language: str = "en"
     notes: tuple[str, ...] = ()
     # A task, a model's outputs, and the answers from them.
     last: Optional[tuple[Any, ...]] = None
-
-    def prepare_scores(self, version_2: bool, must_score: bool, language: str) -> None:
-        """Sets whether predictions can be scored, and how. A test set has no answers,
-        and no questions that are marked."""
-        self.answered = must_score or any(
-            each.answers or each.is_impossible is not None for each in self.examples)
-        wrong = next((each for each in self.examples if each.answers is None or not (
-            each.answers or version_2)), None)
-        if self.answered and wrong:
-            problem = (f"{wrong.where} has no answers, so that its prediction cannot be "
-                       "scored; give a file with answers, or --version_2_with_negative "
-                       "if the file marks questions without one.")
-            if must_score:
-                raise InputError(problem)
-            self.answered = False
-            self.notes += (f"No metrics will be computed: {problem}",)
-        if not self.answered or language != "auto":
-            self.language = language
-            return
-        self.language = languages.language_of(
-            dict.fromkeys(each.paragraph_text for each in self.examples))
-        if name := languages.CHARACTER_LANGUAGES.get(self.language):
-            self.notes += (
-                f"{self.paths[0]}: most of the text is {name}, so that F1 counts "
-                "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
 
 
 # ---- files -----------------------------------------------------------------

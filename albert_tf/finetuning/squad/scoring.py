@@ -1,21 +1,54 @@
 """SQuAD's official metrics, the threshold for "no answer", and prediction files.
 
 The metrics are those of tf-models-official's copies of the official scripts, which
-split answers into words. Answers in Chinese, Japanese and Korean are compared as
-`languages` says instead.
+split answers at blanks. An answer in Chinese or Japanese is then one word, and F1 the
+same as an exact match. In Korean, whose endings follow a word without a blank, it is
+nearly so. These are therefore compared by characters, as CMRC and KorQuAD do:
+
+    true answer 清代乾隆年间 (6 characters), answer 清代乾隆年 (5)
+    F1 by words 0, by characters 2 * 5 / (5 + 6) = 0.91
+
+Sources: cmrc2018_evaluate.py of CMRC 2018, which is also used for DRCD, and
+evaluate-v1.0.py of KorQuAD, whose rule is used for Japanese, too.
 """
 
+import collections
+import difflib
 import functools
 import math
 import operator
-from typing import Mapping, NamedTuple, Sequence
+import re
+import string
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from albert_tf.checkpoints.folders import NULL_THRESHOLD
+from albert_tf.errors import InputError
 from albert_tf.finetuning.common import as_json, write_predictions
-from albert_tf.finetuning.squad import languages
-from albert_tf.finetuning.squad.dataset import SquadExample
-from albert_tf.finetuning.squad.languages import Outcome
+from albert_tf.finetuning.squad.dataset import QuestionSet, SquadExample
 from albert_tf.finetuning.squad.predictions import Predictions
+
+# Values of --answer_language. English stands for every language that is not listed.
+ENGLISH = "en"
+CHARACTER_LANGUAGES = {"zh": "Chinese", "ja": "Japanese", "ko": "Korean"}
+
+_SCRIPTS = {
+    "zh": re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ebef]"),
+    "ja": re.compile("[\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f]"),
+    "ko": re.compile("[\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3]")}
+# CMRC leaves these out. Other punctuation counts as a word.
+_CHINESE = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+# KorQuAD leaves out ASCII's punctuation, and makes blanks of these.
+_KOREAN = str.maketrans(dict.fromkeys(string.punctuation) | dict.fromkeys(
+    "'\"《》<>〈〉()‘’", " "))
+# Characters that are looked at to tell the language.
+_ENOUGH = 100_000
+
+
+class Outcome(NamedTuple):
+    """One question's metrics, from 0 to 1; the maximum over its true answers."""
+
+    exact: float
+    f1: float
 
 
 class Answers(NamedTuple):
@@ -24,12 +57,38 @@ class Answers(NamedTuple):
     predictions: Predictions
     metrics: dict[str, float]  # official, in percent; {} if true answers are not known
     texts: dict[str, str]      # the answers after the threshold of null odds is applied
-    language: str = languages.ENGLISH
+    language: str = ENGLISH
+
+
+def prepare(data: QuestionSet, version_2: bool, must_score: bool, language: str) -> None:
+    """Sets whether predictions can be scored, and how; a language of "auto" is that of
+    the passages. A test set has no answers, and no questions that are marked."""
+    data.answered = must_score or any(
+        each.answers or each.is_impossible is not None for each in data.examples)
+    wrong = next((each for each in data.examples if each.answers is None or not (
+        each.answers or version_2)), None)
+    if data.answered and wrong:
+        problem = (f"{wrong.where} has no answers, so that its prediction cannot be "
+                   "scored; give a file with answers, or --version_2_with_negative if "
+                   "the file marks questions without one.")
+        if must_score:
+            raise InputError(problem)
+        data.answered = False
+        data.notes += (f"No metrics will be computed: {problem}",)
+    if not data.answered or language != "auto":
+        data.language = language
+        return
+    data.language = language_of(dict.fromkeys(
+        each.paragraph_text for each in data.examples))
+    if name := CHARACTER_LANGUAGES.get(data.language):
+        data.notes += (
+            f"{data.paths[0]}: most of the text is {name}, so that F1 counts "
+            "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
 
 
 def score(examples: Sequence[SquadExample] | None, predictions: Predictions,
           threshold: float | None = None, answer_at_threshold: bool = False,
-          language: str = languages.ENGLISH) -> Answers:
+          language: str = ENGLISH) -> Answers:
     """Computes the official metrics, of version 2.0 if the predictions have null odds.
 
     Version 1.1 has exact_match and f1. Version 2.0 has exact, f1 and total of the
@@ -44,7 +103,7 @@ def score(examples: Sequence[SquadExample] | None, predictions: Predictions,
         None if the answers are not known.
       threshold: the threshold of null odds (Predictions.texts_at); None: the one with
         the best F1 on them, as in the original implementation.
-      language: how answers are compared (see languages).
+      language: how answers are compared (ENGLISH or one of CHARACTER_LANGUAGES).
     """
     if examples is None:
         return Answers(predictions, {},
@@ -72,13 +131,13 @@ def score(examples: Sequence[SquadExample] | None, predictions: Predictions,
 
 
 def question_outcomes(examples: Sequence[SquadExample], texts: Mapping[str, str],
-                      version_2: bool, language: str = languages.ENGLISH
+                      version_2: bool, language: str = ENGLISH
                       ) -> dict[str, Outcome]:
     """Returns the metrics of each question, by id."""
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
-    if language != languages.ENGLISH:
-        return {each.qas_id: languages.outcome(
+    if language != ENGLISH:
+        return {each.qas_id: outcome(
             filter(str.strip, each.truths), texts[each.qas_id], language)
                 for each in examples}
     articles = {each.qas_id: {"paragraphs": [{"qas": [{
@@ -111,6 +170,56 @@ def _evaluate(examples: Sequence[SquadExample], texts: Mapping[str, str], langua
             scores, texts, exact, f1,
             {qas_id: null_odds[qas_id] for qas_id in has_answers}, has_answers)
     return dict(scores)
+
+
+# ---- Chinese, Japanese and Korean ------------------------------------------
+
+
+def language_of(texts: Iterable[str]) -> str:
+    """Returns the language of passages: zh, ja or ko if most letters are of their
+    scripts, else en."""
+    letters, counts = 0, collections.Counter()
+    for text in texts:
+        letters += sum(map(str.isalpha, text))
+        for name, script in _SCRIPTS.items():
+            counts[name] += len(script.findall(text))
+        if letters >= _ENOUGH:
+            break
+    if 2 * counts.total() <= letters or not letters:
+        return ENGLISH
+    if counts["ko"] >= counts["zh"] + counts["ja"]:
+        return "ko"
+    return "ja" if 10 * counts["ja"] > counts["zh"] else "zh"
+
+
+def outcome(truths: Iterable[str], answer: str, language: str) -> Outcome:
+    """Compares an answer with the true ones of a question; without any, the empty
+    answer is right."""
+    plain, units = _units(answer, language)
+    found = []
+    for truth in truths:
+        true, true_units = _units(truth, language)
+        if language == "zh":  # F1 counts the longest run that both have.
+            same = difflib.SequenceMatcher(None, true_units, units, autojunk=False
+                                           ).find_longest_match().size
+        else:
+            same = (collections.Counter(true_units) & collections.Counter(units)).total()
+        # Two answers without units agree.
+        f1 = 2 * same / (len(true_units) + len(units)) if true_units and units else (
+            float(len(true_units) == len(units)))
+        found.append((float(true == plain), f1))
+    return Outcome(*map(max, zip(*found or [[float(not answer)] * 2])))
+
+
+def _units(text: str, language: str) -> tuple[str, Sequence[str]]:
+    """Returns a text without signs, and its characters; in Chinese also words of other
+    scripts, which are split by a rule here, by NLTK in CMRC."""
+    if language != "zh":
+        text = " ".join(text.translate(_KOREAN).lower().split())
+        return text, text.replace(" ", "")
+    text = text.lower().strip().translate(_CHINESE)
+    return text, re.findall(r"\w+(?:[.,]\w+)*|[^\w\s]",
+                            _SCRIPTS["zh"].sub(r" \g<0> ", text))
 
 
 # ---- files -----------------------------------------------------------------

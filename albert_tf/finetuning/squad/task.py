@@ -19,7 +19,7 @@ from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import (
     Outputs, as_json, cut_note, log_shards, write_files)
-from albert_tf.finetuning.squad import languages, scoring
+from albert_tf.finetuning.squad import scoring
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import (
     QuestionSet, SquadExample, read_questions, to_train)
@@ -33,7 +33,6 @@ from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-FIRST_UNIQUE_ID = 1_000_000_000  # of the first feature; the others follow in order
 _MOST_TRIED = 1000  # starts and ends, in pairs
 
 
@@ -95,7 +94,7 @@ class SquadTask(FineTuningTask):
         "auto", "How exact match and F1 compare answers: en, the official script of "
         "SQuAD, for all languages with blanks between words; zh as CMRC and DRCD, ja and "
         "ko as KorQuAD, by characters. auto: by the script of --predict_file's passages.",
-        choices=["auto", languages.ENGLISH, *languages.CHARACTER_LANGUAGES], kept=True)
+        choices=["auto", scoring.ENGLISH, *scoring.CHARACTER_LANGUAGES], kept=True)
     must_score: bool = False
 
     main_metric: str = "f1"
@@ -157,7 +156,7 @@ class SquadTask(FineTuningTask):
         data.notes = tuple(f"{where}: {count} of {len(examples)} questions {what}."
                            for what, count in counts.items() if count)
         if split != "train":
-            data.prepare_scores(self.version_2, self.must_score, self.answer_language)
+            scoring.prepare(data, self.version_2, self.must_score, self.answer_language)
         return data
 
     def spec(self, config):
@@ -244,9 +243,9 @@ class SquadTask(FineTuningTask):
 
     def records(self, featurized):
         """Yields all features in order, with the entries that need the whole set: the
-        numbers of each feature, from FIRST_UNIQUE_ID, and of its example, which also
-        counts examples without features."""
-        unique_ids = itertools.count(FIRST_UNIQUE_ID)
+        numbers of each feature and of its example, which also counts examples without
+        features."""
+        unique_ids = itertools.count(1_000_000_000)
         for index, features in enumerate(featurized):
             for feature in features:
                 yield {"unique_ids": [next(unique_ids)], **feature,

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from albert_tf.finetuning.squad import languages, scoring
+from albert_tf.finetuning.squad import scoring
 from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.task import SquadTask
 from tests.finetuning.squad.test_dataset import content, write
@@ -29,15 +29,15 @@ from tests.finetuning.squad.test_scoring import question
     ("ja", "ガルシア先生", "ガルシア", 0, 8 / 10),
 ])
 def test_answers_are_compared_by_characters(language, truth, answer, exact, f1):
-    assert languages.outcome([truth], answer, language) == (exact, pytest.approx(f1))
-    assert languages.outcome(["x", truth], answer, language).f1 == pytest.approx(f1)
+    assert scoring.outcome([truth], answer, language) == (exact, pytest.approx(f1))
+    assert scoring.outcome(["x", truth], answer, language).f1 == pytest.approx(f1)
 
 
 @pytest.mark.parametrize("language", ["zh", "ko"])
 def test_no_answer_is_right_where_there_is_none(language):
-    assert languages.outcome([], "", language) == (1, 1)
-    assert languages.outcome([], "강", language) == (0, 0)
-    assert languages.outcome(["강"], "", language) == (0, 0)
+    assert scoring.outcome([], "", language) == (1, 1)
+    assert scoring.outcome([], "강", language) == (0, 0)
+    assert scoring.outcome(["강"], "", language) == (0, 0)
 
 
 @pytest.mark.parametrize("texts, language", [
@@ -45,7 +45,7 @@ def test_no_answer_is_right_where_there_is_none(language):
     (["1921"], "en"), (["新しい時計です。"], "ja"), (["钟很旧 (old)。", "书店。"], "zh"),
     (["시계는 낡았다 (時計)."], "ko"), (["The clock 钟 is old."], "en")])
 def test_the_language_is_that_of_most_letters(texts, language):
-    assert languages.language_of(texts) == language
+    assert scoring.language_of(texts) == language
 
 
 # The best threshold differs: by words, a part of an answer counts nothing.
