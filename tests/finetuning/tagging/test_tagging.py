@@ -183,7 +183,7 @@ def test_conllu_words_are_syntactic(write):
     assert first.text == "Aller de le Nord , do n't ." and second.text == "Ja"
     assert first.where(7) == f"{data.paths[0]}, line 13"
     assert task.scheme == "none" and task.main_metric == "accuracy"
-    with pytest.raises(InputError, match="--metric=f1: .* chosen by accuracy; give one"):
+    with pytest.raises(InputError, match="--metric=f1: give one of accuracy"):
         task.chosen_by("f1")
     for column, tag in (("xpos", "V"), ("3", "VERB"), ("FEATS", "A=1,2|B=3")):
         _, data = read(write(CONLLU, "a.conllu"), reading=Reading(tag_column=column))
