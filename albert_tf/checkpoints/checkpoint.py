@@ -96,7 +96,7 @@ class Report:
         """Returns each reason for dropping tensors → their names."""
         names = sorted(self.dropped)
         return {why: [name for name in names if self.dropped[name] == why]
-                for why in dict.fromkeys(map(self.dropped.get, names))}
+                for why in dict.fromkeys(self.dropped[name] for name in names)}
 
 
 @dataclasses.dataclass(frozen=True)
