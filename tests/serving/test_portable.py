@@ -17,7 +17,7 @@ from albert_tf.checkpoints import onnx_folder
 from albert_tf.checkpoints.formats import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.serving import portable, pretrained, runtimes
+from albert_tf.serving import portable, predict, runtimes
 from tests.helpers import FIXTURES
 from tests.serving import tiny_models
 
@@ -351,7 +351,7 @@ def test_masks_of_many_rows_are_scored_in_parts(tiny, exported, monkeypatch):
     run = type(asked.engine)._run
     monkeypatch.setattr(type(asked.engine), "_run", lambda self, batch: (
         rows.append(len(batch["input_ids"])), run(self, batch))[1])
-    monkeypatch.setattr(pretrained, "_SCORES", 2 * 8 * 4000)
+    monkeypatch.setattr(predict, "_SCORES", 2 * 8 * 4000)
     texts = [f"The [MASK] {word}." for word in ("one", "two", "it")]
     assert len(tiny("pretrained").head("fill-mask").request(
         {"text": texts[0]}, 1).sequences[0]["input_ids"]) <= 8
