@@ -54,7 +54,7 @@ def dropped_of(shape):
 
 
 CASES = [("attend", False), ("attend", True), ("attend:rows", False),
-         ("attend:rows", True), ("attend:large", False),
+         ("attend:rows", True),
          ("add_and_normalize", False), ("add_and_normalize", True),
          ("add_and_normalize:0.3", True),
          *((f"add_activation:{name}", False) for name in ACTIVATIONS)]
