@@ -1,25 +1,41 @@
-"""Reads rows: CSV, TSV, JSON lines, Parquet and Arrow.
+"""Reads rows: CSV, TSV, JSON lines, and Parquet and Arrow, as `datasets` and pandas write
+them.
 
     for where, row in rows("train.csv", ["text", "label"]):
         where            # "train.csv, line 2"; for Parquet "train.parquet, row 1"
         row["label"]     # "positive"
+
+Memory holds a part of a file: of Parquet at most 1,024 rows and about 32 MB, or a longer
+row; of Arrow a record batch. The package pyarrow is imported when the first such file is
+read.
 """
 
+import contextlib
 import csv
+import json
 import os
 import unicodedata
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
-from albert_tf import files, row_files, text_files
-from albert_tf.errors import InputError
+from albert_tf import files, text_files
+from albert_tf.errors import InputError, reading
 
+# How the names of Parquet and Arrow files end. The content says whether a file is
+# Parquet, an Arrow file (Feather) or an Arrow stream: `datasets` calls both .arrow.
+_ROW_FILES = (".parquet", ".arrow", ".arrows", ".feather")
 _KINDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
-          ".json": "jsonl", **dict.fromkeys(row_files.ENDS, "parquet")}
+          ".json": "jsonl", **dict.fromkeys(_ROW_FILES, "parquet")}
 # A longer cell must be an unclosed quote. Python's limit, 128 KiB, is too small.
 _LONGEST_CELL = 1 << 26
 _NO_TEXT = ("Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me")  # categories of characters
+_ROWS = 1024  # rows that become Python values at a time
+_BATCH = 32 << 20  # bytes of Parquet to read at a time, about, or one row
+_BUFFER = 1 << 20  # bytes of a Parquet column to read at a time
+_WORDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object",
+          list: "a list"}
 
 Row = dict[str, Any]
+Lines = Iterable[tuple[int, str]]
 
 
 def kind_of(path: str, default: str = "") -> str:
@@ -32,9 +48,19 @@ def kind_of(path: str, default: str = "") -> str:
     if not (kind := _KINDS.get(end, default)):
         raise InputError(
             f"{path}: unknown file extension; the name must end in .tsv, .csv or .jsonl, "
-            f"each with or without .gz, or in {', '.join(row_files.ENDS)}. Save a "
+            f"each with or without .gz, or in {', '.join(_ROW_FILES)}. Save a "
             "spreadsheet as CSV in UTF-8.")
     return kind
+
+
+def is_row_file(path: str) -> bool:
+    """Returns whether the name of a file is that of a Parquet or Arrow file."""
+    return os.fspath(path).lower().endswith(_ROW_FILES)
+
+
+def unit(path: str) -> str:
+    """Returns the word for what has a row of a file: "line" or, for Parquet, "row"."""
+    return "row" if is_row_file(path) else "line"
 
 
 def number_of(where: str) -> int:
@@ -43,15 +69,16 @@ def number_of(where: str) -> int:
 
 
 def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] = (), *,
-         kind: str = "", lines: Iterable[tuple[int, str]] | None = None,
-         delimiter: str | None = None, header: bool = True, ragged: bool = False,
-         keep_wrong: bool = False, blank: list[int] | None = None, advice: str = ""
+         kind: str = "", lines: Lines | None = None, delimiter: str | None = None,
+         header: bool = True, ragged: bool = False, keep_wrong: bool = False,
+         cleaned: bool = False, blank: list[int] | None = None, advice: str = ""
          ) -> Iterator[tuple[str, Row]]:
     """Yields ("file, line 2", column → value) for each row of a file.
 
     Cells of CSV and TSV are texts; in TSV, quotation marks are plain text, as in GLUE's
     files. Files are UTF-8, with or without a byte-order mark, with any kind of line end.
-    Values of Parquet are those of row_files.read_rows.
+    In Parquet, numbers that the schema names become these names, and -1, which means "no
+    label", becomes None, as nulls are.
 
     Args:
       path: the file; the name tells its kind and whether it is compressed.
@@ -66,30 +93,28 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
       ragged: whether lines may have other numbers of cells than the first one. Columns
         may then be missing, and further cells are in row[None], as in csv.DictReader.
       keep_wrong: whether a wrong row is yielded as an InputError instead of raised.
+      cleaned: as in text_files.parse_json.
       blank: gets the numbers of blank lines, which are left out.
       advice: what to do if a column is missing.
     """
-    kind, blank = kind or kind_of(path), [] if blank is None else blank
+    kind, what = kind or kind_of(path), "line"
     if kind == "parquet":
-        for number, row in row_files.read_rows(path, names, optional, advice):
-            yield f"{path}, row {number}", row
-        return
-    lines = text_lines(path) if lines is None else lines
-    for number, row in _table(
-            path, lines, kind, names, optional, delimiter, header, ragged, advice
-            ) if kind != "jsonl" else (
-                (number, parsed(line, path, number) if line.strip() else None)
-                for number, line in lines):
-        where = f"{path}, line {number}"
-        if row is None:
-            blank.append(number)
-            continue
+        what, found = "row", enumerate(_parquet(path, names, optional, advice), 1)
+    else:
+        lines = text_lines(path) if lines is None else lines
+        found = _objects(path, lines, names or (), cleaned, advice) if (
+            kind == "jsonl") else _table(path, lines, kind, names, optional, delimiter,
+                                         header, ragged, advice)
+    for number, row in found:
         if isinstance(row, InputError) and not keep_wrong:
             raise row
-        for name in names or () if kind == "jsonl" and isinstance(row, dict) else ():
-            if name not in row:
-                raise row_files.missing(where, name, row, advice)
-        yield where, row
+        if row is not None:
+            yield f"{path}, {what} {number}", row
+        elif blank is not None:
+            blank.append(number)
+
+
+# ---- values ----------------------------------------------------------------
 
 
 def typed(row: Any, where: str, /, **kinds: Any) -> Row:
@@ -110,18 +135,14 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, each) for each in kind)
     if isinstance(kind, list):
         return type(value) is list and all(_fits(each, kind[0]) for each in value)
-    if kind is str:
-        return type(value) is str and "\0" not in value
-    return value is None if kind is None else type(value) is kind
+    return value is None if kind is None else type(value) is kind and not (
+        kind is str and "\0" in value)
 
 
 def _in_words(kind: Any) -> str:
-    if isinstance(kind, tuple):
-        return _in_words(kind[0])
     if isinstance(kind, list):
         return f"a list, of which each element is {_in_words(kind[0])}"
-    return {str: "a text", int: "a whole number", bool: "true or false",
-            dict: "an object", list: "a list"}[kind]
+    return _in_words(kind[0]) if isinstance(kind, tuple) else _WORDS[kind]
 
 
 def text(row: Row, where: str, column: str) -> str:
@@ -139,40 +160,49 @@ def is_empty(value: str) -> bool:
     return all(unicodedata.category(char) in _NO_TEXT for char in value)
 
 
+# ---- lines -----------------------------------------------------------------
+
+
 def text_lines(path: str, once: bool = False) -> Iterator[tuple[int, str]]:
     """Yields (line number, line). If the first line contains carriage returns, these
     alone separate lines, as on old Macs. `once` as in text_files.read_lines."""
-    ends = None
+    ends, before = None, 0
     for number, line in text_files.read_lines(path, once=once):
         if "\0" in line:
             raise text_files.binary(files.shown(path), number, "it holds NUL characters")
-        if ends is None:
-            ends, before = "\r" in line, 0
-        if not ends:
-            yield number, line
-            continue
-        parts = line.split("\r")
+        ends = "\r" in line if ends is None else ends
+        parts = line.split("\r") if ends else [line]
         yield from enumerate(parts, before + 1)
         before += len(parts)
 
 
-def parsed(line: str, path: str, number: int) -> Row | InputError:
+def parsed(line: str, path: str, number: int, cleaned: bool = False) -> Row | InputError:
     """Returns the object in a line of JSON, or the error if there is none."""
     try:
         value = text_files.parse_json(line, path, (
             "the file looks like one array over many lines, but "
             if line.lstrip().startswith("[") else "")
-            + "each line must hold one JSON object", number)
+            + "each line must hold one JSON object", number, cleaned)
     except InputError as error:
         return error
     return value if isinstance(value, dict) else InputError(
         f"{path}, line {number}: not a JSON object; give one object per line.")
 
 
-def _table(path: str, lines: Iterable[tuple[int, str]], kind: str,
-           names: Sequence[str] | None, optional: Sequence[str], delimiter: str | None,
-           header: bool, ragged: bool, advice: str
-           ) -> Iterator[tuple[int, Row | InputError | None]]:
+def _objects(path: str, lines: Lines, names: Sequence[str], cleaned: bool, advice: str
+             ) -> Iterator[tuple[int, Row | InputError | None]]:
+    """Yields line numbers, and objects, or None for a blank line."""
+    for number, line in lines:
+        row = parsed(line, path, number, cleaned) if line.strip() else None
+        for name in names if isinstance(row, dict) else ():
+            if name not in row:
+                raise _missing(f"{path}, line {number}", name, row, advice)
+        yield number, row
+
+
+def _table(path: str, lines: Lines, kind: str, names: Sequence[str] | None,
+           optional: Sequence[str], delimiter: str | None, header: bool, ragged: bool,
+           advice: str) -> Iterator[tuple[int, Row | InputError | None]]:
     """Yields line numbers, and rows, or None for a blank line."""
     if delimiter is not None and len(delimiter) != 1:
         raise InputError(f"--delimiter={delimiter!r} is not a single character.")
@@ -184,10 +214,10 @@ def _table(path: str, lines: Iterable[tuple[int, str]], kind: str,
             continue
         if places is None:
             width = len(cells)
-            titles = cells if header else list(map(str, range(width)))
-            places = row_files.places_of(path, names, optional, titles, (
-                "if another character separates the cells, give --delimiter"
-                if width == 1 else advice))
+            places = _places(
+                path, names, optional, cells if header else list(map(str, range(width))),
+                advice if width > 1 else
+                "if another character separates the cells, give --delimiter")
             if header:
                 continue
         if len(cells) != width and not ragged:
@@ -201,8 +231,7 @@ def _table(path: str, lines: Iterable[tuple[int, str]], kind: str,
         yield number, {**row, None: cells[width:]} if len(cells) > width else row
 
 
-def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
-         ) -> Iterator[tuple[int, list[str]]]:
+def _csv(path: str, lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number of a row's first line, and its cells."""
     csv.field_size_limit(_LONGEST_CELL)
     # Blanks before a cell, and so before its quote, are no part of it.
@@ -218,3 +247,121 @@ def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
             f"{path}, line {number}: not valid CSV ({error}); close each quote that opens "
             "a cell, and double each one inside a cell. If another character separates "
             "the cells, give --delimiter.") from error
+
+
+def _places(path: str, names: Sequence[str] | None, optional: Sequence[str],
+            titles: Sequence[str], advice: str) -> dict[str, int]:
+    """Returns the place of each column, whose name is a title or, if there is no such
+    title, its number from 0."""
+    titles = [title.strip() for title in titles]
+    names = titles if names is None else names
+    places: dict[str, int] = {}
+    for name in dict.fromkeys((*names, *optional)):
+        if titles.count(name) > 1:
+            raise InputError(f"{path}: {titles.count(name)} columns are named "
+                             f"'{name}'; rename all but one.")
+        place = titles.index(name) if name in titles else (
+            int(name) if name.isdecimal() else len(titles))
+        if place < len(titles):
+            for other in (other for other in places if places[other] == place):
+                raise InputError(f"{path}: '{other}' and '{name}' are the same column; "
+                                 "name each column once.")
+            places[name] = place
+        elif name in names:
+            raise _missing(path, name, titles, advice)
+    return places
+
+
+def _missing(where: str, name: str, titles: Iterable[str], advice: str) -> InputError:
+    # Without a header, titles may be whole texts, which are too long to show.
+    listed = ", ".join(f"{title!r:.42}" for title in titles)
+    return InputError(f"{where}: there is no column '{name}'; the columns are "
+                      f"{listed or 'missing'}{advice and '; '}{advice}.")
+
+
+# ---- Parquet and Arrow -----------------------------------------------------
+
+
+def import_pyarrow(what: str = "Parquet and Arrow files") -> Any:
+    """Imports and returns pyarrow with its parts for files. Raises InputError, which
+    says that `what` needs it, if it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(f"{what} need the package pyarrow; run pip install "
+                         "'albert_tf[parquet]', or pip install pyarrow.") from error
+    return pyarrow
+
+
+def columns_of(path: str) -> dict[str, tuple[str, ...]]:
+    """Returns the columns of a Parquet or Arrow file in their order: name → the names of
+    its numbers (`ClassLabel` in `datasets`), () without."""
+    with _opened(path) as (schema, _):
+        return _columns(schema)
+
+
+def _columns(schema: Any) -> dict[str, tuple[str, ...]]:
+    def classes(feature: Any) -> tuple[str, ...]:  # of a feature, or its list's
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            return tuple(map(str, feature["names"]))
+        return classes(feature[0] if isinstance(feature, list) else feature.get("feature")
+                       ) if feature and not isinstance(feature, str) else ()
+
+    # What `datasets` writes into a schema.
+    about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+    features = about.get("info", {}).get("features", {})
+    return {name: classes(features.get(name)) for name in schema.names}
+
+
+def _parquet(path: str, names: Sequence[str] | None, optional: Sequence[str], advice: str
+             ) -> Iterator[Row]:
+    with _opened(path) as (schema, batches):
+        classes = _columns(schema)
+        titles = {name: schema.names[place] for name, place in _places(
+            path, names, optional, schema.names, advice).items()}
+        for batch in batches(list(titles.values())):
+            # pyarrow ends the process at lengths and offsets that are damaged.
+            batch.validate(full=True)
+            for start in range(0, batch.num_rows, _ROWS):
+                columns = (_named(path, name, batch.column(name).slice(start, _ROWS)
+                                  .to_pylist(), classes[name]) for name in titles.values())
+                yield from (dict(zip(titles, values)) for values in zip(*columns))
+
+
+def _named(path: str, name: str, value: Any, classes: Sequence[str]) -> Any:
+    """Returns a value, or those in a list, with names in place of numbers."""
+    if classes and isinstance(value, list):
+        return [_named(path, name, each, classes) for each in value]
+    if not classes or type(value) is not int:
+        return value
+    if not -1 <= value < len(classes):
+        raise InputError(f"{path}: column '{name}' holds {value}, but the file's schema "
+                         f"names only 0 to {len(classes) - 1}.")
+    return None if value < 0 else classes[value]
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterable[Any]]]]:
+    """Opens a file: its schema, and a function of columns that yields batches of rows.
+    What pyarrow cannot read until it is closed is an InputError."""
+    package, path = import_pyarrow(), os.fspath(path)
+    # A damaged file may ask for more memory than there is, and hold times that Python
+    # does not have.
+    with files.open_binary(path) as stream, reading(path, binary=True):
+        begin = stream.peek(6)
+        if begin.startswith(b"PAR"):
+            file = package.parquet.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False)
+            size = sum(file.metadata.row_group(group).total_byte_size
+                       for group in range(file.metadata.num_row_groups))
+            rows = min(_ROWS, _BATCH * file.metadata.num_rows // max(size, 1))
+            yield file.schema_arrow, lambda names: file.iter_batches(
+                max(1, rows), columns=names)
+            return
+        if begin.startswith(b"ARROW1"):
+            reader = package.ipc.open_file(stream)
+            parts = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            parts = reader = package.ipc.open_stream(stream)
+        yield reader.schema, lambda names: (part.select(names) for part in parts)

@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 from albert_tf import files
 from albert_tf.errors import InputError, reading
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # Compressed bytes to decompress at a time. zstd turns 4 bytes into at most 128 KiB, so
 # a malicious file gives at most 32 MiB at once.
 _ZSTD_STEP = 1024
@@ -23,19 +22,6 @@ _ZSTD_STEP = 1024
 _BEGINS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"(\xb5/\xfd": ".zst"}
 # NUL and half a surrogate pair, which are in no text, in JSON that json.dumps wrote.
 _NO_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
-
-
-def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
-    """Returns the decompressed content of an open file if its name ends in COMPRESSED,
-    otherwise `stream` itself, which stays open when the result is closed."""
-    end = os.fspath(path).rpartition(".")[2]
-    if end == "gz":
-        return gzip.GzipFile(fileobj=stream)
-    if end == "bz2":
-        return bz2.BZ2File(stream)
-    if end == "xz":
-        return lzma.LZMAFile(stream)
-    return io.BufferedReader(_Zstandard(stream), 1 << 17) if end == "zst" else stream
 
 
 class _Zstandard(io.RawIOBase):
@@ -64,20 +50,30 @@ class _Zstandard(io.RawIOBase):
         return size
 
 
+_READERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": (
+    lambda stream: io.BufferedReader(_Zstandard(stream), 1 << 17))}
+COMPRESSED = tuple(_READERS)
+
+
+def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
+    """Returns the decompressed content of an open file if its name ends in COMPRESSED,
+    otherwise `stream` itself, which stays open when the result is closed."""
+    return _READERS.get(os.path.splitext(path)[1], lambda stream: stream)(stream)
+
+
 def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
-               keep_ends: bool = False, once: bool = False) -> Iterator[tuple[int, str]]:
+               once: bool = False) -> Iterator[tuple[int, str]]:
     """Yields the lines of a UTF-8 text file with their numbers from 1.
 
     The file is decompressed if its name ends in COMPRESSED. A byte-order mark at the
     start is dropped. `on_bytes` is called with the number of bytes on disk that were
-    read since the last call. `keep_ends` keeps the "\\n" or "\\r\\n" of lines. `once`
-    also takes the standard input, pipes and devices (files.is_stream), of which the
-    content tells whether it is compressed.
+    read since the last call. `once` also takes the standard input, pipes and devices
+    (files.is_stream), of which the content tells whether it is compressed.
     """
     reported, name = 0, path
     with reading(path := files.shown(path)), files.open_binary(name, once=once) as stream:
         if once and files.is_stream(name):
-            name = next((end for begin, end in _BEGINS.items()
+            name = next((f"a{end}" for begin, end in _BEGINS.items()
                          if stream.peek(1).startswith(begin)), "")
         for number, raw in enumerate(decompressed(name, stream), 1):
             try:
@@ -89,7 +85,7 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
                 line = line.removeprefix("\ufeff")
             if is_binary(line):
                 raise binary(path, number)
-            yield number, line if keep_ends else line.rstrip("\r\n")
+            yield number, line.rstrip("\r\n")
             if on_bytes and number % 256 == 0:
                 before, reported = reported, stream.tell()
                 on_bytes(reported - before)

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
 GROUND = {"config", "errors", "files", "keyed_random", "options", "pictures",
-          "row_files", "rows", "sampling", "tensorflow_files", "text_files"}
+          "rows", "sampling", "tensorflow_files", "text_files"}
 
 # The tasks' folders: each has a head.
 TASKS = sorted(path.parent.name for path in (PACKAGE / "finetuning").glob("*/head.py"))

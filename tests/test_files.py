@@ -25,8 +25,6 @@ def test_lines_and_the_bytes_read(tmp_path):
     lines = list(text_files.read_lines(str(path), told.append))
     assert [lines[0], lines[1], lines[-1]] == [(1, "one"), (2, "two"), (602, "three")]
     assert len(told) == 3 and sum(told) == path.stat().st_size
-    kept = [line for _, line in text_files.read_lines(str(path), keep_ends=True)]
-    assert [kept[0], kept[1], kept[-1]] == ["one\r\n", "two\n", "three"]
 
 
 def test_the_folder_of_the_user(tmp_path, monkeypatch):

@@ -1,14 +1,17 @@
-"""CSV, TSV and JSON lines as rows; tests/test_row_files.py has Parquet and Arrow.
+"""CSV, TSV, JSON lines, and Parquet and Arrow, whose tests need pyarrow.
 
     python -m pytest -n 0 tests/test_rows.py
 """
 
 import gzip
+import random
+import sys
 
 import pytest
 
+from albert_tf import rows as row_readers
 from albert_tf.errors import InputError
-from albert_tf.rows import kind_of, number_of, rows, text, typed
+from albert_tf.rows import columns_of, kind_of, number_of, rows, text, typed
 from tests import row_tables
 
 PAIR = [("fine", "yes"), ("not so", "no")]
@@ -148,3 +151,142 @@ def test_a_text_is_not_empty():
             text({**ROW, "format": "\ufeff\u2060 \ufe0f"}, "x, row 1", column)
     with pytest.raises(InputError, match="x: 'a' is missing"):
         typed(["a"], "x", a=str)
+
+
+# --- Parquet and Arrow
+
+
+def rows_of(path, *names, **options):
+    return [row for _, row in rows(path, names, **options)]
+
+
+KINDS = [".parquet", ".feather", ".arrow"]
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_rows_are_numbered_and_have_the_columns_that_are_asked_for(tmp_path, end):
+    path = row_tables.write(tmp_path / f"x{end}", row_tables.table(
+        {"text": [f"text {i}" for i in range(25)], "other": list(range(25))}), rows=10)
+    assert list(rows(path, ["text"], ["missing"])) == [
+        (f"{path}, row {i + 1}", {"text": f"text {i}"}) for i in range(25)]
+    assert list(columns_of(path)) == ["text", "other"]
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_numbers_become_the_names_in_the_schema(tmp_path, end):
+    path = row_tables.write(tmp_path / f"x{end}", row_tables.table(
+        {"label": [1, 0, -1, None], "tags": [[0, 1], [], None, [1]], "number": [1] * 4},
+        label=row_tables.class_label("bad", "good"), number={"dtype": "int64", "_type": "Value"},
+        tags={"feature": row_tables.class_label("O", "B-X"), "_type": "List"}))
+    assert rows_of(path, "label", "tags", "number") == [
+        {"label": "good", "tags": ["O", "B-X"], "number": 1},
+        {"label": "bad", "tags": [], "number": 1},
+        {"label": None, "tags": None, "number": 1},
+        {"label": None, "tags": ["B-X"], "number": 1}]
+    columns = columns_of(path)
+    assert columns == {"label": ("bad", "good"), "tags": ("O", "B-X"), "number": ()}
+
+
+def test_what_does_not_fit_in_parquet_is_refused(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    for name, made, columns, message in (
+            ("a.parquet", row_tables.table(
+                {"label": [0, 2]}, label=row_tables.class_label("bad", "good")),
+             ["label"], "a.parquet: column 'label' holds 2"),
+            ("b.parquet", row_tables.table({"text": ["a"], "label": [1]}), ["words"],
+             "b.parquet: there is no column 'words'; the columns are 'text', 'label'; choose"),
+            ("c.feather", pa.Table.from_arrays(
+                [pa.array(["a"]), pa.array(["b"])], ["text", "text"]), ["text"],
+             "c.feather: 2 columns are named 'text'"),
+            ("d.arrow", row_tables.table({
+                "text": pa.array([b"fine", b"f\xfcr"]).view(pa.string())}),
+             ["text"], "d.arrow: .*UTF8"),
+            ("e.parquet", row_tables.table({"text": ["a"], "time": pa.array(
+                [2 ** 40], pa.timestamp("s"))}), ["time"], "e.parquet: ")):
+        with pytest.raises(InputError, match=message):
+            rows_of(row_tables.write(tmp_path / name, made), *columns, advice="choose one")
+    assert rows_of(str(tmp_path / "e.parquet"), "text") == [{"text": "a"}]
+    (tmp_path / "text.parquet").write_text("text,label\nfine,1\n" * 20)
+    for name in ("text.parquet", "gone.parquet"):
+        with pytest.raises(InputError, match=f"{name}: "):
+            rows_of(str(tmp_path / name), "text")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match="pip install 'albert_tf.parquet.'"):
+        rows_of(str(tmp_path / "e.parquet"), "text")
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_dictionaries_are_decoded(tmp_path, end):
+    pa = pytest.importorskip("pyarrow")
+    texts = pa.array(["yes", "no", None, "yes"]).dictionary_encode()
+    path = row_tables.write(tmp_path / f"x{end}", row_tables.table({"label": texts}))
+    assert [row["label"] for row in rows_of(path, "label")] == [
+        "yes", "no", None, "yes"]
+
+
+# --- what does not fit
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_a_file_that_is_cut_short(tmp_path, end):
+    path = tmp_path / f"x{end}"
+    row_tables.write(path, row_tables.table({"text": [f"{i} " * 20 for i in range(500)]}), rows=50)
+    content = path.read_bytes()
+    for size in (0, 1, 7, len(content) // 2, len(content) - 30):
+        path.write_bytes(content[:size])
+        with pytest.raises(InputError, match=rf"x{end}: .*cut short"):
+            rows_of(str(path), "text")
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_a_damaged_file(tmp_path, end):
+    """pyarrow raises several errors, and ends the process where lengths disagree."""
+    pa = pytest.importorskip("pyarrow")
+    path, draw = tmp_path / f"x{end}", random.Random(2)
+    row_tables.write(path, row_tables.table({
+        "text": [f"{i} é " * 5 for i in range(300)],
+        "label": pa.array(["abc"[i % 3] for i in range(300)]).dictionary_encode(),
+        "tags": [[i % 3] * (i % 4) for i in range(300)],
+        "answers": [{"text": ["x"] * (i % 3), "answer_start": [i] * (i % 3)}
+                    for i in range(300)]},
+        tags={"feature": row_tables.class_label("a", "b", "c"), "_type": "List"}), rows=100)
+    content, refused = path.read_bytes(), 0
+    for _ in range(150):
+        damaged = bytearray(content)
+        for _ in range(draw.choice([1, 1, 2, 8])):
+            place, size = draw.randrange(len(damaged)), draw.choice([1, 1, 4, 16])
+            damaged[place:place + size] = draw.randbytes(draw.choice([1, 1, 4, 16]))
+        path.write_bytes(damaged)
+        try:
+            rows_of(str(path), "text", "label", "tags", "answers")
+        except InputError as error:
+            assert f"x{end}" in str(error)
+            refused += 1
+    assert refused > 75
+
+
+# --- memory
+
+
+@pytest.mark.parametrize("end", KINDS)
+def test_memory_does_not_grow_with_the_file(tmp_path, end):
+    pa = pytest.importorskip("pyarrow")
+    # A Parquet file is one row group; Arrow has batches, as `datasets` writes them.
+    path = row_tables.write(tmp_path / f"x{end}", row_tables.table(
+        {"text": [f"{i:09}" * 50 for i in range(60_000)], "other": [1.0] * 60_000}),
+        rows=100_000 if end == ".parquet" else 1000)
+    before, most = pa.total_allocated_bytes(), 0
+    for number, (_, row) in enumerate(rows(path, ["text"]), 1):  # noqa: B007
+        if number % 500 == 1:
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert number == 60_000 and row["text"] == f"{59_999:09}" * 50
+    assert most < 6e6  # of 27 MB
+
+
+def test_long_rows_are_read_few_at_a_time(tmp_path, monkeypatch):
+    path = row_tables.write(tmp_path / "x.parquet", row_tables.table(
+        {"text": [str(i) * 1000 for i in range(10)]}), rows=4)
+    for size, expected in ((3500, 2), (10, 1)):
+        monkeypatch.setattr(row_readers, "_BATCH", size)
+        with row_readers._opened(path) as (_, batches):
+            assert max(batch.num_rows for batch in batches(["text"])) == expected

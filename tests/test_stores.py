@@ -8,7 +8,7 @@ import sys
 import fsspec
 import pytest
 
-from albert_tf import files, row_files, text_files
+from albert_tf import files, rows, text_files
 from albert_tf.errors import InputError, Interruption
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.pretraining_data import local
@@ -179,8 +179,8 @@ def test_data_are_the_same_from_and_to_a_store(tmp_path):
 
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
-    row_files.pyarrow().parquet.write_table(pyarrow.table({"text": ["a", "b"]}), tmp_path / "t")
+    rows.import_pyarrow().parquet.write_table(pyarrow.table({"text": ["a", "b"]}), tmp_path / "t")
     files.copy(str(tmp_path / "t"), "memory://rows/t.parquet")
-    assert [row for _, row in row_files.read_rows("memory://rows/t.parquet", ["text"])] == [
+    assert [row for _, row in rows.rows("memory://rows/t.parquet", ["text"])] == [
         {"text": "a"}, {"text": "b"}]
     files.remove("memory://rows")

@@ -18,13 +18,14 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 import numpy as np
 from absl import logging
 
-from albert_tf import files, row_files
+from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.features.options import PIECES, Options, Row
 from albert_tf.jobs.progress import Progress
 from albert_tf.jobs.work_folder import WorkFolder, state_of
+from albert_tf.rows import import_pyarrow
 from albert_tf.text import inputs as text_inputs
 from albert_tf.text.inputs import Input
 
@@ -116,7 +117,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
         raise InputError(f"--output_file={output_file}: the format is not known; end "
                          f"the name in one of {', '.join(_FORMATS)}.")
     if output_file.endswith(".parquet"):
-        row_files.pyarrow("Parquet files")
+        import_pyarrow("Parquet files")
     files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
     files.check_new(output_file, "--output_file")
     folder = None if is_typed or not is_lines else WorkFolder.beside(
@@ -180,7 +181,7 @@ def _write(path: str, rows: Iterable[Row]) -> None:
         with files.atomic_write(path) as stream:
             np.savez(stream, **columns)
         return
-    pyarrow = row_files.pyarrow("Parquet files")
+    pyarrow = import_pyarrow("Parquet files")
     offsets = np.append(0, np.cumsum(columns.pop("piece_counts", 0))).astype(np.int32)
     for name, values in columns.items():
         flat = values.reshape(-1)

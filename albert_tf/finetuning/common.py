@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 from absl import logging
 
-from albert_tf import files, row_files, rows, text_files
+from albert_tf import files, rows, text_files
 from albert_tf.errors import InputError
 
 PREDICT_RESULTS = "predict_results.json"  # The scores of a test set with labels.
@@ -59,7 +59,7 @@ def check_labelled(examples: Iterable) -> None:
 def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
     """Returns one sentence on the lines that are `what`, or () if there are none."""
     listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
-    line = row_files.unit(path)
+    line = rows.unit(path)
     return (f"{path}: {len(numbers)} {line}(s) {what} ({line} {listed}).",) * bool(numbers)
 
 

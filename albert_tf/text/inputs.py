@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from albert_tf import files, row_files, rows
+from albert_tf import files, rows
 from albert_tf.errors import InputError
 
 # The inputs of all tasks.
@@ -54,21 +54,21 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
     stream, too, must have it: else its lines may be texts.
     """
     kind, names, found = rows.kind_of(path, "text"), None, None
-    columns = [name for name in (text_column, text_b_column) if name]
     if kind != "parquet":
         column_needed &= files.is_stream(path)
         found, path = rows.text_lines(path, once=True), files.shown(path)
     if kind == "text":
         kind, found = _told(found, text_column, delimiter, column_needed)
-    if kind in ("csv", "tsv") and text_column is None:
+    columns = [name for name in (text_column, text_b_column) if name]
+    if is_named := bool(text_column) and kind in ("csv", "tsv", "parquet"):
+        names = [*columns, *filter(None, [id_needed and id_column])]
+    elif kind in ("csv", "tsv"):
         raise InputError(
             f"{path} is a table, but its columns are not known: give --text_column (with "
             "--noheader its number from 0), and --text_b_column for second texts. If each "
             "line is a text, call the file .txt.")
-    if kind in ("csv", "tsv", "parquet") and text_column is not None:
-        names = [*columns, *filter(None, [id_needed and id_column])]
     elif kind == "parquet":
-        titles = row_files.columns_of(path)
+        titles = rows.columns_of(path)
         names = [name for name in (*_NAMES, "id") if name in titles]
         names = names if {*names} - {"id"} else ["text"]
     source = ((f"{path}, line {number}", rows.parsed(line, path, number)
@@ -80,9 +80,9 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
     for where, row in source:
         given, guid, kept = row, None, {}
         if isinstance(row, dict):
-            guid = row.get(id_column, None if names and text_column else row.pop("id", None))
+            guid = row.get(id_column, None if is_named else row.pop("id", None))
             pair = row.get(text_b_column or "text_pair")
-            if names and text_column:
+            if is_named:
                 try:
                     given = tuple(rows.text(row, where, name) for name in columns)
                 except InputError as error:
@@ -91,10 +91,6 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
                 given = (row[text_column], *[pair] * (pair is not None))
             elif kind == "parquet":
                 given = {name: value for name, value in row.items() if value is not None}
-        if isinstance(given, InputError):
-            given = InputError(str(given).removeprefix(f"{where}: "))
-        elif isinstance(given, tuple) and len(given) == 1:
-            given, = given
         if guid is not None:
             try:  # JSON has neither NaN, as Python reads, nor dates, as Parquet has.
                 json.dumps(guid, allow_nan=False)
@@ -102,6 +98,10 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
             except (TypeError, ValueError):
                 given = InputError(
                     f"the id is {guid!r:.40}, which is not JSON; give a text or a number.")
+        if isinstance(given, InputError):
+            given = InputError(str(given).removeprefix(f"{where}: "))
+        elif isinstance(given, tuple) and len(given) == 1:
+            given, = given
         yield Input(given, kept, where, rows.number_of(where))
 
 

@@ -19,10 +19,9 @@ import re
 import sysconfig
 from typing import Callable, Iterable, Iterator, NamedTuple
 
-from albert_tf import files, row_files, text_files
+from albert_tf import files, rows, text_files
 from albert_tf.errors import InputError
 from albert_tf.options import option
-from albert_tf.rows import is_empty
 from albert_tf.text.languages import SPACELESS
 
 FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
@@ -80,7 +79,7 @@ def read_documents(
         kind = layout.input_format
         if kind == "auto":
             kind = _format_of(path)
-        lines = text_files.read_lines(path, on_bytes, True)
+        lines = text_files.read_lines(path, on_bytes)
         if kind == "text":
             yield from _plain_text(path, lines, layout)
         elif kind == "wikiextractor":
@@ -93,7 +92,7 @@ def read_documents(
 
 def _format_of(path: str) -> str:
     """Returns the format of a file by its name or its first line that is not blank."""
-    if row_files.is_row_file(path):
+    if rows.is_row_file(path):
         return "parquet"
     first = next(filter(None, (
         line.strip() for _, line in text_files.read_lines(path))), "")
@@ -107,7 +106,7 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
     per_file = layout.document_separator == "file"
     for block in [lines] if per_file else (
             block for is_blank, block in itertools.groupby(
-                lines, lambda line: is_empty(line[1])) if not is_blank):
+                lines, lambda line: rows.is_empty(line[1])) if not is_blank):
         held: list[str] = []
         size = 0
         for number, line in block:
@@ -125,20 +124,13 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
 def _rows(path: str, lines: Iterator[Line], layout: Layout, kind: str
           ) -> Iterator[Document]:
     """Yields the documents in a field of JSON objects or of rows."""
-    field = layout.json_field
-    rows = row_files.read_rows(
-        path, [field], (), "choose one with --json_field") if kind == "parquet" else (
-            (number, text_files.parse_json(line.strip(), path, (
-                "each line must hold one JSON object"), number, cleaned=True))
-            for number, line in lines if line.strip())
-    for number, row in rows:
-        where = f"{path}, {row_files.unit(path)} {number}"
-        row = row if isinstance(row, dict) else {}
-        if not isinstance(text := row.get(field), str):
-            raise InputError(
-                f"{where}: no text in '{field}', but {', '.join(map(repr, row)) or 'nothing'}"
-                "; choose the field with --json_field, or give another --input_format.")
-        yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
+    field, advice = layout.json_field, (
+        "choose the field with --json_field, or give another --input_format")
+    for where, row in rows.rows(path, [field], kind=kind, lines=lines, cleaned=True,
+                                advice=advice):
+        if not isinstance(row[field], str):
+            raise InputError(f"{where}: no text in '{field}'; {advice}.")
+        yield Document(where, paragraphs_of(row[field].split("\n"), layout.line_breaks))
 
 
 # Wiki and HTML tags that wikiextractor leaves in the text, escaped: a name, of which the

@@ -15,7 +15,7 @@ import os
 import re
 from typing import Iterable, Mapping, Sequence
 
-from albert_tf import files, row_files, rows
+from albert_tf import files, rows
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import label_cells
@@ -154,12 +154,12 @@ def _collected(file: DataFile | None) -> Sequence[str]:
         raise InputError("the labels are not known; give --labels in the order of the "
                          "model's outputs.")
     shards = files.shards(file.path, "--train_file")
-    for path in filter(row_files.is_row_file, shards):
+    for path in filter(rows.is_row_file, shards):
         # The schema may name the labels.
-        columns = row_files.columns_of(path)
-        places = row_files.places_of(path, (), _as_tuple(file.label), [*columns], "")
-        if names := [label_names.cleaned(name) for place in places.values()
-                     for name in [*columns.values()][place]]:
+        classes = rows.columns_of(path)
+        classes = {**dict(zip(map(str, range(len(classes))), classes.values())), **classes}
+        if names := [label_names.cleaned(name) for column in _as_tuple(file.label)
+                     for name in classes.get(column, ())]:
             return names
     labels: set[str] = set()
     for path in shards:

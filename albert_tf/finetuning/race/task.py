@@ -24,14 +24,14 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence
 import numpy as np
 from absl import logging
 
-from albert_tf import files, options, row_files, text_files
+from albert_tf import files, options, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import ExampleSet, as_json, check_labelled, cut_note
 from albert_tf.finetuning.task import LabelledTask
 from albert_tf.options import option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
-from albert_tf.rows import number_of, rows, typed
+from albert_tf.rows import is_row_file, number_of, rows, typed
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer, check_length
@@ -256,7 +256,7 @@ def _row_files(data_dir: str, split: str) -> list[str]:
                   if re.match(rf"{name}\b", file)] + [
             os.path.join(folder, file) for file in _visible(folder)
             if not file.startswith("cache-")]
-    return [path for path in paths if row_files.is_row_file(path)]
+    return [path for path in paths if is_row_file(path)]
 
 
 def _visible(folder: str) -> list[str]:

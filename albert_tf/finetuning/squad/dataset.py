@@ -13,9 +13,9 @@ import dataclasses
 import itertools
 from typing import Any, Iterator, NamedTuple, Optional
 
-from albert_tf import row_files, text_files
+from albert_tf import text_files
 from albert_tf.errors import InputError
-from albert_tf.rows import rows, typed
+from albert_tf.rows import is_row_file, rows, typed
 
 
 class SquadExample(NamedTuple):
@@ -66,7 +66,7 @@ def read_questions(path: str) -> list[SquadExample]:
     """Reads a file in SQuAD's JSON, or of rows: JSON lines, Parquet or Arrow. Lines are
     told by the first one, an object without SQuAD's key "paragraphs" (quotation marks
     in a text are escaped)."""
-    first = "" if row_files.is_row_file(path) else next((
+    first = "" if is_row_file(path) else next((
         line.strip() for _, line in text_files.read_lines(path) if line.strip()), "{")
     if not first or first.startswith("{") and first.endswith("}") and (
             '"context"' in first and '"paragraphs"' not in first):
@@ -86,7 +86,7 @@ def _of_rows(path: str) -> list[SquadExample]:
     questions = []
     for where, row in rows(
             path, ("id", "question", "context"), ("answers", "is_impossible"),
-            kind="" if row_files.is_row_file(path) else "jsonl",
+            kind="" if is_row_file(path) else "jsonl",
             advice="questions need id, question, context and, to train, answers"):
         if isinstance(answers := row.get("answers"), dict):
             typed(answers, f"{where}, answers", text=[str], answer_start=list)

@@ -14,12 +14,12 @@ import itertools
 import re
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
-from albert_tf import row_files
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tagging.scoring import Entity, as_tags, parse
 from albert_tf.options import option
-from albert_tf.rows import is_empty, kind_of, number_of, rows, text_lines, typed
+from albert_tf.rows import (
+    columns_of, is_empty, kind_of, number_of, rows, text_lines, typed, unit)
 from albert_tf.tokenization import cleaning
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
@@ -62,7 +62,7 @@ class Sentence(NamedTuple):
 
     def where(self, word: int = 0) -> str:
         """Returns file and line or row of a word, for messages."""
-        return f"{self.path}, {row_files.unit(self.path)} {self.numbers[word]}"
+        return f"{self.path}, {unit(self.path)} {self.numbers[word]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Reading:
         """Returns the tags that the schema of a Parquet file names; () for none."""
         if self.format_of(path) != "parquet":
             return ()
-        columns = row_files.columns_of(path)
+        columns = columns_of(path)
         return tuple(map(label_names.cleaned, columns.get(self._tag_field(columns, True), ())))
 
     def read(self, path: str, scheme: str = "iob2", tagged: Optional[bool] = True

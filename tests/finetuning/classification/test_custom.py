@@ -339,7 +339,7 @@ def test_placeholders_of_a_test_file_name_the_flag(tmp_path, mark, labels):
     assert example.label is None
 
 
-# --- Parquet and Arrow (tests/test_row_files.py has the files themselves)
+# --- Parquet and Arrow (tests/test_rows.py has the files themselves)
 
 REVIEWS = {"text": ["fine", "not so", "fair"], "label": [1, 0, 1]}
 STARS = row_tables.class_label("bad", "good", "none")

@@ -276,7 +276,7 @@ def test_options_that_are_cut_are_counted(caplog):
         "that the model reads; what is longer is cut."]
 
 
-# --- Parquet and Arrow (tests/test_row_files.py has the files themselves)
+# --- Parquet and Arrow (tests/test_rows.py has the files themselves)
 
 ROWS = {"example_id": ["high7.txt", "middle3.txt", "high7.txt"],
         "article": [PASSAGE["article"], "It rains.", PASSAGE["article"]],

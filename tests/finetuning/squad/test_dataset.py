@@ -150,7 +150,7 @@ def test_version_2_needs_its_flag(split, tmp_path):
     assert example.answer_text == "clock" and not example.is_impossible
 
 
-# --- Parquet and Arrow (tests/test_row_files.py has the files themselves)
+# --- Parquet and Arrow (tests/test_rows.py has the files themselves)
 
 ROWS = {"id": ["q1", "q2"], "title": ["Clocks"] * 2, "context": ["The clock is old."] * 2,
         "question": ["What is old?", "How is it?"],

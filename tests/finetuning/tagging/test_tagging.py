@@ -561,7 +561,7 @@ def test_invisible_characters_make_no_tags(write, caplog):
     assert caplog.messages[-1] == "train: words with tags: O 2, B-ORG 2."
 
 
-# ---- Parquet and Arrow (tests/test_row_files.py has the files themselves)
+# ---- Parquet and Arrow (tests/test_rows.py has the files themselves)
 
 NER = row_tables.class_label("O", "B-LOC", "I-LOC", "B-PER")
 WORDS = [["New", "York", "sleeps"], ["Peter", "wakes"]]
