@@ -15,7 +15,8 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import tokenizer_files, vocabulary
-from albert_tf.checkpoints.folders import checkpoint_of, folder_of, holds_checkpoint
+from albert_tf.checkpoints.folders import (
+    checkpoint_of, folder_of, holds_checkpoint, is_of_run)
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.cli.define import (
     Values, check_needs, define, options_in, take, use_recipe)
@@ -194,7 +195,7 @@ def _use_kept_task(command: Command) -> None:
 
 def _check(command: Command) -> None:
     """Raises InputError for options that contradict each other, and for a
-    --prediction_file of an unknown format."""
+    --prediction_file of an unknown format, or that the run writes."""
     values = command.values
     if not (values.do_train or values.do_eval or values.do_predict or values.export_dir):
         raise InputError("there is nothing to do: give --do_train, --do_eval, "
@@ -212,6 +213,12 @@ def _check(command: Command) -> None:
     if path := "prediction_file" in values and values.prediction_file:
         # That it is no file of the examples is checked when these are read.
         written_format_of(path)
+        folder, name = os.path.split(os.path.realpath(path))
+        if name != "predictions.tsv" and folder == os.path.realpath(
+                values.output_dir) and is_of_run(
+                name, [type(command).__module__.split(".")[-2]]):
+            raise InputError(f"--prediction_file={path} is a file of the run; choose "
+                             "another name.")
 
 
 def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],

@@ -90,6 +90,9 @@ def _data(tmp_path_factory):
 # the script itself checks; what a file or a window may be is for tests/finetuning.
 WRONG = {
     "nothing to do": (dict(), "nothing to do: give .* --do_predict or --export_dir"),
+    "prediction file of the run": (
+        dict(do_predict="true", prediction_file="{data}/v2/options.json",
+             output_dir="{data}/v2"), "options.json"),
     "the folder of the start": (
         dict(do_train="true", init_checkpoint="{data}/v1", from_scratch=None,
              output_dir="{data}/v1/"), "--init_checkpoint"),
