@@ -6,6 +6,7 @@ names like `_NOT_RELEASED` refer to it.
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any, Iterable, Mapping
 from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.files import StrPath
+from albert_tf.options import check, option
 
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
@@ -28,22 +30,12 @@ CONFIG_FILE = "albert_config.json"
 # network, or none.
 SHARING = ("all", "attention", "ffn", "none")
 
-# What a field's value must be besides of its type: in words, and as a condition. Sizes
-# must fit into 32-bit indices; each layer, group and block is built.
-_SIZE = ("from 1 to 2147483647", lambda size: 1 <= size < 2**31)
-_COUNT = ("from 1 to 1000", lambda count: 1 <= count <= 1000)
-_RATE = ("at least 0 and below 1", lambda rate: 0 <= rate < 1)
-_EPSILON = ("from 0 to 1", lambda epsilon: 0 <= epsilon <= 1)
-_ACCEPTED = {
-    "vocab_size": _SIZE, "embedding_size": _SIZE, "hidden_size": _SIZE,
-    "num_hidden_layers": _COUNT, "num_hidden_groups": _COUNT, "inner_group_num": _COUNT,
-    "num_attention_heads": _SIZE, "intermediate_size": _SIZE,
-    "max_position_embeddings": _SIZE, "type_vocab_size": _SIZE,
-    "hidden_dropout_prob": _RATE, "attention_probs_dropout_prob": _RATE,
-    "layer_norm_eps": _EPSILON, "masked_lm_layer_norm_eps": _EPSILON,
-    "initializer_range": ("above 0 and at most 10", lambda value: 0 < value <= 10),
-    "hidden_act": (f"one of {', '.join(ACTIVATIONS)}", ACTIVATIONS.__contains__),
-    "parameter_sharing": (f"one of {', '.join(SHARING)}", SHARING.__contains__)}
+# Sizes must fit into 32-bit indices; each layer, group and block is built.
+_field = functools.partial(option, help="")
+_size = functools.partial(_field, least=1)
+_count = functools.partial(_field, least=1, most=1000)
+_rate = functools.partial(_field, below=1)
+_epsilon = functools.partial(_field, most=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,47 +52,38 @@ class AlbertConfig:
     the case `embedding_size == hidden_size` with `parameter_sharing == "none"`.
     """
 
-    vocab_size: int = 30000  # V
-    embedding_size: int = 128  # E
-    hidden_size: int = 4096  # H
-    num_hidden_layers: int = 12  # L
-    num_hidden_groups: int = 1  # G; layers of one group share their parameters
-    num_attention_heads: int = 64  # in a layer; divides H
-    intermediate_size: int = 16384  # width of the feed-forward sub-layer
-    inner_group_num: int = 1  # blocks inside each layer
-    down_scale_factor: int = 1  # in the released files, but never used
+    vocab_size: int = _size(30000)  # V
+    embedding_size: int = _size(128)  # E
+    hidden_size: int = _size(4096)  # H
+    num_hidden_layers: int = _count(12)  # L
+    num_hidden_groups: int = _count(1)  # G; layers of one group share their parameters
+    num_attention_heads: int = _size(64)  # in a layer; divides H
+    intermediate_size: int = _size(16384)  # width of the feed-forward sub-layer
+    inner_group_num: int = _count(1)  # blocks inside each layer
+    down_scale_factor: int = _field(1)  # in the released files, but never used
     # Activation of the feed-forward sub-layer and of the masked-LM head, one of
     # ACTIVATIONS. "gelu" is the tanh approximation (Hugging Face's "gelu_new"),
     # "gelu_erf" the exact function (Hugging Face's "gelu").
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.0  # of embeddings and sub-layer outputs
-    attention_probs_dropout_prob: float = 0.0
-    max_position_embeddings: int = 512  # longest sequence
-    type_vocab_size: int = 2  # number of segment ids
-    initializer_range: float = 0.02  # standard deviation of the initial weights
+    hidden_act: str = _field("gelu", choices=ACTIVATIONS)
+    hidden_dropout_prob: float = _rate(0.0)  # of embeddings and sub-layer outputs
+    attention_probs_dropout_prob: float = _rate(0.0)
+    max_position_embeddings: int = _size(512)  # longest sequence
+    type_vocab_size: int = _size(2)  # number of segment ids
+    # Standard deviation of the initial weights.
+    initializer_range: float = _field(0.02, least=1e-9, most=10)
     # The fields below are not in the released files. They are written to JSON only if
     # they differ from their defaults.
-    parameter_sharing: str = "all"  # one of SHARING
+    parameter_sharing: str = _field("all", choices=SHARING)  # one of SHARING
     # Details in which other libraries' models differ, so that ours give their outputs.
-    layer_norm_eps: float = 1e-12
-    masked_lm_layer_norm_eps: float = 0.0  # of the masked-LM head; 0: layer_norm_eps
-    use_pooler: bool = True
-    project_embeddings: bool = False  # project the embeddings even if E = H
+    layer_norm_eps: float = _epsilon(1e-12)
+    masked_lm_layer_norm_eps: float = _epsilon(0.0)  # of that head; 0: layer_norm_eps
+    use_pooler: bool = _field(True)
+    project_embeddings: bool = _field(False)  # project the embeddings even if E = H
     # Unknown keys of the JSON file, stored so that they can be written back.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            kind = Mapping if field.name == "extra" else field.type
-            words, is_accepted = _ACCEPTED.get(field.name, ("", lambda value: True))
-            # In Python True is an int, too: it is accepted only where a bool is expected.
-            if not isinstance(value, (int, float) if kind is float else kind) or (
-                    isinstance(value, bool) and kind is not bool) or (
-                        not is_accepted(value)):
-                raise InputError(
-                    f"config: {field.name} is {shown(value)}; it must be of type "
-                    f"{kind.__name__}{words and ', '}{words}.")
+        check(self, "config: ")
         # Each head takes an equal part of the hidden state, so H must divide evenly.
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
@@ -226,7 +209,7 @@ COMPUTING = ("num_hidden_layers", "num_attention_heads", "hidden_act", "layer_no
              "masked_lm_layer_norm_eps")
 
 
-def _size(layers, hidden, heads, dropout=0.0, **fields):
+def _shape(layers, hidden, heads, dropout=0.0, **fields):
     """Returns the fields of a size, whose feed-forward network is 4 times as wide."""
     return dict(num_hidden_layers=layers, hidden_size=hidden,
                 num_attention_heads=heads, intermediate_size=4 * hidden,
@@ -237,23 +220,23 @@ def _size(layers, hidden, heads, dropout=0.0, **fields):
 # The sizes of Table 1 of the paper. Numbers of heads and dropout rates are those of the
 # released files: the paper says H / 64 heads, but the released xlarge has 16.
 NAMED: dict[str, dict[str, Any]] = {
-    "base": _size(12, 768, 12, dropout=0.1),
-    "large": _size(24, 1024, 16, dropout=0.1),
-    "xlarge": _size(24, 2048, 16, dropout=0.1),
-    "xxlarge": _size(12, 4096, 64),
-    "base-v2": _size(12, 768, 12),
-    "large-v2": _size(24, 1024, 16),
-    "xlarge-v2": _size(24, 2048, 16),
-    "xxlarge-v2": _size(12, 4096, 64),
+    "base": _shape(12, 768, 12, dropout=0.1),
+    "large": _shape(24, 1024, 16, dropout=0.1),
+    "xlarge": _shape(24, 2048, 16, dropout=0.1),
+    "xxlarge": _shape(12, 4096, 64),
+    "base-v2": _shape(12, 768, 12),
+    "large-v2": _shape(24, 1024, 16),
+    "xlarge-v2": _shape(24, 2048, 16),
+    "xxlarge-v2": _shape(12, 4096, 64),
     # BERT, to which the paper compares ALBERT: nothing is shared, and E = H.
-    **{f"bert-{size}": _size(layers, hidden, heads, 0.1, embedding_size=hidden,
-                             parameter_sharing="none")
+    **{f"bert-{size}": _shape(layers, hidden, heads, 0.1, embedding_size=hidden,
+                              parameter_sharing="none")
        for size, layers, hidden, heads in (
            ("base", 12, 768, 12), ("large", 24, 1024, 16), ("xlarge", 24, 2048, 16))},
     # Small models, for a single language; the shapes of albert_zh, and two of its models,
     # those with the original's layout of variables.
-    "tiny": _size(4, 312, 12),
-    "small": _size(6, 384, 12),
-    "albert-tiny-zh": _size(4, 312, 12, vocab_size=21128),
-    "albert-small-zh": _size(6, 384, 12, vocab_size=21128),
+    "tiny": _shape(4, 312, 12),
+    "small": _shape(6, 384, 12),
+    "albert-tiny-zh": _shape(4, 312, 12, vocab_size=21128),
+    "albert-small-zh": _shape(6, 384, 12, vocab_size=21128),
 }

@@ -189,20 +189,21 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
+def expand_patterns(patterns: StrPath | Iterable[str], flag: str) -> list[str]:
     """Returns the files that match globs, in the order of the patterns, sorted within
     each, and once. Raises InputError, which names `flag`, if one matches no file."""
     return [path for paths in expand_each(patterns, flag).values() for path in paths]
 
 
-def expand_each(patterns: str | Iterable[str], flag: str) -> dict[str, list[str]]:
+def expand_each(patterns: StrPath | Iterable[str], flag: str) -> dict[str, list[str]]:
     """Returns the files that match globs by glob, without the files of earlier ones.
-    `patterns` are one comma-separated string (split_names) or several."""
-    names = (split_names(patterns) if isinstance(patterns, str) else
-             [patterns] if isinstance(patterns, os.PathLike) else patterns)
+    `patterns` are the name of a file, a comma-separated string (split_names) or several."""
+    if isinstance(patterns, str | os.PathLike):
+        name = os.fspath(patterns)
+        patterns = [name] if exists(name) else split_names(name)
     paths: dict[str, list[str]] = {}
     there: set[str] = set()
-    for pattern in dict.fromkeys(filter(None, map(str.strip, map(os.fspath, names)))):
+    for pattern in dict.fromkeys(filter(None, map(str.strip, map(os.fspath, patterns)))):
         matches = _matches(pattern, flag)
         paths[pattern] = sorted(matches - there)
         there |= matches
@@ -234,14 +235,6 @@ def _matches(pattern: str, flag: str) -> set[str]:
                 raise InputError(f"{flag}: '{pattern}' matches shards of which {path} is "
                                  "missing; restore it, or list the files to use.")
     return matches
-
-
-def shards(path: str, flag: str) -> list[str]:
-    """Returns the files that a path stands for: itself, or what expand_patterns finds if
-    it is a glob or several paths or globs, separated by commas."""
-    path = os.fspath(path)
-    return expand_patterns(path, flag) if (
-        re.search(r"[*?\[,]", path) and not exists(path)) else [path]
 
 
 # ---- writing ---------------------------------------------------------------

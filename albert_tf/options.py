@@ -72,8 +72,9 @@ def given(cls: type, values: Any, **fields: Any) -> Any:
         if option.name in values and option.field not in fields}, **fields)
 
 
-def checked(option: Option, value: Any) -> Any:
-    """Returns a value that an option can have. Raises InputError for others."""
+def checked(option: Option, value: Any, before: str = "--") -> Any:
+    """Returns a value that an option can have. Raises InputError for others, with the
+    name and what stands `before` it."""
     value = value.item() if hasattr(value, "item") else value  # NumPy's
     if value is None and option.default is None:
         return None
@@ -91,11 +92,11 @@ def checked(option: Option, value: Any) -> Any:
     elif kind is list:
         fits, what = isinstance(value, (list, tuple)), "a list"
     if not fits:
-        raise InputError(f"--{option.name}={value!r:.40}: give {what}.")
+        raise InputError(f"{before}{option.name}={value!r:.40}: give {what}.")
     return list(value) if kind is list else value
 
 
-def check(options: Any) -> None:
+def check(options: Any, before: str = "--") -> None:
     """Raises InputError if an option of a dataclass has a value that it cannot have."""
     for each in options_of(type(options)):
-        checked(each, getattr(options, each.field))
+        checked(each, getattr(options, each.field), before)

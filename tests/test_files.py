@@ -175,7 +175,7 @@ def test_names_with_commas(tmp_path, monkeypatch):
     for text, hint in (("c.txt,d.txt", "comma"), ("", "names no file")):
         with pytest.raises(InputError, match=f"--input_file.*{hint}"):
             files.expand_patterns(text, "--input_file")
-    assert files.shards("a,b.txt", "--train_file") == ["a,b.txt"]
+    assert files.expand_patterns("a,b.txt", "--train_file") == ["a,b.txt"]
 
 
 @pytest.fixture(name="inputs")

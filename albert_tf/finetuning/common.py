@@ -31,7 +31,7 @@ def read_shards(where: str, flag: str, read: Callable[[str, int], ExampleSet]
     of files.expand_patterns, as one set. `read` takes a file and the number of examples
     before it."""
     parts: dict[str, ExampleSet] = {}
-    for path in files.shards(where, flag):
+    for path in files.expand_patterns(where, flag):
         parts[path] = read(path, sum(len(part.examples) for part in parts.values()))
     log_shards(flag, {path: len(part.examples) for path, part in parts.items()})
     return ExampleSet([each for part in parts.values() for each in part.examples],

@@ -24,7 +24,8 @@ from albert_tf.errors import InputError
 from albert_tf.options import option
 from albert_tf.text.languages import SPACELESS
 
-FORMATS = ("auto", "text", "wikiextractor", "jsonl", "parquet")
+_OF_ROWS = ("jsonl", "parquet")
+FORMATS = ("auto", "text", "wikiextractor", *_OF_ROWS)
 # A document is held in memory; a longer one is a corpus that is read as one document.
 MAX_DOCUMENT_CHARS = 100_000_000
 
@@ -76,10 +77,12 @@ def read_documents(
     if layout.input_format == "python":
         yield from python_documents()
     for path in paths:
-        kind = layout.input_format
-        if kind == "auto":
-            kind = _format_of(path)
-        lines = text_files.read_lines(path, on_bytes)
+        kind, lines = layout.input_format, text_files.read_lines(path, on_bytes)
+        if kind == "auto" and (kind := rows.kind_of(path, "auto")) not in _OF_ROWS:
+            first = next((line.strip() for _, line in text_files.read_lines(path)
+                          if line.strip()), "")
+            kind = "wikiextractor" if first.startswith("<doc ") else (
+                "jsonl" if re.match(r'\{(\s*"|$)', first) else "text")
         if kind == "text":
             yield from _plain_text(path, lines, layout)
         elif kind == "wikiextractor":
@@ -88,18 +91,6 @@ def read_documents(
             yield from _rows(path, lines, layout, kind)
         if kind == "parquet":
             on_bytes(files.size(path))
-
-
-def _format_of(path: str) -> str:
-    """Returns the format of a file by its name or its first line that is not blank."""
-    if rows.is_row_file(path):
-        return "parquet"
-    first = next(filter(None, (
-        line.strip() for _, line in text_files.read_lines(path))), "")
-    if first.startswith("<doc "):
-        return "wikiextractor"
-    return "jsonl" if re.match(r'\{(\s*"|$)', first) or re.search(
-        r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path) else "text"
 
 
 def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Document]:

@@ -97,7 +97,7 @@ def test_names_of_a_dataset_and_values_of_numpy(written):
 # The file that examples become is named as the argument, and each option as a flag; more
 # is in the tests of the tasks.
 @pytest.mark.parametrize("train, options, message", [
-    (5, {}, "train is a int"), ("none.csv", {}, "none.csv: No such file"),
+    (5, {}, "train is a int"), ("none.csv", {}, "no file matches .*none.csv"),
     ([("a", "yes"), ("b",)], {}, "train, row 2"), (["a"], {}, "train, row 1"),
     ([{"text": "a"}], {}, "train, row 1: there is no column 'label'"),
     (Frame(words=["a"], label=["yes"]), {}, "train, row 1: there is no column 'text'"),

@@ -153,7 +153,7 @@ def _collected(file: DataFile | None) -> Sequence[str]:
     if file is None:
         raise InputError("the labels are not known; give --labels in the order of the "
                          "model's outputs.")
-    shards = files.shards(file.path, "--train_file")
+    shards = files.expand_patterns(file.path, "--train_file")
     for path in filter(rows.is_row_file, shards):
         # The schema may name the labels.
         classes = rows.columns_of(path)

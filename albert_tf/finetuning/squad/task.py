@@ -126,7 +126,7 @@ class SquadTask(FineTuningTask):
 
     def read(self, where: str, split: str = "predict") -> QuestionSet:
         flag = f"--{split}_file"
-        parts = {path: read_questions(path) for path in files.shards(where, flag)}
+        parts = {path: read_questions(path) for path in files.expand_patterns(where, flag)}
         by_id, contradictions = dict[str, SquadExample](), 0
         for each in itertools.chain(*parts.values()):
             if each.qas_id in by_id:

@@ -348,7 +348,7 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
       reading: the options of reading files.
       **options: further options of TaggingTask.
     """
-    paths = files.shards(train_file, "--train_file") if train_file else []
+    paths = files.expand_patterns(train_file, "--train_file") if train_file else []
     reading = dataclasses.replace(reading, names=tuple(labels or ()))
     sentences = [sentence for path in paths for sentence in reading.read(path, scheme)[0]]
     first: dict[str, tuple[Sentence, int]] = {}  # where each tag is first
