@@ -158,19 +158,19 @@ def test_evaluation_says_what_it_leaves_out(results):
 EARLY = {
     "positions": (dict(max_seq_length=9), "--max_seq_length 9 .* max_position_embeddings 8"),
     "no model": (dict(albert_config_file=None), "--albert_config_file=FILE or --model=NAME"),
-    "truncated": (
-        dict(input_file="{data}/train.tfrecord,{data}/truncated.tfrecord"),
-        "truncated.tfrecord, record 50"),
     "no output_dir": (dict(output_dir=None), "--output_dir"),
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
     "memory of a batch": (dict(train_batch_size=2 * 10**9), "--train_batch_size=2000000000"),
+}
+
+# Found in records, when the devices and the model are made, or while training:
+LATE = {
+    "truncated": (
+        dict(input_file="{data}/train.tfrecord,{data}/truncated.tfrecord"),
+        "truncated.tfrecord, record 50"),
     "recipe and masks": (
         dict(recipe="roberta", input_file="{data}/masked.tfrecord"), "masked.tfrecord"),
     "no ids": ({**DYNAMIC, **NO_IDS}, "--cls_id, --sep_id and --mask_id"),
-}
-
-# Found when the devices and the model are made, or while training:
-LATE = {
     "checkpoint of another shape": (
         dict(init_checkpoint="{data}/other_shape/model.ckpt"), "--allow_partial_init"),
     "id in a later record": (
