@@ -140,8 +140,8 @@ class AlbertConfig:
             # refused as values of a wrong type.
             if isinstance(value, str) and types[name] is not str:
                 with contextlib.suppress(KeyError, ValueError):
-                    changes[name] = (_BOOLEANS[value.lower()] if types[name] is bool
-                                     else types[name](value))
+                    changes[name] = types[name](value) if types[name] is not bool else {
+                        "true": True, "false": False, "1": True, "0": False}[value.lower()]
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -181,12 +181,6 @@ class AlbertConfig:
         return self.group_of_layer(layer) if shared else layer
 
 
-def shown(value: Any) -> str:
-    """Returns a value as text for a message, shortened if it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def refuse(values: Mapping[str, Any], where: str, advice: str = "give a different model",
            **allowed: Iterable[Any]) -> None:
     """Raises InputError for a value that is not among the allowed ones:
@@ -194,11 +188,9 @@ def refuse(values: Mapping[str, Any], where: str, advice: str = "give a differen
     for name, accepted in allowed.items():
         if name in values and values[name] not in (accepted := tuple(accepted)):
             raise InputError(
-                f"{where}: {name}={shown(values[name])} is not supported, only "
+                f"{where}: {name}={values[name]!r:.60} is not supported, only "
                 f"{', '.join(map(str, accepted)) or 'none'}; {advice}.")
 
-
-_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 _NOT_RELEASED = ("parameter_sharing", "layer_norm_eps", "masked_lm_layer_norm_eps",
                  "use_pooler", "project_embeddings")

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.util
-import io
 
 from absl import logging
 
@@ -30,6 +29,5 @@ def figure(width: float, height: float):
 def save(made, path: str) -> None:
     """Writes a figure as PNG, with panels placed so that texts do not overlap."""
     made.tight_layout()
-    stream = io.BytesIO()
-    made.savefig(stream, format="png", dpi=100, pil_kwargs={"compress_level": 1})
-    files.write(path, stream.getvalue())
+    with files.atomic_write(path) as stream:
+        made.savefig(stream, format="png", dpi=100, pil_kwargs={"compress_level": 1})

@@ -15,7 +15,7 @@ from absl import logging
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     HEADS, PROBLEMS, REGRESSION, head_of, label_count, some)
-from albert_tf.config import refuse, shown as shown_value
+from albert_tf.config import refuse
 from albert_tf.errors import InputError
 from albert_tf.modeling.head import output_shapes
 
@@ -152,7 +152,7 @@ def check_labels(labels: Any, heads: Mapping[str, int], where: str) -> tuple[str
     if not isinstance(labels, (list, tuple)) or count and labels and (
             len(labels) != count) or not all(
                 isinstance(label, (str, int, float)) for label in labels):
-        raise InputError(f"{where}: the labels are {shown_value(labels)}, but the head has "
+        raise InputError(f"{where}: the labels are {labels!r:.60}, but the head has "
                          f"{count} outputs; give a text for each output, or none.")
     return tuple(map(str, labels)) if count else ()
 

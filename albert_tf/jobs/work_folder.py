@@ -20,7 +20,6 @@ from typing import (
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.config import shown
 from albert_tf.errors import InputError, Interruption, reading
 from albert_tf.jobs.progress import Progress
 
@@ -151,7 +150,7 @@ class WorkFolder:
             if old.get(name) != new.get(name):
                 raise InputError(
                     f"{self.path} holds an unfinished run with {name}="
-                    f"{shown(old.get(name))}, but this run has {shown(new.get(name))}; "
+                    f"{old.get(name)!r:.60}, but this run has {new.get(name)!r:.60}; "
                     "finish that run with its own flags, or remove the folder.")
         self._clear()
         files.write(self.file(f"{_SETTINGS}.json"), json.dumps(now).encode())
