@@ -167,9 +167,7 @@ def text_lines(path: str, once: bool = False) -> Iterator[tuple[int, str]]:
     """Yields (line number, line). If the first line contains carriage returns, these
     alone separate lines, as on old Macs. `once` as in text_files.read_lines."""
     ends, before = None, 0
-    for number, line in text_files.read_lines(path, once=once):
-        if "\0" in line:
-            raise text_files.binary(files.shown(path), number, "it holds NUL characters")
+    for _, line in text_files.read_lines(path, once=once, cleaned=False):
         ends = "\r" in line if ends is None else ends
         parts = line.split("\r") if ends else [line]
         yield from enumerate(parts, before + 1)

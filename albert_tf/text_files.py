@@ -62,13 +62,14 @@ def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
 
 
 def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
-               once: bool = False) -> Iterator[tuple[int, str]]:
+               once: bool = False, cleaned: bool = True) -> Iterator[tuple[int, str]]:
     """Yields the lines of a UTF-8 text file with their numbers from 1.
 
     The file is decompressed if its name ends in COMPRESSED. A byte-order mark at the
     start is dropped. `on_bytes` is called with the number of bytes on disk that were
     read since the last call. `once` also takes the standard input, pipes and devices
-    (files.is_stream), of which the content tells whether it is compressed.
+    (files.is_stream), of which the content tells whether it is compressed. Unless the
+    text is `cleaned` later, it must not have NUL characters.
     """
     reported, name = 0, path
     with reading(path := files.shown(path)), files.open_binary(name, once=once) as stream:
@@ -78,13 +79,17 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
         for number, raw in enumerate(decompressed(name, stream), 1):
             try:
                 line = raw.decode("utf-8")
+                wrong = "it looks binary" * is_binary(line) or (
+                    "it holds NUL characters" * (not cleaned and "\0" in line))
             except UnicodeDecodeError as error:
-                raise binary(path, number, f"byte {error.start + 1} is not UTF-8 "
-                             f"({error.reason})") from error
+                wrong = f"byte {error.start + 1} is not UTF-8 ({error.reason})"
+            if wrong:
+                raise InputError(
+                    f"{path}, line {number}: {wrong}; give text in UTF-8: save a "
+                    "spreadsheet as .csv, convert UTF-16 with iconv, and end the name of a "
+                    f"compressed file in {', '.join(COMPRESSED)}.")
             if number == 1:
                 line = line.removeprefix("\ufeff")
-            if is_binary(line):
-                raise binary(path, number)
             yield number, line.rstrip("\r\n")
             if on_bytes and number % 256 == 0:
                 before, reported = reported, stream.tell()
@@ -145,14 +150,6 @@ def is_binary(line: str) -> bool:
     """Returns whether more than a quarter of the characters in a line are NUL, as in
     UTF-16 without a byte-order mark, which is valid UTF-8."""
     return "\0" in line and line.count("\0") > max(15, len(line) / 4)
-
-
-def binary(path: str, line: int, what: str = "it looks binary") -> InputError:
-    """Returns the error for a file that is not text."""
-    return InputError(
-        f"{path}, line {line}: {what}; give text in UTF-8: save a spreadsheet as .csv, "
-        "convert UTF-16 with iconv, and end the name of a compressed file in "
-        f"{', '.join(COMPRESSED)}.")
 
 
 def write_json(path: str, value: Any, **options: Any) -> None:

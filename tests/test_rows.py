@@ -174,17 +174,19 @@ def test_rows_are_numbered_and_have_the_columns_that_are_asked_for(tmp_path, end
 
 @pytest.mark.parametrize("end", KINDS)
 def test_numbers_become_the_names_in_the_schema(tmp_path, end):
+    pa = pytest.importorskip("pyarrow")
     path = row_tables.write(tmp_path / f"x{end}", row_tables.table(
-        {"label": [1, 0, -1, None], "tags": [[0, 1], [], None, [1]], "number": [1] * 4},
-        label=row_tables.class_label("bad", "good"), number={"dtype": "int64", "_type": "Value"},
+        {"label": [1, 0, -1, None], "tags": [[0, 1], [], None, [1]], "number": [1] * 4,
+         "coded": pa.array(["yes", "no", None, "yes"]).dictionary_encode()},
+        label=row_tables.class_label("bad", "good"),
+        number={"dtype": "int64", "_type": "Value"},
         tags={"feature": row_tables.class_label("O", "B-X"), "_type": "List"}))
-    assert rows_of(path, "label", "tags", "number") == [
-        {"label": "good", "tags": ["O", "B-X"], "number": 1},
-        {"label": "bad", "tags": [], "number": 1},
-        {"label": None, "tags": None, "number": 1},
-        {"label": None, "tags": ["B-X"], "number": 1}]
     columns = columns_of(path)
-    assert columns == {"label": ("bad", "good"), "tags": ("O", "B-X"), "number": ()}
+    assert columns == {
+        "label": ("bad", "good"), "tags": ("O", "B-X"), "number": (), "coded": ()}
+    assert [tuple(row.values()) for row in rows_of(path, *columns)] == [
+        ("good", ["O", "B-X"], 1, "yes"), ("bad", [], 1, "no"), (None, None, 1, None),
+        (None, ["B-X"], 1, "yes")]
 
 
 def test_what_does_not_fit_in_parquet_is_refused(tmp_path, monkeypatch):
@@ -213,18 +215,6 @@ def test_what_does_not_fit_in_parquet_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match="pip install 'albert_tf.parquet.'"):
         rows_of(str(tmp_path / "e.parquet"), "text")
-
-
-@pytest.mark.parametrize("end", KINDS)
-def test_dictionaries_are_decoded(tmp_path, end):
-    pa = pytest.importorskip("pyarrow")
-    texts = pa.array(["yes", "no", None, "yes"]).dictionary_encode()
-    path = row_tables.write(tmp_path / f"x{end}", row_tables.table({"label": texts}))
-    assert [row["label"] for row in rows_of(path, "label")] == [
-        "yes", "no", None, "yes"]
-
-
-# --- what does not fit
 
 
 @pytest.mark.parametrize("end", KINDS)
@@ -263,9 +253,6 @@ def test_a_damaged_file(tmp_path, end):
             assert f"x{end}" in str(error)
             refused += 1
     assert refused > 75
-
-
-# --- memory
 
 
 @pytest.mark.parametrize("end", KINDS)
