@@ -49,10 +49,10 @@ def option(default: Any, help: str, *, flag: str = "", **more: Any) -> Any:
 
 def options_of(cls: type) -> list[Option]:
     """Returns the options among the fields of a dataclass, in their order."""
-    hints, options = typing.get_type_hints(cls), []
+    options = []
     for field in dataclasses.fields(cls):
         if "help" in field.metadata:
-            kind = hints[field.name]
+            kind: Any = field.type
             if typing.get_origin(kind) in (typing.Union, types.UnionType):
                 kind = typing.get_args(kind)[0]  # that of Optional[int]
             kind = typing.get_origin(kind) or kind

@@ -14,6 +14,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import unicodedata
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
@@ -27,6 +28,7 @@ _KINDS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
           ".json": "jsonl", **dict.fromkeys(_ROW_FILES, "parquet")}
 # A longer cell must be an unclosed quote. Python's limit, 128 KiB, is too small.
 _LONGEST_CELL = 1 << 26
+OBJECT = r'\s*\{\s*("|\}\s*$)'  # how a line that is a JSON object begins
 _NO_TEXT = ("Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me")  # categories of characters
 _ROWS = 1024  # rows that become Python values at a time
 _BATCH = 32 << 20  # bytes of Parquet to read at a time, about, or one row
@@ -85,7 +87,8 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
       names: the columns to read, by name, or by number from 0 except in JSON lines;
         None: all. A column that is missing raises InputError.
       optional: columns that are read, too, if the file has them.
-      kind: overrides the kind that the name tells.
+      kind: overrides the kind that the name tells. In "text", each line is a JSON object,
+        or a tuple of texts with tabs between them, in place of a row.
       lines: the numbered lines of the file, if it is open already (text_lines).
       delimiter: replaces the comma of CSV or the tab of TSV.
       header: whether the first line of CSV and TSV names the columns; else the names
@@ -102,9 +105,9 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
         what, found = "row", enumerate(_parquet(path, names, optional, advice), 1)
     else:
         lines = text_lines(path) if lines is None else lines
-        found = _objects(path, lines, names or (), cleaned, advice) if (
-            kind == "jsonl") else _table(path, lines, kind, names, optional, delimiter,
-                                         header, ragged, advice)
+        found = _objects(path, lines, kind, names or (), cleaned, advice) if (
+            kind in ("jsonl", "text")) else _table(
+                path, lines, kind, names, optional, delimiter, header, ragged, advice)
     for number, row in found:
         if isinstance(row, InputError) and not keep_wrong:
             raise row
@@ -174,27 +177,26 @@ def text_lines(path: str, once: bool = False) -> Iterator[tuple[int, str]]:
         before += len(parts)
 
 
-def parsed(line: str, path: str, number: int, cleaned: bool = False) -> Row | InputError:
-    """Returns the object in a line of JSON, or the error if there is none."""
-    try:
-        value = text_files.parse_json(line, path, (
-            "the file looks like one array over many lines, but "
-            if line.lstrip().startswith("[") else "")
-            + "each line must hold one JSON object", number, cleaned)
-    except InputError as error:
-        return error
-    return value if isinstance(value, dict) else InputError(
-        f"{path}, line {number}: not a JSON object; give one object per line.")
-
-
-def _objects(path: str, lines: Lines, names: Sequence[str], cleaned: bool, advice: str
-             ) -> Iterator[tuple[int, Row | InputError | None]]:
-    """Yields line numbers, and objects, or None for a blank line."""
+def _objects(path: str, lines: Lines, kind: str, names: Sequence[str], cleaned: bool,
+             advice: str) -> Iterator[tuple[int, Row | tuple | InputError | None]]:
+    """Yields line numbers, and objects or texts, or None for a blank line."""
     for number, line in lines:
-        row = parsed(line, path, number, cleaned) if line.strip() else None
+        where, row = f"{path}, line {number}", None
+        if kind == "text" and not re.match(OBJECT, line):
+            row = tuple(line.split("\t"))
+        elif line.strip():
+            try:
+                row = text_files.parse_json(line, where, (
+                    "the file looks like one array over many lines, but "
+                    if line.lstrip().startswith("[") else "")
+                    + "each line must hold one JSON object", cleaned)
+                if not isinstance(row, dict):
+                    row = InputError(f"{where}: not a JSON object; give one object per line.")
+            except InputError as error:
+                row = error
         for name in names if isinstance(row, dict) else ():
             if name not in row:
-                raise _missing(f"{path}, line {number}", name, row, advice)
+                raise _missing(where, name, row, advice)
         yield number, row
 
 

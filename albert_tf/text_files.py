@@ -110,13 +110,10 @@ def check_sentences(paths: Iterable[str]) -> None:
                              "line; prepare_corpus.py reads it and writes such text.")
 
 
-def parse_json(text: str, path: str, advice: str = "", line: int = 0,
-               cleaned: bool = False) -> Any:
-    """Parses the JSON text in a file, or in its line with this number from 1.
-
-    Raises InputError, with `advice` on what to do, if it is not JSON, or, unless the text
-    is `cleaned` later, if it has an escape for NUL or half a surrogate pair.
-    """
+def parse_json(text: str, where: str, advice: str = "", cleaned: bool = False) -> Any:
+    """Parses JSON text. Raises InputError, with `advice` on what to do, if it is not JSON,
+    or, unless the text is `cleaned` later, if it has an escape for NUL or half a surrogate
+    pair."""
     try:
         value = json.loads(text)
         # An escape that is part of a pair is none in the JSON that dumps writes.
@@ -126,11 +123,12 @@ def parse_json(text: str, path: str, advice: str = "", line: int = 0,
                              "character")
         return value
     except (RecursionError, ValueError) as error:
-        line, reason = line or getattr(error, "lineno", 0), str(error)
+        reason = str(error)
         if isinstance(error, json.JSONDecodeError):
             reason = f"{error.msg}, character {error.colno}"
-        raise InputError(f"{path}{f', line {line}' * bool(line)}: not JSON ({reason})"
-                         f"{advice and '; '}{advice}.") from error
+            where += f", line {error.lineno}" * (error.lineno > 1)
+        raise InputError(f"{where}: not JSON ({reason}){advice and '; '}{advice}."
+                         ) from error
 
 
 def read_json(path: str, advice: str = "") -> Any:

@@ -16,7 +16,6 @@ from albert_tf.errors import InputError
 
 # The inputs of all tasks.
 _NAMES = ("text", "text_pair", "question", "passage", "options")
-_OBJECT = r'\s*\{\s*("|\}\s*$)'  # how a line that is a JSON object begins
 
 
 class Field(NamedTuple):
@@ -71,13 +70,10 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
         titles = rows.columns_of(path)
         names = [name for name in (*_NAMES, "id") if name in titles]
         names = names if {*names} - {"id"} else ["text"]
-    source = ((f"{path}, line {number}", rows.parsed(line, path, number)
-               if re.match(_OBJECT, line) else tuple(line.split("\t")))
-              for number, line in found) if kind == "text" else rows.rows(
-        path, names, [id_column] if id_column and names else [], kind=kind, lines=found,
-        header=header is not False, delimiter=delimiter, keep_wrong=True, advice=(
-            "name the columns of the texts with --text_column and --text_b_column"))
-    for where, row in source:
+    for where, row in rows.rows(
+            path, names, [id_column] if id_column and names else [], kind=kind,
+            lines=found, header=header is not False, delimiter=delimiter, keep_wrong=True,
+            advice="name the columns of the texts with --text_column and --text_b_column"):
         given, guid, kept = row, None, {}
         if isinstance(row, dict):
             guid = row.get(id_column, None if is_named else row.pop("id", None))
@@ -117,7 +113,7 @@ def _told(lines: Iterator[tuple[int, str]], column: str | None, delimiter: str |
     delimiter = delimiter or ("\t" if "\t" in first else ",")
     is_table = column is not None and (column_needed or column in [
         title.strip(' "') for title in first.split(delimiter)])
-    return "jsonl" if re.match(_OBJECT, first) else "text" if not is_table else (
+    return "jsonl" if re.match(rows.OBJECT, first) else "text" if not is_table else (
         "tsv" if delimiter == "\t" else "csv"), itertools.chain(begin, lines)
 
 

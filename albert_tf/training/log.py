@@ -56,7 +56,7 @@ def read_metrics(path: str) -> list[Row]:
     lines = [(n, line) for n, line in text_files.read_lines(path) if line.strip()]
     for number, line in lines:
         try:
-            row = text_files.parse_json(line, path, advice, number)
+            row = text_files.parse_json(line, f"{path}, line {number}", advice)
             if not (isinstance(row, dict) and type(row.get("step")) is int
                     and isinstance(row.get("split"), str) and all(
                         type(value) in (int, float) for name, value in row.items()
