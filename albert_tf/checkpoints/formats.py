@@ -42,10 +42,13 @@ _FOLDERS = (
 # Modules for TensorFlow's checkpoints, each with a pattern of a tensor's name.
 _CHECKPOINTS = (("release", r"(module/)?bert/embeddings/word_embeddings"),
                 ("tf_models", r"(.*/)?word_embeddings/embeddings"))
-# The formats that can be written → their modules, and the hubs' names of libraries.
-FORMATS = {"tf1": ("release", "tensorflow"), "hf": ("huggingface", "transformers"),
+# The formats that can be written → their modules, the hubs' names of libraries, and the
+# options of `convert` that are for one format only.
+FORMATS = {"tf1": ("release", "tensorflow", "optimizer_state"),
+           "hf": ("huggingface", "transformers", "dtype"),
            "keras_hub": ("keras_hub", "keras-hub"), "tf_models": ("tf_models", "tf-keras"),
-           "sentence_transformers": ("sentence_transformers", "sentence-transformers")}
+           "sentence_transformers": ("sentence_transformers", "sentence-transformers",
+                                     "pooling", "max_seq_length")}
 HUGGING_FACE = "hf://"
 _KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
 # Files that a model's folder may need, without the weights of other frameworks.
@@ -145,11 +148,6 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"albert_tf.checkpoints.{name}")
 
 
-def located(path: StrPath) -> str:
-    """Returns the folder or checkpoint on this machine that a path stands for."""
-    return _whole(fetched(path))
-
-
 def _whole(path: str) -> str:
     """Returns the folder if the path is one of several files of a model."""
     is_part = path.endswith((".safetensors", ".bin", ".h5", ".json", ".pb"))
@@ -185,14 +183,15 @@ def is_hub(path: str) -> bool:
     return path.startswith(HUGGING_FACE) or bool(_KAGGLE.match(path))
 
 
-def fetched(path: StrPath) -> str:
-    """Returns a path, or the folder that is fetched if it is a hub's name."""
+def located(path: StrPath) -> str:
+    """Returns the folder or checkpoint on this machine that a path stands for, which is
+    fetched if it is a hub's name."""
     path = files.expanded(path)
     if re.match("https?://", path) and not is_hub(path):
         raise InputError(f"{path}: fetching from this address is not supported; give "
                          "hf://OWNER/NAME or kaggle://HANDLE, or download the model.")
     if not is_hub(path):
-        return path
+        return _whole(path)
     try:
         if not path.startswith(HUGGING_FACE):
             import kagglehub
@@ -244,21 +243,21 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
       encoder_only: leave the heads out.
       dtype: for "hf", the type of the numbers in the file: float32, bfloat16, float16.
       optimizer_state: for "tf1", also write the optimizer's moments and the step.
-      pooling, max_seq_length: for "sentence_transformers", as for its `with_modules`.
+      pooling, max_seq_length: for "sentence_transformers", as for its `write`.
       labels: of a model that does not name them, in the order of its outputs.
 
     Returns the report: which tensors were matched, dropped or missing.
     """
     refuse({"format": format, "dtype": dtype}, "convert", "give one of these",
            format=FORMATS, dtype=TYPES)
-    for name, is_set, only in (
-            ("dtype", dtype != "float32", "hf"),
-            ("optimizer_state", optimizer_state, "tf1"),
-            ("pooling", pooling, "sentence_transformers"),
-            ("max_seq_length", max_seq_length, "sentence_transformers")):
-        if is_set and format != only:
-            raise InputError(f"--{name} is only for --format={only}; leave it out.")
-    target, input, output = _module(FORMATS[format][0]), os.fspath(input), os.fspath(output)
+    module, _, *allowed = FORMATS[format]
+    options = {name: value for name, value, unset in (
+        ("dtype", dtype, "float32"), ("optimizer_state", optimizer_state, False),
+        ("pooling", pooling, ""), ("max_seq_length", max_seq_length, 0))
+               if value != unset}
+    for name in {*options} - {*allowed}:
+        raise InputError(f"--{name} is not for --format={format}; leave it out.")
+    target, input, output = _module(module), os.fspath(input), os.fspath(output)
     (files.check_in_tensorflow if format in ("tf1", "tf_models")
      else files.check_local)(output, "--output")
     files.check_new(output, "--output")
@@ -274,9 +273,7 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
             checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
     notes = checkpoint.report.notes
     try:
-        if format == "sentence_transformers":
-            checkpoint = target.with_modules(checkpoint, pooling, max_seq_length)
-        elif checkpoint.sentence:
+        if checkpoint.sentence and format != "sentence_transformers":
             notes.append("the pooling of token vectors into a sentence embedding "
                          f"({checkpoint.sentence}) is not written")
         if not checkpoint.vocabulary:
@@ -288,8 +285,7 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
         raise InputError(f"{checkpoint.source}: {error}") from error
     with files.staged(output) as (staged,):
         files.make_directory(staged, output)
-        target.write(checkpoint, staged, *(
-            [dtype] if format == "hf" else [optimizer_state] if format == "tf1" else ()))
+        target.write(checkpoint, staged, **options)
         if checkpoint.kept_settings and format not in (
                 "keras_hub", "sentence_transformers"):
             text_files.write_json(os.path.join(staged, TASK_FILE),

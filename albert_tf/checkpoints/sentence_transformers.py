@@ -10,7 +10,7 @@ pooled into a sentence embedding.
 import dataclasses
 import os
 import re
-from typing import Any, Iterable, Optional, Sequence, Union
+from typing import Any, Iterable, Optional, Union
 
 from absl import logging
 
@@ -109,7 +109,9 @@ def described(folder: str, config: AlbertConfig
                        word_embedding_dimension=(None, width))
     modes = values.get("pooling_mode") or [
         mode for mode, name in _MODES.items() if values.get(name)] or "mean"
-    pooling = _checked(modes if isinstance(modes, list) else [modes], path)
+    pooling = tuple(modes if isinstance(modes, list) else [modes])
+    for mode in pooling:
+        refuse({"pooling": mode}, path, pooling=POOLING)
     width *= len(pooling)
     for kind, path in places:
         if kind == "Dense":
@@ -161,13 +163,6 @@ def _settings(folder: str, **allowed: Iterable[Any]) -> dict[str, Any]:
     return values
 
 
-def _checked(modes: Sequence[Any], where: str, advice: str = "give a different model"
-             ) -> tuple[str, ...]:
-    for mode in modes:
-        refuse({"pooling": mode}, where, advice, pooling=POOLING)
-    return tuple(modes)
-
-
 def _dense(folder: str, width: int) -> Dense:
     values = _settings(folder, use_residual=(None, False))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2]
@@ -180,36 +175,33 @@ def _dense(folder: str, width: int) -> Dense:
     return Dense(changed(kernel, kernel.shape[::-1]), bias, activation)
 
 
-def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int = 0
-                 ) -> Checkpoint:
-    """Returns the checkpoint with a pooling, kinds from POOLING separated by commas or
-    POOLED, by default its own, else the mean, and a maximum length of texts, by default
-    as in training, else all positions."""
+def check(checkpoint: Checkpoint) -> Checkpoint:
+    return huggingface.check(without_heads(checkpoint, _ENCODER_ONLY))
+
+
+def write(checkpoint: Checkpoint, folder: str, pooling: str = "", max_seq_length: int = 0
+          ) -> None:
+    """Writes the folder with a pooling, kinds from POOLING separated by commas or POOLED,
+    by default the checkpoint's own, else the mean, and a maximum length of texts, by
+    default as in training, else all positions."""
     sentence = checkpoint.sentence or Sentence()
     if pooling == POOLED and checkpoint.config.use_pooler:
         kernel, bias = (checkpoint.tensors[f"{POOLER}/{name}"]
                         for name in ("kernel", "bias"))
         sentence = Sentence(("cls",), (Dense(kernel, bias, "Tanh"),))
     elif pooling:
-        sentence = Sentence(_checked([*map(str.strip, pooling.split(","))],
-                                     f"the format {NAME}", f"{POOLED} needs a pooler"))
+        sentence = Sentence(tuple(map(str.strip, pooling.split(","))))
+        for mode in sentence.pooling:
+            refuse({"pooling": mode}, f"the format {NAME}", f"{POOLED} needs a pooler",
+                   pooling=POOLING)
     longest = checkpoint.config.max_position_embeddings
     length = max_seq_length or checkpoint.max_seq_length
     if not 3 < length <= longest:
         raise InputError(f"--max_seq_length={length}: give 4 to {longest}, the number "
                          "of positions of the model.")
-    return dataclasses.replace(checkpoint, sentence=sentence, settings={
-        **checkpoint.settings, "flags": {**checkpoint.flags, "max_seq_length": length}})
-
-
-def check(checkpoint: Checkpoint) -> Checkpoint:
-    return huggingface.check(without_heads(checkpoint, _ENCODER_ONLY))
-
-
-def write(checkpoint: Checkpoint, folder: str) -> None:
-    huggingface.write(checkpoint, folder)
-    write_modules(checkpoint.sentence, checkpoint.config.hidden_size,
-                  checkpoint.max_seq_length, folder)
+    huggingface.write(dataclasses.replace(checkpoint, settings={
+        "flags": {"max_seq_length": length}}), folder)
+    write_modules(sentence, checkpoint.config.hidden_size, length, folder)
 
 
 def write_modules(sentence: Sentence, width: int, max_seq_length: int, folder: str

@@ -195,19 +195,16 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
     """Returns the tokenizer, which must have as many tokens as word embeddings, but for
     rows that pad these to a multiple of 8, 16, 32, 64 or 128."""
     tokenizer = tokenizer_of(found)
-    if behind := [token for token in tokenizer.added if token.id >= vocab_size]:
-        raise InputError(
-            f"{found.path} adds " + ", ".join(
-                f"{token.content!r:.40} with the id {token.id}" for token in behind)
-            + f", but there are {vocab_size} word embeddings (vocab_size); remove these "
-            "tokens there, or give the model that was trained with them.")
     padding = vocab_size - tokenizer.vocab_size
-    if padding and not any(not vocab_size % multiple and 0 < padding < multiple
-                           for multiple in (8, 16, 32, 64, 128)):
+    behind = [token.content for token in tokenizer.added if token.id >= vocab_size]
+    if behind or padding and not any(
+            not vocab_size % multiple and 0 < padding < multiple
+            for multiple in (8, 16, 32, 64, 128)):
         raise InputError(
-            f"{found.path} has {tokenizer.vocab_size} tokens, but there are "
-            f"{vocab_size} word embeddings (vocab_size): the model was made with a "
-            "different vocabulary; put that one in its folder, or give it.")
+            f"{found.path} has {tokenizer.vocab_size} tokens"
+            + (f" (files beside it add {', '.join(behind)})" if behind else "")
+            + f", but there are {vocab_size} word embeddings (vocab_size): the model was "
+            "made with a different vocabulary; put that one in its folder, or give it.")
     if padding:
         logging.warning(
             "%s has %d tokens. The other %d of the %d word embeddings are taken for "
@@ -228,30 +225,25 @@ def sentencepiece_model(found: Vocabulary) -> bytes:
 
 
 def write_plain(found: Vocabulary, folder: str) -> None:
-    """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt, and
-    settings that are not the original implementation's."""
+    """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt, and how
+    the tokenizer cleans text, as `find` reads it."""
     name, tokenizer = os.path.basename(found.path), tokenizer_of(found)
-    if found.word_piece:
-        _write_word_pieces(tokenizer, folder)
+    _write_own(found, tokenizer, folder, name if name.endswith(".model") else _SPM)
     if hf_tokenizer.is_file(found.path):
-        return _write_json(tokenizer.to_json(), folder)
-    if not found.word_piece:
-        name = name if name.endswith(".model") else _SPM
-        files.copy(found.path, os.path.join(folder, name))
-    if tokenizer.keeps or not tokenizer.do_lower_case:
-        write_settings(tokenizer, folder)
-
-
-def write_settings(tokenizer: FullTokenizer, folder: str) -> None:
-    """Writes how a tokenizer cleans text, as `find` reads it."""
+        _write_json(tokenizer.to_json(), folder)
     text_files.write_json(os.path.join(folder, _CONFIG), {
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.strip_accents, **tokenizer.keeps})
 
 
-def _write_word_pieces(tokenizer: HfTokenizer, folder: str) -> None:
-    files.write(os.path.join(folder, "vocab.txt"), "".join(
-        f"{piece}\n" for piece in tokenizer.to_json()["model"]["vocab"]).encode())
+def _write_own(found: Vocabulary, tokenizer: FullTokenizer, folder: str, name: str = _SPM
+               ) -> None:
+    """Writes vocab.txt, or the SentencePiece model under this name if there is one."""
+    if found.word_piece:
+        files.write(os.path.join(folder, "vocab.txt"), "".join(
+            f"{piece}\n" for piece in tokenizer.to_json()["model"]["vocab"]).encode())
+    elif not hf_tokenizer.is_file(found.path):
+        files.copy(found.path, os.path.join(folder, name))
 
 
 def write_huggingface(found: Vocabulary, folder: str, longest: int,
@@ -263,10 +255,9 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
     """
     tokenizer = tokenizer_of(found)
     lower, rules = tokenizer.do_lower_case, tokenizer.rules
-    content = tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else None
     is_json = hf_tokenizer.is_file(found.path)
+    _write_own(found, tokenizer, folder)
     if found.word_piece:
-        _write_word_pieces(tokenizer, folder)
         strips = tokenizer.normalized("é") in "eE"
         config: dict[str, Any] = {
             "tokenizer_class": "BertTokenizer",
@@ -280,12 +271,10 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
         config = {"tokenizer_class": "PreTrainedTokenizerFast" if is_json else
                   "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents,
                   **_SENTENCE_PIECE}
-        if not is_json:
-            files.copy(found.path, os.path.join(folder, _SPM))
-        content = content or hf_tokenizer.from_sentencepiece(
-            found.path, lower, tokenizer.strip_accents, rules)
     if always_json or not found.word_piece:
-        _write_json(content, folder)
+        _write_json(tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else
+                    hf_tokenizer.from_sentencepiece(
+                        found.path, lower, tokenizer.strip_accents, rules), folder)
     text_files.write_json(os.path.join(folder, _CONFIG), {
         "do_lower_case": lower, "model_max_length": longest,
         "model_input_names": ["input_ids", *["token_type_ids"] * (segments > 1),

@@ -90,7 +90,6 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
     if form == "tflite":
         text_files.write_json(os.path.join(folder, CONFIG_FILE), loaded.config.to_dict())
         tokenizer_files.write_plain(found, folder)
-        tokenizer_files.write_settings(tokenizer, folder)
         if loaded.labels:
             files.write(os.path.join(folder, LABELS_FILE), "".join(
                 f"{label}\n" for label in loaded.labels).encode())

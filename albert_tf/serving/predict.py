@@ -233,7 +233,7 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
         "auto", the fastest installed engine for short requests. Its export is kept
         beside the model; later changes of `model` do not change it.
     """
-    given, path = os.fspath(path), formats.fetched(path)
+    given, path = os.fspath(path), formats.located(path)
     if onnx_folder.find(path) is not None:
         model = Model(**runtimes.read(path, vocabulary))
     else:

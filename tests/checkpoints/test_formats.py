@@ -123,7 +123,7 @@ def test_a_handle_of_kaggle(monkeypatch):
     monkeypatch.setitem(sys.modules, "kagglehub", types.SimpleNamespace(
         model_download=lambda handle: f"there/{handle}"))
     for name in ("kaggle://", "https://www.kaggle.com/models/"):
-        assert formats.fetched(f"{name}me/tiny/tf2/base") == "there/me/tiny/tf2/base"
+        assert formats.located(f"{name}me/tiny/tf2/base") == "there/me/tiny/tf2/base"
 
 
 def no_connection(*args, **options):
@@ -181,5 +181,5 @@ def test_of_a_repository_without_weights_one_graph_is_fetched(monkeypatch, names
         list_repo_files=lambda name, revision: names,
         snapshot_download=lambda name, revision, allow_patterns: asked.extend(
             allow_patterns) or "there"))
-    assert formats.fetched("hf://me/it") == "there"
+    assert formats.located("hf://me/it") == "there"
     assert [pattern for pattern in asked if "onnx" in pattern] == graphs
