@@ -80,23 +80,19 @@ class Report:
 
     def summary(self, most: Optional[int] = None) -> str:
         """Returns the counts, and at most `most` names of the tensors of each kind."""
+        dropped = sorted(self.dropped)
         return "\n".join((
             f"{self.source}: {len(self.matched)} tensors matched, {len(self.dropped)} "
             f"dropped, {len(self.missing)} missing, {len(self.mismatched)} with a "
             "different shape.",
             *(f"  {what}: {some(names, most)}" for what, names in (
                 ("new, start from random values", self.new),
-                ("missing, keep their values", self.missing),
+                ("missing from the source", self.missing),
                 ("different shape, keep their values", self.mismatched.values()),
-                *((f"dropped, {why}", names)
-                  for why, names in self.by_reason().items())) if names),
+                *((f"dropped, {why}", [
+                    name for name in dropped if self.dropped[name] == why])
+                  for why in dict.fromkeys(self.dropped[name] for name in dropped))) if names),
             *(f"  {note}" for note in self.notes)))
-
-    def by_reason(self) -> dict[str, list[str]]:
-        """Returns each reason for dropping tensors → their names."""
-        names = sorted(self.dropped)
-        return {why: [name for name in names if self.dropped[name] == why]
-                for why in dict.fromkeys(self.dropped[name] for name in names)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,26 +367,21 @@ def as_format(checkpoint: Checkpoint, name: str, projects: bool,
 
 def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """Returns tensors that raise InputError when read if they hold NaN or infinity."""
-    def checked(name: str, array: np.ndarray) -> np.ndarray:
-        check_finite(source, [(name, array)], "give a different checkpoint, or allow "
-                     "them with --allow_nan or allow_nan=True")
-        return array
-
-    return {name: tensor.then(functools.partial(checked, name))
+    advice = ("give a different checkpoint, or allow them with --allow_nan or "
+              "allow_nan=True")
+    return {name: tensor.then(functools.partial(check_finite, source, name, advice))
             for name, tensor in tensors.items()}
 
 
-def check_finite(source: str, values: Iterable[tuple[str, Any]],
-                 advice: str = "give a different checkpoint") -> None:
-    """Raises InputError if one of the (name, tensor) pairs holds NaN or infinity."""
-    for name, value in values:
-        value = np.asarray(value)
-        # The sum, which is fast, is infinite too if finite numbers are very large.
-        if value.dtype.kind == "f" and not np.isfinite(value.sum()) and not np.isfinite(
-                value).all():
-            raise InputError(
-                f"{source}: {name} holds NaN or infinite numbers, therefore the model "
-                f"cannot be trained or used; {advice}.")
+def check_finite(source: str, name: str, advice: str, value: np.ndarray) -> np.ndarray:
+    """Returns a tensor's numbers. Raises InputError for NaN or infinity."""
+    # The sum, which is fast, is infinite too if finite numbers are very large.
+    if value.dtype.kind == "f" and not np.isfinite(value.sum()) and not np.isfinite(
+            value).all():
+        raise InputError(
+            f"{source}: {name} holds NaN or infinite numbers, therefore the model "
+            f"cannot be trained or used; {advice}.")
+    return value
 
 
 def some(names: Iterable[str], most: Optional[int] = 3) -> str:

@@ -305,7 +305,7 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
 
 def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
     """Returns the text of a model card; `source` is the path that the user gave."""
-    config, report, carried = checkpoint.config, checkpoint.report, ""
+    config, carried = checkpoint.config, ""
     path, results = (os.path.join(os.path.dirname(checkpoint.source), each)
                      for each in (_CARD, "eval_results.json"))
     if files.exists(path):
@@ -351,11 +351,6 @@ def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
             lines += ["`tokenizer.json` divides text as Google's original "
                       "implementation does, except for a piece that ends in a digit "
                       "and a comma inside a number: the original splits it again.", ""]
-    if report.dropped or report.missing or report.notes:
-        lines += ["Not converted:", "", *(
-            f"- {why}: {', '.join(f'`{name}`' for name in names[:8])}"
-            + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            for why, names in report.by_reason().items()), *(
-                f"- `{name}`: missing from the source" for name in report.missing), *(
-                    f"- {note}" for note in report.notes), ""]
+    if remarks := checkpoint.report.summary(8).splitlines()[1:]:
+        lines += ["Not converted:", "", *(f"-{line[1:]}" for line in remarks), ""]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, Checkpoint, Row, as_format, check_groups, heads_in, in_theirs,
     label_count, matched, read_pooler, rows_of, shapes_of)
-from albert_tf.checkpoints.labels import check_labels, outputs_of
+from albert_tf.checkpoints.labels import outputs_of
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import WORDS
@@ -167,8 +167,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 
 
 def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
-              ) -> tuple[str, ...]:
-    """Returns the labels, or Hugging Face's default names if there are none."""
+              ) -> Sequence[Any]:
+    """Returns the labels, unchecked, or Hugging Face's default names."""
     count, named = label_count(heads), values.get("id2label")
     if not count or (count == 1 and values.get("problem_type") in (None, "regression")
                      and "token_classification" not in heads):
@@ -176,8 +176,7 @@ def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
     if named is None:
         return _numbered(count)
     with reading(path, binary=True):
-        labels = [named[key] for key in sorted(named, key=int)]
-    return check_labels(labels, heads, path)
+        return [named[key] for key in sorted(named, key=int)]
 
 
 def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],

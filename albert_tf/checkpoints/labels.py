@@ -146,21 +146,15 @@ def order(theirs: tuple[str, ...], ours: tuple[str, ...], source: str
 # ---- in files ---------------------------------------------------------------
 
 
-def check_labels(labels: Any, heads: Mapping[str, int], where: str) -> tuple[str, ...]:
-    """Returns a file's labels, one for each output of the head, () if it names none."""
-    count = label_count(heads)
+def outputs_of(values: Mapping[str, Any], heads: Mapping[str, int], where: str
+               ) -> dict[str, Any]:
+    """Returns what a file says of the head's outputs: fields of a Checkpoint."""
+    problem = "classification" in heads and values.get("problem_type") or ""
+    refuse({"problem_type": problem}, where, problem_type=("", *PROBLEMS))
+    labels, count = values.get("labels") or (), label_count(heads)
     if not isinstance(labels, (list, tuple)) or count and labels and (
             len(labels) != count) or not all(
                 isinstance(label, (str, int, float)) for label in labels):
         raise InputError(f"{where}: the labels are {labels!r:.60}, but the head has "
                          f"{count} outputs; give a text for each output, or none.")
-    return tuple(map(str, labels)) if count else ()
-
-
-def outputs_of(values: Mapping[str, Any], heads: Mapping[str, int], where: str
-               ) -> dict[str, Any]:
-    """Returns what a file says of the head's outputs: fields of a Checkpoint."""
-    problem = values.get("problem_type") if "classification" in heads else ""
-    refuse({"problem_type": problem or ""}, where, problem_type=("", *PROBLEMS))
-    return {"labels": check_labels(values.get("labels") or (), heads, where),
-            "problem_type": problem or ""}
+    return {"labels": tuple(map(str, labels)) if count else (), "problem_type": problem}

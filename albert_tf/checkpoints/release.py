@@ -33,7 +33,6 @@ ORIGINAL: dict[str, Any] = {
 _DROPPED = {
     r"(^|/)(adam_[mv]|global_step|iteration|save_counter|current_learning_rate"
     r"|[Aa]dam.*|lamb.*)$": "training state (optimizer or step)",
-    bundle.OBJECT_GRAPH: "TensorFlow's list of objects",
     QUERY_VECTOR: "used in pretraining with --objective=permutation only"}
 # Size → the tensor and its axis that tell it.
 SIZES = {
@@ -64,8 +63,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     """Reads a checkpoint or TensorFlow Hub module; `head` as for formats.read."""
     folder, stored = os.path.dirname(prefix), bundle.by_names(prefix)
     is_module = os.path.basename(folder) == "variables"
-    objects = bundle.OBJECT_GRAPH not in stored and bundle.OBJECT_GRAPH in bundle.read(
-        prefix)
+    objects = bundle.OBJECT_GRAPH in bundle.read(prefix)
     if is_module:
         folder = os.path.dirname(folder)
         if objects:

@@ -206,8 +206,9 @@ def _restore(model, source, stored, allow_partial, init_from_group0=False,
             "0 (--init_from_group0), or accept the differences (--allow_partial_init, "
             "allow_partial=True).")
     # All is checked and read before any variable changes.
-    values = {name: stored[name].read() for name in {*report.matched.values()}}
-    check_finite(source, values.items())
+    values = {name: check_finite(source, name, "give a different checkpoint",
+                                 stored[name].read())
+              for name in {*report.matched.values()}}
     for name, theirs in report.matched.items():
         variable = variables[name]
         variable.assign(values[theirs].astype(variable.dtype.as_numpy_dtype))

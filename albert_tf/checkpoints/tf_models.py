@@ -54,7 +54,7 @@ _WITH_PREFIX = re.compile(
     r"layer_norm|embedding_projection|transformer|pooler_transform|bert/cls)/)")
 # All layers share one block.
 _ONE_BLOCK: dict[str, Any] = {"num_hidden_groups": (1,), "inner_group_num": (1,)}
-_DROPPED = {f"^save_counter|^{bundle.OBJECT_GRAPH}|optimizer": "training state"}
+_DROPPED = {"^save_counter|optimizer": "training state"}
 
 
 def name_of(ours: str) -> str:

@@ -246,16 +246,13 @@ def _write_own(found: Vocabulary, tokenizer: FullTokenizer, folder: str, name: s
         files.copy(found.path, os.path.join(folder, name))
 
 
-def write_huggingface(found: Vocabulary, folder: str, longest: int,
-                      always_json: bool = False, segments: int = 2) -> None:
+def write_huggingface(found: Vocabulary, folder: str, longest: int, segments: int = 2
+                      ) -> None:
     """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece, for
-    sequences of at most `longest` tokens. With `always_json` there is a tokenizer.json
-    even if BertTokenizer does not need it. For one of `segments`, transformers gives no
-    segment ids, which a pair would have from two.
-    """
+    sequences of at most `longest` tokens. For one of `segments`, transformers gives no
+    segment ids, which a pair would have from two."""
     tokenizer = tokenizer_of(found)
-    lower, rules = tokenizer.do_lower_case, tokenizer.rules
-    is_json = hf_tokenizer.is_file(found.path)
+    lower = tokenizer.do_lower_case
     _write_own(found, tokenizer, folder)
     if found.word_piece:
         strips = tokenizer.normalized("é") in "eE"
@@ -263,18 +260,14 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int,
             "tokenizer_class": "BertTokenizer",
             "strip_accents": None if strips == lower else strips,
             "tokenize_chinese_chars": tokenizer.normalized("中") != "中",
-            **_WORD_PIECE, "rules": rules.changed}
-        # What BertTokenizer has no setting for.
-        always_json |= is_json or bool(
-            {*rules.changed} - {"split_chinese", "strips_cased"})
+            **_WORD_PIECE}
     else:
-        config = {"tokenizer_class": "PreTrainedTokenizerFast" if is_json else
-                  "AlbertTokenizer", "keep_accents": not tokenizer.strip_accents,
-                  **_SENTENCE_PIECE}
-    if always_json or not found.word_piece:
-        _write_json(tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else
-                    hf_tokenizer.from_sentencepiece(
-                        found.path, lower, tokenizer.strip_accents, rules), folder)
+        config = {"tokenizer_class": "PreTrainedTokenizerFast" if hf_tokenizer.is_file(
+            found.path) else "AlbertTokenizer",
+                  "keep_accents": not tokenizer.strip_accents, **_SENTENCE_PIECE}
+    _write_json(tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else
+                hf_tokenizer.from_sentencepiece(
+                    found.path, lower, tokenizer.strip_accents, tokenizer.rules), folder)
     text_files.write_json(os.path.join(folder, _CONFIG), {
         "do_lower_case": lower, "model_max_length": longest,
         "model_input_names": ["input_ids", *["token_type_ids"] * (segments > 1),

@@ -101,8 +101,7 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
         os.path.join(folder, huggingface.CONFIG), huggingface.config_of(Checkpoint(
             form, loaded.config, {}, {name: head.width} if head else {}, loaded.report,
             labels, getattr(head, "problem", ""), found)), ensure_ascii=False)
-    tokenizer_files.write_huggingface(
-        found, folder, answering.max_length, always_json=True)
+    tokenizer_files.write_huggingface(found, folder, answering.max_length)
     if not hf_tokenizer.is_file(found.path):
         # A tokenizer.json does not tell everything that our tokenizer does.
         text_files.write_json(os.path.join(folder, vocabulary.VOCABULARY_FILE), {

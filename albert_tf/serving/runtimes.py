@@ -85,22 +85,21 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     flags, sentence, found = {}, None, None
     if files.exists(modules) and (is_own or not heads):
         sentence, flags, found = sentence_transformers.described(folder, config)
-    labels: tuple[str, ...] = ()
+    answering = {name: width for name, width in heads.items()
+                 if head_of(name, width).task == engine.task}
+    labels: Sequence[Any] = ()
     if form == "tflite" and files.exists(listed):  # config.json has those of others.
         labels = tuple(line for _, line in text_files.read_lines(listed))
     elif not is_own or "id2label" in values:
-        labels = huggingface.labels_of(values, {
-            name: width for name, width in heads.items()
-            if head_of(name, width).task == engine.task}, where)
+        labels = huggingface.labels_of(values, answering, where)
     given = given or found or tokenizer_files.find(folder)
     return {
         "tensors": {}, "report": Report(folder), "format": form, "config": config,
         "heads": heads, "engine": engine, "sentence": sentence, "threshold": threshold,
         "settings": vocabulary.task_settings(folder) or (
             {"flags": flags} if flags else {}),
-        "labels": labels, "problem_type": outputs_of(
-            {**(stored if is_own else values), "labels": ()}, heads,
-            own if is_own else where)["problem_type"],
+        **outputs_of({**(stored if is_own else values), "labels": labels}, answering,
+                     where),
         "tokenizer": given and tokenizer_files.check(given, config.vocab_size)}
 
 

@@ -83,10 +83,10 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True) -> 
         if scaling:
             checkpoint.loss_scaling = scaling
     optimizer = getattr(checkpoint, "optimizer", None)
-    check_finite(path, (
-        (variable.name.removesuffix(":0"), variable.numpy()) for variable in (
-            *checkpoint.model.weights, *(optimizer.variables if optimizer else ()))),
-                 EARLIER)
+    for variable in (*checkpoint.model.weights, *(
+            optimizer.variables if optimizer else ())):
+        check_finite(path, variable.name.removesuffix(":0"), EARLIER,
+                     variable.numpy())
 
 
 def different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
