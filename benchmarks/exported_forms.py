@@ -20,7 +20,7 @@ from typing import Any, Callable
 from absl import app, flags
 
 from albert_tf import files
-from albert_tf.checkpoints import onnx_folder
+from albert_tf.checkpoints import huggingface
 from albert_tf.errors import InputError
 from benchmarks import benchmark_flags, runs
 
@@ -107,7 +107,7 @@ def _export(model, folder):
         to = os.path.join(folder, f"saved_model_{dtype}")
         runs.run_script("export_model.py", model=FLAGS.model, export_dir=to, dtype=dtype)
         found[f"SavedModel, {dtype}"] = "saved_model", to, _bytes_of(to)
-    for form, precision in itertools.product(runtimes.FORMS, onnx_folder.NAMES):
+    for form, precision in itertools.product(runtimes.FORMS, huggingface.GRAPH_NAMES):
         to = os.path.join(folder, f"{form}_{precision}")
         if precision not in runtimes.FORMS[form].precisions:
             continue

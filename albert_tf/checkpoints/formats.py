@@ -18,7 +18,7 @@ import re
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import bundle, folders, onnx_folder
+from albert_tf.checkpoints import bundle, folders
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, TYPES, Checkpoint, Report, Vocabulary, finite, head_of, some,
@@ -209,8 +209,9 @@ def located(path: StrPath) -> str:
                 r"(0_\w+/)?[^/]*(\.safetensors|model[^/]*\.(bin|weights\.h5))$", each)
                    for each in names):
             # Without weights, one graph is fetched, with its external data.
+            known = _module("huggingface").GRAPH_NAMES.values()
             patterns += [f"{each}*" for each in (
-                *(f"onnx/{each}" for each in onnx_folder.NAMES.values()), *sorted(names))
+                *(f"onnx/{each}" for each in known), *sorted(names))
                          if each in names and each.endswith(".onnx")][:1]
         return huggingface_hub.snapshot_download(
             name, revision=revision or None, allow_patterns=patterns)

@@ -1,6 +1,9 @@
 """Hugging Face's folders: config.json and model.safetensors or pytorch_model.bin, or
 shards, which an index lists. The matrix of a dense layer is transposed there, [out, in];
 all else is as in the original implementation, with different names.
+
+Exports for other engines have, in place of the weights, the folder `onnx` with the graphs
+(GRAPH_NAMES) and, if export_model.py wrote them, portable.json and task.json.
 """
 
 import dataclasses
@@ -125,12 +128,6 @@ def _rows(config: AlbertConfig, heads: Mapping[str, int], prefix: str) -> list[R
                    ["/kernel"])
 
 
-def weights_in(folder: str) -> Optional[str]:
-    """Returns the name of the file with a folder's weights, or None."""
-    names = files.names_in(folder)
-    return next((name for name in _WEIGHTS if name in names), None)
-
-
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     path = os.path.join(folder, CONFIG)
     values = text_files.read_object(path)
@@ -179,36 +176,14 @@ def labels_of(values: Mapping[str, Any], heads: Mapping[str, int], path: str
         return [named[key] for key in sorted(named, key=int)]
 
 
-def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],
-                     path: str) -> dict[str, int]:
-    """Returns the head whose `outputs` (name → shape) the ONNX graph at `path` computes
-    → its width; {} if it computes hidden states. `values` are those of config.json."""
-    classes, shape = _classes(values), outputs.get("logits") or ()
-    # A graph may leave the last axis of the logits open.
-    width = shape[-1] if shape and isinstance(shape[-1], int) else len(
-        values.get("id2label") or ()) or (
-            values.get("vocab_size", 0) if _CLASSES["masked_lm"] in classes else 2)
-    if {"start_logits", "end_logits"} <= outputs.keys():
-        return {"spans": 2}
-    if len(shape) == 2:
-        return ({"multiple_choice": 1} if _CLASSES["multiple_choice"] in classes
-                else {"classification": width})
-    if len(shape) == 3:
-        return ({"masked_lm": 1} if width == values.get("vocab_size")
-                else {"token_classification": width})
-    if not {"last_hidden_state", "sentence_embedding"} & outputs.keys():
-        raise InputError(f"{path} computes {', '.join(outputs)}, which are the outputs "
-                         "of no head that is supported; export the model for one task.")
-    return {}
-
-
 def _numbered(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{i}" for i in range(count))  # As transformers does.
 
 
 def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     """Returns the path of a folder's weights, and all tensors by their names there."""
-    name = weights_in(folder) or _WEIGHTS[0]
+    names = files.names_in(folder)
+    name = next((name for name in _WEIGHTS if name in names), _WEIGHTS[0])
     path = os.path.join(folder, name)
     read_file = (tensor_files.read_safetensors if ".safetensors" in name
                  else tensor_files.read_torch)
@@ -271,3 +246,86 @@ def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     rows = _rows(config, heads, _PREFIX if heads else "")
     tensor_files.write_safetensors(os.path.join(folder, "model.safetensors"),
                                    in_theirs(checkpoint, rows), dtype)
+
+
+# ---- exports ----------------------------------------------------------------
+
+# Of exports: what the graph does, and the folder of the graphs.
+SETTINGS = "portable.json"
+GRAPHS = "onnx"
+# Type of the weights → the graph's name. transformers.js knows these names; optimum
+# takes model.onnx, or the only file.
+GRAPH_NAMES = {"float32": "model.onnx", "float16": "model_fp16.onnx",
+               "bfloat16": "model_fp16.onnx", "int8": "model_quantized.onnx"}
+
+
+def find_export(path: str) -> Optional[tuple[str, str]]:
+    """Returns the folder of an export, and the graph that the path names, "" if it names
+    the folder. Returns None for others, as for folders that hold weights, too, unless
+    the path names a graph."""
+    folder, graph = os.fspath(path), ""
+    if folder.endswith((".onnx", ".tflite")):
+        folder, graph = os.path.dirname(folder) or ".", folder
+    places = [os.path.dirname(folder) or "."] if graph and (
+        os.path.basename(folder) == GRAPHS) else []
+    for place in (*places, folder):
+        names = files.names_in(place)
+        if SETTINGS in names or CONFIG in names and (
+                graph.endswith(".onnx") if graph else _graphs_in(place)
+                and not {*_WEIGHTS, "model.weights.h5"} & {*names}):
+            return place, graph
+    return None
+
+
+def _graphs_in(folder: str) -> list[str]:
+    """Returns the paths of the ONNX files in a folder and its folder `onnx`."""
+    places = os.path.join(folder, GRAPHS), folder
+    return [os.path.join(place, name) for place in places
+            for name in files.names_in(place) if name.endswith(".onnx")]
+
+
+def files_of_export(folder: str, graph: str) -> list[str]:
+    """Returns the files of an export on which its answers depend."""
+    graphs = [graph] if graph else _graphs_in(folder)
+    # A user's texts may be there, too. Large graphs have their weights in
+    # model.onnx_data.
+    return [*(os.path.join(folder, name) for name in files.names_in(folder)
+              if name.endswith((".json", ".model", ".tflite"))
+              or name in ("labels.txt", "vocab.txt")),
+            *(os.path.join(place, name) for place, begin in map(os.path.split, graphs)
+              for name in files.names_in(place or ".") if name.startswith(begin))]
+
+
+def graph_of(folder: str) -> str:
+    """Returns the path of the graph that a folder holds, of several by GRAPH_NAMES."""
+    graphs = _graphs_in(folder)
+    known = [path for name in GRAPH_NAMES.values() for path in graphs
+             if os.path.basename(path) == name]
+    if len(graphs) > 1 and not known:
+        raise InputError(f"{folder} holds several ONNX files, and none is named "
+                         f"{GRAPH_NAMES['float32']}; give the path of one: "
+                         f"{', '.join(graphs)}.")
+    return [*known, *graphs][0]
+
+
+def heads_of_outputs(values: Mapping[str, Any], outputs: Mapping[str, Sequence[Any]],
+                     path: str) -> dict[str, int]:
+    """Returns the head whose `outputs` (name → shape) the ONNX graph at `path` computes
+    → its width; {} if it computes hidden states. `values` are those of config.json."""
+    classes, shape = _classes(values), outputs.get("logits") or ()
+    # A graph may leave the last axis of the logits open.
+    width = shape[-1] if shape and isinstance(shape[-1], int) else len(
+        values.get("id2label") or ()) or (
+            values.get("vocab_size", 0) if _CLASSES["masked_lm"] in classes else 2)
+    if {"start_logits", "end_logits"} <= outputs.keys():
+        return {"spans": 2}
+    if len(shape) == 2:
+        return ({"multiple_choice": 1} if _CLASSES["multiple_choice"] in classes
+                else {"classification": width})
+    if len(shape) == 3:
+        return ({"masked_lm": 1} if width == values.get("vocab_size")
+                else {"token_classification": width})
+    if not {"last_hidden_state", "sentence_embedding"} & outputs.keys():
+        raise InputError(f"{path} computes {', '.join(outputs)}, which are the outputs "
+                         "of no head that is supported; export the model for one task.")
+    return {}

@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats, onnx_folder
+from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     NULL_THRESHOLD_FILE, chosen_checkpoint, find_checkpoint, folder_of,
@@ -351,8 +351,8 @@ def model_files() -> list[str]:
     from albert_tf.checkpoints import huggingface
 
     path = formats.located(flags.FLAGS.model)
-    if export := onnx_folder.find(path):
-        return onnx_folder.files_of(*export)
+    if export := huggingface.find_export(path):
+        return huggingface.files_of_export(*export)
     folder = path if files.is_folder(path) else formats.folder_of_model(path)
     return [*formats.read(path, vocabulary=vocabulary()).files(), *(
         os.path.join(folder, name) for name in (

@@ -4,7 +4,7 @@
     Answering.outputs   ─► graph ─► TFLite's converter ─► tables once ─► model.tflite
 
 ONNX Runtime and OpenVINO read model.onnx, whose folder has the layout and the names of
-the Hugging Face hub (checkpoints.onnx_folder), so that transformers.js and optimum read
+the Hugging Face hub (checkpoints.huggingface), so that transformers.js and optimum read
 it too. TFLite (LiteRT) reads model.tflite.
 
 The folder also holds config, labels, vocabulary and `portable.json`, which is all that
@@ -20,7 +20,7 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
-    huggingface, onnx_folder, sentence_transformers, tokenizer_files, vocabulary)
+    huggingface, sentence_transformers, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.checkpoint import Checkpoint, Vocabulary
 from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.config import CONFIG_FILE
@@ -61,13 +61,13 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
         if form != "tflite":
-            files.make_directory(os.path.join(staged, onnx_folder.GRAPHS), export_dir)
+            files.make_directory(os.path.join(staged, huggingface.GRAPHS), export_dir)
         for name, content in contents.items():
             files.write(os.path.join(staged, name), content)
         _write_model(loaded, loaded.head(task), staged, form)
         for name, value in (
                 (vocabulary.TASK_FILE, vocabulary.elsewhere(loaded.settings)),
-                (onnx_folder.SETTINGS, {
+                (huggingface.SETTINGS, {
                     "format": form, "precision": precisions[0], "task": task,
                     "heads": dict(loaded.heads), "threshold": loaded.threshold,
                     "problem_type": loaded.problem_type})):

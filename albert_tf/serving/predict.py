@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files, text_files
-from albert_tf.checkpoints import checkpoint, formats, onnx_folder, restore
+from albert_tf.checkpoints import checkpoint, formats, huggingface, restore
 from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS, Vocabulary
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
@@ -234,7 +234,7 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
         beside the model; later changes of `model` do not change it.
     """
     given, path = os.fspath(path), formats.located(path)
-    if onnx_folder.find(path) is not None:
+    if huggingface.find_export(path) is not None:
         model = Model(**runtimes.read(path, vocabulary))
     else:
         loaded = restore.load(path, config, head, allow_nan, vocabulary)

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
-    huggingface, onnx_folder, sentence_transformers, tokenizer_files, vocabulary)
+    huggingface, sentence_transformers, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.checkpoint import Report, Vocabulary, head_of
 from albert_tf.checkpoints.labels import LABELS_FILE, outputs_of
 from albert_tf.config import AlbertConfig, CONFIG_FILE
@@ -51,15 +51,15 @@ _Arrays = Mapping[str, np.ndarray]
 def graph_name(form: str, precision: str) -> str:
     """Returns the name of the graph in an export's folder."""
     return TFLITE if form == "tflite" else os.path.join(
-        onnx_folder.GRAPHS, onnx_folder.NAMES[precision])
+        huggingface.GRAPHS, huggingface.GRAPH_NAMES[precision])
 
 
 def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     """Returns the values of a serving.predict.Model that uses the engine. Raises
     InputError if the export is damaged, or a package is missing."""
-    folder, graph = onnx_folder.find(path) or (path, "")
+    folder, graph = huggingface.find_export(path) or (path, "")
     own, modules, listed = (os.path.join(folder, name) for name in (
-        onnx_folder.SETTINGS, sentence_transformers.MODULES, LABELS_FILE))
+        huggingface.SETTINGS, sentence_transformers.MODULES, LABELS_FILE))
     is_own = files.exists(own)
     stored = text_files.read_object(own) if is_own else {
         "format": "onnx", "precision": "", "task": "embed", "heads": {}, "threshold": 0}
@@ -73,7 +73,7 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
                          "again.") from error
     needed(form, packages)
     graph = graph or (
-        os.path.join(folder, name) if name else onnx_folder.graph_of(folder))
+        os.path.join(folder, name) if name else huggingface.graph_of(folder))
     where = os.path.join(folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG)
     values, config = text_files.read_object(where), AlbertConfig.from_json_file(where)
     engine = ENGINES[form](graph, task, precision)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.checkpoints import onnx_folder
+from albert_tf.checkpoints import huggingface
 from albert_tf.checkpoints.formats import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -222,8 +222,8 @@ def test_the_same_file_without_our_settings_is_read(
     assert_same(asked.predict(inputs), tiny(kind).predict(inputs, task=task))
     # Weights go first, unless the graph is named.
     (folder / "model.safetensors").write_bytes(b"")
-    assert onnx_folder.find(str(folder)) is None
-    assert onnx_folder.find(str(folder / "onnx" / "model.onnx"))
+    assert huggingface.find_export(str(folder)) is None
+    assert huggingface.find_export(str(folder / "onnx" / "model.onnx"))
 
 
 @needs_onnx
@@ -251,7 +251,7 @@ def test_graphs_that_others_made_otherwise(exported, tiny, tmp_path):
     onnx.save(onnx.load_from_string(content), file, save_as_external_data=True,
               location="model.onnx_data", size_threshold=256)
     assert_same(albert_tf.load(folder).predict(text), expected)
-    assert {*map(os.path.basename, onnx_folder.files_of(str(folder), ""))} == {
+    assert {*map(os.path.basename, huggingface.files_of_export(str(folder), ""))} == {
         "config.json", "spiece.model", "task.json", "tokenizer.json",
         "tokenizer_config.json", "vocabulary.json", "model.onnx", "model.onnx_data"}
     (folder / "onnx" / "model.onnx_data").unlink()
