@@ -23,7 +23,6 @@ from absl import flags, logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.cli.define import define
@@ -32,7 +31,7 @@ from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.options import given
 from albert_tf.tokenization import train_sentencepiece
-from albert_tf.tokenization.tokenizer import vocabulary_of
+from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 FLAGS = flags.FLAGS
 
@@ -73,7 +72,7 @@ def main(argv):
         find_checkpoint(FLAGS.init_checkpoint)
     config = (AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
               if FLAGS.albert_config_file or not foreign else foreign.config)
-    keeps = _check_vocabulary(foreign.vocabulary if foreign else tokenizer_files.find(
+    keeps = _check_vocabulary(foreign.tokenizer if foreign else tokenizer_files.find(
         folder_of(FLAGS.init_checkpoint)), config)
     known = vocabulary.kept_beside(FLAGS.init_checkpoint)
     on_bytes = Progress.of_bytes("reading", paths)
@@ -109,20 +108,20 @@ def main(argv):
                  BEST_CHECKPOINT, CONFIG_FILE, folder)
 
 
-def _check_vocabulary(beside: Optional[Vocabulary], config: AlbertConfig
+def _check_vocabulary(own: Optional[FullTokenizer], config: AlbertConfig
                       ) -> dict[str, Any]:
     """Raises InputError if --spm_model_file is not the model's vocabulary, by its record,
     its own files or its size; returns how the model's tokenizer cleans text."""
     path, init = FLAGS.spm_model_file, FLAGS.init_checkpoint
-    tokenizer = tokenizer_files.check(Vocabulary(path), config.vocab_size)
+    tokenizer = FullTokenizer(spm_model_file=path)
+    tokenizer_files.check(tokenizer, config.vocab_size)
     if known := vocabulary.kept_beside(init):
         vocabulary.check(known, {**vocabulary_of(path), **tokenizer.keeps}, init)
-    if not beside or known:
+    if not own or known:
         return tokenizer.keeps
-    own = tokenizer_files.tokenizer_of(beside)
     if list(own.vocab) != list(tokenizer.vocab) or own.added:
         raise InputError(
-            f"{path} does not have the tokens of {beside.path}, by which the model in "
+            f"{path} does not have the tokens of {own.vocabulary_path}, by which the model in "
             f"{init} was made; give that model's SentencePiece model, if it has one "
             "without added tokens, or its checkpoint.")
     return own.keeps

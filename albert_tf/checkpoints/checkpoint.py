@@ -26,6 +26,7 @@ from albert_tf.modeling.head import Head
 from albert_tf.modeling.parameter_count import (
     POOLER, PROJECTION, Shape, encoder_shapes)
 from albert_tf.tokenization.cleaning import Rules
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # The known heads: name → the module that defines it, and a variable that every
 # checkpoint with this head has. To add a head, add a line here.
@@ -97,7 +98,7 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer's file and settings."""
+    """The arguments of a FullTokenizer."""
 
     path: str
     do_lower_case: bool = True
@@ -118,7 +119,7 @@ class Checkpoint:
     report: Report
     labels: tuple[str, ...] = ()  # in the order of the outputs; () for one number
     problem_type: str = ""  # one of PROBLEMS, "" if the source does not tell
-    vocabulary: Optional[Vocabulary] = None
+    tokenizer: Optional[FullTokenizer] = None  # None if the folder has no vocabulary
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the task
     sentence: Any = None  # sentence_transformers.Sentence
     slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)  # moments
@@ -157,7 +158,7 @@ class Checkpoint:
         folder, name = os.path.split(self.source)
         return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
                   if other.startswith(name)),
-                *([self.vocabulary.path] if self.vocabulary else ())]
+                *([self.tokenizer.vocabulary_path] if self.tokenizer else ())]
 
 
 # ---- heads and the original's names ----------------------------------------

@@ -105,13 +105,14 @@ def read(path: str, config: Config = None, head: str = "",
                                     *([head] if name == "release" else ()))
     if vocabulary:
         tokenizer_files.check_given(vocabulary, path)
-    vocabulary = vocabulary or checkpoint.vocabulary or tokenizer_files.find(
-        path if files.is_folder(path) else os.path.dirname(path))
-    if vocabulary:
-        checkpoint = _without_padding(checkpoint, tokenizer_files.check(
-            vocabulary, checkpoint.config.vocab_size).vocab_size)
+    tokenizer = (
+        tokenizer_files.tokenizer_of(vocabulary) if vocabulary else checkpoint.tokenizer
+        or tokenizer_files.find(path if files.is_folder(path) else os.path.dirname(path)))
+    if tokenizer:
+        tokenizer_files.check(tokenizer, checkpoint.config.vocab_size)
+        checkpoint = _without_padding(checkpoint, tokenizer.vocab_size)
     return dataclasses.replace(
-        checkpoint, vocabulary=vocabulary, settings=checkpoint.settings
+        checkpoint, tokenizer=tokenizer, settings=checkpoint.settings
         or task_settings(folder_of_model(path)) or {})
 
 
@@ -277,7 +278,7 @@ def convert(input: StrPath, output: StrPath, format: str, config: Config = None,
         if checkpoint.sentence and format != "sentence_transformers":
             notes.append("the pooling of token vectors into a sentence embedding "
                          f"({checkpoint.sentence}) is not written")
-        if not checkpoint.vocabulary:
+        if not checkpoint.tokenizer:
             notes.append(
                 "no tokenizer is written, because the model's folder holds no "
                 "vocabulary; copy its spiece.model or vocab.txt there and convert again")
@@ -343,7 +344,7 @@ def card(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
     if checkpoint.labels:
         lines += ["Labels: " + ", ".join(
             " ".join(label.split()) for label in checkpoint.labels), ""]
-    if checkpoint.vocabulary and not checkpoint.vocabulary.word_piece:
+    if checkpoint.tokenizer and checkpoint.tokenizer.uses_sentencepiece:
         if format == "keras_hub":
             lines += ["keras-hub's tokenizer neither lower-cases nor removes accents. "
                       "Clean text first, for example with "

@@ -216,8 +216,7 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
                               "project_embeddings", "parameter_sharing")}
     others = values.pop("huggingface", {})
     ids = (0, 2, 3)
-    if checkpoint.vocabulary:
-        tokenizer = tokenizer_files.tokenizer_of(checkpoint.vocabulary)
+    if tokenizer := checkpoint.tokenizer:
         ids = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
     content = {"pad_token_id": ids[0], "bos_token_id": ids[1], "eos_token_id": ids[2],
                "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
@@ -239,9 +238,9 @@ def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     config, heads = checkpoint.config, checkpoint.heads
     values = config_of(checkpoint) | {"dtype": dtype}
     text_files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
-    if checkpoint.vocabulary:
+    if checkpoint.tokenizer:
         tokenizer_files.write_huggingface(
-            checkpoint.vocabulary, folder, checkpoint.max_seq_length,
+            checkpoint.tokenizer, folder, checkpoint.max_seq_length,
             segments=config.type_vocab_size)
     rows = _rows(config, heads, _PREFIX if heads else "")
     tensor_files.write_safetensors(os.path.join(folder, "model.safetensors"),

@@ -182,10 +182,10 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
         "tasks": ["MaskedLM", "TextClassifier"]}}
     # AlbertTokenizer does not support WordPiece.
-    if checkpoint.vocabulary and not checkpoint.vocabulary.word_piece:
+    if checkpoint.tokenizer and checkpoint.tokenizer.uses_sentencepiece:
         path = os.path.join(folder, tokenizer_files.KERAS_MODEL)
         files.make_directory(os.path.dirname(path), folder)
-        files.write(path, tokenizer_files.sentencepiece_model(checkpoint.vocabulary))
+        files.write(path, tokenizer_files.sentencepiece_model(checkpoint.tokenizer))
         described["tokenizer.json"] = _described("AlbertTokenizer", {
             "config_file": "tokenizer.json", "proto": None, "sequence_length": None,
             "add_bos": False, "add_eos": False}, "int32")

@@ -168,6 +168,6 @@ def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) ->
             values |= {"head": head, "labels": list(checkpoint.labels),
                        **checkpoint.kept_problem}
     text_files.write_json(os.path.join(folder, CONFIG_FILE), values, ensure_ascii=False)
-    if checkpoint.vocabulary:
-        tokenizer_files.write_plain(checkpoint.vocabulary, folder)
+    if checkpoint.tokenizer:
+        tokenizer_files.write_plain(checkpoint.tokenizer, folder)
     bundle.write(os.path.join(folder, BEST_CHECKPOINT), tensors)

@@ -42,11 +42,9 @@ class Loaded(Checkpoint):
 
     Attributes:
       model: an AlbertModel, or an AlbertWithHeads if the checkpoint has heads.
-      tokenizer: a FullTokenizer, or None if the folder has no vocabulary.
     """
 
     model: tf_keras.Model = None
-    tokenizer: Any = None
 
     def __repr__(self) -> str:
         """Says in three lines what the model is, what it answers, and what was read."""
@@ -69,8 +67,6 @@ def load(path: str, config: formats.Config = None, head: str = "",
          allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None) -> Loaded:
     """Loads the model in a folder, with its heads, tokenizer and labels. Arguments are
     as for serving.predict.load, whose model can also answer."""
-    from albert_tf.checkpoints import tokenizer_files  # Late: training needs none.
-
     checkpoint = formats.read(path, config, head, vocabulary)
     # A model from elsewhere may have been trained with answers in padding.
     options = {"mask_padding": bool(checkpoint.settings),
@@ -85,8 +81,7 @@ def load(path: str, config: formats.Config = None, head: str = "",
         checkpoint.tensors, checkpoint.source)
     for name, variable in _variables(model).items():
         variable.assign(tensors[name].read())
-    return Loaded(**vars(checkpoint), model=model, tokenizer=checkpoint.vocabulary
-                  and tokenizer_files.tokenizer_of(checkpoint.vocabulary))
+    return Loaded(**vars(checkpoint), model=model)
 
 
 def _variables(model: tf_keras.Model) -> dict[str, Any]:

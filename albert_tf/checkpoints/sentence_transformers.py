@@ -24,6 +24,7 @@ from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
 from albert_tf.modeling.parameter_count import POOLER
 from albert_tf.tokenization import hf_tokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 NAME = "sentence_transformers"
 MODULES = "modules.json"
@@ -80,10 +81,9 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             raise InputError(f"{path}: the default prompt '{name}' is not supported; put "
                              "it before each text, and set default_prompt_name to null.")
     checkpoint = without_heads(huggingface.read(where, config), _ENCODER_ONLY)
-    sentence, flags, vocabulary = described(folder, checkpoint.config)
+    sentence, flags, tokenizer = described(folder, checkpoint.config)
     path = os.path.join(where, "tokenizer.json")
-    found = {token.content for token in tokenizer_files.tokenizer_of(vocabulary).added
-             } if vocabulary else {}
+    found = {token.content for token in tokenizer.added} if tokenizer else ()
     if symbols := [token["content"] for token in (
             settings_in(path) or {}).get("added_tokens") or ()
                    if token.get("special") is False and token["content"] not in found]:
@@ -94,14 +94,14 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
             "texts with these symbols beside a space or in a word")
         logging.warning("%s.", checkpoint.report.notes[-1])
     return dataclasses.replace(
-        checkpoint, format=NAME, vocabulary=vocabulary, sentence=sentence,
+        checkpoint, format=NAME, tokenizer=tokenizer, sentence=sentence,
         settings={"flags": flags} if flags else {})
 
 
 def described(folder: str, config: AlbertConfig
-              ) -> tuple[Sentence, dict[str, int], Optional[Vocabulary]]:
+              ) -> tuple[Sentence, dict[str, int], Optional[FullTokenizer]]:
     """Returns what a folder says besides the weights: how token vectors are pooled, the
-    flags that limit the length of texts, and the vocabulary."""
+    flags that limit the length of texts, and the tokenizer."""
     (_, where), (_, path), *places = [
         (kind, os.path.join(folder, name)) for kind, name in _modules(folder)]
     width, layers = config.hidden_size, []
@@ -127,16 +127,16 @@ def described(folder: str, config: AlbertConfig
     if longest is not None:
         with reading(where, binary=True):
             flags["max_seq_length"] = int(min(longest, config.max_position_embeddings))
-    vocabulary = tokenizer_files.find(where)
-    if vocabulary and settings.get("do_lower_case") is True and (
-            not vocabulary.do_lower_case):
+    tokenizer = tokenizer_files.find(where)
+    if tokenizer and settings.get("do_lower_case") is True and (
+            not tokenizer.do_lower_case):
         # Text is converted to lower case first, and its accents are as without that.
-        strips = vocabulary.rules and vocabulary.rules.strips_cased
-        if vocabulary.word_piece and not strips and not hf_tokenizer.is_file(
-                vocabulary.path):
-            vocabulary = dataclasses.replace(vocabulary, strip_accents=False)
-        vocabulary = dataclasses.replace(vocabulary, do_lower_case=True)
-    return Sentence(pooling, tuple(layers)), flags, vocabulary
+        path, word_piece = tokenizer.vocabulary_path, not tokenizer.uses_sentencepiece
+        strips = tokenizer.strip_accents and (
+            not word_piece or tokenizer.rules.strips_cased or hf_tokenizer.is_file(path))
+        tokenizer = tokenizer_files.tokenizer_of(Vocabulary(
+            path, True, word_piece, strips, tokenizer.rules))
+    return Sentence(pooling, tuple(layers)), flags, tokenizer
 
 
 def _modules(folder: str) -> list[tuple[str, str]]:

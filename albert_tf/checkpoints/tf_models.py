@@ -124,8 +124,8 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
 
     config, objects = checkpoint.config, {}
     text_files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
-    if checkpoint.vocabulary:
-        tokenizer_files.write_plain(checkpoint.vocabulary, folder)
+    if checkpoint.tokenizer:
+        tokenizer_files.write_plain(checkpoint.tokenizer, folder)
     rows = _rows(config, checkpoint.heads)
     with tf.device("CPU"):
         for row, tensor in zip(rows, in_theirs(checkpoint, rows).values()):

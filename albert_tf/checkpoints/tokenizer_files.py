@@ -44,8 +44,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 _SPM = "spiece.model"
 
 
-def find(folder: str) -> Optional[Vocabulary]:
-    """Returns the vocabulary in a folder of any format, or None."""
+def find(folder: str) -> Optional[FullTokenizer]:
+    """Returns the tokenizer in a folder of any format, or None."""
     if not files.is_folder(folder):
         return None
     task = vocabulary.task_settings(folder) or {}
@@ -60,9 +60,10 @@ def find(folder: str) -> Optional[Vocabulary]:
             path, stored.get("do_lower_case", True), stored["kind"] == "WordPiece",
             stored.get("strip_accents"), Rules.of(stored.get("rules", {}), os.path.join(
                 folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)))
-    if found:
-        check_given(found, folder)
-    return found
+    if not found:
+        return None
+    check_given(found, folder)
+    return tokenizer_of(found)
 
 
 def _in_files(folder: str) -> Optional[Vocabulary]:
@@ -191,70 +192,67 @@ def check_given(given: Vocabulary, path: str) -> None:
         vocabulary.check_file(recorded, given.path, files.sha256(given.path), path)
 
 
-def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
-    """Returns the tokenizer, which must have as many tokens as word embeddings, but for
-    rows that pad these to a multiple of 8, 16, 32, 64 or 128."""
-    tokenizer = tokenizer_of(found)
+def check(tokenizer: FullTokenizer, vocab_size: int) -> None:
+    """Raises InputError unless there are as many tokens as word embeddings, but for rows
+    that pad these to a multiple of 8, 16, 32, 64 or 128."""
     padding = vocab_size - tokenizer.vocab_size
     behind = [token.content for token in tokenizer.added if token.id >= vocab_size]
     if behind or padding and not any(
             not vocab_size % multiple and 0 < padding < multiple
             for multiple in (8, 16, 32, 64, 128)):
         raise InputError(
-            f"{found.path} has {tokenizer.vocab_size} tokens"
+            f"{tokenizer.vocabulary_path} has {tokenizer.vocab_size} tokens"
             + (f" (files beside it add {', '.join(behind)})" if behind else "")
             + f", but there are {vocab_size} word embeddings (vocab_size): the model was "
             "made with a different vocabulary; put that one in its folder, or give it.")
     if padding:
         logging.warning(
             "%s has %d tokens. The other %d of the %d word embeddings are taken for "
-            "padding, and left out.", found.path, tokenizer.vocab_size, padding,
-            vocab_size)
-    return tokenizer
+            "padding, and left out.", tokenizer.vocabulary_path, tokenizer.vocab_size,
+            padding, vocab_size)
 
 
-def sentencepiece_model(found: Vocabulary) -> bytes:
+def sentencepiece_model(tokenizer: FullTokenizer) -> bytes:
     """Returns the content of a SentencePiece model without added tokens."""
-    if added := tokenizer_of(found).added:
+    path = tokenizer.vocabulary_path
+    if tokenizer.added:
         raise InputError(
-            f"{found.path}: this format cannot hold added tokens such as "
-            f"{added[0].content!r:.40}; give another one, such as hf.")
-    sentencepiece_tokenizer.load(found.path)  # Raises InputError if it is none.
-    with files.open_binary(found.path) as stream:
+            f"{path}: this format cannot hold added tokens such as "
+            f"{tokenizer.added[0].content!r:.40}; give another one, such as hf.")
+    sentencepiece_tokenizer.load(path)  # Raises InputError if it is none.
+    with files.open_binary(path) as stream:
         return stream.read()
 
 
-def write_plain(found: Vocabulary, folder: str) -> None:
+def write_plain(tokenizer: FullTokenizer, folder: str) -> None:
     """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt, and how
     the tokenizer cleans text, as `find` reads it."""
-    name, tokenizer = os.path.basename(found.path), tokenizer_of(found)
-    _write_own(found, tokenizer, folder, name if name.endswith(".model") else _SPM)
-    if hf_tokenizer.is_file(found.path):
+    name = os.path.basename(tokenizer.vocabulary_path)
+    _write_own(tokenizer, folder, name if name.endswith(".model") else _SPM)
+    if hf_tokenizer.is_file(tokenizer.vocabulary_path):
         _write_json(tokenizer.to_json(), folder)
     text_files.write_json(os.path.join(folder, _CONFIG), {
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.strip_accents, **tokenizer.keeps})
 
 
-def _write_own(found: Vocabulary, tokenizer: FullTokenizer, folder: str, name: str = _SPM
-               ) -> None:
+def _write_own(tokenizer: Any, folder: str, name: str) -> None:
     """Writes vocab.txt, or the SentencePiece model under this name if there is one."""
-    if found.word_piece:
+    if not tokenizer.uses_sentencepiece:
         files.write(os.path.join(folder, "vocab.txt"), "".join(
             f"{piece}\n" for piece in tokenizer.to_json()["model"]["vocab"]).encode())
-    elif not hf_tokenizer.is_file(found.path):
-        files.copy(found.path, os.path.join(folder, name))
+    elif not hf_tokenizer.is_file(tokenizer.vocabulary_path):
+        files.copy(tokenizer.vocabulary_path, os.path.join(folder, name))
 
 
-def write_huggingface(found: Vocabulary, folder: str, longest: int, segments: int = 2
-                      ) -> None:
+def write_huggingface(tokenizer: FullTokenizer, folder: str, longest: int,
+                      segments: int = 2) -> None:
     """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece, for
     sequences of at most `longest` tokens. For one of `segments`, transformers gives no
     segment ids, which a pair would have from two."""
-    tokenizer = tokenizer_of(found)
-    lower = tokenizer.do_lower_case
-    _write_own(found, tokenizer, folder)
-    if found.word_piece:
+    path, lower = tokenizer.vocabulary_path, tokenizer.do_lower_case
+    _write_own(tokenizer, folder, _SPM)
+    if isinstance(tokenizer, HfTokenizer) and not tokenizer.uses_sentencepiece:
         strips = tokenizer.normalized("é") in "eE"
         config: dict[str, Any] = {
             "tokenizer_class": "BertTokenizer",
@@ -263,11 +261,11 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int, segments: in
             **_WORD_PIECE}
     else:
         config = {"tokenizer_class": "PreTrainedTokenizerFast" if hf_tokenizer.is_file(
-            found.path) else "AlbertTokenizer",
+            path) else "AlbertTokenizer",
                   "keep_accents": not tokenizer.strip_accents, **_SENTENCE_PIECE}
     _write_json(tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else
                 hf_tokenizer.from_sentencepiece(
-                    found.path, lower, tokenizer.strip_accents, tokenizer.rules), folder)
+                    path, lower, tokenizer.strip_accents, tokenizer.rules), folder)
     text_files.write_json(os.path.join(folder, _CONFIG), {
         "do_lower_case": lower, "model_max_length": longest,
         "model_input_names": ["input_ids", *["token_type_ids"] * (segments > 1),

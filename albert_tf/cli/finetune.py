@@ -321,12 +321,12 @@ def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
         values.spm_model_file or values.vocab_file)
     stored = tokenizer_files.find(folder_of(init)) if init and not path else None
     if stored:
-        path, name = stored.path, "vocab_file" if stored.word_piece else "spm_model_file"
-        values[name].value = path
+        path = stored.vocabulary_path
+        values["spm_model_file" if stored.uses_sentencepiece else "vocab_file"].value = path
         if not values["do_lower_case"].present:
             values.do_lower_case = stored.do_lower_case
         if values.strip_accents is None:
-            values.strip_accents = stored.strip_accents
+            values.strip_accents = stored.keeps.get("strip_accents")
         logging.info("Using the vocabulary %s.", path)
     elif path:
         cli_flags.lower_as_stated(path, values)

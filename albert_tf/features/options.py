@@ -43,7 +43,7 @@ class Options:
         """Returns the options for a model, with defaults filled in. Raises InputError
         if the model does not support them."""
         config, sentence = checkpoint.config, checkpoint.sentence
-        if checkpoint.vocabulary is None:
+        if checkpoint.tokenizer is None:
             raise InputError(f"--model={checkpoint.source}: its folder holds no "
                              "vocabulary; give --spm_model_file or --vocab_file.")
         kinds = [*POOLING, *[POOLED] * config.use_pooler,

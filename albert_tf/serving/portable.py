@@ -21,7 +21,7 @@ from absl import logging
 from albert_tf import files, text_files
 from albert_tf.checkpoints import (
     huggingface, sentence_transformers, tokenizer_files, vocabulary)
-from albert_tf.checkpoints.checkpoint import Checkpoint, Vocabulary
+from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.checkpoints.labels import LABELS_FILE, RENAME, check_lines
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError, reason_of
@@ -81,15 +81,12 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
 def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> None:
     """Writes config, labels and vocabulary, as Hugging Face's except for TFLite."""
     tokenizer, head = loaded.tokenizer, answering.head
-    found = Vocabulary(
-        tokenizer.vocabulary_path, tokenizer.do_lower_case,
-        not tokenizer.uses_sentencepiece, tokenizer.strip_accents, tokenizer.rules)
     if not head and loaded.sentence:
         sentence_transformers.write_modules(
             loaded.sentence, loaded.config.hidden_size, answering.max_length, folder)
     if form == "tflite":
         text_files.write_json(os.path.join(folder, CONFIG_FILE), loaded.config.to_dict())
-        tokenizer_files.write_plain(found, folder)
+        tokenizer_files.write_plain(tokenizer, folder)
         if loaded.labels:
             files.write(os.path.join(folder, LABELS_FILE), "".join(
                 f"{label}\n" for label in loaded.labels).encode())
@@ -100,13 +97,14 @@ def _write_model(loaded: Any, answering: Answering, folder: str, form: str) -> N
     text_files.write_json(
         os.path.join(folder, huggingface.CONFIG), huggingface.config_of(Checkpoint(
             form, loaded.config, {}, {name: head.width} if head else {}, loaded.report,
-            labels, getattr(head, "problem", ""), found)), ensure_ascii=False)
-    tokenizer_files.write_huggingface(found, folder, answering.max_length)
-    if not hf_tokenizer.is_file(found.path):
+            labels, getattr(head, "problem", ""), tokenizer)), ensure_ascii=False)
+    tokenizer_files.write_huggingface(tokenizer, folder, answering.max_length)
+    if not hf_tokenizer.is_file(tokenizer.vocabulary_path):
         # A tokenizer.json does not tell everything that our tokenizer does.
         text_files.write_json(os.path.join(folder, vocabulary.VOCABULARY_FILE), {
-            "kind": "WordPiece" if found.word_piece else "SentencePiece",
-            "file": "vocab.txt" if found.word_piece else "spiece.model",
+            **({"kind": "SentencePiece", "file": "spiece.model"}
+               if tokenizer.uses_sentencepiece else
+               {"kind": "WordPiece", "file": "vocab.txt"}),
             "do_lower_case": tokenizer.do_lower_case,
             "strip_accents": tokenizer.strip_accents, "rules": tokenizer.rules.changed})
 

@@ -92,7 +92,10 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
         labels = tuple(line for _, line in text_files.read_lines(listed))
     elif not is_own or "id2label" in values:
         labels = huggingface.labels_of(values, answering, where)
-    given = given or found or tokenizer_files.find(folder)
+    tokenizer = tokenizer_files.tokenizer_of(given) if given else (
+        found or tokenizer_files.find(folder))
+    if tokenizer:
+        tokenizer_files.check(tokenizer, config.vocab_size)
     return {
         "tensors": {}, "report": Report(folder), "format": form, "config": config,
         "heads": heads, "engine": engine, "sentence": sentence, "threshold": threshold,
@@ -100,7 +103,7 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
             {"flags": flags} if flags else {}),
         **outputs_of({**(stored if is_own else values), "labels": labels}, answering,
                      where),
-        "tokenizer": given and tokenizer_files.check(given, config.vocab_size)}
+        "tokenizer": tokenizer}
 
 
 class Engine:

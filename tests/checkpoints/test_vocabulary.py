@@ -29,10 +29,9 @@ def test_a_pretrained_folder_holds_its_vocabulary(words, tmp_path):
     rules = {"split_chinese": False}
     vocabulary.keep(str(folder), facts(words, do_lower_case=False, rules=rules),
                     str(words))
-    found = tokenizer_files.find(str(folder))
-    assert (found.path, found.word_piece, found.do_lower_case) == (
-        str(folder / "words.txt"), True, False)
-    tokenizer = tokenizer_files.tokenizer_of(found)
+    tokenizer = tokenizer_files.find(str(folder))
+    assert (tokenizer.vocabulary_path, tokenizer.do_lower_case) == (
+        str(folder / "words.txt"), False)
     assert tokenizer.vocab == FullTokenizer(str(words)).vocab
     assert tokenizer.keeps == {"rules": rules}
     assert tokenizer.tokenize("A a") == ["[UNK]", "a"]
@@ -70,7 +69,7 @@ def test_a_changed_vocabulary_is_refused(name, words, tmp_path):
     (folder / name).write_text(json.dumps(
         {"vocabulary": vocabulary_of(str(words)), "vocabulary_flag": "vocab_file"}
         if name == "task.json" else facts(words)))
-    assert formats.read(str(folder)).vocabulary.path == str(folder / "words.txt")
+    assert formats.read(str(folder)).tokenizer.vocabulary_path == str(folder / "words.txt")
     with (folder / "words.txt").open("a") as stream:
         stream.write("\n")
     for path in (folder, folder / "model.ckpt-1"):

@@ -42,7 +42,7 @@ def added(model):
 
 
 def loaded(folder):
-    return tokenizer_files.tokenizer_of(tokenizer_files.find(str(folder)))
+    return tokenizer_files.find(str(folder))
 
 
 @pytest.mark.parametrize("model, normalizer, where", [

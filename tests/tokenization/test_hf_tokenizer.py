@@ -92,7 +92,7 @@ def test_known_steps_are_done(model, normalizer, tmp_path):
     assert [[span.id for span in tokenizer.tokenize_with_offsets(text)]
             for text in TEXTS] == ids
     for folder in copies(tmp_path):
-        again = tokenizer_files.tokenizer_of(tokenizer_files.find(folder))
+        again = tokenizer_files.find(folder)
         assert [again.encode(text) for text in TEXTS] == ids
 
 
@@ -169,7 +169,7 @@ def folder_of(tmp_path, config=None, vocab=None, spiece=False):
 
 
 def tokens(folder, text):
-    tokenizer = tokenizer_files.tokenizer_of(tokenizer_files.find(folder))
+    tokenizer = tokenizer_files.find(folder)
     return tokenizer.tokenize(tokenizer.prepare(text))
 
 
@@ -203,7 +203,7 @@ def test_other_classes_and_settings_are_refused(config, words, tmp_path):
 def test_the_class_chooses_and_the_steps_of_tokenizer_json_decide(tmp_path):
     def found(config):
         path = tokenizer_files.find(folder_of(
-            tmp_path, config, WORD_PIECE["vocab"], spiece=True)).path
+            tmp_path, config, WORD_PIECE["vocab"], spiece=True)).vocabulary_path
         return path.rpartition("/")[2]
 
     assert found({}) == found({"tokenizer_class": "AlbertTokenizer"}) == "spiece.model"
@@ -298,13 +298,13 @@ def test_hugging_faces_own_files(name, tmp_path):
     path.write_bytes(gzip.decompress(zipped.read_bytes()) if zipped.exists()
                      else (folder / "tokenizer.json").read_bytes())
     lines = (SHARED / "data" / "wiki_en" / "dev.txt").read_text("utf-8").split("\n")[:900]
-    alone = tokenizer_files.tokenizer_of(tokenizer_files.find(str(tmp_path)))
+    alone = tokenizer_files.find(str(tmp_path))
     engine = tokenizers.Tokenizer.from_file(str(path))
     assert alone.encode_batch(lines) == [
         engine.encode(line, add_special_tokens=False).ids for line in lines]
     model = SHARED / "data" / "spm_en" / "30k-clean.model"
     (tmp_path / "spiece.model").write_bytes(model.read_bytes())
-    beside = tokenizer_files.tokenizer_of(tokenizer_files.find(str(tmp_path)))
+    beside = tokenizer_files.find(str(tmp_path))
     assert beside.vocabulary_path.endswith("spiece.model") and beside.rules.quotes
     released = FullTokenizer(spm_model_file=str(model))
     lines = [line for line in lines if "``" not in line and "''" not in line]

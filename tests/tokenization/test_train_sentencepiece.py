@@ -18,7 +18,6 @@ import pytest
 import sentencepiece
 
 from albert_tf.checkpoints import tokenizer_files, vocabulary
-from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.tokenization import train_sentencepiece
@@ -403,8 +402,8 @@ def test_models_remember(models, tmp_path):
         folder = tmp_path / str(strips)
         folder.mkdir()
         tokenizer_files.write_huggingface(
-            Vocabulary(models[strips]), str(folder), 64)
-        again = tokenizer_files.tokenizer_of(tokenizer_files.find(str(folder)))
+            FullTokenizer(spm_model_file=models[strips]), str(folder), 64)
+        again = tokenizer_files.find(str(folder))
         assert again.strip_accents == strips
         assert again.tokenize(again.prepare("Größe")) == FullTokenizer(
             spm_model_file=models[strips]).tokenize(again.prepare("Größe"))
