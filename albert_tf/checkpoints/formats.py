@@ -104,7 +104,7 @@ def read(path: str, config: Config = None, head: str = "",
     checkpoint = _module(name).read(where, config_of(config),
                                     *([head] if name == "release" else ()))
     if vocabulary:
-        tokenizer_files.check_given(vocabulary, path)
+        tokenizer_files.check_given(vocabulary.path, path)
     tokenizer = (
         tokenizer_files.tokenizer_of(vocabulary) if vocabulary else checkpoint.tokenizer
         or tokenizer_files.find(path if files.is_folder(path) else os.path.dirname(path)))

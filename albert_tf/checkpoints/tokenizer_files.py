@@ -51,23 +51,21 @@ def find(folder: str) -> Optional[FullTokenizer]:
     task = vocabulary.task_settings(folder) or {}
     stored = vocabulary.kept_beside(folder) or {}
     path = os.path.join(folder, str(stored.get("file")))
-    if not files.exists(path) or not {"vocabulary", "kind"} & {*task, *stored}:
-        found = _in_files(folder)
-    else:  # A model that was trained here.
+    if files.exists(path) and {"vocabulary", "kind"} & {*task, *stored}:
+        check_given(path, folder)  # A model that was trained here.
         stored = {**task.get("flags", {}), "kind": "WordPiece" if task.get(
             "vocabulary_flag") == "vocab_file" else "", **stored}
-        found = Vocabulary(
+        return tokenizer_of(Vocabulary(
             path, stored.get("do_lower_case", True), stored["kind"] == "WordPiece",
             stored.get("strip_accents"), Rules.of(stored.get("rules", {}), os.path.join(
-                folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE)))
-    if not found:
-        return None
-    check_given(found, folder)
-    return tokenizer_of(found)
+                folder, vocabulary.TASK_FILE if task else vocabulary.VOCABULARY_FILE))))
+    if found := _in_files(folder):
+        check_given(found.vocabulary_path, folder)
+    return found
 
 
-def _in_files(folder: str) -> Optional[Vocabulary]:
-    """Returns the vocabulary in a folder without records of it: tokenizer.json, which is
+def _in_files(folder: str) -> Optional[FullTokenizer]:
+    """Returns the tokenizer in a folder without records of it: tokenizer.json, which is
     taken for the spiece.model beside it if the two do the same, else one of _PLACES."""
     names = files.names_in(folder)
     where, path = (os.path.join(folder, name) for name in (_CONFIG, _JSON))
@@ -111,9 +109,9 @@ def _added(folder: str, names: Sequence[str], config: Mapping[str, Any]
 
 
 def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
-           added: Sequence[AddedToken]) -> Vocabulary:
-    """Returns a vocabulary file with the settings of a tokenizer_config.json, which may
-    be this project's or Hugging Face's, or of a vocabulary.json."""
+           added: Sequence[AddedToken]) -> FullTokenizer:
+    """Returns a vocabulary file's tokenizer with the settings of a tokenizer_config.json,
+    which may be this project's or Hugging Face's, or of a vocabulary.json."""
     lower = config.get("do_lower_case", True) is not False
     settings = {**(vocabulary.kept_beside(os.path.dirname(path) or ".") or {}), **config}
     strips, rules = settings.get("strip_accents"), Rules.of(settings.get("rules", {}), path)
@@ -127,11 +125,12 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
             rules = Rules(quotes=True, all_marks=strips)
             added = [*added, *(AddedToken(symbol, normalized=False, special=False)
                                for symbol in _symbols(path))]
-    found = Vocabulary(path, lower, word_piece, strips, rules)
+    given = Vocabulary(path, lower, word_piece, strips, rules)
     if "rules" in config or not added:
-        return found
-    added = added if word_piece else _beyond(found, added)
-    return dataclasses.replace(found, rules=rules._replace(added=tuple(added)))
+        return tokenizer_of(given)
+    added = added if word_piece else _beyond(tokenizer_of(given), added)
+    return tokenizer_of(dataclasses.replace(
+        given, rules=rules._replace(added=tuple(added))))
 
 
 def _symbols(path: str) -> set[str]:
@@ -141,43 +140,40 @@ def _symbols(path: str) -> set[str]:
     return {piece.piece for piece in pieces if piece.type == piece.USER_DEFINED}
 
 
-def _beyond(found: Vocabulary, added: Iterable[AddedToken]) -> list[AddedToken]:
+def _beyond(tokenizer: FullTokenizer, added: Iterable[AddedToken]) -> list[AddedToken]:
     """Returns the added tokens that the SentencePiece model does not find by itself."""
-    symbols, tokenizer = _symbols(found.path), tokenizer_of(found)
+    symbols = _symbols(tokenizer.vocabulary_path)
     return [token for token in added if token.special or token.content not in symbols
             or tokenizer.prepare(token.content) != token.content]
 
 
-def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> Vocabulary:
-    """Returns the vocabulary of a tokenizer.json, or of the spiece.model beside it, if it
+def _in_json(path: str, has_plain: bool, added: Sequence[AddedToken]) -> FullTokenizer:
+    """Returns the tokenizer of a tokenizer.json, or of the spiece.model beside it, if it
     `has_plain`, where both do the same."""
     own = {token["content"] for token in hf_tokenizer.read_json(path)[0]["added_tokens"]}
     tokenizer = FullTokenizer(path, rules=Rules(added=tuple(
         token for token in added if token.content not in own)))
-    lower, strips = tokenizer.do_lower_case, tokenizer.strip_accents
-    found = Vocabulary(path, lower, not tokenizer.uses_sentencepiece, strips,
-                       tokenizer.rules)
     other = os.path.join(os.path.dirname(path), _SPM)
-    if found.word_piece:
-        return found
+    if not tokenizer.uses_sentencepiece:
+        return tokenizer
     if not has_plain:
         logging.warning(
             "%s splits text as Hugging Face does, which can differ from Google's code. If "
             "the model was made with that code, save its SentencePiece model as %s.",
             path, other)
-        return found
+        return tokenizer
     sign = "\u0939\u093f"  # a vowel sign
-    plain = Vocabulary(other, lower, False, strips, Rules(
-        quotes=tokenizer.normalized("``") == '"',
-        all_marks=tokenizer.normalized(sign) == sign[0]))
-    beside = tokenizer_of(plain)
+    beside = tokenizer_of(Vocabulary(
+        other, tokenizer.do_lower_case, False, tokenizer.strip_accents, Rules(
+            quotes=tokenizer.normalized("``") == '"',
+            all_marks=tokenizer.normalized(sign) == sign[0])))
     # Tokenizers that clean text differently split it differently. It has no punctuation,
     # which "added tokens" would be.
     probe = f"Ż\u0301A {sign} ½ ﬁ Ａ\u3000\u2028b\x01c"
     # The SentencePiece model itself does more: it can be exported.
-    same = not _beyond(plain, tokenizer.added) and [*tokenizer.vocab] == [
+    same = not _beyond(beside, tokenizer.added) and [*tokenizer.vocab] == [
         *beside.vocab] and tokenizer.encode(probe) == beside.encode(probe)
-    return plain if same else found
+    return beside if same else tokenizer
 
 
 def tokenizer_of(found: Vocabulary) -> FullTokenizer:
@@ -186,10 +182,10 @@ def tokenizer_of(found: Vocabulary) -> FullTokenizer:
                          strip_accents=found.strip_accents, **{flag: found.path})
 
 
-def check_given(given: Vocabulary, path: str) -> None:
-    """Raises InputError if the model at `path` was made with a different vocabulary."""
-    if recorded := vocabulary.kept_beside(path):
-        vocabulary.check_file(recorded, given.path, files.sha256(given.path), path)
+def check_given(path: str, model: str) -> None:
+    """Raises InputError if the model was made with a different vocabulary than `path`."""
+    if recorded := vocabulary.kept_beside(model):
+        vocabulary.check_file(recorded, path, files.sha256(path), model)
 
 
 def check(tokenizer: FullTokenizer, vocab_size: int) -> None:
