@@ -74,9 +74,9 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
     has_best = files.exists(f"{best_prefix}.index")
     if best and has_best:
         return best_prefix
-    latest = _listed(folder, "model_checkpoint_path")
-    if latest and files.exists(f"{latest[0]}.index"):
-        return latest[0]
+    latest = _latest(folder)
+    if latest and files.exists(f"{latest}.index"):
+        return latest
     state_file = os.path.join(folder, STATE_FILE)
     if not files.exists(state_file):
         indices = [*filter(_INDEX.fullmatch, files.names_in(folder))]
@@ -86,26 +86,21 @@ def checkpoint_of(folder: str, best: bool = True, to_train: bool = False
             return best_prefix if has_best else None
     raise InputError(
         f"{state_file} does not name a checkpoint that exists"
-        f"{f' (it names {latest[0]})' if latest else ''}. Without it, a new run would "
+        f"{f' (it names {latest})' if latest else ''}. Without it, a new run would "
         f"write over the checkpoints in the folder. Restore the file, {EARLIER}.")
 
 
-def all_checkpoints(folder: str) -> list[str]:
-    """Returns the prefixes that a folder lists and holds, oldest first."""
-    return [path for path in _listed(folder, "all_model_checkpoint_paths")
-            if files.exists(f"{path}.index")]
-
-
-def _listed(folder: str, key: str) -> list[str]:
-    """Returns the prefixes in a folder's list, [] if it is damaged or missing."""
+def _latest(folder: str) -> str:
+    """Returns the latest prefix of a folder's list, "" if it is damaged or missing."""
     path = os.path.join(folder, STATE_FILE)
     if not files.exists(path) or files.is_folder(path):
-        return []
+        return ""
     with files.open_binary(path) as stream:
-        paths = re.findall(rf'^\s*{key}: *"(.+)"\s*$'.encode(), stream.read(), re.M)
+        found = re.search(
+            rb'^\s*model_checkpoint_path: *"(.+)"\s*$', stream.read(), re.M)
     # The list escapes letters beyond ASCII byte by byte.
-    return [os.path.join(folder, path_bytes.decode("unicode_escape", "replace").encode(
-        "latin-1", "replace").decode("utf-8", "replace")) for path_bytes in paths]
+    return os.path.join(folder, found[1].decode("unicode_escape", "replace").encode(
+        "latin-1", "replace").decode("utf-8", "replace")) if found else ""
 
 
 def chosen_checkpoint(folder: str, resume_from: str) -> str:
@@ -138,9 +133,8 @@ def find(path: str) -> Optional[str]:
         return exported
     prefixes = [
         name.removesuffix(".index") for name in names if name.endswith(".index")]
-    latest = _listed(path, "model_checkpoint_path") if STATE_FILE in names else []
     # The folder may have been moved since the list was written.
-    for name in (BEST_CHECKPOINT, *map(os.path.basename, latest),
+    for name in (BEST_CHECKPOINT, os.path.basename(_latest(path)),
                  *(prefixes if len(prefixes) == 1 else ())):
         if name in prefixes:
             return os.path.join(path, name)

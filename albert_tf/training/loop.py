@@ -26,7 +26,7 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import (
-    BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
+    BEST_CHECKPOINT, CHECKPOINT_NAME, write_whole)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError, InputError, Stopped, reason_of
 from albert_tf.jobs.progress import Progress
@@ -351,7 +351,7 @@ class Run:
 
     def _diverged(self, what: str, step: int) -> None:
         # The checkpoint of `step` itself holds the weights that failed.
-        good = [path for path in all_checkpoints(self.options.output_dir)
+        good = [path for path in self._manager.checkpoints
                 if run_folder.step_of(path) < step]
         raise DivergenceError(
             f"{what}; the last good checkpoint is {good[-1] if good else 'none'}; use a "
