@@ -63,8 +63,8 @@ def main(argv):
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     outputs = {f"--{name}": [path] for name in ("output", "picture")
                if (path := FLAGS[name].value)}
-    files.prepare_outputs(outputs, {"--input_file": paths, "--model":
-                                    formats.folders_of_models(*models)})
+    files.prepare_outputs(outputs, {"--input_file": paths, "--model": [
+        formats.folder_of_model(model) for model in models if not formats.is_hub(model)]})
     vocabulary = cli_flags.vocabulary()
     lengths = []
     for model in models:

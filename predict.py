@@ -130,7 +130,8 @@ def main(argv):
         # JSON lines may be written into the model's folder.
         of_model = not path.endswith(".jsonl") or is_of_run(os.path.basename(path), ())
         files.prepare_outputs({"--output_file": [path]}, {
-            "--model": formats.folders_of_models(FLAGS.model) if of_model else [],
+            "--model": [formats.folder_of_model(FLAGS.model)] if (
+                of_model and not formats.is_hub(FLAGS.model)) else [],
             **{f"--{name}": [FLAGS[name].value] for name in (
                 "input_file", "vocab_file", "spm_model_file") if FLAGS[name].value}})
         files.check_new(path, "--output_file")

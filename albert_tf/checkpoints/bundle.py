@@ -22,7 +22,6 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
-_DATA_FILE = "{}.data-{:05d}-of-{:05d}"
 # TensorFlow's DataType → NumPy's type.
 _STRING = 7
 _TYPES = {number: np.dtype(name) for number, name in {
@@ -150,15 +149,12 @@ def _masked_crc(data: bytes) -> int:
 def _tensor(prefix: str, shards: int, name: str, entry: bytes,
             size_of: Callable[[str], int]) -> Tensor:
     """Returns the tensor that an entry of the index (a BundleEntryProto) describes."""
-    shape, values = (), {}
-    for number, value in fields(entry):
-        if number == 2:  # TensorShapeProto, whose field 2 is dim, whose field 1 is size
-            shape = tuple(dict(fields(dim)).get(1, 0)
-                          for key, dim in fields(value) if key == 2)
-        else:
-            values[number] = value
+    values = dict(fields(entry))
+    # A TensorShapeProto, whose field 2 is dim, whose field 1 is size.
+    shape = tuple(dict(fields(dim)).get(1, 0)
+                  for key, dim in fields(values.get(2, b"")) if key == 2)
     kind, offset, size = values.get(1, 0), values.get(4, 0), values.get(5, 0)
-    path = _DATA_FILE.format(prefix, values.get(3, 0), shards)
+    path = f"{prefix}.data-{values.get(3, 0):05d}-of-{shards:05d}"
     if offset + size > size_of(path):  # Noticed now, not after hours.
         files.open_binary(path).close()  # What is no data at all is named first.
         raise ValueError(f"{path} ends before the tensor {name} does")

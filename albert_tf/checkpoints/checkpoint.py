@@ -174,11 +174,6 @@ def head_of(name: str, width: int = 1, **options: Any) -> Head:
     return kind(**{name: value for name, value in options.items() if name in fields})
 
 
-def tasks() -> list[str]:
-    """Lists the tasks of all known heads, and "embed", which needs no head."""
-    return [*dict.fromkeys(head_of(name).task for name in HEADS), "embed"]
-
-
 def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:
     """Returns name → shape of all tensors of a model."""
     return functools.reduce(dict.__or__, (
@@ -237,20 +232,20 @@ class Row:
     transposed: bool = False
 
 
-def rows_of(shapes: Mapping[str, Shape], name: Callable[[str], str],
-            transposed: Sequence[str] = (), heads: int = 0) -> list[Row]:
+def rows_of(config: AlbertConfig, heads: Mapping[str, int], name: Callable[[str], str],
+            transposed: Sequence[str] = (), split: bool = False) -> list[Row]:
     """Returns a table of tensors. `name` is our name → theirs; matrices with one of the
-    names, or ends of names, in `transposed` are [out, in]. Of a format that has an axis
-    for them, `heads` is the number of attention heads."""
-    rows = []
-    for ours, shape in shapes.items():
+    names, or ends of names, in `transposed` are [out, in]; with `split` there is an axis
+    for the attention heads."""
+    rows, count = [], config.num_attention_heads
+    for ours, shape in shapes_of(config, heads).items():
         theirs, is_transposed = shape, ours.endswith(tuple(transposed))
         if is_transposed:
             theirs = shape[::-1]
-        elif heads and "attention_1/self/" in ours:
-            theirs = (*shape[:-1], heads, shape[-1] // heads)
-        elif heads and ours.endswith("attention_1/output/dense/kernel"):
-            theirs = (heads, shape[0] // heads, shape[1])
+        elif split and "attention_1/self/" in ours:
+            theirs = (*shape[:-1], count, shape[-1] // count)
+        elif split and ours.endswith("attention_1/output/dense/kernel"):
+            theirs = (count, shape[0] // count, shape[1])
         rows.append(Row(ours, name(ours), shape, theirs, is_transposed))
     return rows
 

@@ -160,11 +160,6 @@ def folder_of_model(path: str) -> str:
     return folders.folder_of(_whole(path)) or "."
 
 
-def folders_of_models(*paths: str) -> list[str]:
-    """Returns the folders of models that are not on a hub."""
-    return [folder_of_model(path) for path in paths if not is_hub(path)]
-
-
 def is_foreign(path: str) -> bool:
     """Returns whether a path holds a model of another format than plain checkpoints with
     the original implementation's names."""

@@ -18,7 +18,7 @@ from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     ROOT_HEADS, Checkpoint, Row, as_format, check_groups, heads_in, in_theirs,
-    label_count, matched, read_pooler, rows_of, shapes_of)
+    label_count, matched, read_pooler, rows_of)
 from albert_tf.checkpoints.labels import outputs_of
 from albert_tf.config import AlbertConfig, refuse
 from albert_tf.errors import InputError, reading
@@ -124,8 +124,7 @@ def name_of(ours: str, prefix: str = _PREFIX) -> str:
 
 
 def _rows(config: AlbertConfig, heads: Mapping[str, int], prefix: str) -> list[Row]:
-    return rows_of(shapes_of(config, heads), lambda name: name_of(name, prefix),
-                   ["/kernel"])
+    return rows_of(config, heads, lambda name: name_of(name, prefix), ["/kernel"])
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:

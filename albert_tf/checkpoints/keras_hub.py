@@ -17,7 +17,7 @@ from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
     SEVERAL_LABELS, Checkpoint, Row, as_format, check_groups, in_theirs, matched,
-    part_of, rows_of, shapes_of, without_heads)
+    part_of, rows_of, without_heads)
 from albert_tf.checkpoints.labels import outputs_of
 from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, refuse
@@ -87,9 +87,8 @@ def name_of(ours: str, inner: int) -> str:
 
 
 def _rows(config: AlbertConfig, heads: Mapping[str, int]) -> list[Row]:
-    return rows_of(
-        shapes_of(config, heads), lambda name: name_of(name, config.inner_group_num),
-        ["output_weights"], config.num_attention_heads)
+    return rows_of(config, heads, lambda name: name_of(name, config.inner_group_num),
+                   ["output_weights"], split=True)
 
 
 def _group(layer: int, layers: int, groups: int) -> Optional[int]:

@@ -94,7 +94,7 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
     step = stored.get("global_step", stored.get("iteration"))
     checkpoint = matched(
         kind, prefix, config, heads,
-        rows_of(shapes_of(config, heads), lambda name: name), stored, _DROPPED, "bert/",
+        rows_of(config, heads, str), stored, _DROPPED, "bert/",
         **outputs_of(settings, heads, folder), settings=task,
         slots={name: tensor for name, tensor in stored.items()
                if name.endswith(("/adam_m", "/adam_v"))},

@@ -12,8 +12,7 @@ from typing import Any, Iterable, Optional
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Row, as_format, in_theirs, matched, part_of, rows_of, shapes_of,
-    without_heads)
+    Checkpoint, Row, as_format, in_theirs, matched, part_of, rows_of, without_heads)
 from albert_tf.checkpoints.release import ORIGINAL, SIZES, published, sizes_in
 from albert_tf.config import AlbertConfig, CONFIG_FILE, refuse
 from albert_tf.errors import reading
@@ -70,8 +69,7 @@ _SIZES = {size: (name_of(ours), axis) for size, (ours, axis) in {
 
 
 def _rows(config: AlbertConfig, heads: Iterable[str]) -> list[Row]:
-    return rows_of(shapes_of(config, dict.fromkeys(heads, 1)), name_of,
-                   heads=config.num_attention_heads)
+    return rows_of(config, dict.fromkeys(heads, 1), name_of, split=True)
 
 
 def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
