@@ -69,11 +69,11 @@ def _in_files(folder: str) -> Optional[FullTokenizer]:
     taken for the spiece.model beside it if the two do the same, else one of _PLACES."""
     names = files.names_in(folder)
     where, path = (os.path.join(folder, name) for name in (_CONFIG, _JSON))
-    config = text_files.read_object(where) if _CONFIG in names else {}
+    config = vocabulary.settings_in(where) or {}
     kind = str(config.get("tokenizer_class") or "TokenizersBackend").removesuffix("Fast")
     refuse({**config, "tokenizer_class": kind}, where, tokenizer_class=_CLASSES,
            **_ONLY)
-    added = _added(folder, names, config)
+    added = _added(folder)
     # keras-hub has a file of the same name, which describes a Keras object.
     if _JSON in names and "class_name" not in text_files.read_object(path):
         return _in_json(path, _SPM in names, added)
@@ -85,14 +85,13 @@ def _in_files(folder: str) -> Optional[FullTokenizer]:
     return None
 
 
-def _added(folder: str, names: Sequence[str], config: Mapping[str, Any]
-           ) -> list[AddedToken]:
+def _added(folder: str) -> list[AddedToken]:
     """Returns the tokens that files beside a vocabulary add to it, which may be in it;
     of a token that several name, the first has the flags."""
     found = []
     for name in (_CONFIG, "special_tokens_map.json", "added_tokens.json"):
         path = os.path.join(folder, name)
-        content = text_files.read_object(path) if name in names else {}
+        content = vocabulary.settings_in(path) or {}
         with reading(path, binary=True):
             if name == "added_tokens.json":
                 found += [AddedToken(token, int(token_id), special=False)
