@@ -25,10 +25,6 @@ FLAGS = flags.FLAGS
 
 define(cli_flags.ModelOptions)
 
-PARTS = {"embeddings": "embeddings", "projection E to H": "projection",
-         "attention sub-layers": "attention", "feed-forward sub-layers": "feed_forward",
-         "encoder": "without_pooler", "pooler": "pooler", "with pooler": "with_pooler",
-         "pretraining heads": "heads", "with heads": "with_heads"}
 COUNTED = ("encoder", "with pooler", "with heads")
 
 # The paper's figures, in millions. Table 1 has the named sizes.
@@ -71,8 +67,8 @@ def print_table(header, rows):
     print()
 
 
-def numbers(count, parts=COUNTED):
-    return [f"{getattr(count, PARTS[part]):,}" for part in parts]
+def numbers(count):
+    return [f"{count[part]:,}" for part in COUNTED]
 
 
 def note(count, millions):
@@ -82,13 +78,12 @@ def note(count, millions):
     """
     # The paper gives BERT-xlarge's figure to three digits only.
     unit = 10 if millions >= 1000 else 1
-    for name, exact in (("with pooler", count.with_pooler),
-                        ("without pooler", count.without_pooler)):
-        if round(exact / (unit * 1e6)) * unit == millions:
+    for name, part in (("with pooler", "with pooler"), ("without pooler", "encoder")):
+        if round(count[part] / (unit * 1e6)) * unit == millions:
             return f"agrees {name}"
-    gap = millions - count.with_pooler / 1e6
-    return (f"DIFFERS: {count.with_pooler / 1e6:.1f}M with pooler, "
-            f"{abs(gap):.1f}M {'under' if gap > 0 else 'over'} the paper's figure")
+    ours = count["with pooler"] / 1e6
+    return (f"DIFFERS: {ours:.1f}M with pooler, {abs(millions - ours):.1f}M "
+            f"{'under' if millions > ours else 'over'} the paper's figure")
 
 
 def main(argv):
@@ -96,7 +91,7 @@ def main(argv):
     if FLAGS.model or FLAGS.albert_config_file or FLAGS.config_overrides:
         count = count_parameters(cli_flags.model_config(FLAGS))
         print_table(("part", "parameters", ""), [
-            (part, *numbers(count, [part]), "") for part in PARTS])
+            (part, f"{number:,}", "") for part, number in count.items()])
         return
     print_table(("published size", *COUNTED, ""), [
         (name, *numbers(count_parameters(AlbertConfig.named(name))), "")

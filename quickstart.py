@@ -168,7 +168,7 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
         ("sentence-order loss", f"{result['sentence_order_loss']:.3f}"),
         ("steps", f"{result['step']} of {BATCH_SIZE} sequences"),
         ("steps/s", f"{sorted(speeds)[len(speeds) // 2]:.1f}" if speeds else "-"),
-        ("parameters", f"{count_parameters(config).with_heads:,}"),
+        ("parameters", f"{count_parameters(config)['with heads']:,}"),
         ("time", duration(time.monotonic() - begin)),
     ]
     print(f"\n== Results on held-out documents ({predictions} masked tokens)\n")

@@ -205,12 +205,12 @@ def _build(config, options, sentence_objective: str):
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     sentence_loss = sentence_objective != "none"
+    objective = losses.PRETRAINING if sentence_loss else losses.MASKED_LM_ALONE
     if FLAGS.objective == "permutation":
         model: AlbertForPreTraining = permutation.AlbertForPermutation(config)
-        objective = permutation.objective(sentence_loss)
+        objective = dataclasses.replace(objective, metrics=permutation.metrics)
     else:
         model = AlbertForPreTraining(config)
-        objective = losses.PRETRAINING if sentence_loss else losses.MASKED_LM_ALONE
     if not sentence_loss:
         # Without a gradient, weight decay alone would shrink them to zero.
         model.bert.pooler.trainable = model.seq_relationship.trainable = False

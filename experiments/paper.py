@@ -70,8 +70,8 @@ _COUNTED = {f"table {table}: {label}": (config, millions)
 
 def _counts(row: Row, *_) -> dict[str, Any]:
     count = count_parameters(_COUNTED[row.name][0])
-    return {"scores": {"with pooler": count.with_pooler / 1e6,
-                       "without pooler": count.without_pooler / 1e6}}
+    return {"scores": {"with pooler": count["with pooler"] / 1e6,
+                       "without pooler": count["encoder"] / 1e6}}
 
 
 PARAMETER_COUNTS = Experiment(

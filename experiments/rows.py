@@ -256,7 +256,7 @@ def filled(value: Any) -> Any:
 
 def parameters(config: AlbertConfig) -> float:
     """Returns the number of parameters in millions, as in the paper's tables."""
-    return count_parameters(config).with_pooler / 1e6
+    return count_parameters(config)["with pooler"] / 1e6
 
 
 def mean(values) -> float:

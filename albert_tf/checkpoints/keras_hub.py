@@ -177,7 +177,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
         "dropout": config.hidden_dropout_prob}, "float32")
     described = {CONFIG: backbone, "metadata.json": {
         "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
-        "parameter_count": count_parameters(config).with_pooler,
+        "parameter_count": count_parameters(config)["with pooler"],
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
         "tasks": ["MaskedLM", "TextClassifier"]}}
     # AlbertTokenizer does not support WordPiece.

@@ -1,19 +1,15 @@
-"""Writes the vectors of many texts.
+"""Writes the vectors of many texts: files ─► units of texts ─► rows ─► an output file.
 
-    files ─► units of texts ─► rows ─► answer.jsonl, answer.npz or answer.parquet
-
-A row has the `id` of its text, if there is one, and float32 arrays. For the pooling
-"pieces" it has the list of tokens, `pieces`, and their `piece_vectors`. JSON lines hold
-one row each; a stopped run is resumed after the last finished unit. NPZ and Parquet hold
-columns, and are written at the end. In NPZ the tokens of all texts follow each other,
-and `piece_counts` holds their numbers. TensorFlow is loaded after all texts are checked.
+A row has the `id` of its text, if there is one, and float32 arrays, for the pooling
+"pieces" the tokens, `pieces`, and their `piece_vectors`. In NPZ the tokens of all texts
+follow each other, and `piece_counts` holds their numbers.
 """
 
 import collections
 import dataclasses
 import itertools
 import json
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -34,7 +30,6 @@ Reader = Callable[[str], Iterator[Input]]
 # Increased whenever vectors or units change: unfinished work is then not resumed.
 _VERSION = 2
 _UNIT_BYTES = 64 << 20  # most bytes of the vectors of a unit
-_FORMATS = (".jsonl", ".npz", ".parquet")
 
 
 def texts(paths: Iterable[str], read: Reader = text_inputs.read,
@@ -71,29 +66,29 @@ def _units(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
     return iter(lambda: list(itertools.islice(inputs, size)), [])
 
 
-def _rows(features: Any, units: Iterable[list[Input]],
-          progress: Optional[Progress] = None) -> Iterator[Row]:
-    done = cut = 0
-    for unit in units:
-        rows, of_unit = features.rows(unit)
-        done, cut = done + len(rows), cut + of_unit
-        yield from rows
-        if progress:
-            progress.update(done)
-    if progress:
-        progress.report(done)
-    if cut:
-        logging.warning("%s", features.cut_note(cut, done))
+def _tell_cut(features: Any, counts: Mapping[str, int]) -> None:
+    if counts["cut"]:
+        logging.warning("%s", features.cut_note(counts["cut"], counts["texts"]))
 
 
 def stream(model: str, paths: Sequence[str], options: Options = Options(),
            held: int = 1024, vocabulary: Optional[Vocabulary] = None,
-           read: Reader = text_inputs.read) -> Iterator[Row]:
+           read: Reader = text_inputs.read, same_ids: bool = False,
+           progress: tuple[str, str, Optional[int]] | None = None) -> Iterator[Row]:
     """Yields the rows of texts while they are read, at most `held` texts at a time;
-    other arguments are as for `extract`."""
+    other arguments are as for `extract` and `texts`."""
     options = options.of(formats.read(model, vocabulary=vocabulary))
-    yield from _rows(_loaded(model, options, vocabulary),
-                     _units(texts(paths, read), held))
+    features, counts = _loaded(model, options, vocabulary), collections.Counter[str]()
+    log = progress and Progress(*progress)
+    for unit in _units(texts(paths, read, same_ids), held):
+        rows, cut = features.rows(unit)
+        counts.update(texts=len(rows), cut=cut)
+        yield from rows
+        if log:
+            log.update(counts["texts"])
+    if log:
+        log.report(counts["texts"])
+    _tell_cut(features, counts)
 
 
 def extract(model: str, input_files: Sequence[str], output_file: str,
@@ -106,16 +101,16 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
 
         extract("runs/base", ["texts.txt"], "texts.parquet", Options(("mean",)))
 
-    `model` is one that `load` accepts, `vocabulary` that of a folder without one,
-    `work_dir` the folder for unfinished JSON lines, by default <output_file>.unfinished.
-    At most `unit_texts` texts are computed at a time; `read` yields those of a file.
+    `vocabulary` is that of a folder without one, `work_dir` the folder for unfinished
+    JSON lines. At most `unit_texts` texts are computed at a time; `read` yields those of
+    a file.
     """
     # 1. Check the files.
     sources = [path for path in input_files if not files.is_stream(path)]
     is_typed, is_lines = len(sources) < len(input_files), output_file.endswith(".jsonl")
-    if not output_file.endswith(_FORMATS):
+    if not output_file.endswith((".jsonl", ".npz", ".parquet")):
         raise InputError(f"--output_file={output_file}: the format is not known; end "
-                         f"the name in one of {', '.join(_FORMATS)}.")
+                         "the name in .jsonl, .npz or .parquet.")
     if output_file.endswith(".parquet"):
         import_pyarrow("Parquet files")
     files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
@@ -130,29 +125,27 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     text_bytes = 4 * checkpoint.config.hidden_size * len(options.layers) * (
         options.max_seq_length if PIECES in options.pooling else len(options.pooling))
     unit_texts = max(1, min(unit_texts, _UNIT_BYTES // text_bytes))
-    units = _units(texts(input_files, read, not is_lines), unit_texts)
+    progress = "embedding", "texts", total
     if folder is None:
-        _write(output_file, _rows(_loaded(model, options, vocabulary), units,
-                                  Progress("embedding", "texts", total)))
-        logging.info("Wrote %s.", output_file)
-        return
-    settings = {**dataclasses.asdict(options), "model": model, "unit_texts": unit_texts,
-                "version": _VERSION, **getattr(read, "keywords", {}),
-                "do_lower_case": vocabulary and vocabulary.do_lower_case}
-    counts = collections.Counter[str]()
-    with folder.used(settings, state_of([*sources, *checkpoint.files()])):
-        features = _loaded(model, options, vocabulary)
+        _write(output_file, stream(model, input_files, options, unit_texts, vocabulary,
+                                   read, not is_lines, progress))
+    else:
+        settings = {
+            **dataclasses.asdict(options), "model": model, "unit_texts": unit_texts,
+            "version": _VERSION, **getattr(read, "keywords", {}),
+            "do_lower_case": vocabulary and vocabulary.do_lower_case}
+        with folder.used(settings, state_of([*sources, *checkpoint.files()])):
+            features = _loaded(model, options, vocabulary)
+            counts = collections.Counter[str]()
 
-        def answer(unit: list[Input]) -> tuple[list[str], dict[str, int]]:
-            rows, cut = features.rows(unit)
-            return list(map(line, rows)), {"texts": len(rows), "cut": cut}
+            def answer(unit: list[Input]) -> tuple[list[str], dict[str, int]]:
+                rows, cut = features.rows(unit)
+                return list(map(line, rows)), {"texts": len(rows), "cut": cut}
 
-        folder.write_lines(
-            output_file, units, answer,
-            ("embedding", "texts", total),
-            lambda info: counts.update(texts=info["texts"], cut=info["cut"]))
-    if counts["cut"]:
-        logging.warning("%s", features.cut_note(counts["cut"], counts["texts"]))
+            folder.write_lines(
+                output_file, _units(texts(sources, read), unit_texts), answer, progress,
+                lambda info: counts.update(texts=info["texts"], cut=info["cut"]))
+        _tell_cut(features, counts)
     logging.info("Wrote %s.", output_file)
 
 
@@ -161,34 +154,31 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
 
 def line(row: Row) -> str:
     """Returns a row as JSON."""
-    return json.dumps({name: value.tolist() if isinstance(value, np.ndarray) else value
-                       for name, value in row.items()}, ensure_ascii=False)
+    return json.dumps(row, ensure_ascii=False, default=np.ndarray.tolist)
 
 
 def _write(path: str, rows: Iterable[Row]) -> None:
-    if path.endswith(".jsonl"):
-        with files.atomic_write(path) as stream:
-            stream.writelines(f"{line(row)}\n".encode() for row in rows)
-        return
-    rows = list(rows)
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-    if PIECES in columns:
-        columns["piece_counts"] = np.array(list(map(len, columns[PIECES])), np.int32)
-        for name in (PIECES, "piece_vectors"):
-            columns[name] = np.concatenate(list(map(np.asarray, columns[name])))
-    columns = {name: np.asarray(values) for name, values in columns.items()}
-    if path.endswith(".npz"):
-        with files.atomic_write(path) as stream:
-            np.savez(stream, **columns)
-        return
-    pyarrow = import_pyarrow("Parquet files")
-    offsets = np.append(0, np.cumsum(columns.pop("piece_counts", 0))).astype(np.int32)
-    for name, values in columns.items():
-        flat = values.reshape(-1)
-        array = pyarrow.array(flat.tolist() if values.dtype.kind == "U" else flat)
-        for size in reversed(values.shape[1:]):
-            array = pyarrow.FixedSizeListArray.from_arrays(array, size)
-        columns[name] = pyarrow.ListArray.from_arrays(
-            offsets, array) if name.startswith("piece") else array
     with files.atomic_write(path) as stream:
+        if path.endswith(".jsonl"):
+            stream.writelines(f"{line(row)}\n".encode() for row in rows)
+            return
+        rows = list(rows)
+        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        if PIECES in columns:
+            columns["piece_counts"] = np.array(list(map(len, columns[PIECES])), np.int32)
+            for name in (PIECES, "piece_vectors"):
+                columns[name] = np.concatenate(columns[name])
+        columns = {name: np.asarray(values) for name, values in columns.items()}
+        if path.endswith(".npz"):
+            np.savez(stream, **columns)
+            return
+        pyarrow = import_pyarrow("Parquet files")
+        offsets = np.append(0, np.cumsum(columns.pop("piece_counts", 0))).astype(np.int32)
+        for name, values in columns.items():
+            flat = values.reshape(-1)
+            array = pyarrow.array(flat.tolist() if values.dtype.kind == "U" else flat)
+            for size in reversed(values.shape[1:]):
+                array = pyarrow.FixedSizeListArray.from_arrays(array, size)
+            columns[name] = pyarrow.ListArray.from_arrays(
+                offsets, array) if name.startswith("piece") else array
         pyarrow.parquet.write_table(pyarrow.table(columns), stream)

@@ -46,22 +46,24 @@ class Options:
         if checkpoint.tokenizer is None:
             raise InputError(f"--model={checkpoint.source}: its folder holds no "
                              "vocabulary; give --spm_model_file or --vocab_file.")
-        kinds = [*POOLING, *[POOLED] * config.use_pooler,
-                 *[EMBEDDING] * bool(sentence), *[PIECES] * (not self.windows)]
+        pooled = [POOLED] * config.use_pooler
+        kinds = [*POOLING, *pooled, *[EMBEDDING] * bool(sentence),
+                 *[PIECES] * (not self.windows)]
         pooling = tuple(dict.fromkeys(map(str.strip, self.pooling))) or (
-            (EMBEDDING,) if sentence else
-            (POOLED, "mean") if config.use_pooler else ("mean",))
+            (EMBEDDING,) if sentence else (*pooled, "mean"))
         most, longest = config.num_hidden_layers, config.max_position_embeddings
-        layers = {str(layer): layer % (most + 1) for layer in range(-most, most + 1)}
+        layers = {str(layer): layer % (most + 1)
+                  for layer in range(-most, most + 1) if layer}
         length = self.max_seq_length or min(
             checkpoint.flags.get("max_seq_length", 512), longest)
+        least = NUM_SPECIAL_PAIR + 1
         for flag, values, known, shown in (
                 ("pooling", pooling, kinds,
                  ", ".join(kinds) + " with --windows" * self.windows),
-                ("layers", map(str, self.layers), {*layers} - {"0"},
+                ("layers", map(str, self.layers), layers,
                  f"1 to {most}, and -1, the last, to -{most}"),
-                ("max_seq_length", [length], range(NUM_SPECIAL_PAIR + 1, longest + 1),
-                 f"{NUM_SPECIAL_PAIR + 1} to {longest}")):
+                ("max_seq_length", [length], range(least, longest + 1),
+                 f"{least} to {longest}")):
             for value in values:
                 if value not in known:
                     raise InputError(f"--{flag}={value}: this model has {shown}.")

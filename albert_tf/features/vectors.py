@@ -19,7 +19,6 @@ from albert_tf.features.options import EMBEDDING, PIECES, Options, Row
 from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text.inputs import Input
 
-_PIECE_VECTORS = "piece_vectors"
 _SENTENCE = "sentence_embedding"  # sentence-transformers' name of its vector
 _ACTIVATIONS = {
     "Tanh": tf.tanh, "ReLU": tf.nn.relu, "Sigmoid": tf.sigmoid, "Identity": tf.identity,
@@ -39,9 +38,7 @@ class Vectors(Answering):
             self._engine.outputs if self._engine else ())
 
     def outputs(self, features):
-        return of(
-            self.bert(features, computation=self.computation, padding_is_read=False),
-            features["input_mask"], self.sentence)
+        return self.of_exchanged(self.exchanged(features), features)
 
     def exchanged(self, features):
         """Computes `last_hidden_state` [B, S, H], `pooler_output` [B, H] if there is a
@@ -51,10 +48,10 @@ class Vectors(Answering):
             features, computation=self.computation, padding_is_read=False)
         hidden = tf.cast(found["sequence_output"], tf.float32)
         outputs = {"last_hidden_state": hidden}
-        if "pooled_output" in found:
-            outputs["pooler_output"] = found["pooled_output"]
         if self.sentence:
             outputs[_SENTENCE] = embedding(hidden, features["input_mask"], self.sentence)
+        if "pooled_output" in found:
+            outputs["pooler_output"] = found["pooled_output"]
         return outputs
 
     def of_exchanged(self, exchanged, batch):
@@ -100,7 +97,7 @@ class Features(Vectors):
                 if kind == PIECES:  # Not with windows, of which there may be several.
                     ids = request.sequences[0]["input_ids"]
                     row[PIECES] = self.tokenizer.convert_ids_to_tokens(ids)
-                    row[_PIECE_VECTORS] = vectors[_PIECE_VECTORS][:len(ids)].copy()
+                    row["piece_vectors"] = vectors[PIECES][:len(ids)].copy()
                 else:
                     row[kind] = np.array(vectors[kind])
             if self.options.truncated:
@@ -127,7 +124,7 @@ class Features(Vectors):
         for kind in self.options.pooling:
             of_layers = [computed[kind](each) if kind in computed else
                          pool(kind, each, mask) for each in hidden]
-            vectors[_PIECE_VECTORS if kind == PIECES else kind] = (
+            vectors[kind] = (
                 of_layers[0] if len(hidden) == 1 else tf.stack(of_layers, axis=-2))
         return vectors
 
@@ -148,24 +145,22 @@ def of(found: Mapping[str, Any], mask: tf.Tensor, sentence: Optional[Sentence] =
 
 
 def pool(mode: str, hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Pools hidden states: float [B, S, H], int [B, S], 1 for tokens → [B, H]. `mode`
+    """Pools hidden states: float32 [B, S, H], int [B, S], 1 for tokens → [B, H]. `mode`
     is one of sentence_transformers.POOLING. Values at padding have no effect."""
     is_token = tf.cast(mask, tf.bool)
     if mode == "cls":
         return hidden[:, 0]
-    if mode == "max":
-        return tf.reduce_max(tf.where(tf.expand_dims(is_token, -1), hidden,
-                                      hidden.dtype.min), axis=1)
-    counts = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
     if mode == "lasttoken":
+        counts = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
         return tf.gather(hidden, tf.maximum(counts - 1, 0), batch_dims=1)
-    tokens = tf.where(tf.expand_dims(is_token, -1), hidden, 0.0)
+    if mode == "max":
+        return tf.reduce_max(tf.where(is_token[..., tf.newaxis], hidden,
+                                      hidden.dtype.min), axis=1)
+    weights = tf.cast(is_token, tf.float32)[..., tf.newaxis]  # [B, S, 1]
     if mode == "weightedmean":
-        weights = tf.cumsum(tf.cast(is_token, tf.float32), axis=1)
-        weights = tf.where(is_token, weights, 0.0)[..., tf.newaxis]
-        return tf.math.divide_no_nan(tf.reduce_sum(tokens * weights, axis=1),
-                                     tf.reduce_sum(weights, axis=1))
-    total = tf.cast(counts, tf.float32)[:, tf.newaxis]
+        weights *= tf.cumsum(weights, axis=1)
+    total = tf.reduce_sum(weights, axis=1)
+    tokens = tf.where(is_token[..., tf.newaxis], hidden * weights, 0.0)
     return tf.math.divide_no_nan(
         tf.reduce_sum(tokens, axis=1),
         tf.sqrt(total) if mode == "mean_sqrt_len_tokens" else total)

@@ -18,7 +18,6 @@ from albert_tf.masking.batched import SHOWN_THRESHOLDS, thresholds
 from albert_tf.masking.options import (
     MaskingOptions, SpecialIds, cumulative_ngram_probabilities)
 
-_DRAWS_PER_PIECE = 4
 _NEVER = np.iinfo(np.int32).max
 _LEAST = -2**31  # of a draw, which is uniform over int32
 
@@ -32,9 +31,11 @@ class DynamicMasking:
     `options` must not have do_permutation. Random tokens are from the whole vocabulary.
     """
 
+    draws_per_token = 4
+
     def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
                  max_seq_length: int, vocab_size: int):
-        self.num_draws = _DRAWS_PER_PIECE * max_seq_length
+        self.num_draws = self.draws_per_token * max_seq_length
         self._options, self._special_ids = options, special_ids
         self._length, self._vocab_size = max_seq_length, vocab_size
         # The number of tokens to mask, by the length of the sequence.

@@ -21,23 +21,16 @@ INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 class Input(NamedTuple):
-    """A feature that a head reads besides INPUTS, int [B, S] or [B, size].
-
-    Attributes:
-      size: how many numbers a sequence has; None: one for each token.
-      pad: what fills up shorter sequences.
-      limit: numbers are at least 0 and below it; 0 for no limit.
-      derived: whether Answering.exchanged computes it from INPUTS. Models in formats
-        that take INPUTS alone (ONNX) cannot have a head with another one.
-      served: whether prediction needs it, not only training.
-    """
+    """A feature that a head reads besides INPUTS, int [B, S] or [B, size]."""
 
     name: str
-    size: int | None = None
-    pad: int = 0
-    limit: int = 0
+    size: int | None = None  # how many numbers a sequence has; None: one for each token
+    pad: int = 0  # what fills up shorter sequences
+    limit: int = 0  # numbers are at least 0 and below it; 0 for no limit
+    # Whether Answering.exchanged computes it from INPUTS. Models in formats that take
+    # INPUTS alone (ONNX) cannot have a head with another one.
     derived: bool = False
-    served: bool = True
+    served: bool = True  # whether prediction needs it, not only training
 
 
 Shapes = dict[str, tuple[int, ...]]
@@ -73,38 +66,25 @@ class Head:
 
     Subclasses override what differs. The methods depend only on their arguments: the
     variables belong to the model that called `layers`.
-
-    Attributes:
-      width: number of outputs; heads with `fixed_width` always have the same.
-      name: its name in checkpoints and in `albert_tf.load`.
-      title: its name in messages to users.
-      task: what a model with this head does, in the words of predict.py.
-      scope: scope of its output layer in a checkpoint; "" is the root.
-      reads: the encoder's output that it reads, "pooled_output" or "sequence_output".
-      positions: name of the feature with the positions that it reads; "" for all.
-      reads_also: the features that it reads besides INPUTS.
-      has_labels: whether each of its `width` outputs is of a label, which checkpoints
-        name.
-      rank: number of axes of these features in training and in exports.
-      has_threshold: whether it leaves an input unanswered above a threshold.
-      scored_alone: whether evaluation computes no loss, because its outputs differ from
-        those of training; predictions are then scored all together.
     """
 
-    width: int = 1
+    width: int = 1  # number of outputs
 
     # The same for all heads of a class; subclasses set what differs from these values.
-    name: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    task: ClassVar[str] = ""
-    scope: ClassVar[str] = ""
-    fixed_width: ClassVar[bool] = False
-    reads: ClassVar[str] = "pooled_output"
-    positions: ClassVar[str] = ""
-    reads_also: ClassVar[tuple[Input, ...]] = ()
-    has_labels: ClassVar[bool] = False
-    rank: ClassVar[int] = 2
+    name: ClassVar[str] = ""  # in checkpoints and in `albert_tf.load`
+    title: ClassVar[str] = ""  # in messages to users
+    task: ClassVar[str] = ""  # what a model with it does, in the words of predict.py
+    scope: ClassVar[str] = ""  # of its output layer in a checkpoint; "" is the root
+    fixed_width: ClassVar[bool] = False  # whether `width` is always the same
+    reads: ClassVar[str] = "pooled_output"  # or "sequence_output", of the encoder
+    positions: ClassVar[str] = ""  # the feature with what positions it reads; "": all
+    reads_also: ClassVar[tuple[Input, ...]] = ()  # the features besides INPUTS
+    has_labels: ClassVar[bool] = False  # whether checkpoints name its outputs' labels
+    rank: ClassVar[int] = 2  # of its features in training and in exports
+    # Whether it leaves an input unanswered above a threshold.
     has_threshold: ClassVar[bool] = False
+    # Whether evaluation computes no loss, because its outputs differ from those of
+    # training; predictions are then scored all together.
     scored_alone: ClassVar[bool] = False
     # All classes of heads, by name. Each adds itself when it is defined.
     kinds: ClassVar[dict[str, type["Head"]]] = {}

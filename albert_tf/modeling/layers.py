@@ -12,10 +12,6 @@ from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import plain
 from albert_tf.modeling.kernels.fast import product
 
-# Standard deviation of the initial weights of tasks' output layers; the config's
-# initializer_range does not apply to them.
-TASK_INITIALIZER_RANGE = 0.02
-
 
 class NamedLayer(tf_keras.layers.Layer):
     """A layer whose variables are named `<scope>/<name>`, as in the original's
@@ -112,11 +108,11 @@ class OutputLayer(NamedLayer):
     [B, S, out]: `output_weights`, `output_bias`.
 
     The scope "" is the root, where the original keeps them for classification and
-    multiple choice.
+    multiple choice. The config's initializer_range does not apply to tasks' layers.
     """
 
     def __init__(self, scope: str, in_size: int, out_size: int,
-                 initializer_range: float = TASK_INITIALIZER_RANGE):
+                 initializer_range: float = 0.02):
         super().__init__(scope or "output")
         self.scope = scope
         self.output_weights = self.make_weight(

@@ -42,6 +42,8 @@ class AlbertWithHeads(ConfiguredModel):
       head_layers: the Keras layers of each head, by the same names.
     """
 
+    head: Optional[Head] = None  # the only one that `call` computes
+
     def __init__(self, config: AlbertConfig, heads: Sequence[Head],
                  name: str = "albert"):
         reads_pooler = any(head.reads == "pooled_output" for head in heads)
@@ -75,7 +77,7 @@ class AlbertWithHeads(ConfiguredModel):
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
              computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """Runs the encoder and every head.
+        """Runs the encoder and every head, or `head` alone, as `run` does.
 
         Args:
           features: as for AlbertModel.call, [B, S] or, for multiple choice, [B, C, S],
@@ -87,7 +89,7 @@ class AlbertWithHeads(ConfiguredModel):
           `sequence_output` [B, S, H] and, if there is a pooler, `pooled_output` [B, H];
           for multiple choice [B, C, S, H] and [B, C, H]; and the outputs of each head.
         """
-        return self.run(None, features, training, seed, computation)
+        return self.run(self.head, features, training, seed, computation)
 
     def run(self, head: Optional[Head], features: Features, training: bool = False,
             seed: Optional[tf.Tensor] = None,
@@ -163,9 +165,3 @@ class AlbertForTask(AlbertWithHeads):
     def from_config(cls, config, custom_objects=None):
         model = AlbertWithHeads.from_config(config)
         return cls(model.config, *model.heads.values())
-
-    def call(self, features: Features, training: bool = False,
-             seed: Optional[tf.Tensor] = None,
-             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """Returns the outputs of the head, as `AlbertWithHeads.run` does."""
-        return self.run(self.head, features, training, seed, computation)

@@ -3,7 +3,6 @@
 No model is built and TensorFlow is not needed, so that xxlarge is as quick as base.
 """
 
-import dataclasses
 import math
 import re
 
@@ -20,33 +19,6 @@ BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
 # What stands in the place of a predicted word in pretraining with
 # --objective=permutation. No other model has this variable.
 QUERY_VECTOR = "permutation/query_vector"
-
-
-@dataclasses.dataclass(frozen=True)
-class ParameterCount:
-    """The number of parameters of each part of a model."""
-
-    embeddings: int  # word, token type and position tables, and their LayerNorm
-    projection: int  # from width E to H; 0 if there is none
-    attention: int  # all attention sub-layers, with their LayerNorm
-    feed_forward: int  # all feed-forward sub-layers, with their LayerNorm
-    pooler: int  # the dense layer on the first token
-    # Masked-LM and sentence-order heads; the word embeddings are their output weights.
-    heads: int
-
-    @property
-    def without_pooler(self) -> int:
-        return self.embeddings + self.projection + self.attention + self.feed_forward
-
-    @property
-    def with_pooler(self) -> int:
-        """The number of parameters of AlbertModel."""
-        return self.without_pooler + self.pooler
-
-    @property
-    def with_heads(self) -> int:
-        """The number of parameters of AlbertForPreTraining."""
-        return self.with_pooler + self.heads
 
 
 def encoder_shapes(config: AlbertConfig) -> Shapes:
@@ -79,22 +51,26 @@ def encoder_shapes(config: AlbertConfig) -> Shapes:
     return shapes
 
 
-def count_parameters(config: AlbertConfig) -> ParameterCount:
-    """Counts the parameters of a model of this config.
+def count_parameters(config: AlbertConfig) -> dict[str, int]:
+    """Counts the parameters of a model's parts. "encoder" is embeddings and layers,
+    "with pooler" all of AlbertModel, "with heads" all of AlbertForPreTraining, whose
+    output weights are the word embeddings.
 
-    >>> count_parameters(AlbertConfig.named("base")).with_pooler
+    >>> count_parameters(AlbertConfig.named("base"))["with pooler"]
     11683584
     """
     shapes = encoder_shapes(config)
-
-    def count(part: str) -> int:
-        return sum(math.prod(shape) for name, shape in shapes.items()
-                   if re.search(part, name))
-
-    return ParameterCount(
-        embeddings=count("^bert/embeddings/"), projection=count(f"^{PROJECTION}/"),
-        attention=count("_group_.*/(attention_1|LayerNorm)/"),
-        feed_forward=count("_group_.*/(ffn_1|LayerNorm_1)/"),
-        pooler=count(f"^{POOLER}/"),
-        heads=sum(math.prod(shape) for head in (MASKED_LM, SENTENCE_ORDER)
-                  for shape in head.shapes(config).values()))
+    for head in (MASKED_LM, SENTENCE_ORDER):
+        shapes |= head.shapes(config)
+    # Each LayerNorm counts as a part of what is before it.
+    return {part: sum(math.prod(shape) for name, shape in shapes.items()
+                      if re.match(names, name)) for part, names in {
+        "embeddings": "bert/embeddings/",
+        "projection E to H": PROJECTION,
+        "attention sub-layers": ".*_group_.*/(attention_1|LayerNorm)/",
+        "feed-forward sub-layers": ".*_group_.*/(ffn_1|LayerNorm_1)/",
+        "encoder": "bert/(embeddings|encoder)/",
+        "pooler": POOLER,
+        "with pooler": "bert/",
+        "pretraining heads": "cls/",
+        "with heads": ""}.items()}

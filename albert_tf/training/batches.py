@@ -24,11 +24,10 @@ class Batches:
         batches = RecordBatches(...)         # or FeatureBatches(...)
         [dataset] = batches.train(start_step=0)
 
-    A subclass reads them: `input_pipeline.RecordBatches` for pretraining,
-    `length_batching.FeatureBatches` for fine-tuning. Batches have one of `num_shapes` static shapes
-    in training and one of `num_evaluation_shapes` in evaluation (0 evaluates nothing).
-    Each shape has its own dataset, so that accelerators compile one step for each. Both
-    batch sizes count the rows of all replicas together.
+    A subclass reads them. Batches have one of `num_shapes` static shapes in training and
+    one of `num_evaluation_shapes` in evaluation (0 evaluates nothing). Each shape has its
+    own dataset, so that accelerators compile one step for each. Both batch sizes count
+    the rows of all replicas together.
     """
 
     num_shapes = 1

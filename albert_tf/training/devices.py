@@ -155,7 +155,6 @@ def check_same_start(strategy: "tf.distribute.Strategy", step: int,
 
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return
-
     # A worker that sees a new best alone would wait for the others forever.
     digest = int(hashlib.sha256(json.dumps(
         evaluation_set, sort_keys=True).encode()).hexdigest()[:15], 16)
@@ -175,9 +174,7 @@ def check_same_start(strategy: "tf.distribute.Strategy", step: int,
 def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
     """Returns the error to raise if an exchange failed because a worker ended."""
     broken = re.search("Collective ops is aborted by: (.*)", str(error))
-    if broken is None:
-        return None
-    return WorkerEnded(
+    return broken and WorkerEnded(
         f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); "
         "see its log. To resume from the latest checkpoint in "
         f"{output_dir}, run the same command on all workers.")

@@ -12,9 +12,6 @@ own order, and fills the same rows of every batch:
 
 Random numbers that change examples, such as masks, depend on the seed and on the
 example's number among all rows since the first step.
-
-Both kinds of dataset belong to one of num_shards pipelines (one host). They read files
-that records.check_files has checked, in the same order on every host.
 """
 
 import itertools
@@ -91,8 +88,7 @@ def _stream(files: Sequence[FileInfo], index: int, count: int) -> list[_FilePart
     return parts
 
 
-def _order_seed(seed: int, stream: int) -> int:
-    """Returns the seed of a stream's order, in 0..2³¹-1."""
+def _order_seed(seed: int, stream: int) -> int:  # of a stream, in 0..2³¹-1
     sequence = np.random.SeedSequence([seed % 2**64, stream])
     return int(sequence.generate_state(1)[0] >> 1)
 
@@ -180,8 +176,7 @@ def _records_of_streams(
 
 
 class RecordBatches(Batches):
-    """Batches from TFRecords: dicts, name → int32 or float32 [B, ...]; endless for
-    training, each example once in evaluation.
+    """Batches from TFRecords: dicts, name → int32 or float32 [B, ...].
 
         infos = check_files(paths, spec)
         RecordBatches(spec, infos, None, train_batch_size=4096, eval_batch_size=64,
@@ -189,7 +184,7 @@ class RecordBatches(Batches):
 
     Each epoch of training reads a stream's files in a new order and mixes their records
     in a buffer. A batch may span the end of an epoch, so that every record is seen
-    equally often. A step's rows are assigned in order: to hosts, then to replicas.
+    equally often.
 
     Evaluation sees the examples in the order of the files. Its last batches are filled
     up with rows of zeros; `example_weights` [B] float32 is 0 for them and 1 for
@@ -197,7 +192,8 @@ class RecordBatches(Batches):
     because a replica without a batch would make the others wait forever.
 
     Args:
-      train, evaluation: checked files, or None.
+      train, evaluation: files that records.check_files has checked, in the same order
+        on every host; or None.
       max_eval_steps: maximum number of batches per replica in an evaluation; 0 for all.
       shuffle_buffer: number of records to mix, of all streams together; 0 keeps the
         order of the files and of the records in them, in every epoch.

@@ -21,8 +21,7 @@ _NO_METRICS = ("step", "split", "set")  # the other entries of a row
 class MetricsLog:
     """The metrics of a run, one JSON object per line of `<output_dir>/metrics.jsonl`.
 
-        log = MetricsLog("runs/base", resume_step=5000)
-        log.write(6000, "train", {"masked_lm_loss": 2.1})
+        MetricsLog("runs/base", resume_step=5000).write(6000, "train", {"loss": 2.1})
 
     Every row has `step` and `split` ("train" or "eval"), those of evaluations also
     `set`, what was evaluated; the rest are metrics. Rows after `resume_step` are
@@ -36,9 +35,8 @@ class MetricsLog:
         if len(rows) > len(self.rows):
             logging.info("%s: %d rows of later steps are dropped and will be written "
                          "again.", self.path, len(rows) - len(self.rows))
-        with files.atomic_write(self.path) as stream:
-            for row in self.rows:
-                stream.write(f"{json.dumps(row)}\n".encode())
+        files.write(self.path, "".join(
+            f"{json.dumps(row)}\n" for row in self.rows).encode())
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any],
               **more: Any) -> None:

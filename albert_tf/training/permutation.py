@@ -28,23 +28,19 @@ XLNet's relative positions and recurrence over segments are not here.
 Shapes: B batch, S tokens in a sequence, P predictions, E embedding.
 """
 
-import dataclasses
-import functools
 from typing import Mapping
 
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.masking.in_training import DynamicMasking
-from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.modeling.albert import attention_bias, filled_in
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels.random import DropoutSeeds, given_or_drawn
 from albert_tf.modeling.layers import NamedLayer, kernel_initializer
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
 from albert_tf.modeling.pretraining import AlbertForPreTraining
-from albert_tf.training.losses import (
-    PRETRAINING, Objective, pretraining_losses, pretraining_metrics)
+from albert_tf.training.losses import WeightedValues, pretraining_metrics
 
 
 # ---- orders ----------------------------------------------------------------
@@ -59,19 +55,14 @@ class Orders(DynamicMasking):
     in the reverse order of its visits. Special tokens and padding have the order 0.
     """
 
-    def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
-                 max_seq_length: int, vocab_size: int):
-        super().__init__(options, special_ids, max_seq_length, vocab_size)
-        self.num_draws = 2 * max_seq_length
+    draws_per_token = 2
 
     def __call__(self, features: Mapping[str, tf.Tensor],
                  draws: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns a batch's features with `order` int32 [B, S], 0 for tokens that are not
-        predicted, the larger the later for others, and with `masked_lm_positions`, `_ids`
-        and `_weights` [B, P] of the predicted ones, in place of `token_boundary`.
-
-        `draws` are int32 [B, 2 · S]: for each of S words its rank in the order of the
-        visits, and the size of the n-gram that begins there.
+        """Returns a batch's features with `order` int32 [B, S], the larger the later, and
+        with `masked_lm_positions`, `_ids` and `_weights` [B, P] of the predicted tokens,
+        in place of `token_boundary`. `draws` are int32 [B, 2 · S]: for each of S words
+        its rank in the order of the visits, and the size of the n-gram that begins there.
         """
         visits = self.visits(
             features, *self.draws_of_tokens(features["input_ids"], draws))
@@ -101,11 +92,10 @@ class AlbertForPermutation(AlbertForPreTraining):
     """AlbertForPreTraining whose words are predicted in a given order.
 
     >>> model = AlbertForPermutation(AlbertConfig.named("base", vocab_size=100))
-    >>> outputs = model({"input_ids": tf.constant([[2, 45, 7, 3]]),
-    ...                  "order": tf.constant([[0, 2, 1, 0]]),
-    ...                  "masked_lm_positions": tf.constant([[1, 2]])})
-    >>> outputs["mlm_logits"].shape, outputs["sentence_order_logits"].shape
-    (TensorShape([1, 2, 100]), TensorShape([1, 2]))
+    >>> model({"input_ids": tf.constant([[2, 45, 7, 3]]),
+    ...        "order": tf.constant([[0, 2, 1, 0]]),
+    ...        "masked_lm_positions": tf.constant([[1, 2]])})["mlm_logits"].shape
+    TensorShape([1, 2, 100])
 
     Its features are those of AlbertForPreTraining, without [MASK] in `input_ids`, and
     `order` int [B, S] (see Orders). A slot whose position has the order 0 predicts
@@ -146,16 +136,11 @@ class AlbertForPermutation(AlbertForPreTraining):
             padding_is_read=False, layers_are_read=False)
 
 
-# ---- objective -------------------------------------------------------------
+# ---- metrics ---------------------------------------------------------------
 
 
-def objective(sentence_loss: bool = True) -> Objective:
-    """Returns the objective: the mean cross-entropy of the predicted words, and that of
-    sentence order. Its metrics of words are `permutation_loss` and
-    `permutation_accuracy`, as they cannot be compared with those of masked tokens."""
-    def metrics(heads, features, losses):
-        return {name.replace("masked_lm", "permutation"): values for name, values in
-                pretraining_metrics(heads, features, losses).items()}
-
-    return dataclasses.replace(PRETRAINING, metrics=metrics, losses=functools.partial(
-        pretraining_losses, sentence_loss=sentence_loss))
+def metrics(heads, features, losses) -> WeightedValues:
+    """Returns the metrics of pretraining, with those of words as `permutation_loss` and
+    `permutation_accuracy`: they cannot be compared with those of masked tokens."""
+    return {name.replace("masked_lm", "permutation"): values for name, values in
+            pretraining_metrics(heads, features, losses).items()}

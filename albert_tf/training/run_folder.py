@@ -98,9 +98,8 @@ def different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def held(output_dir: str, strategy: tf.distribute.Strategy
          ) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which the chief keeps other runs out of the folder."""
-    if not devices.is_chief(strategy):
-        return contextlib.nullcontext()
-    return work_folder.hold(output_dir, "--output_dir")
+    return work_folder.hold(output_dir, "--output_dir") if devices.is_chief(
+        strategy) else contextlib.nullcontext()
 
 
 def remove_unfinished(output_dir: str) -> None:
@@ -133,8 +132,8 @@ def load(run, best: bool = False, to_train: bool = False) -> None:
             run.strategy, step_of(path) if path else 0, run.evaluation_set)
     # A failed start must not tie the folder to its config, but a config with different
     # shapes explains later errors.
-    if path:
-        _keep_config(run)
+    if path and run.chief:
+        write_config(options.output_dir, run.config)
     if path and to_train:
         restore(run.checkpoint, path, resume=os.path.basename(path) != BEST_CHECKPOINT)
         logging.info("Resuming at step %d from %s.%s", run.current_step, path,
@@ -160,12 +159,8 @@ def load(run, best: bool = False, to_train: bool = False) -> None:
             f"there is no model to use: {options.output_dir} holds no checkpoint; give "
             "--init_checkpoint or an --output_dir with one, or --from_scratch to train "
             "from random weights.")
-    _keep_config(run)
-
-
-def _keep_config(run) -> None:
     if run.chief:
-        write_config(run.options.output_dir, run.config)
+        write_config(options.output_dir, run.config)
 
 
 # ---- options ---------------------------------------------------------------

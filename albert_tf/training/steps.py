@@ -259,36 +259,26 @@ class Trainer:
                 gradients = optimization.dense_float32(gradients)
             return loss, gradients, sums, None
 
-        def split(tensor):
-            return tf.reshape(
-                tensor, tf.concat([[parts, -1], tf.shape(tensor)[1:]], axis=0))
-
-        def cut(tensor, whole, part):
-            row = tensor[part]
-            row.set_shape([whole.shape[0] // parts if whole.shape[0] else None,
-                           *whole.shape[1:]])
-            return row
-
-        split_features = {name: split(value) for name, value in features.items()}
-        rows = tf.shape(next(iter(features.values())))[0] // parts
-
-        def part_values(part):
-            batch = {name: cut(value, features[name], part)
-                     for name, value in split_features.items()}
-            loss, gradients, sums = self._part_gradients(
-                computation, batch, denominators, seed + tf.stack([0, 0, part * rows]))
-            return [loss, [tf.convert_to_tensor(g) for g in gradients], sums]
+        split_features = {name: tf.reshape(value, tf.concat(
+            [[parts, -1], tf.shape(value)[1:]], axis=0)) for name, value in features.items()}
+        rows, stops = tf.shape(next(iter(features.values())))[0] // parts, self.stops
 
         def goes_on(part, _):
             return (part < parts) & ~self.stop.read_value() if stops else part < parts
 
-        def body(part, state):
-            return part + 1, tf.nest.map_structure(tf.add, state, part_values(part))
+        def add_part(part, state):
+            batch = {name: value[part] for name, value in split_features.items()}
+            for name, row in batch.items():
+                size, *shape = features[name].shape
+                row.set_shape([size // parts if size else None, *shape])
+            loss, gradients, sums = self._part_gradients(
+                computation, batch, denominators, seed + tf.stack([0, 0, part * rows]))
+            values = [loss, [tf.convert_to_tensor(g) for g in gradients], sums]
+            return part + 1, tf.nest.map_structure(tf.add, state, values)
 
-        stops = self.stops
         zeros = [tf.zeros([]), [tf.zeros(each.shape) for each in self._variables],
                  {name: tf.zeros([2]) for name in self._names}]
-        done, sums = tf.while_loop(goes_on, body, [0, zeros], parallel_iterations=1)
+        done, sums = tf.while_loop(goes_on, add_part, [0, zeros], parallel_iterations=1)
         return *sums, done < parts if stops else None
 
     def _exchanged(self, context, loss, gradients, dropped):

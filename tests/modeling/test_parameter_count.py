@@ -57,7 +57,7 @@ BASE = {
 
 def counts(config):
     count = count_parameters(config)
-    return count.without_pooler, count.with_pooler, count.with_heads
+    return count["encoder"], count["with pooler"], count["with heads"]
 
 
 def test_every_published_size_is_pinned():

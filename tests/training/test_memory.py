@@ -4,8 +4,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.training.options import (
-    Sequences, StepOptions, evaluation_memory, training_memory)
+from albert_tf.training.options import Sequences, StepOptions
 from benchmarks import contestants
 
 
@@ -17,9 +16,8 @@ from benchmarks import contestants
     ("xlarge", 8, 512, {"recompute": True}, 3.06e9), ("xxlarge", 1, 512, {}, 6.25e9)])
 def test_estimate_is_below_what_was_measured(model, rows, length, options, measured):
     for filled, most in ((0.5, 0.6), (1.0, 1.0)):
-        found = training_memory(
-            AlbertConfig.named(model), StepOptions(**options), rows,
-            Sequences(length, filled, predictions=20))
+        found = Sequences(length, filled, predictions=20).memory(
+            AlbertConfig.named(model), StepOptions(**options), rows, trained=True)
         assert measured / 5 < found < most * measured
 
 
@@ -29,8 +27,8 @@ def test_estimate_is_below_what_was_measured(model, rows, length, options, measu
     ("large", 16, 512, 0, 0.91e9), ("base", 64, 512, 20, 2.08e9)])
 def test_evaluation(model, rows, length, predictions, measured):
     def found(**more):
-        return evaluation_memory(AlbertConfig.named(model), StepOptions(), rows,
-                                 Sequences(length, 1.0, predictions, **more))
+        return Sequences(length, 1.0, predictions, **more).memory(
+            AlbertConfig.named(model), StepOptions(), rows, trained=False)
 
     assert measured / 3 < found() < 0.8 * measured
     assert found(of_example=4) == 4 * found()

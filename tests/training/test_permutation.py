@@ -4,6 +4,7 @@ How a step is computed does not change it: test_same_step; nor do replicas and s
 test_replicas and scripts/test_run_pretraining.
 """
 
+import dataclasses
 import types
 
 import numpy as np
@@ -219,7 +220,7 @@ def test_loss_of_a_case_computed_by_hand():
     expected = [losses_by_hand(ids, np.array(order), weights, model.config)
                 for order in orders]
     batch = batch_of(orders, ids)
-    task = permutation.objective(sentence_loss=False)
+    task = dataclasses.replace(losses.MASKED_LM_ALONE, metrics=permutation.metrics)
     outputs = model(batch)
     found = task.losses(outputs, batch, task.denominators(batch))
     for row, values in zip(found["masked_lm_example_loss"].numpy(), expected):
@@ -231,7 +232,8 @@ def test_loss_of_a_case_computed_by_hand():
     values, of_values = metrics["permutation_loss"]
     np.testing.assert_allclose(np.average(values, weights=of_values), mean, rtol=1e-5)
     # With the order of sentences it is that of pretraining.
-    task, plain = permutation.objective(), losses.pretraining_losses(outputs, batch)
+    task = dataclasses.replace(losses.PRETRAINING, metrics=permutation.metrics)
+    plain = losses.pretraining_losses(outputs, batch)
     found = task.losses(outputs, batch, task.denominators(batch))
     np.testing.assert_allclose(found["total_loss"], plain["total_loss"], rtol=1e-6)
     assert set(task.metrics(outputs, batch, found)) - set(metrics) == {

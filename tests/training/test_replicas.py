@@ -17,7 +17,7 @@ from albert_tf.training.steps import Task
 from tests import models, tiny_run
 from tests.commands import finish, start_cluster
 from tests.helpers import serialized
-from tests.training.tiny_trainer import assert_close
+from tests.training.tiny_trainer import TASKS, assert_close
 
 STEPS, BATCH = 6, 8
 IDS = SpecialIds(cls=2, sep=3, mask=tiny_run.MASK_ID)
@@ -36,7 +36,7 @@ def train(path, output_dir, num_steps=STEPS, objective="pretraining", **options)
             MaskingOptions(tiny_run.PREDICTIONS, masked_lm_prob=0.4), IDS,
             tiny_run.LENGTH, tiny_run.VOCAB_SIZE))
     task = Task(
-        permutation.AlbertForPermutation(config), permutation.objective(),
+        permutation.AlbertForPermutation(config), TASKS["permutation"][1],
         "permutation_accuracy") if in_order else tiny_run.task(
             models.AlbertForPreTraining(config))
     load_tf1_tensors(task.model, tiny_run.weights_of(task.model))

@@ -1,5 +1,6 @@
 """A tiny model that a Trainer trains on batches in memory, computed as a test says."""
 
+import dataclasses
 import functools
 from unittest import mock
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fast_parts
-from albert_tf.training import permutation
+from albert_tf.training import losses, permutation
 from albert_tf.training.options import StepOptions
 from albert_tf.training.steps import LossScaling, Task, Trainer
 from tests import models, tiny_run
@@ -17,7 +18,8 @@ from tests import models, tiny_run
 # Model and objective of a task; the heads drop nothing.
 TASKS = {
     "pretraining": (models.AlbertForPreTraining, None),
-    "permutation": (permutation.AlbertForPermutation, permutation.objective()),
+    "permutation": (permutation.AlbertForPermutation, dataclasses.replace(
+        losses.PRETRAINING, metrics=permutation.metrics)),
     "classification": (functools.partial(
         models.classifier, num_labels=3, dropout_prob=0.0),
         models.CLASSIFICATION),

@@ -31,12 +31,9 @@ _GELU_CUBIC = 0.044715
 
 
 def parts_for(shape: tf.TensorShape, served: bool = False) -> Parts:
-    """Returns the parts for the device and for a batch's shape, [B, S, H] or [N, H].
-
-    Unknown shapes use the plain parts, because XLA would compile again for every shape.
-    If N is unknown but has few values, pass the largest. `served` is for exported
-    models.
-    """
+    """Returns the parts for the device and for a batch's shape, [B, S, H] or [N, H];
+    if N is unknown but has few values, pass the largest. Unknown shapes use the plain
+    parts, because XLA would compile again for every shape."""
     if not on_cpu():
         return plain.PLAIN
     if served:
@@ -56,7 +53,6 @@ def device_kind() -> str:
 
 
 def on_cpu() -> bool:
-    """Returns True if the current strategy computes on CPUs."""
     return device_kind() == "CPU"
 
 
@@ -65,15 +61,20 @@ def on_cpu() -> bool:
 
 def product(inputs: tf.Tensor, kernel: tf.Tensor,
             bias: Optional[tf.Tensor] = None) -> tf.Tensor:
-    """[..., in] × [in, out] + bias [out] → [..., out], as one product of matrices."""
+    """[..., in] × [in, out] + bias [out] float32 → [..., out], as one product of
+    matrices."""
     rows = inputs
     if inputs.shape.rank != 2:
         # One product [B·S, in] × [in, out] is faster than one for each sequence.
         rows = tf.reshape(inputs, [-1, kernel.shape[0]])
     output = tf.matmul(rows, kernel)
-    if bias is not None:
-        # TensorFlow fuses a bias into a product if it is added directly after it.
-        output = add_bias(output, bias)
+    # TensorFlow fuses a bias into a product if it is added directly after it.
+    if bias is not None and output.dtype == bias.dtype:
+        output = tf.nn.bias_add(output, bias)
+    elif bias is not None:
+        output = with_gradient(
+            lambda inputs, bias: tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)),
+            lambda upstream: (upstream, *_sum_rows(upstream)), output, bias)
     if inputs.shape.rank == 2:
         return output
     # Restore the axes, and the sizes that are known, which reshaping forgets.
@@ -81,15 +82,6 @@ def product(inputs: tf.Tensor, kernel: tf.Tensor,
     output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [size]], axis=0))
     output.set_shape(inputs.shape[:-1].concatenate([size]))
     return output
-
-
-def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Returns `inputs` [..., H] + `bias` [H] float32, in the type of the inputs."""
-    if inputs.dtype == bias.dtype:
-        return tf.nn.bias_add(inputs, bias)
-    return with_gradient(
-        lambda inputs, bias: tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)),
-        lambda upstream: (upstream, *_sum_rows(upstream)), inputs, bias)
 
 
 def with_gradient(function, gradient, *inputs):
@@ -184,7 +176,7 @@ def _fast_attend(query, key, value, mask, dropped):
             d_value = tf.matmul(used(probs), upstream, transpose_a=True)
             d_used = tf.matmul(upstream, value, transpose_b=True)
             d_scores = island(_scores_gradient, d_used, probs, context, upstream,
-                              dropped, plain.score_scale(query))
+                              dropped, query.shape[-1] ** -0.5)
             return (tf.matmul(d_scores, key),
                     tf.matmul(d_scores, query, transpose_a=True), d_value, None)
 
@@ -196,7 +188,7 @@ def _fast_attend(query, key, value, mask, dropped):
 def _probabilities(query, key, mask):
     # TensorFlow fuses this into one oneDNN operation: scale and mask cost nothing.
     scores = (tf.matmul(query, key, transpose_b=True)
-              * tf.constant(plain.score_scale(query), query.dtype)
+              * tf.constant(query.shape[-1] ** -0.5, query.dtype)
               + tf.cast(mask, query.dtype))
     # TensorFlow's softmax is used, because XLA's is slower here: it does not vectorize
     # the maximum of a row. TensorFlow's computes bfloat16 in float32, but float16 not.
@@ -347,8 +339,7 @@ def _cross_entropy_gradient(upstream, probs, labels):
 # ---- served ----------------------------------------------------------------
 
 
-def _served_attend(query, key, value, mask, dropped):
-    del dropped  # Served models have no dropout.
+def _served_attend(query, key, value, mask, _):  # Served models have no dropout.
     return tf.matmul(_probabilities(query, key, mask), value)
 
 

@@ -70,13 +70,9 @@ class Computation:
 
 
 class LayerRuns:
-    """The layers of one forward pass.
-
-    Args:
-      layers: pairs of an attention block and a feed-forward block, each a layer with
-        `scope` and `layer_weights(dtype, uses)`; the same pair for layers that share.
-      computation, attention_bias, seeds, layout: as for Encoder.call.
-    """
+    """The layers of one forward pass: pairs of an attention block and a feed-forward
+    block, each with `scope` and `layer_weights(dtype, uses)`, the same pair for layers
+    that share; the rest is as for Encoder.call."""
 
     def __init__(self, layers: Sequence[tuple], computation: Computation,
                  attention_bias: tf.Tensor, seeds: DropoutSeeds, layout: Layout):
@@ -88,7 +84,16 @@ class LayerRuns:
     def __call__(self, attention, ffn, hidden: tf.Tensor,
                  positions: Optional[tf.Tensor] = None) -> tf.Tensor:
         """Runs the next layer: [..., H] → [..., H], or [B, Q, H] at `positions`."""
-        weights = [self._next_weights(block, hidden.dtype) for block in (attention, ffn)]
+        weights = []
+        for block in (attention, ffn):
+            if self._computation.constants is not None:
+                weights.append(tf.nest.map_structure(
+                    tf.convert_to_tensor, self._computation.constants[block.scope]))
+                continue
+            if block.scope not in self._weights:
+                self._weights[block.scope] = iter(
+                    block.layer_weights(hidden.dtype, self._uses[block.scope]))
+            weights.append(next(self._weights[block.scope]))
         # Layers that share their blocks share one function, which recomputation traces
         # only once. The trace also counts its dropouts.
         key = (attention.scope, ffn.scope, positions is None)
@@ -99,16 +104,6 @@ class LayerRuns:
         hidden = function(hidden, self._seeds.next_draw, *tf.nest.flatten(weights))
         self._seeds.skip(draws[0])
         return hidden
-
-    def _next_weights(self, block, dtype: tf.DType) -> NamedTuple:
-        """Returns a block's weights for the next layer that uses it."""
-        if self._computation.constants is not None:
-            weights = self._computation.constants[block.scope]
-            return tf.nest.map_structure(tf.convert_to_tensor, weights)
-        if block.scope not in self._weights:
-            self._weights[block.scope] = iter(
-                block.layer_weights(dtype, self._uses[block.scope]))
-        return next(self._weights[block.scope])
 
     def _function(self, attention, ffn, like, positions=None) -> tuple[Callable, list]:
         """Returns a pair of blocks as a function, and a list that will begin with the
@@ -166,11 +161,9 @@ def recomputed(layer: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     activations must depend on `hidden`.
 
     It is traced once, and once for its gradient, for any number of layers: the graph of
-    24 separate layers would need half a gigabyte and many seconds to build.
-
-    Args:
-      layer: (hidden, number, *weights) → hidden; tensors that it captures from outside
-        must be the same for all layers and need no gradient.
+    24 separate layers would need half a gigabyte and many seconds to build. `layer` is
+    (hidden, number, *weights) → hidden; tensors that it captures from outside must be
+    the same for all layers and need no gradient.
     """
     def backward(upstream, hidden, number, *weights):
         late = after(hidden, upstream)

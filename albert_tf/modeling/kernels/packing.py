@@ -34,6 +34,9 @@ _SIZES = 16
 class Layout:
     """How the layers hold a batch; this one with padding: every position, [B, S, H]."""
 
+    def __init__(self):
+        self.of_positions = self  # the layout of what `at` returns
+
     def unpad(self, hidden: tf.Tensor) -> tf.Tensor:
         """Converts [B, S, H] to the layout's shape, [..., H]."""
         return hidden
@@ -51,11 +54,6 @@ class Layout:
         selected = tf.gather(tf.reshape(hidden, [-1, size]), rows)
         selected.set_shape([hidden.shape[0], positions.shape[1], hidden.shape[-1]])
         return selected
-
-    @property
-    def of_positions(self) -> "Layout":
-        """The layout of what `at` returns."""
-        return self
 
     def product(self, hidden: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """[..., in] × [in, out] → [..., out]."""
@@ -163,16 +161,13 @@ class Packed(Layout):
     the graph runs.
 
     Position 0 always counts as a token, because the pooler reads it. All positions of a
-    sequence without tokens count, too, because it attends to them.
-
-    Args:
-      mask: [B, S], not 0 for tokens. If B or S is unknown, nothing is compiled, and
-        there is a single spare row.
-      served: True for an exported model.
+    sequence without tokens count, too, because it attends to them. `mask` is [B, S], not
+    0 for tokens; if B or S is unknown, nothing is compiled, and there is a single spare
+    row. `served` is True for an exported model.
     """
 
     def __init__(self, mask: tf.Tensor, served: bool = False):
-        self._served = served
+        self._served, self.of_positions = served, PADDED
         self._known = mask.shape.is_fully_defined()
         self._batch, self._length = mask.shape if self._known else tf.unstack(
             tf.shape(mask))
@@ -202,10 +197,6 @@ class Packed(Layout):
             lambda inputs: tf.gather(inputs, self._positions),
             lambda upstream: tf.gather(upstream, self._places),
             tf.reshape(hidden, [self._most, hidden.shape[-1]]))
-
-    @property
-    def of_positions(self):
-        return PADDED
 
     def pad(self, hidden):
         padded = with_gradient(lambda inputs: tf.gather(inputs, self._places),
@@ -242,9 +233,8 @@ class Packed(Layout):
         """Splits [N, n · A · D] into n tensors [B, A, S, D]."""
         place = tf.reshape(self._places, [1, self._batch, 1, self._length])
         head = tf.reshape(tf.range(count * heads), [count, 1, heads, 1])
-        tensors = tf.gather(tf.reshape(hidden, [-1, depth]),
-                          place * (count * heads) + head)
-        return tf.unstack(tensors)  # [n, B, A, S, D]
+        return tf.unstack(tf.gather(  # [n, B, A, S, D]
+            tf.reshape(hidden, [-1, depth]), place * (count * heads) + head))
 
     def _from_heads(self, tensors):
         """Converts [n, B, A, S, D] to [N, n · A · D]."""
@@ -254,8 +244,8 @@ class Packed(Layout):
                 self._positions // self._length, self._positions % self._length))
         number = tf.range(count)[:, tf.newaxis] * self._batch + sequence
         number = number * heads + tf.range(heads)  # [N, n, A]
-        rows = tf.gather(tf.reshape(tensors, [-1, depth]),
-                          number * self._length + position)
+        rows = tf.gather(
+            tf.reshape(tensors, [-1, depth]), number * self._length + position)
         return tf.reshape(rows, [-1, count * heads * depth])
 
     def dropped(self, seeds, hidden, rate):

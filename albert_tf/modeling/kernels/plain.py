@@ -1,10 +1,7 @@
 """The computations of a layer between its matrix products, written plainly.
 
-These parts alone are enough for ALBERT:
-
-    attend              softmax(q · kᵀ / sqrt(D) + mask), dropout, · v
-    add_activation      add bias, activation
-    add_and_normalize   add bias, dropout, add residual, LayerNorm
+These parts alone are enough for ALBERT: attention, softmax(q · kᵀ / sqrt(D) + mask) · v;
+bias and activation; bias, residual and LayerNorm.
 
 Activations may be float32, bfloat16 or float16; biases, gains and all arithmetic
 within a part are float32 (float64 for float64 activations).
@@ -59,18 +56,9 @@ def wide(inputs: tf.Tensor) -> tf.Tensor:
 def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     """Returns the function of a `hidden_act`; "gelu" is the tanh approximation, as in
     the original implementation."""
-    return {
-        "gelu": lambda x: tf.nn.gelu(x, approximate=True),
-        "gelu_erf": lambda x: tf.nn.gelu(x, approximate=False),
-        "relu": tf.nn.relu,
-        "tanh": tf.tanh,
-        "linear": tf.identity,
-    }[name]
-
-
-def score_scale(query: tf.Tensor) -> float:
-    """Returns 1 / sqrt(D)."""
-    return query.shape[-1] ** -0.5
+    return {"gelu": lambda x: tf.nn.gelu(x, approximate=True),
+            "gelu_erf": lambda x: tf.nn.gelu(x, approximate=False),
+            "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}[name]
 
 
 def normalize(inputs, gamma, beta, epsilon=LAYER_NORM_EPSILON):
@@ -81,7 +69,7 @@ def normalize(inputs, gamma, beta, epsilon=LAYER_NORM_EPSILON):
 
 
 def attend(query, key, value, mask, dropped):
-    scores = wide(tf.matmul(query, key, transpose_b=True)) * score_scale(query)
+    scores = wide(tf.matmul(query, key, transpose_b=True)) * query.shape[-1] ** -0.5
     probs = drop(tf.nn.softmax(scores + mask), dropped)
     return tf.matmul(tf.cast(probs, value.dtype), value)
 

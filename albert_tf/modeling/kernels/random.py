@@ -18,20 +18,13 @@ _WORDS = 4  # of 32 bits, for each count of Philox's counter
 
 
 def _not_negative(seed: tf.Tensor) -> tf.Tensor:
-    """Clears the sign of a seed, since for negative ones XLA and TensorFlow draw
-    different numbers."""
+    # XLA and TensorFlow draw different numbers for negative seeds.
     return tf.bitwise.bitwise_and(seed, tf.int32.max)
 
 
 def random_bytes(key: tf.Tensor, counter: tf.Tensor, blocks) -> tf.Tensor:
-    """Returns uint8 [16 · blocks], the same numbers as TensorFlow's Philox.
-
-    Args:
-      key, counter: uint64 [1] and [2], as for
-        tf.raw_ops.StatelessRandomUniformFullIntV2, which is three times as slow.
-      blocks: an int, or a tensor if it is not known in advance; then nothing is
-        compiled.
-    """
+    """Returns uint8 [16 · blocks], the numbers of TensorFlow's Philox for a key and a
+    counter, uint64 [1] and [2], in a third of its time if `blocks` is an int."""
     # Nothing is compiled within a graph that XLA compiles as a whole (--jit_compile);
     # TensorFlow has no public function that tells. XLA cannot cast the bits of complex
     # numbers, therefore the cast happens outside.
@@ -84,8 +77,7 @@ def _keep(seed: tf.Tensor, first_row: tf.Tensor, shape, rate: float) -> tf.Tenso
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
     first_row = tf.cast(first_row, tf.uint64)
 
-    def counter_at(blocks, series=0):
-        """Returns the counter of the first row, if each row takes `blocks` counts."""
+    def counter_at(blocks, series=0):  # of the first row; each takes `blocks` counts
         low = counter[0] + first_row * tf.cast(blocks, tf.uint64)
         return tf.stack([low, counter[1] + tf.constant(series, tf.uint64)])
 
@@ -140,12 +132,9 @@ def after(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 class DropoutSeeds:
     """Gives each dropout of a forward pass its own seed.
 
-        hidden = DropoutSeeds(tf.constant([3, 4])).dropout(hidden, rate=0.1)
-
-    Args:
-      seed: int32 [2]; for a part of a batch int32 [3], whose last value is the index of
-        the part's first row in the batch. None turns dropout off.
-      purpose: a number; different purposes get different random numbers from one seed.
+    `seed` is int32 [2]; for a part of a batch int32 [3], whose last value is the index of
+    the part's first row in the batch. None turns dropout off. A different `purpose`, a
+    number, gets different random numbers from one seed.
     """
 
     def __init__(self, seed: Optional[tf.Tensor], purpose: Optional[int] = None):

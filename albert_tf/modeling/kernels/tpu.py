@@ -44,7 +44,7 @@ def _attend(query, key, value, mask, dropped):
     dZ = U ∘ dU - P · rowsum(C ∘ dC).
     """
     keep, rate = dropped or (None, 0.0)
-    dtype, factor = query.dtype, plain.score_scale(query)
+    dtype, factor = query.dtype, query.shape[-1] ** -0.5
     mask = tf.linalg.matrix_transpose(mask)  # [B, 1, T, 1 or S]
 
     @tf.custom_gradient
@@ -87,7 +87,7 @@ def _add_activation(inputs, bias, name):
     def gradient(upstream):
         d_inputs = wide(upstream) * fast.DERIVATIVES[name](wide(inputs) + bias)
         return (tf.cast(d_inputs, inputs.dtype),
-                tf.reduce_sum(d_inputs, _rows(inputs)))
+                tf.reduce_sum(d_inputs, axis=[0, 1]))
 
     return with_gradient(lambda inputs, bias: plain.add_activation(inputs, bias, name),
                          gradient, inputs, bias)
@@ -116,19 +116,15 @@ def _add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
             d_total = scale * (
                 scaled - tf.reduce_mean(scaled, axis=-1, keepdims=True)
                 - normal * tf.reduce_mean(scaled * normal, axis=-1, keepdims=True))
-            d_inputs, rows = drop(d_total, dropped), _rows(inputs)
-            return (tf.cast(d_inputs, dtype), tf.reduce_sum(d_inputs, rows),
+            d_inputs = drop(d_total, dropped)
+            return (tf.cast(d_inputs, dtype), tf.reduce_sum(d_inputs, axis=[0, 1]),
                     tf.cast(d_total, dtype),
-                    tf.reduce_sum(wide_upstream * normal, rows),
-                    tf.reduce_sum(wide_upstream, rows))
+                    tf.reduce_sum(wide_upstream * normal, axis=[0, 1]),
+                    tf.reduce_sum(wide_upstream, axis=[0, 1]))
 
         return outputs, gradient
 
     return add_and_normalize(inputs, bias, residual, gamma, beta)
-
-
-def _rows(inputs):
-    return list(range(inputs.shape.rank - 1))
 
 
 TPU = Parts(_attend, _add_activation, _add_and_normalize)

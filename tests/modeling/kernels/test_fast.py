@@ -183,7 +183,7 @@ def test_gradients_of_biases_are_summed_in_float32(dtype):
     for parts in (plain_parts.PLAIN, fused.FAST):
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(bias)
-            outputs = (fused.add_bias(rows, bias),
+            outputs = (fused.product(rows, tf.eye(16, dtype=dtype), bias),
                        parts.add_activation(rows, bias, "linear"))
         for output in outputs:
             np.testing.assert_array_equal(tape.gradient(output, bias), [4000.0] * 16)
