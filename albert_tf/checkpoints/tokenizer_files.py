@@ -13,10 +13,10 @@ from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.config import refuse
 from albert_tf.errors import InputError, reading
-from albert_tf.tokenization import hf_tokenizer, sentencepiece_tokenizer
+from albert_tf.tokenization import hf_tokenizer
 from albert_tf.tokenization.cleaning import AddedToken, Rules
 from albert_tf.tokenization.hf_tokenizer import HfTokenizer
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, load, model_proto
 
 _CONFIG, _JSON = "tokenizer_config.json", "tokenizer.json"
 KERAS_MODEL = os.path.join("assets", "tokenizer", "vocabulary.spm")
@@ -135,7 +135,7 @@ def _plain(path: str, word_piece: bool, config: Mapping[str, Any],
 def _symbols(path: str) -> set[str]:
     """Returns a SentencePiece model's user-defined symbols."""
     with files.open_binary(path) as stream:
-        pieces = hf_tokenizer.model_proto().FromString(stream.read()).pieces
+        pieces = model_proto().FromString(stream.read()).pieces
     return {piece.piece for piece in pieces if piece.type == piece.USER_DEFINED}
 
 
@@ -214,7 +214,7 @@ def sentencepiece_model(tokenizer: FullTokenizer) -> bytes:
         raise InputError(
             f"{path}: this format cannot hold added tokens such as "
             f"{tokenizer.added[0].content!r:.40}; give another one, such as hf.")
-    sentencepiece_tokenizer.load(path)  # Raises InputError if it is none.
+    load(path)  # Raises InputError if it is none.
     with files.open_binary(path) as stream:
         return stream.read()
 

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from albert_tf.checkpoints.checkpoint import LABEL_THRESHOLD, SEVERAL_LABELS
 from albert_tf.tokenization import in_graph
-from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE
-from albert_tf.tokenization.tokenizer import FullTokenizer, check_length
+from albert_tf.tokenization.sequences import (
+    NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE, check_length)
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 Tensors = Mapping[str, tf.Tensor]
 ORDER_LABELS = ("in order", "swapped")

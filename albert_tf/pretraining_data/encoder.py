@@ -9,7 +9,7 @@ from typing import NamedTuple, Sequence
 
 import numpy as np
 
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, SentencePieceTokenizer
 from albert_tf.tokenization.sequences import WordStarts
 
 _LARGEST_SMALL_VOCABULARY = 1 << 15
@@ -56,7 +56,7 @@ class PieceEncoder:
         for piece, i in tokenizer.vocab.items():
             self._code_of[piece] = self._table[i] = i * 2 + starts_word[piece]
         # The codes that replace an id of the model that is not final.
-        self._splits = {} if not tokenizer.uses_sentencepiece else {
+        self._splits = {} if not isinstance(tokenizer, SentencePieceTokenizer) else {
             i: [self._code_of[piece] for piece in pieces]
             for i, pieces in tokenizer.split_pieces().items()}
         self._is_final = np.ones(tokenizer.vocab_size, bool)
@@ -70,7 +70,7 @@ class PieceEncoder:
     def encode(self, lines: list[str]) -> EncodedLines:
         """Returns the codes of prepared lines. Whether an unknown token starts a word
         depends on its text, as in masking.reference.mask_sequence."""
-        if self.tokenizer.uses_sentencepiece:
+        if isinstance(self.tokenizer, SentencePieceTokenizer):
             codes, lengths = self._encode_sentencepiece(lines)
         else:
             codes, lengths = _flat(self._codes_of_tokens(lines), self.dtype)

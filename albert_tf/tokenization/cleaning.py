@@ -1,15 +1,16 @@
 """Character classes and text preparation, optionally with the source of each character:
 white space collapses, a ligature becomes two letters, an accent is removed."""
 
+import contextlib
 import functools
 import re
 import sys
 import unicodedata
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from albert_tf.errors import reading
+from albert_tf.errors import InputError, reading
 
 UNDERLINE = "\u2581"  # It represents a blank; SentencePiece puts it before each word.
 # First and last code points of the blocks of Chinese characters that are separate
@@ -107,6 +108,23 @@ def stands_alone(char: str, split: str) -> bool:
     return split == "characters" or split == "punctuation" and (
         unicodedata.category(char)[0] in ("PS" if char.isascii() else "P")
         or any(first <= ord(char) <= last for first, last in CHINESE_RANGES))
+
+
+@contextlib.contextmanager
+def encodable(texts: str | Iterable[str]) -> Iterator[None]:
+    """Raises InputError for half a surrogate pair, which UTF-8 cannot represent."""
+    try:
+        yield
+    except (RuntimeError, TypeError, UnicodeError) as error:
+        if re.search("[\ud800-\udfff]", "".join(texts)):
+            raise InputError("A text has half a surrogate pair, which is not a "
+                             "character; fix the source of the text.") from error
+        raise
+
+
+def ends_in_digit_comma(piece: str) -> bool:
+    """Returns whether the digit-comma rule splits a token."""
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
 class PreparedText(str):

@@ -23,8 +23,9 @@ from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, reading
-from albert_tf.tokenization.cleaning import ORIGINAL, UNDERLINE, AddedToken, Rules
-from albert_tf.tokenization.tokenizer import FullTokenizer, PieceSpan, check_encodable
+from albert_tf.tokenization.cleaning import (
+    ORIGINAL, UNDERLINE, AddedToken, Rules, encodable, ends_in_digit_comma)
+from albert_tf.tokenization.tokenizer import FullTokenizer, PieceSpan, model_proto
 
 _PENALTY = 100.0  # for the scores of tokens that end in a digit and a comma
 
@@ -155,12 +156,9 @@ class HfTokenizer(FullTokenizer):
     def _encoded(self, texts: Iterable[str], ids_only: bool = False) -> list[Any]:
         """Returns the library's result for each text; with `ids_only` it is faster."""
         texts, engine = list(texts), self._engine
-        try:
+        with encodable(texts):
             return (engine.encode_batch_fast if ids_only else engine.encode_batch)(
                 texts, add_special_tokens=False)
-        except (TypeError, UnicodeError):
-            check_encodable(texts)
-            raise
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         encoded, = self._encoded([text])
@@ -197,20 +195,6 @@ class HfTokenizer(FullTokenizer):
 # ---- tokenizer.json --------------------------------------------------------
 
 
-def model_proto():
-    """Imports and returns SentencePiece's message class ModelProto, which is generated
-    for one version of protobuf and may not run with the version of TensorFlow."""
-    try:
-        from sentencepiece import sentencepiece_model_pb2
-    except ImportError:
-        raise
-    except Exception as error:  # protobuf raises VersionError, older versions TypeError
-        raise InputError(
-            f"The installed sentencepiece does not run with this protobuf ({error}); "
-            "install sentencepiece==0.2.0, which runs with all versions.") from error
-    return sentencepiece_model_pb2.ModelProto
-
-
 def is_file(path: str) -> bool:
     """Returns whether a vocabulary file is a tokenizer.json, whatever its name; no other
     begins with "{"."""
@@ -218,11 +202,6 @@ def is_file(path: str) -> bool:
         return False
     with files.open_binary(path) as stream:
         return stream.read(256).lstrip()[:1] == b"{"
-
-
-def ends_in_digit_comma(piece: str) -> bool:
-    """Returns whether the digit-comma rule splits a token."""
-    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
 
 
 def read_json(path: str) -> tuple[dict[str, Any], dict[str, int]]:

@@ -22,11 +22,9 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tokenization.cleaning import clean_each
+from albert_tf.tokenization.cleaning import UNDERLINE, clean_each
 from albert_tf.tokenization.hf_tokenizer import HfTokenizer
-from albert_tf.tokenization.sentencepiece_tokenizer import (
-    UNDERLINE, SentencePieceTokenizer)
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, SentencePieceTokenizer
 
 # A file beside the vocabulary in an export, with the settings for cleaning.
 TOKENIZER_FILE = "tokenizer_config.json"
@@ -213,7 +211,8 @@ class SentencePieceOps(TokenizerOps):
         self._splits = Expansion(
             {i: tokenizer.convert_tokens_to_ids(pieces)
              for i, pieces in tokenizer.split_pieces().items()}, tokenizer.vocab_size)
-        self._is_bytes = np.array([*map(tokenizer.is_bytes, tokenizer.vocab.values())])
+        self._is_bytes = np.array(
+            tokenizer.processor.is_byte([*tokenizer.vocab.values()]))
         self._lengths = np.array(
             [len(piece.replace(UNDERLINE, "")) for piece in tokenizer.vocab], np.int32)
         self._is_solid = functools.cache(lambda: of_characters(

@@ -1,16 +1,26 @@
 """Assembles, cuts and pads sequences `[CLS] a [SEP] b [SEP]`, and finds word starts:
 one at a time in lists, and for data creation many in arrays."""
 
+import numbers
 import random as python_random
-from typing import NamedTuple, Optional, Sequence, TypeVar
+from typing import Any, NamedTuple, Optional, Sequence, TypeVar
 
 import numpy as np
+
+from albert_tf.errors import InputError
 
 T = TypeVar("T")
 
 # The number of special tokens in a sequence with one text and with two.
 NUM_SPECIAL_SINGLE = 2
 NUM_SPECIAL_PAIR = 3
+
+
+def check_length(max_length: Any, option: str = "--max_seq_length=") -> None:
+    """Raises InputError for a maximum length that leaves no token for text."""
+    if not isinstance(max_length, numbers.Integral) or max_length <= NUM_SPECIAL_PAIR:
+        raise InputError(f"{option}{max_length!r:.40} leaves no room for text beside "
+                         f"{NUM_SPECIAL_PAIR} special tokens; give a whole number, such as 128.")
 
 
 class Assembled(NamedTuple):

@@ -7,13 +7,16 @@ import os
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 import numpy as np
+import sentencepiece
+from absl import logging
 
 from albert_tf import files
 from albert_tf.files import StrPath
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, reading
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.cleaning import (
-    ORIGINAL, UNDERLINE, AddedToken, Rules, preprocess_text)
+    ORIGINAL, UNDERLINE, AddedToken, PreparedText, Rules, encodable, ends_in_digit_comma,
+    preprocess_batch, preprocess_text, preprocess_with_sources)
 
 
 class PieceSpan(NamedTuple):
@@ -52,9 +55,8 @@ class FullTokenizer:
     def __new__(cls, vocab_file=None, do_lower_case=None, spm_model_file=None,
                 strip_accents=None, rules=None):
         if cls is FullTokenizer:
-            others, plain = (importlib.import_module(f"albert_tf.tokenization.{name}")
-                             for name in ("hf_tokenizer", "sentencepiece_tokenizer"))
-            cls = plain.SentencePieceTokenizer if (
+            others = importlib.import_module("albert_tf.tokenization.hf_tokenizer")
+            cls = SentencePieceTokenizer if (
                 spm_model_file and not (rules and rules.added)
                 and not others.is_file(os.fspath(spm_model_file))
             ) else others.HfTokenizer
@@ -148,16 +150,6 @@ class FullTokenizer:
         """Returns [encode(text) for text in texts], but faster."""
         raise NotImplementedError
 
-    def model_ids(self, texts: list[str]) -> list[list[int]]:
-        """Returns the ids of prepared texts without the digit-comma rule, which changes
-        rows with unk_id, or with an id in split_pieces()."""
-        return self.encode_batch(texts)
-
-    def split_pieces(self) -> dict[int, list[str]]:
-        """Returns id → parts for each token that ends in a digit and a comma, without
-        the unknown token, which depends on the text."""
-        return {}
-
     def __call__(self, texts: str | Sequence[str],
                  text_pairs: None | str | Sequence[str] = None, max_length: int = 512
                  ) -> dict[str, Any]:
@@ -167,7 +159,7 @@ class FullTokenizer:
         Texts are cleaned and cut as in training; in a pair the longer text is cut.
         `max_length` includes special tokens.
         """
-        check_length(max_length, "max_length=")
+        sequences.check_length(max_length, "max_length=")
         texts = _texts(texts, "texts")
         pairs = [None] * len(texts) if text_pairs is None else _texts(
             text_pairs, "text_pairs")
@@ -240,21 +232,162 @@ class FullTokenizer:
         return [self._pieces[i] for i in ids]
 
 
-def check_encodable(texts: Iterable[str]) -> None:
-    """Raises InputError for half a surrogate pair, which UTF-8 cannot represent."""
+class SentencePieceTokenizer(FullTokenizer):
+    """A FullTokenizer with a SentencePiece model, the `processor`.
+
+    The original implementation splits a token that ends in a digit and a comma, such as
+    "▁1999,". It encodes the part before the comma again, which puts a "▁" before it, even
+    if the token had none: the token "9," inside a longer number becomes "▁9" and ",".
+    """
+
+    _told = False  # whether a text that was not prepared was reported
+
+    def _load(self, path: str, lower: Optional[bool], strips: Optional[bool]
+              ) -> Sequence[str]:
+        self.processor = load(path)
+        marks = marks_of(self.processor.serialized_model_proto())
+        keeps, self.word_start = "strip_accents" in marks, marks.get("word_start")
+        if strips and keeps:
+            raise InputError(f"{path}: the vocabulary was trained on text with accents; "
+                             "give --strip_accents=false, or leave it out.")
+        self.do_lower_case = lower is not False
+        self.strip_accents = not keeps if strips is None else strips
+        pieces = self.processor.id_to_piece([*range(len(self.processor))])
+        self.vocab = {piece: i for i, piece in enumerate(pieces)}
+        unk_id, pad_id = self.processor.unk_id(), self.processor.pad_id()
+        # If a row has one of these ids, its final ids may differ. An unknown token can
+        # end in a digit and a comma too, or be "[CLS]".
+        self._unsafe_ids = frozenset(i for piece, i in self.vocab.items()
+                                     if ends_in_digit_comma(piece)) | {unk_id}
+        # A model trained without padding lacks this token; its name is then "<pad>".
+        return pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
+
+    def prepare(self, text: str) -> str:
+        return PreparedText(preprocess_text(
+            text, self.do_lower_case, strip_accents=self.strip_accents,
+            rules=self.rules))
+
+    def prepare_batch(self, texts: Iterable[str]) -> list[str]:
+        return preprocess_batch(
+            list(texts), self.do_lower_case, self.strip_accents, self.rules)
+
+    def tokenize(self, text: str) -> list[str]:
+        if not (self._told or isinstance(text, PreparedText)) and text != (
+                prepared := self.prepare(text)):
+            self._told = True
+            logging.warning(
+                "The text %r was not prepared as for the vocabulary (%r), so its "
+                "tokens may differ. Pass tokenizer.prepare(text), or call encode.",
+                text[:40], prepared[:40])
+        return super().tokenize(text)
+
+    def tokenize_batch(self, texts: Iterable[str]) -> list[list[str]]:
+        return list(map(self._split_digit_commas, self._encode(list(texts), str)))
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        texts = [text if isinstance(text, PreparedText) else self.prepare(text)
+                 for text in texts]
+        return [row if self._unsafe_ids.isdisjoint(row)
+                else self.convert_tokens_to_ids(self.tokenize(text))
+                for text, row in zip(texts, self._encode(texts, int))]
+
+    def model_ids(self, texts: list[str]) -> list[list[int]]:
+        """Returns the ids of prepared texts without the digit-comma rule, which changes
+        rows with unk_id, or with an id in split_pieces()."""
+        return self._encode(texts, int)
+
+    def split_pieces(self) -> dict[int, list[str]]:
+        """Returns id → parts for each token that ends in a digit and a comma, without
+        the unknown token, which depends on the text."""
+        return {i: self._split_digit_commas([piece]) for piece, i in self.vocab.items()
+                if i in self._unsafe_ids and i != self.unk_id}
+
+    def drops(self, char: str) -> bool:
+        """Returns whether the model makes at most blanks of a prepared character."""
+        return not _without_space(self.processor.normalize(char))
+
+    def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
+        prepared, sources = preprocess_with_sources(
+            text, self.do_lower_case, self.strip_accents, self.rules)
+        pieces = self.tokenize(PreparedText(prepared))
+        normalized, firsts = self.processor.normalize(prepared, with_offsets=True)
+        if _without_space(normalized) != _without_space("".join(pieces)):
+            raise InputError(
+                f"The tokens of {prepared[:60]!r} are not its normalized text, so their "
+                "places are unknown; use a model without byte fallback.")
+        # A normalized character comes from all up to the source of the next, without
+        # what the model drops behind it.
+        bounds = sorted({*firsts, len(prepared)})
+        following = dict(zip(bounds, bounds[1:]))
+        chars = []
+        for char, first in zip(normalized, firsts):
+            if _without_space(char):
+                last = following[first] - 1
+                while last > first and self.drops(prepared[last]):
+                    last -= 1
+                chars.append((sources[first][0], sources[last][1]))
+        # Where a "▁" behind the last character is.
+        chars.append((chars[-1][1],) * 2 if chars else (0, 0))
+        spans, first = [], 0
+        for piece, i in zip(pieces, self.convert_tokens_to_ids(pieces)):
+            last = first + len(_without_space(piece))
+            start = chars[first][0]
+            spans.append(PieceSpan(
+                piece, i, start, chars[last - 1][1] if last > first else start))
+            first = last
+        return spans
+
+    def _split_digit_commas(self, pieces: list[str]) -> list[str]:
+        if not any(map(ends_in_digit_comma, pieces)):
+            return pieces
+        return [part for piece in pieces for part in (
+            [*self._encode(piece[:-1].replace(UNDERLINE, ""), str), ","]
+            if ends_in_digit_comma(piece) else [piece])]
+
+    def _encode(self, texts, out_type):
+        with encodable(texts):
+            return self.processor.encode(texts, out_type=out_type, num_threads=1)
+
+
+def model_proto():
+    """Imports and returns SentencePiece's message class ModelProto, which is generated
+    for one version of protobuf and may not run with the version of TensorFlow."""
     try:
-        "".join(texts).encode()
-    except UnicodeEncodeError as error:
-        raise InputError("A text has half a surrogate pair, which is not a character "
-                         f"({error}); fix the source of the text.") from error
+        from sentencepiece import sentencepiece_model_pb2
+    except Exception as error:  # protobuf raises VersionError, older versions TypeError
+        raise InputError(
+            f"The installed sentencepiece does not run with this protobuf ({error}); "
+            "install sentencepiece==0.2.0, which runs with all versions.") from error
+    return sentencepiece_model_pb2.ModelProto
 
 
-def check_length(max_length: Any, option: str = "--max_seq_length=") -> None:
-    """Raises InputError for a maximum length that leaves no token for text."""
-    special = sequences.NUM_SPECIAL_PAIR
-    if not isinstance(max_length, numbers.Integral) or max_length <= special:
-        raise InputError(f"{option}{max_length!r:.40} leaves no room for text beside "
-                         f"{special} special tokens; give a whole number, such as 128.")
+def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
+    """Loads the model in a .model file; no tokenizer.json can replace it."""
+    with files.open_binary(model_file) as stream, reading(model_file, binary=True):
+        return sentencepiece.SentencePieceProcessor(model_proto=stream.read() or b"empty")
+
+
+def marked(model: bytes, strip_accents: bool, word_start: Optional[str]) -> bytes:
+    """Marks a model in the trainer's input_format, which has no other use."""
+    marks = [] if strip_accents else ["strip_accents=false"]
+    marks += [f"word_start={word_start}"] if word_start else []
+    if not marks:
+        return model
+    proto = model_proto().FromString(model)
+    proto.trainer_spec.input_format = ",".join(marks)
+    return proto.SerializeToString()
+
+
+def marks_of(model: bytes) -> dict[str, str]:
+    """Returns the settings with which `marked` marked a model."""
+    if b"strip_accents=" not in model and b"word_start=" not in model:
+        return {}  # without reading the message
+    marks = model_proto().FromString(model).trainer_spec.input_format
+    return dict(mark.split("=") for mark in marks.split(",") if mark.count("=") == 1)
+
+
+def _without_space(text: str) -> str:
+    return text.replace(UNDERLINE, "").replace(" ", "")
 
 
 def _texts(given: Any, name: str) -> list[str]:

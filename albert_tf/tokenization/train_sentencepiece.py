@@ -27,9 +27,9 @@ from sentencepiece import SentencePieceTrainer
 
 from albert_tf.errors import InputError
 from albert_tf.options import option
-from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
-from albert_tf.tokenization.hf_tokenizer import ends_in_digit_comma, model_proto
-from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents, load, marked
+from albert_tf.tokenization.cleaning import (
+    ends_in_digit_comma, preprocess_batch, preprocess_text)
+from albert_tf.tokenization.tokenizer import load, marked, marks_of, model_proto
 
 # The first pieces in the vocabulary are these, behind <pad> and <unk>; data and models
 # rely on their ids. They are lists, because a quotation mark in a comma-separated string
@@ -234,7 +234,7 @@ def extend(model_file: str, lines: Iterable[str], options: ExtendOptions = Exten
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         raise InputError(f"{model_file}: the model is not of type unigram; give one "
                          "that is.")
-    strip_accents = not keeps_accents(model)
+    strip_accents = "strip_accents" not in marks_of(model)
     # A sample of the lines that are not blank, in their order.
     lines = [line for _, line in sorted(sample(
         enumerate(filter(str.strip, lines)), options.input_sentence_size, seed=0))]

@@ -13,8 +13,7 @@ import tokenizers
 
 from albert_tf.checkpoints import tokenizer_files
 from albert_tf.errors import InputError
-from albert_tf.tokenization.hf_tokenizer import model_proto
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, model_proto
 from tests.tokenization.test_hf_tokenizer import (
     LOWER, UNIGRAM, WORD_PIECE, bert, copies, folder_of, sentencepiece_model, sequence,
     written)

@@ -15,8 +15,7 @@ from albert_tf.checkpoints import tokenizer_files
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.tokenization import hf_tokenizer
-from albert_tf.tokenization.hf_tokenizer import model_proto
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, model_proto
 from tests.helpers import FIXTURES, SHARED
 
 TEXTS = ["że Ż ΣΑΣ", "``a'' 学a", "हि x\ue000y\u200b", "É ﬁ " + "a" * 101]

@@ -11,9 +11,9 @@ import tempfile
 import pytest
 import tensorflow as tf
 
+from albert_tf.errors import InputError
 from albert_tf.tokenization import in_graph
-from albert_tf.tokenization import sentencepiece_tokenizer
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, marked
 from tests.helpers import SHARED
 from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB, rows
 
@@ -42,7 +42,7 @@ TOKENIZERS = {
 def keeping_accents(lower):
     """The vocabulary, as if it had been made of text with its accents."""
     path = pathlib.Path(FOLDER.name, "accents.model")
-    path.write_bytes(sentencepiece_tokenizer.marked(
+    path.write_bytes(marked(
         pathlib.Path(MODEL).read_bytes(), strip_accents=False, word_start=None))
     return FullTokenizer(spm_model_file=path, do_lower_case=lower)
 
@@ -58,7 +58,7 @@ def equally_likely(tokenizer, ids, wanted):
     if not tokenizer.uses_sentencepiece:
         return False
     spelled = ["".join(tokenizer.convert_ids_to_tokens(row)) for row in (ids, wanted)]
-    scores = [sum(map(tokenizer._processor.get_score, row)) for row in (ids, wanted)]
+    scores = [sum(map(tokenizer.processor.get_score, row)) for row in (ids, wanted)]
     return spelled[0] == spelled[1] and scores[0] == pytest.approx(scores[1], 2e-6)
 
 
@@ -66,7 +66,7 @@ def exact(tokenizer, text):
     """Ids, first and last characters of a text's tokens."""
     try:
         spans = tokenizer.tokenize_with_offsets(text)
-    except sentencepiece_tokenizer.UnknownOffsets:
+    except InputError:
         spans = []
     if not any(span.end > span.start for span in spans):
         return [[], [], []]

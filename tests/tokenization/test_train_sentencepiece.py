@@ -21,9 +21,7 @@ from albert_tf.checkpoints import tokenizer_files, vocabulary
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.tokenization import train_sentencepiece
-from albert_tf.tokenization.hf_tokenizer import model_proto
-from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer, marks_of, model_proto
 from albert_tf.tokenization.train_sentencepiece import (
     ExtendOptions, Options, extend, train, vocab_lines)
 from tests.commands import run_commands
@@ -387,7 +385,7 @@ def test_an_extended_vocabulary_keeps_them(models):
             f"{a} {b}" for a in ("schöner", "größer", "schönes", "größtes")
             for b in ("schöner", "große", "schöne", "größer")] * 9,
         ExtendOptions(3, num_threads=1))
-    assert keeps_accents(extension.model)
+    assert marks_of(extension.model) == {"strip_accents": "false"}
     assert any("ö" in piece for piece in extension.pieces)
 
 

@@ -33,8 +33,9 @@ from albert_tf.options import option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.rows import is_row_file, number_of, rows, typed
 from albert_tf.tokenization.cleaning import PreparedText
-from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
-from albert_tf.tokenization.tokenizer import FullTokenizer, check_length
+from albert_tf.tokenization.sequences import (
+    NUM_SPECIAL_PAIR, assemble, check_length, pad_inputs)
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 LETTERS = "ABCD"
 NUM_CHOICES = len(LETTERS)

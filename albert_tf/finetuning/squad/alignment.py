@@ -23,8 +23,8 @@ from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from albert_tf.tokenization.cleaning import preprocess_text
-from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE, UnknownOffsets
+from albert_tf.errors import InputError
+from albert_tf.tokenization.cleaning import UNDERLINE, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # With a smaller share of matched characters, the original implementation drops a
@@ -72,7 +72,7 @@ def align_paragraph(
         return found
     try:
         spans = tokenizer.tokenize_with_offsets(text)
-    except UnknownOffsets:
+    except InputError:
         return None
     if all(span.start == span.end for span in spans):
         return None

@@ -21,7 +21,6 @@ from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.squad import alignment
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning.squad.dataset import SquadExample, questions_in, to_train
-from albert_tf.tokenization.sentencepiece_tokenizer import UnknownOffsets
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
@@ -262,7 +261,7 @@ def test_long_passages_do_not_take_the_square_of_their_length(monkeypatch):
 
 def test_a_paragraph_whose_offsets_are_not_known_is_dropped_as_before(monkeypatch):
     def locate(self, text):
-        raise UnknownOffsets("a model with byte fallback")
+        raise InputError("a model with byte fallback")
 
     monkeypatch.setattr(type(spm()), "tokenize_with_offsets", locate)
     alignment.align_paragraph.cache_clear()
