@@ -23,8 +23,7 @@ from absl import flags, logging
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
-from albert_tf.checkpoints.folders import (
-    BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
+from albert_tf.checkpoints.folders import BEST_CHECKPOINT, find_checkpoint, folder_of
 from albert_tf.cli.define import define
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
@@ -58,9 +57,6 @@ def main(argv):
     del argv
     script.check_packages("tensorflow", "tf_keras")
     folder = FLAGS.output_dir
-    if holds_checkpoint(folder):
-        raise InputError(f"--output_dir={folder} already holds a model; give a new "
-                         "folder.")
     files.check_in_tensorflow(folder, "--output_dir")
     files.check_new(folder, "--output_dir")
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")

@@ -15,10 +15,9 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import dataclasses
 import itertools
-import os
 import time
 
-from absl import flags, logging
+from absl import flags
 
 from albert_tf import files, sampling, text_files
 from albert_tf.cli.define import define
@@ -72,12 +71,6 @@ def sampled(sources, exponent):
             yield from itertools.repeat(line, copies.of(source))
 
 
-def announced(lines):
-    """Yields the lines, and logs their end."""
-    yield from lines
-    logging.info("All text has been read. Training starts.")
-
-
 def main(argv):
     del argv
     sources = files.expand_each(FLAGS.input_file, "--input_file")
@@ -88,10 +81,6 @@ def main(argv):
     else:
         lines = (line for _, line in read(sources))
     prefix = FLAGS.output_prefix
-    if os.path.basename(prefix) in ("", ".", ".."):
-        raise InputError(
-            f"--output_prefix={prefix} is a folder; add the name of the files without "
-            f".model, as in {os.path.join(prefix, 'spm')}.")
     files.prepare_outputs({"--output_prefix": [f"{prefix}.model", f"{prefix}.vocab"]},
                           {"--input_file": paths})
     options = given(train_sentencepiece.Options, FLAGS)
@@ -109,7 +98,7 @@ def main(argv):
     # written is reported now.
     with files.atomic_write(f"{prefix}.model") as model_file, \
             files.atomic_write(f"{prefix}.vocab") as vocab_file:
-        result = train_sentencepiece.train(announced(lines), options)
+        result = train_sentencepiece.train(lines, options)
         model_file.write(result.model)
         vocab_file.write(result.vocab)
     print(f"{options.vocab_size:,} pieces from {result.sentences:,} sentences with "

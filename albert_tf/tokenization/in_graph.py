@@ -15,7 +15,7 @@ import json
 import os
 import re
 import unicodedata
-from typing import Callable, NamedTuple, Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -35,39 +35,6 @@ _PAGES = ["".join(map(chr, range(first, first + _PAGE)))
 _ITSELF = -1  # in place of a list of values
 # It stands for the second half of a quote, and is dropped like a mark.
 _SECOND = "\U0010ffff"
-
-
-class Flat(NamedTuple):
-    """Values of all texts [C], the number of each one's text, and that of all texts."""
-
-    values: tf.Tensor
-    rows: tf.Tensor  # int64
-    num_rows: tf.Tensor  # int64
-
-    @classmethod
-    def of(cls, ragged: tf.RaggedTensor) -> "Flat":
-        return cls(ragged.values, ragged.value_rowids(), ragged.nrows())
-
-    @classmethod
-    def decoded(cls, texts: tf.Tensor) -> "Flat":
-        """Returns code points; bytes that are not UTF-8 become U+FFFD."""
-        return cls.of(tf.strings.unicode_decode(texts, "UTF-8"))
-
-    def encoded(self) -> tf.Tensor:
-        return tf.strings.unicode_encode(self.ragged(), "UTF-8")
-
-    def ragged(self) -> tf.RaggedTensor:
-        return tf.RaggedTensor.from_value_rowids(
-            self.values, self.rows, self.num_rows, validate=False)
-
-    def take(self, indices: tf.Tensor, values: tf.Tensor) -> "Flat":
-        """Returns new values, each with the row of the value at `indices`."""
-        return Flat(values, tf.gather(self.rows, indices), self.num_rows)
-
-    def places(self) -> tf.Tensor:
-        """Returns the position of each value in its text."""
-        return tf.range(tf.size(self.values)) - tf.cast(tf.gather(
-            self.ragged().row_starts(), self.rows), tf.int32)
 
 
 # ---- tables ----------------------------------------------------------------
@@ -97,13 +64,15 @@ class Expansion:
         self._values = np.concatenate(lists).astype(np.int32)
         self._splits = np.cumsum([0, *map(len, lists)])
 
-    def __call__(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the values for keys [C], and for each the index of its key."""
+    def __call__(self, keys: tf.RaggedTensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Returns the lists of keys [N, (keys)], joined: [N, (values)], and for each
+        value the number of its key among those of all rows."""
         lists = tf.RaggedTensor.from_row_splits(self._values, self._splits, validate=False)
-        found = tf.gather(lists, self._number(keys))
-        source = tf.cast(found.value_rowids(), tf.int32)
-        return tf.where(tf.equal(found.values, _ITSELF), tf.gather(keys, source),
-                        found.values), source
+        found = tf.gather(lists, self._number(keys.values))
+        source = found.value_rowids()
+        return keys.with_values(found.with_values(tf.where(
+            tf.equal(found.values, _ITSELF), tf.gather(keys.values, source),
+            found.values))).merge_dims(1, 2), source
 
 
 def of_characters(function: Callable[[str], int],
@@ -123,10 +92,30 @@ def _expansion(function: Callable[[str], str]) -> Expansion:
         for char in page if (changed := function(char)) != char}, _CODES)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_space() -> Table:
     """Returns the table of code points that str.strip removes."""
     return of_characters(str.isspace)
+
+
+@functools.cache
+def _like() -> Table:
+    """Returns the table of a character that acts on a "Σ" beside it like each other."""
+    def of(char):
+        if char == "Σ" or f"{char}Σ".lower()[-1] == "ς":
+            return ord("Σ" if char == "Σ" else "a")
+        return ord("'" if f"a{char}Σ".lower()[-1] == "ς" else " ")
+
+    return of_characters(of)
+
+
+# ---- values [C] of all texts -----------------------------------------------
+
+
+def _places(ragged: tf.RaggedTensor) -> tf.Tensor:
+    """Returns the position of each value in its row."""
+    return tf.range(tf.size(ragged.values)) - tf.cast(
+        tf.gather(ragged.row_starts(), ragged.value_rowids()), tf.int32)
 
 
 def _before(values: tf.Tensor, first) -> tf.Tensor:
@@ -139,17 +128,6 @@ def _is_last(values: tf.Tensor) -> tf.Tensor:
     return tf.not_equal(values, tf.concat([values, [-1]], 0)[1:])
 
 
-@functools.lru_cache(maxsize=None)
-def _like() -> Table:
-    """Returns the table of a character that acts on a "Σ" beside it like each other."""
-    def of(char):
-        if char == "Σ" or f"{char}Σ".lower()[-1] == "ς":
-            return ord("Σ" if char == "Σ" else "a")
-        return ord("'" if f"a{char}Σ".lower()[-1] == "ς" else " ")
-
-    return of_characters(of)
-
-
 def _with_marks(ends: tf.Tensor, is_mark: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Returns the ends of characters with the marks that directly follow each."""
     begins = ~is_mark | tf.not_equal(rows, _before(rows, -1))
@@ -158,20 +136,15 @@ def _with_marks(ends: tf.Tensor, is_mark: tf.Tensor, rows: tf.Tensor) -> tf.Tens
 
 
 class TokenizerOps(tf.Module):
-    """A FullTokenizer as TensorFlow functions."""
+    """A FullTokenizer as TensorFlow functions of strings [N].
 
-    prepare: Callable[[tf.Tensor], tf.Tensor]  # strings [N] → strings [N]
-    ids: Callable[[tf.Tensor], tf.RaggedTensor]  # prepared [N] → int32 [N, (tokens)]
-    # Texts [N] → ids, first and last characters of tokens, each int32 [N, (tokens)], as
-    # FullTokenizer.tokenize_with_offsets.
-    located: Callable[[tf.Tensor], tuple[tf.RaggedTensor, ...]]
-    assets: dict[str, bytes]  # the files from which the tokenizer can be loaded
+    `prepare` returns strings, `ids` those of prepared strings: int32 [N, (tokens)].
+    `located` returns the ids of texts, and the first and last characters of their tokens,
+    as FullTokenizer.tokenize_with_offsets. `assets` are the files from which the
+    tokenizer can be loaded.
+    """
 
-
-def traced(function: Callable) -> Callable:
-    """Wraps a function of strings [N] for calls in graphs."""
-    return tf.function(function, autograph=False,
-                       input_signature=[tf.TensorSpec([None], tf.string)])
+    assets: dict[str, bytes]
 
 
 def operations(tokenizer: FullTokenizer) -> TokenizerOps:
@@ -187,6 +160,11 @@ def operations(tokenizer: FullTokenizer) -> TokenizerOps:
         "do_lower_case": tokenizer.do_lower_case,
         "strip_accents": tokenizer.strip_accents, **tokenizer.keeps}).encode()
     return ops
+
+
+# In a graph, a function that is called several times exists once.
+_traced = functools.partial(tf.function, autograph=False,
+                            input_signature=[tf.TensorSpec([None], tf.string)])
 
 
 # ---- SentencePiece ---------------------------------------------------------
@@ -217,39 +195,47 @@ class SentencePieceOps(TokenizerOps):
             [len(piece.replace(UNDERLINE, "")) for piece in tokenizer.vocab], np.int32)
         self._is_solid = functools.cache(lambda: of_characters(
             lambda char: not tokenizer.drops(char)))
-        self.prepare = traced(lambda texts: self._prepared(texts)[0].encoded())
-        self.ids = traced(lambda texts: self._split(
-            Flat.of(self._model.tokenize(texts)))[0].ragged())
 
-    def _prepared(self, texts: tf.Tensor) -> tuple[Flat, tf.Tensor, tf.Tensor]:
+    @_traced
+    def prepare(self, texts):
+        return tf.strings.unicode_encode(self._prepared(texts)[0], "UTF-8")
+
+    @_traced
+    def ids(self, texts):
+        return self._splits(self._model.tokenize(texts))[0]
+
+    def _prepared(self, texts: tf.Tensor
+                  ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """Returns the results of preprocess_with_sources as code points, begins and ends;
-        the source of a blank is the last of its run."""
+        the source of a blank is the last of its run. Bytes that are not UTF-8 become
+        U+FFFD."""
         if self._quotes:
             texts = tf.strings.regex_replace(tf.strings.regex_replace(
                 texts, _SECOND, "\U0010fffe"), "``|''", f'"{_SECOND}')
-        chars = Flat.decoded(texts)
+        chars = tf.strings.unicode_decode(texts, "UTF-8")
+        rows = chars.value_rowids()
         solid = tf.equal(is_space()(chars.values), 0)
         # A blank is kept if a word begins behind it, which is not the text's first.
         words = tf.cumsum(tf.cast(solid, tf.int32))
         of_others = tf.gather(tf.concat([[0], words], 0), tf.gather(
-            chars.ragged().row_starts(), chars.rows))
+            chars.row_starts(), rows))
         keep = solid | (words > of_others) & tf.concat([solid, [False]], 0)[1:] & (
-            ~_is_last(chars.rows))
-        starts, chars = chars.places()[keep], Flat(
-            chars.values[keep], chars.rows[keep], chars.num_rows)
-        values, source = self._cleaned(chars.values)
+            ~_is_last(rows))
+        starts, rows = _places(chars)[keep], rows[keep]
+        chars, source = self._cleaned(tf.RaggedTensor.from_value_rowids(
+            chars.values[keep], rows, chars.nrows(), validate=False))
         is_mark = tf.equal(tf.math.unsorted_segment_sum(
             tf.ones_like(source), source, tf.size(starts)), 0)
-        ends = _with_marks(starts + 1, is_mark, chars.rows)
-        chars = chars.take(source, values)
+        ends = _with_marks(starts + 1, is_mark, rows)
         starts = tf.gather(starts, source)
         if self._lower:
-            is_sigma = tf.equal(values, ord("Σ"))
-            likes = chars._replace(values=_like()(values))
-            chars = chars._replace(values=tf.cond(
-                tf.reduce_any(is_sigma), lambda: tf.where(is_sigma, Flat.decoded(
-                    tf.strings.lower(likes.encoded(), "utf-8")).values, values),
-                lambda: values))
+            is_sigma = tf.equal(chars.values, ord("Σ"))
+            likes = chars.with_values(_like()(chars.values))
+            chars = chars.with_values(tf.cond(
+                tf.reduce_any(is_sigma), lambda: tf.where(
+                    is_sigma, tf.strings.unicode_decode(tf.strings.lower(
+                        tf.strings.unicode_encode(likes, "UTF-8"), "utf-8"),
+                        "UTF-8").values, chars.values), lambda: chars.values))
         # A mark belongs to the last of several characters that come from one.
         return chars, starts, tf.where(
             _is_last(source), tf.gather(ends, source), starts + 1)
@@ -259,17 +245,16 @@ class SentencePieceOps(TokenizerOps):
         whose character is not known. A token beside characters that the model composes
         may be off by one."""
         chars, starts, ends = self._prepared(texts)
-        prepared = chars.encoded()
+        prepared = tf.strings.unicode_encode(chars, "UTF-8")
         pieces, *bounds = self._model.tokenize_with_offsets(prepared)
-        pieces = Flat.of(pieces)
-        ids, source = self._split(pieces)
+        ids, source = self._splits(pieces)
         # Count in characters of all texts, without blanks and what the model drops.
         solid = self._is_solid()(chars.values) > 0
         size = 1 + sum(tf.cast(chars.values >= least, tf.int32)
                        for least in (0x80, 0x800, 0x10000))
         places = tf.cumsum(size, exclusive=True)[solid]
         before = tf.gather(tf.cumsum(tf.strings.length(prepared), exclusive=True),
-                           pieces.rows)
+                           pieces.value_rowids())
         first, behind = (tf.searchsorted(
             places, before + tf.cast(bound.values, tf.int32)) for bound in bounds)
         # The parts of a token follow each other, the last one up to its end.
@@ -280,24 +265,19 @@ class SentencePieceOps(TokenizerOps):
         end = tf.where(_is_last(source), tf.gather(behind, source), begin + lengths)
         end = tf.where(lengths > 0, tf.maximum(end, begin + 1), begin)
         # "▁" alone is just before the next character or behind the last one.
-        rows = tf.concat([chars.rows[solid], [-1]], 0)
+        rows = tf.concat([chars.value_rowids()[solid], [-1]], 0)
         starts = tf.concat([starts[solid], [0]], 0)
         ends = tf.concat([[0], ends[solid]], 0)
-        starts = tf.where(tf.equal(tf.gather(rows, begin), ids.rows),
+        starts = tf.where(tf.equal(tf.gather(rows, begin), ids.value_rowids()),
                           tf.gather(starts, begin), tf.gather(ends, begin))
         ends = tf.where(lengths > 0, tf.gather(
             ends, tf.minimum(end, tf.size(places))), starts)
-        widest = tf.math.unsorted_segment_max(tf.where(
-            tf.gather(self._is_bytes, ids.values), tf.int32.max, ends - starts),
-            ids.rows, ids.num_rows)
-        kept = tf.gather((widest > 0) & (widest < tf.int32.max), ids.rows)
-        return tuple(Flat(part[kept], ids.rows[kept], ids.num_rows).ragged()
+        widest = tf.reduce_max(ids.with_values(tf.where(
+            tf.gather(self._is_bytes, ids.values), tf.int32.max, ends - starts)), 1)
+        kept = (widest > 0) & (widest < tf.int32.max)
+        kept = ids.with_values(tf.gather(kept, ids.value_rowids()))
+        return tuple(tf.ragged.boolean_mask(ids.with_values(part), kept)
                      for part in (ids.values, starts, ends - 1))
-
-    def _split(self, pieces: Flat) -> tuple[Flat, tf.Tensor]:
-        """Splits tokens at digit and comma; returns ids, and each one's token."""
-        ids, source = self._splits(pieces.values)
-        return pieces.take(source, ids), source
 
 
 # ---- WordPiece -------------------------------------------------------------
@@ -349,22 +329,27 @@ class WordPieceOps(TokenizerOps):
                 tf.int64), tokenizer.unk_id),
             suffix_indicator="##", unknown_token="[UNK]",
             max_bytes_per_word=4 * self._max_word_chars)
-        self.prepare = traced(tf.identity)
-        self.ids = traced(lambda texts: self._tokenized(texts)[0].ragged())
 
-    def _tokenized(self, texts: tf.Tensor) -> tuple[Flat, tf.Tensor, tf.Tensor, tf.Tensor]:
+    def prepare(self, texts):
+        return texts
+
+    @_traced
+    def ids(self, texts):
+        return self._tokenized(texts)[0]
+
+    def _tokenized(self, texts: tf.Tensor
+                   ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the ids of texts, the number of characters in the word of each, and
         where each character of all words begins and ends in its text."""
-        chars = Flat.decoded(texts)
-        starts = chars.places()
-        ends = _with_marks(starts + 1, self._is_mark(chars.values) > 0, chars.rows)
-        values, source = self._cleaned(chars.values)
-        kinds, starts, ends = (tf.gather(part, source) for part in (
-            self._kind(chars.values), starts, ends))
-        chars = chars.take(source, values)
+        chars = tf.strings.unicode_decode(texts, "UTF-8")
+        starts, kinds = _places(chars), self._kind(chars.values)
+        ends = _with_marks(
+            starts + 1, self._is_mark(chars.values) > 0, chars.value_rowids())
+        chars, source = self._cleaned(chars)
+        kinds, starts, ends = (tf.gather(part, source) for part in (kinds, starts, ends))
+        rows = chars.value_rowids()
         apart = tf.not_equal(kinds, _WITHIN)
-        begins = apart | _before(apart, True) | tf.not_equal(
-            chars.rows, _before(chars.rows, -1))
+        begins = apart | _before(apart, True) | tf.not_equal(rows, _before(rows, -1))
         keep = tf.not_equal(kinds, _SPACE)
         number = tf.cumsum(tf.cast(begins, tf.int64))[keep]
         begins = tf.where(tf.not_equal(number, _before(number, -1)))[:, 0]
@@ -374,16 +359,17 @@ class WordPieceOps(TokenizerOps):
             lengths <= self._max_word_chars,
             tf.strings.unicode_encode(words, "UTF-8"), _UNKNOWN_WORD))
         number = ids.value_rowids()
-        rows = tf.gather(chars.rows[keep], tf.gather(begins, number))
-        return (Flat(tf.cast(ids.values, tf.int32), rows, chars.num_rows),
-                tf.gather(lengths, number), starts[keep], ends[keep])
+        return tf.RaggedTensor.from_value_rowids(
+            tf.cast(ids.values, tf.int32),
+            tf.gather(rows[keep], tf.gather(begins, number)), chars.nrows(),
+            validate=False), tf.gather(lengths, number), starts[keep], ends[keep]
 
     def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
         ids, lengths, starts, ends = self._tokenized(texts)
         own = tf.gather(self._lengths, ids.values)
         lengths = tf.where(own > 0, own, lengths)
         last = tf.cumsum(lengths)
-        return tuple(ids._replace(values=part).ragged() for part in (
+        return tuple(ids.with_values(part) for part in (
             ids.values, tf.gather(starts, last - lengths),
             tf.gather(ends, last - 1) - 1))
 

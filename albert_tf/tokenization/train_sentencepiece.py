@@ -12,18 +12,16 @@ new pieces is tokenized as before, and the embeddings still belong to their piec
 import collections
 import contextlib
 import dataclasses
-import io
 import itertools
 import json
-import os
 import random
 import re
 import subprocess
 import sys
-from typing import Any, Iterable, Iterator, NamedTuple, Optional, TypeVar
+from typing import Iterable, Iterator, NamedTuple, Optional, TypeVar
 
+from absl import logging
 from sentencepiece import SentencePieceProcessor as Processor
-from sentencepiece import SentencePieceTrainer
 
 from albert_tf.errors import InputError
 from albert_tf.options import option
@@ -81,14 +79,29 @@ class Vocabulary(NamedTuple):
     characters: int  # after preprocessing
 
 
+# The trainer's process, because the trainer ignores signals for minutes: it reads arguments
+# and sentences, one per line, and writes the model; or the error, with status 1.
+_PROGRAM = """
+import io, json, sys, sentencepiece
+arguments, model = json.loads(sys.stdin.buffer.readline()), io.BytesIO()
+try:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line[:-1] for line in sys.stdin.buffer), model_writer=model,
+        **arguments)
+except Exception as error:
+    sys.stdout.write(str(error))
+    sys.exit(1)
+sys.stdout.buffer.write(model.getvalue())
+"""
+
+
 def train(lines: Iterable[str], options: Options = Options(),
           exactly: bool = True) -> Vocabulary:
     """Trains a unigram model on lines of text, one sentence each, which it preprocesses
     as the tokenizer does. Equal input and options give an equal result, which may have
     fewer pieces than vocab_size unless `exactly`."""
     counts = collections.Counter(sentences=0, characters=0)
-    model = _train_apart(
-        sentences(lines, options, counts), counts,
+    arguments = dict(
         model_type="unigram", vocab_size=options.vocab_size,
         pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
         control_symbols=_CONTROL, user_defined_symbols=_SYMBOLS,
@@ -98,29 +111,19 @@ def train(lines: Iterable[str], options: Options = Options(),
         # This is in bytes; by default the trainer leaves out sentences above 4192.
         max_sentence_length=2**30, hard_vocab_limit=exactly,
         minloglevel=0 if options.verbose else 2)
-    model = marked(model, options.strip_accents, options.word_start)
-    return Vocabulary(model, vocab_lines(model), **counts)
-
-
-# ---- the trainer's process, because the trainer ignores signals for minutes ----
-
-_PROGRAM = "from albert_tf.tokenization import train_sentencepiece as t; t.serve()"
-
-
-def _train_apart(lines: Iterable[str], counts: collections.Counter, **arguments: Any
-                 ) -> bytes:
-    """Trains in a separate process, which ends with this one; returns the model."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
-        map(os.path.abspath, sys.path))}
-    with subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM], env=environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
+            # The trainer's own sample would differ in each process.
+            chosen = sample(sentences(lines, options, counts),
+                            options.input_sentence_size, seed=12345)
+            logging.info("All text has been read. Training starts.")
+            chosen.reverse()  # Each sentence is freed when it is written.
             # If the process ends early, its output explains why.
             with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                 stream.write(json.dumps(arguments).encode() + b"\n")
-                for line in lines:
-                    stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
+                while chosen:
+                    stream.write(chosen.pop().encode() + b"\n")
             result = process.stdout.read()
         except BaseException:
             process.kill()
@@ -128,31 +131,13 @@ def _train_apart(lines: Iterable[str], counts: collections.Counter, **arguments:
     if process.returncode:
         # The trainer puts the line of its code and its condition before the reason.
         raise InputError(
-            f"SentencePiece cannot train --vocab_size={arguments['vocab_size']} on "
+            f"SentencePiece cannot train --vocab_size={options.vocab_size} on "
             f"{counts['sentences']:,} sentences with {counts['characters']:,} characters: "
             + (result.decode().rpartition("] ")[2] or result.decode() or (
                 "the trainer was killed, perhaps for lack of memory; give a smaller "
                 "--input_sentence_size")))
-    return result
-
-
-def serve() -> None:
-    """Runs the trainer's process: reads arguments and sentences, one per line, and writes
-    the model; or the error, with status 1."""
-    arguments, model = json.loads(sys.stdin.buffer.readline()), io.BytesIO()
-    # The trainer's own sample would differ in each process.
-    lines = sample(sys.stdin.buffer, arguments["input_sentence_size"], seed=12345)
-    lines.reverse()
-    try:
-        SentencePieceTrainer.train(
-            # Each line is freed when the trainer has read it.
-            sentence_iterator=(lines.pop()[:-1].decode("utf-8", "surrogatepass")
-                               for _ in range(len(lines))),
-            model_writer=model, **arguments)
-    except Exception as error:
-        sys.stdout.write(str(error))
-        sys.exit(1)
-    sys.stdout.buffer.write(model.getvalue())
+    model = marked(result, options.strip_accents, options.word_start)
+    return Vocabulary(model, vocab_lines(model), **counts)
 
 
 def sample(items: Iterable[T], size: int, seed: int) -> list[T]:
@@ -203,7 +188,6 @@ class ExtendOptions:
     input_sentence_size: int = option(
         1_000_000, "Maximum number of sentences to use. If there are more, a random "
         "sample is drawn.", least=101)
-    num_threads: int = 16
 
 
 class Extension(NamedTuple):
@@ -240,8 +224,8 @@ def extend(model_file: str, lines: Iterable[str], options: ExtendOptions = Exten
         enumerate(filter(str.strip, lines)), options.input_sentence_size, seed=0))]
     domain = Processor(model_proto=train(lines, Options(
         len(proto.pieces) + options.num_pieces, options.do_lower_case,
-        input_sentence_size=options.input_sentence_size,
-        num_threads=options.num_threads, strip_accents=strip_accents), False).model)
+        input_sentence_size=options.input_sentence_size, strip_accents=strip_accents),
+        exactly=False).model)
     texts = preprocess_batch(lines, options.do_lower_case, strip_accents)
     # Equal gains are sorted by code points, so that all machines give the same order.
     gains = sorted(_gains(proto, old, domain, texts),

@@ -189,7 +189,7 @@ def test_vocab_file_is_written_as_the_trainer_writes_it():
 
 # ---- extend_vocabulary -----------------------------------------------------
 
-OPTIONS = ExtendOptions(num_pieces=8, num_threads=2)
+OPTIONS = ExtendOptions(num_pieces=8)
 
 
 def sentences(syllables, count):
@@ -384,7 +384,7 @@ def test_an_extended_vocabulary_keeps_them(models):
         models[False], [
             f"{a} {b}" for a in ("schöner", "größer", "schönes", "größtes")
             for b in ("schöner", "große", "schöne", "größer")] * 9,
-        ExtendOptions(3, num_threads=1))
+        ExtendOptions(3))
     assert marks_of(extension.model) == {"strip_accents": "false"}
     assert any("ö" in piece for piece in extension.pieces)
 
