@@ -13,9 +13,8 @@ import numpy as np
 from albert_tf.errors import InputError, reading
 
 UNDERLINE = "\u2581"  # It represents a blank; SentencePiece puts it before each word.
-# First and last code points of the blocks of Chinese characters that are separate
-# tokens in the original implementation (_is_chinese_char), without extensions F and
-# later.
+# The blocks of Chinese characters that are separate tokens in the original implementation
+# (_is_chinese_char), without extensions F and later.
 CHINESE_RANGES = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
     (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F))
@@ -76,8 +75,6 @@ class Rules(NamedTuple):
 
 
 ORIGINAL = Rules()
-
-
 # The ways to split a text into words that get tags.
 WORD_SPLITS = ("punctuation", "whitespace", "characters")
 
@@ -160,9 +157,9 @@ def _accents(all_marks: bool) -> np.ndarray:
     """Returns which code points are stripped as accents: bool [0x110000]."""
     table = np.zeros(sys.maxunicode + 1, bool)
     # Beyond plane 1 only variation selectors have class M*.
-    for code in (*range(0x20000), *range(0xE0100, 0xE01F0)):
-        table[code] = (unicodedata.category(chr(code))[0] == "M" if all_marks
-                       else unicodedata.combining(chr(code)))
+    for char in map(chr, (*range(0x20000), *range(0xE0100, 0xE01F0))):
+        table[ord(char)] = (unicodedata.category(char)[0] == "M" if all_marks
+                            else unicodedata.combining(char))
     return table
 
 

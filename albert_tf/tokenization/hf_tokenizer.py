@@ -2,12 +2,6 @@
 
 A vocab.txt is tokenized as in the original implementation, except that characters of
 private use are dropped and that a capital sigma at the end of a word becomes "σ".
-
-A tokenizer.json for a SentencePiece model tokenizes as the original implementation does,
-as far as the format permits. The digit-comma rule ("▁1999," becomes "▁1999" and ",") is
-imitated by scores so low that those tokens are never chosen. The model's own symbols, such
-as "(", are not "added tokens", which would be cut out of the text before it is split into
-words.
 """
 
 import base64
@@ -21,35 +15,16 @@ import sys
 import unicodedata
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
+import tokenizers
+
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, reading
 from albert_tf.tokenization.cleaning import (
     ORIGINAL, UNDERLINE, AddedToken, Rules, encodable, ends_in_digit_comma)
 from albert_tf.tokenization.tokenizer import FullTokenizer, PieceSpan, model_proto
 
-_PENALTY = 100.0  # for the scores of tokens that end in a digit and a comma
-
-
-def tokenizers():
-    """Imports and returns the tokenizers library."""
-    # The library's threads would disturb those of processes that are forked later.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import tokenizers as package
-
-    return package
-
-
-def load_vocab(vocab_file: str) -> dict[str, int]:
-    """Reads a vocabulary with one token per line (load_vocab in the original).
-
-    A line is read up to its first white space, an empty line is the token " ", and a
-    repeated token is skipped without using an id.
-    """
-    vocab: dict[str, int] = {}
-    for _, line in text_files.read_lines(vocab_file):
-        words = line.split()
-        vocab.setdefault(words[0] if words else " ", len(vocab))
-    return vocab
+# The library's threads would disturb those of processes that are forked later.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class HfTokenizer(FullTokenizer):
@@ -65,7 +40,7 @@ class HfTokenizer(FullTokenizer):
             self.uses_sentencepiece = value["model"]["type"] == "Unigram"
             if self.uses_sentencepiece:
                 names = ("<pad>", dict(enumerate(self.vocab)).get(
-                    value["model"]["unk_id"], "unk_id"))
+                    value["model"].get("unk_id"), "unk_id"))
         elif self.uses_sentencepiece:
             rules = self.rules._replace(added=())
             plain = FullTokenizer(None, lower, path, strips, rules)
@@ -74,16 +49,16 @@ class HfTokenizer(FullTokenizer):
             value = from_sentencepiece(
                 path, self.do_lower_case, self.strip_accents, rules)
         else:
-            self.vocab = load_vocab(path)
+            # As load_vocab in the original: a line is read up to its first white space, an
+            # empty line is the token " ", and a repeated token uses no id.
+            self.vocab = {}
+            for _, line in text_files.read_lines(path):
+                self.vocab.setdefault((line.split() or [" "])[0], len(self.vocab))
             value = from_word_pieces(
                 self.vocab, self.do_lower_case, self.strip_accents, self.rules)
-        try:
-            self._engine = tokenizers().Tokenizer.from_str(json.dumps({
+        with reading(path, binary=True):
+            self._engine = tokenizers.Tokenizer.from_str(json.dumps({
                 **value, "added_tokens": [], "truncation": None, "padding": None}))
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # Errors in Rust are no subclass of Exception.
-            raise InputError(f"{path}: {error}; copy or download it again.") from error
         if self.is_json:  # It says itself how it cleans; lower-casing can be added.
             self.strip_accents = self.normalized("é") in "eE"
             self.do_lower_case = self.normalized("A") == "a"
@@ -94,9 +69,9 @@ class HfTokenizer(FullTokenizer):
                     f"{'lower-cases' if self.do_lower_case else 'keeps the case of'} text; "
                     "leave out --strip_accents and --do_lower_case.")
             if lower and not self.do_lower_case:
-                normalizers = tokenizers().normalizers
-                self._engine.normalizer = normalizers.Sequence([
-                    normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
+                self._engine.normalizer = tokenizers.normalizers.Sequence([
+                    tokenizers.normalizers.Lowercase(),
+                    *filter(None, [self._engine.normalizer])])
                 self.do_lower_case = True
         self._find_added(map(AddedToken.of, value["added_tokens"]), names, path)
         return names
@@ -124,7 +99,7 @@ class HfTokenizer(FullTokenizer):
             "[CLS]", "[SEP]", "[MASK]", *names))
         self._contents = {token.id: token.content for token in self.added}
         self._engine.add_tokens([
-            tokenizers().AddedToken(content, special=False, **dict(zip(
+            tokenizers.AddedToken(content, special=False, **dict(zip(
                 ("single_word", "lstrip", "rstrip", "normalized"), flags)))
             for content, _, *flags, _ in self.added])
 
@@ -217,22 +192,19 @@ def read_json(path: str) -> tuple[dict[str, Any], dict[str, int]]:
         value["added_tokens"] = [AddedToken.of({**token})._asdict()
                                  for token in value.get("added_tokens") or ()]
         step = value.get("post_processor") or {"type": "BertProcessing"}
-        wrong = [what for is_wrong, what in (
-            (kind not in ("Unigram", "WordPiece"), f"the model {kind}"),
-            (not ids or list(ids.values()) != list(range(len(vocab))),
-             "a vocab without tokens, or with ids that are not 0, 1, 2, ..."),
-            (kind == "Unigram" and type(model.get("unk_id")) is not int,
-             "a model without unk_id"),
-            *((kind == "WordPiece" and model.get(name, wanted) != wanted,
-               f"{name}={model.get(name)!r:.40}") for name, wanted in (
-                   ("unk_token", "[UNK]"), ("continuing_subword_prefix", "##"))),
-            (step["type"] != "BertProcessing" and (
-                step.get("single"), step.get("pair")) != (_SINGLE, _PAIR),
-             f"a post_processor ({step['type']}) that does not make [CLS] A [SEP] B [SEP]"),
-            ) if is_wrong]
-    if wrong:
+        wrong = {
+            f"the model {kind}": kind not in ("Unigram", "WordPiece"),
+            "a vocab with ids that are not 0, 1, 2, ...":
+                list(ids.values()) != list(range(len(vocab))),
+            **{f"{name}={model.get(name)!r:.40}":
+               kind == "WordPiece" and model.get(name, wanted) != wanted for name, wanted in (
+                   ("unk_token", "[UNK]"), ("continuing_subword_prefix", "##"))},
+            f"a post_processor ({step['type']}) that does not make [CLS] A [SEP] B [SEP]":
+                step["type"] != "BertProcessing" and (
+                    step.get("single"), step.get("pair")) != (_SINGLE, _PAIR)}
+    for what in filter(wrong.get, wrong):
         raise InputError(
-            f"{path}: {wrong[0]} is not supported; give the tokenizer in another form "
+            f"{path}: {what} is not supported; give the tokenizer in another form "
             "(spiece.model or vocab.txt) or a different model.")
     return value, ids
 
@@ -247,10 +219,8 @@ _SINGLE = _PAIR[:3]
 @functools.cache
 def _class_of(test) -> str:
     """Returns a regular expression's class of all characters that pass a test."""
-    codes = [code for code in range(sys.maxunicode + 1)
-             if not 0xD800 <= code < 0xE000 and test(chr(code))]
-    runs = [[code for _, code in run] for _, run in itertools.groupby(
-        enumerate(codes), lambda pair: pair[1] - pair[0])]
+    runs = [[*run] for passes, run in itertools.groupby(
+        range(sys.maxunicode + 1), lambda code: bool(test(chr(code)))) if passes]
     return "[" + "".join(
         f"\\x{{{run[0]:X}}}" + (f"-\\x{{{run[-1]:X}}}" if run[1:] else "")
         for run in runs) + "]"
@@ -260,7 +230,12 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
                        strip_accents: bool = True, rules: Rules = ORIGINAL
                        ) -> dict[str, Any]:
     """Returns the content of a tokenizer.json that tokenizes as FullTokenizer does with
-    a SentencePiece model."""
+    a SentencePiece model, as far as the format permits.
+
+    The digit-comma rule is imitated by scores so low that those tokens are never chosen.
+    The model's own symbols, such as "(", are not "added tokens", which would be cut out
+    of the text before it is split into words.
+    """
     with files.open_binary(model_file) as stream:
         model = model_proto().FromString(stream.read())
     ends = "^ | $"
@@ -289,8 +264,7 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
         ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
         {"type": "Sequence", "normalizers": steps}, spaces, spaces,
         {"type": "Unigram", "unk_id": model.trainer_spec.unk_id,
-         "vocab": [[piece.piece, piece.score - _PENALTY
-                    if ends_in_digit_comma(piece.piece) else piece.score]
+         "vocab": [[piece.piece, piece.score - 100.0 * ends_in_digit_comma(piece.piece)]
                    for piece in model.pieces],
          "byte_fallback": model.trainer_spec.byte_fallback})
 

@@ -91,10 +91,7 @@ def assemble_batch(
 
 
 def pad(values: Sequence[T], length: int, value=0) -> list[T]:
-    """Appends `value` until there are `length` values; raises ValueError if there are
-    more."""
-    if len(values) > length:
-        raise ValueError(f"{len(values)} values do not fit into a length of {length}.")
+    """Appends `value` until there are `length` values."""
     return [*values, *[value] * (length - len(values))]
 
 
@@ -134,8 +131,8 @@ def fitted(first: Sequence[T], second: Sequence[T], max_length: int,
         >>> fitted("abcdef", "", 6, windows=True)
         ([(['a', 'b', 'c', 'd'], []), (['c', 'd', 'e', 'f'], [])], 0)
     """
-    kept = truncate_longer_first(first, second, max_length - NUM_SPECIAL_PAIR) if (
-        second) else (list(first[:max_length - NUM_SPECIAL_SINGLE]), [])
+    kept = truncate_longer_first(first, second, max_length - (
+        NUM_SPECIAL_PAIR if second else NUM_SPECIAL_SINGLE))
     texts = first, second
     cut = [len(text) - len(part) for text, part in zip(texts, kept)]
     if not windows or not any(cut):
@@ -222,11 +219,9 @@ class WordStarts(dict):
         self._rule = rule
 
     def __missing__(self, piece: str) -> bool:
-        starts = piece.startswith("▁")
-        if self._rule == "wordpiece":
-            starts = not piece.startswith("##")
-        elif self._rule == "release":
-            starts = piece.startswith(("▁", "<")) or piece in _PUNCTUATION or not all(
-                char.lower() in _LATIN_OR_PUNCTUATION for char in piece)
-        self[piece] = starts
+        starts = self[piece] = (
+            not piece.startswith("##") if self._rule == "wordpiece" else
+            piece.startswith("▁") or self._rule == "release" and (
+                piece.startswith("<") or piece in _PUNCTUATION
+                or not _LATIN_OR_PUNCTUATION.issuperset(piece.lower())))
         return starts

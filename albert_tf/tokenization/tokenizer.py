@@ -29,7 +29,7 @@ class PieceSpan(NamedTuple):
 
 
 class FullTokenizer:
-    """A tokenizer that uses SentencePiece or WordPiece.
+    """A tokenizer.
 
         tokenizer = FullTokenizer(spm_model_file="30k-clean.model")
         tokenizer.tokenize(tokenizer.prepare("Hello, World!"))
@@ -108,8 +108,8 @@ class FullTokenizer:
     def keeps(self) -> dict[str, Any]:
         """The settings to store beside a vocabulary; {} for those of the original
         implementation."""
-        return {**({} if self.strip_accents else {"strip_accents": False}),
-                **({"rules": self.rules.changed} if self.rules.changed else {})}
+        values = {"strip_accents": self.strip_accents, "rules": self.rules.changed}
+        return {name: value for name, value in values.items() if value not in (True, {})}
 
     def check_keeps_accents(self) -> None:
         """Raises InputError if accents are kept, but no token has one."""
@@ -126,7 +126,8 @@ class FullTokenizer:
         return len(self.vocab)
 
     def prepare(self, text: str) -> str:
-        """Cleans a text for `tokenize`, which does it itself with WordPiece."""
+        """Cleans a text for `tokenize`, which does it itself with WordPiece. A result is
+        not cleaned again."""
         return text
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
@@ -142,8 +143,7 @@ class FullTokenizer:
         raise NotImplementedError
 
     def encode(self, text: str) -> list[int]:
-        """Returns the ids of tokenize(prepare(text)); a result of `prepare` is not
-        prepared again."""
+        """Returns the ids of tokenize(prepare(text))."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
@@ -168,10 +168,9 @@ class FullTokenizer:
                              "text_pairs; give one for each text.")
         rows = [self.features(text, pair, max_length) for text, pair in zip(texts, pairs)]
         longest = max(len(row["input_ids"]) for row in rows)
-        padded = [sequences.pad_inputs(row["input_ids"], row["segment_ids"], longest,
-                                       self.pad_id) for row in rows]
-        return {name: np.array([row[name] for row in padded], np.int32)
-                for name in padded[0]}
+        return {name: np.array([sequences.pad(
+            row[name], longest, self.pad_id if name == "input_ids" else 0)
+            for row in rows], np.int32) for name in rows[0]}
 
     def features(self, text: str, text_pair: Optional[str], max_length: int
                  ) -> dict[str, list[int]]:
@@ -263,17 +262,15 @@ class SentencePieceTokenizer(FullTokenizer):
         return pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
 
     def prepare(self, text: str) -> str:
-        return PreparedText(preprocess_text(
-            text, self.do_lower_case, strip_accents=self.strip_accents,
-            rules=self.rules))
+        return text if isinstance(text, PreparedText) else PreparedText(preprocess_text(
+            text, self.do_lower_case, strip_accents=self.strip_accents, rules=self.rules))
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
         return preprocess_batch(
             list(texts), self.do_lower_case, self.strip_accents, self.rules)
 
     def tokenize(self, text: str) -> list[str]:
-        if not (self._told or isinstance(text, PreparedText)) and text != (
-                prepared := self.prepare(text)):
+        if not self._told and text != (prepared := self.prepare(text)):
             self._told = True
             logging.warning(
                 "The text %r was not prepared as for the vocabulary (%r), so its "
@@ -285,8 +282,7 @@ class SentencePieceTokenizer(FullTokenizer):
         return list(map(self._split_digit_commas, self._encode(list(texts), str)))
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        texts = [text if isinstance(text, PreparedText) else self.prepare(text)
-                 for text in texts]
+        texts = list(map(self.prepare, texts))
         return [row if self._unsafe_ids.isdisjoint(row)
                 else self.convert_tokens_to_ids(self.tokenize(text))
                 for text, row in zip(texts, self._encode(texts, int))]
@@ -369,8 +365,8 @@ def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
 
 def marked(model: bytes, strip_accents: bool, word_start: Optional[str]) -> bytes:
     """Marks a model in the trainer's input_format, which has no other use."""
-    marks = [] if strip_accents else ["strip_accents=false"]
-    marks += [f"word_start={word_start}"] if word_start else []
+    marks = ["strip_accents=false"] * (not strip_accents)
+    marks += [f"word_start={word_start}"] * bool(word_start)
     if not marks:
         return model
     proto = model_proto().FromString(model)
@@ -391,8 +387,8 @@ def _without_space(text: str) -> str:
 
 
 def _texts(given: Any, name: str) -> list[str]:
-    """Returns a text, or several, as a list; raises InputError if one is not a text."""
-    texts = [given] if isinstance(given, (str, bytes)) or not hasattr(
+    """Returns a text, or several, as a list."""
+    texts = [given] if isinstance(given, str) or not hasattr(
         given, "__iter__") else list(given)
     if not texts or not all(isinstance(text, str) for text in texts):
         raise InputError(f"{name} is {given!r:.40}; give a text or a list of texts.")

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from albert_tf.errors import InputError
 from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.cleaning import PreparedText, preprocess_text
-from albert_tf.tokenization.hf_tokenizer import load_vocab
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, run_python
 
@@ -149,8 +148,7 @@ def test_chinese_wordpiece_equals_the_release(tmp_path, lower):
 
 def test_vocabulary_quirks_equal_the_release():
     # Lines are cut at white space, an empty line is " ", duplicates use no id.
-    assert list(load_vocab(WP_VOCAB).items()) == [
-        tuple(item) for item in golden()["wp_vocab_loaded"]]
+    assert [*wordpiece().vocab.items()] == [*map(tuple, golden()["wp_vocab_loaded"])]
 
 
 @functools.cache
