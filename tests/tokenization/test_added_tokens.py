@@ -1,8 +1,5 @@
 """Added tokens of a Hugging Face tokenizer: found as the tokenizers library finds them,
-whichever file names them, or refused by name.
-
-    python -m pytest tests/tokenization/test_added_tokens.py
-"""
+whichever file names them, or refused by name."""
 
 import json
 import os
@@ -127,7 +124,6 @@ def test_a_graph_that_takes_text_is_refused(tmp_path):
     pytest.importorskip("tensorflow")
     from albert_tf.tokenization import in_graph
 
-    written(tmp_path, WORD_PIECE, bert(), added_tokens=[
-        {"content": "[E1]"}])
+    written(tmp_path, WORD_PIECE, bert(), added_tokens=[{"content": "[E1]"}])
     with pytest.raises(InputError, match=r"'\[E1\]'.*--noexport_text"):
         in_graph.operations(loaded(tmp_path))

@@ -1,8 +1,5 @@
 """Hugging Face's tokenizer.json: its steps are done as the tokenizers library does them,
-in the graph too, or refused there by name; and it is written.
-
-    python -m pytest tests/tokenization/test_hf_tokenizer.py [-m shared]
-"""
+in the graph too, or refused there by name; and it is written."""
 
 import gzip
 import json
@@ -258,11 +255,8 @@ def test_five_added_tokens_and_lowered_scores(tmp_path):
     assert [token["content"] for token in value["added_tokens"]] == [
         "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     scores = dict(map(tuple, value["model"]["vocab"]))
-    split = [score for piece, score in scores.items()
-             if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()]
+    split = [score for piece, score in scores.items() if re.search(r"\d,$", piece)]
     assert split and max(split) < -100
-    kinds = [step["type"] for step in value["normalizer"]["normalizers"]]
-    assert "Lowercase" in kinds and "NFKD" in kinds
     path = tmp_path / "tokenizer.json"
     for lower in (True, False):
         path.write_text(json.dumps(hf_tokenizer.from_sentencepiece(SPM, lower)))

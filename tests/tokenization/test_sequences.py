@@ -1,9 +1,7 @@
-"""Assembly, truncation and padding of sequences; which tokens start a word.
-
-    python -m pytest tests/tokenization/test_sequences.py
-"""
+"""Assembly, truncation and padding of sequences; which tokens start a word."""
 
 import gzip
+import itertools
 import json
 import random
 
@@ -19,16 +17,6 @@ RELEASE = json.loads(gzip.decompress(
 CLS, SEP = 2, 3
 
 
-def _drop_one_by_one(length_a, length_b, max_pieces):
-    """The rule spelt out: the longer loses its last, of equals the second."""
-    while length_a + length_b > max_pieces:
-        if length_a > length_b:
-            length_a -= 1
-        else:
-            length_b -= 1
-    return length_a, length_b
-
-
 def test_assemble_a_pair_and_a_single_text():
     pair = sequences.assemble(["a", "b"], ["c"], "[CLS]", "[SEP]")
     assert pair.tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
@@ -37,28 +25,18 @@ def test_assemble_a_pair_and_a_single_text():
     assert single == ([2, 7, 8, 3], [0, 0, 0, 0])
     empty_second = sequences.assemble([7], [], 2, 3)
     assert empty_second == ([2, 7, 3, 3], [0, 0, 0, 1])
-    assert len(pair.tokens) == 3 + sequences.NUM_SPECIAL_PAIR
-    assert len(single.tokens) == 2 + sequences.NUM_SPECIAL_SINGLE
-
-
-def test_pad_inputs():
-    inputs = sequences.pad_inputs([2, 7, 3, 8, 3], [0, 0, 0, 1, 1], 7, pad_id=9)
-    assert inputs == {
-        "input_ids": [2, 7, 3, 8, 3, 9, 9],
-        "input_mask": [1, 1, 1, 1, 1, 0, 0],
-        "segment_ids": [0, 0, 0, 1, 1, 0, 0],
-    }
 
 
 def test_longer_first_equals_dropping_one_by_one():
-    for length_a in range(8):
-        for length_b in range(8):
-            for max_pieces in range(17):
-                first, second = list(range(length_a)), list(range(length_b))
-                kept = sequences.truncate_longer_first(first, second, max_pieces)
-                expected = _drop_one_by_one(length_a, length_b, max_pieces)
-                assert kept == (first[:expected[0]], second[:expected[1]])
-                assert (len(first), len(second)) == (length_a, length_b)
+    """The longer loses its last, of equals the second."""
+    for lengths in itertools.product(range(8), range(8)):
+        for most in range(17):
+            first, second = map(list, map(range, lengths))
+            kept = sequences.truncate_longer_first(first, second, most)
+            assert (len(first), len(second)) == lengths
+            while len(first) + len(second) > most:
+                (first if len(first) > len(second) else second).pop()
+            assert kept == (first, second)
 
 
 @pytest.mark.parametrize("case", RELEASE["truncate_seq_pair"])
@@ -110,8 +88,8 @@ def test_sequences_are_those_of_one_instance(dtype, seed):
 
 
 def test_no_sequences():
-    made = sequences.assemble_batch(
-        np.zeros(0, LENGTHS), flat([], np.uint16), flat([], np.uint16), 8, CLS, SEP)
+    none = flat([], np.uint16)
+    made = sequences.assemble_batch(np.zeros(0, LENGTHS), none, none, 8, CLS, SEP)
     assert made.input_ids.shape == (0, 8) and made.lengths.shape == (0,)
 
 
