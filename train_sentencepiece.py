@@ -21,9 +21,7 @@ from absl import flags
 
 from albert_tf import files, sampling, text_files
 from albert_tf.cli.define import define
-from albert_tf.errors import InputError
 from albert_tf.options import given
-from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import languages
 from albert_tf.tokenization import train_sentencepiece
@@ -44,20 +42,12 @@ define(sampling.Sampling)
 
 
 def read(sources, doing="reading"):
-    """Yields (source, line) of the files of all sources.
-
-    Raises InputError if a line is too long to be a sentence.
-    """
+    """Yields (source, line) of the files of all sources."""
     on_bytes = Progress.of_bytes(doing, itertools.chain(*sources.values()))
-    for source, path in ((s, path) for s, paths in sources.items() for path in paths):
-        for number, line in text_files.read_lines(path, on_bytes):
-            if len(line) > MAX_LINE_BYTES:
-                raise InputError(
-                    f"{path}, line {number}: longer than "
-                    f"{MAX_LINE_BYTES >> 20} million characters, but the input must have "
-                    "one sentence per line; split the text into sentences, for example "
-                    "with prepare_corpus.py.")
-            yield source, line
+    for source, paths in sources.items():
+        for path in paths:
+            for _, line in text_files.read_lines(path, on_bytes):
+                yield source, line
 
 
 def sampled(sources, exponent):

@@ -184,13 +184,13 @@ def _random_segment(
     return tokens
 
 
-def masked_instance(assembled: sequences.Assembled, origin: str, num_cut: int,
+def masked_instance(assembled: tuple[list, list[int]], origin: str, num_cut: int,
                     pieces: Pieces, options: InstanceOptions,
                     random: RandomSource) -> Instance:
     """Masks a sequence and makes its instance."""
+    tokens, segment_ids = assembled
     masking = mask_sequence(
-        assembled.tokens, pieces.starts_word, pieces.vocabulary, options.masking,
-        random)
+        tokens, pieces.starts_word, pieces.vocabulary, options.masking, random)
     return Instance(
-        masking.pieces, assembled.segment_ids, masking.token_boundary, masking.positions,
+        masking.pieces, segment_ids, masking.token_boundary, masking.positions,
         masking.labels, int(origin in LABEL_1), origin, num_cut, masking.ngrams)

@@ -23,16 +23,10 @@ def check_length(max_length: Any, option: str = "--max_seq_length=") -> None:
                          f"{NUM_SPECIAL_PAIR} special tokens; give a whole number, such as 128.")
 
 
-class Assembled(NamedTuple):
-    """A sequence and the segment of each position; both lists have one length."""
-
-    tokens: list
-    segment_ids: list[int]
-
-
 def assemble(first: Sequence[T], second: Optional[Sequence[T]], cls: T,
-             sep: T) -> Assembled:
-    """Puts special tokens around one or two texts, which are tokens or ids.
+             sep: T) -> tuple[list[T], list[int]]:
+    """Puts special tokens around one or two texts, which are tokens or ids; returns the
+    sequence and the segment of each position.
 
         [CLS] a1 a2 a3 [SEP] b1 b2 [SEP]
           0    0  0  0   0    1  1   1      segment_ids
@@ -42,7 +36,7 @@ def assemble(first: Sequence[T], second: Optional[Sequence[T]], cls: T,
     if second is not None:
         tokens += [*second, sep]
         segment_ids += [1] * (len(second) + 1)
-    return Assembled(tokens, segment_ids)
+    return tokens, segment_ids
 
 
 class SequenceBatch(NamedTuple):

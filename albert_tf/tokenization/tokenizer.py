@@ -166,23 +166,19 @@ class FullTokenizer:
         if len(pairs) != len(texts):
             raise InputError(f"there are {len(texts)} texts, but {len(pairs)} "
                              "text_pairs; give one for each text.")
-        rows = [self.features(text, pair, max_length) for text, pair in zip(texts, pairs)]
+        rows = [self.fitted(text, pair, max_length)[0][0]
+                for text, pair in zip(texts, pairs)]
         longest = max(len(row["input_ids"]) for row in rows)
         return {name: np.array([sequences.pad(
             row[name], longest, self.pad_id if name == "input_ids" else 0)
             for row in rows], np.int32) for name in rows[0]}
 
-    def features(self, text: str, text_pair: Optional[str], max_length: int
-                 ) -> dict[str, list[int]]:
-        """Returns input_ids, input_mask, segment_ids for one text or pair, not padded
-        (convert_single_example in the original implementation). A second text without
-        tokens is left out, even after the cut."""
-        return self.fitted(text, text_pair, max_length)[0][0]
-
     def fitted(self, text: str, text_pair: Optional[str], max_length: int,
                windows: bool = False) -> tuple[list[dict[str, list[int]]], int]:
-        """Returns the `features` of each sequence of a text or pair (sequences.fitted),
-        and the number of tokens that are in none of them."""
+        """Returns input_ids, input_mask, segment_ids of each sequence of a text or pair
+        (sequences.fitted), not padded, and the number of tokens that are in none of them
+        (convert_single_example in the original implementation). A second text without
+        tokens is left out, even after the cut."""
         first, second = self.encode(text), self.encode(text_pair) if text_pair else []
         parts, cut = sequences.fitted(first, second, max_length, windows)
         rows = [sequences.assemble(first, second or None, self.cls_id, self.sep_id)

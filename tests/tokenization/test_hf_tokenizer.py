@@ -136,11 +136,20 @@ def test_quotes_have_both_their_characters(tmp_path):
     ({**WORD_PIECE, "unk_token": "<unk>"}, {}, "unk_token='<unk>'"),
     ({**WORD_PIECE, "continuing_subword_prefix": "@@"}, {}, "prefix='@@'"),
     *(({**UNIGRAM, **damage}, {}, "") for damage in (
-        {"vocab": [*UNIGRAM["vocab"], ["a", -1.0]]}, {"unk_id": None}, {"unk_id": 99}))])
+        {"vocab": [*UNIGRAM["vocab"], ["a", -1.0]]}, {"unk_id": None}, {"unk_id": 99})),
+    ({"type": "BPE", "vocab": {"a": 0}}, {}, "BPE"),
+    ({"type": "WordPiece", "vocab": {"[UNK]": 0}}, {}, "missing field"),
+    ({"type": "Unigram", "vocab": [["a"]]}, {}, "damaged"),
+    (UNIGRAM, {"normalizer": "NFKC"}, "Normalizer"),
+    (None, '{"class_name": "AlbertTokenizer"}', "model"), (None, "{", "not JSON")])
 def test_others_are_refused_by_name(model, parts, words, tmp_path):
-    path = written(tmp_path, model, **parts)
+    path = tmp_path / "tokenizer.json"
+    if model:
+        written(tmp_path, model, **parts)
+    else:
+        path.write_text(parts)
     with pytest.raises(InputError, match=f"{path}.*{re.escape(words)}"):
-        loaded(path, model)
+        FullTokenizer(spm_model_file=path)
 
 
 def sentencepiece_model():
@@ -265,20 +274,6 @@ def test_five_added_tokens_and_lowered_scores(tmp_path):
         own = FullTokenizer(spm_model_file=SPM, do_lower_case=lower)
         text = "The  Café ½ cost\u2028 them, \u0939\u093f"
         assert written.tokenize(text) == own.tokenize(own.prepare(text))
-
-
-@pytest.mark.parametrize("content, named", [
-    ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "BPE"),
-    ('{"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}}', "missing field"),
-    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "damaged"),
-    ('{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]}, '
-     '"normalizer": "NFKC"}', "Normalizer"),
-    ('{"class_name": "AlbertTokenizer"}', "model"), ("{", "not JSON")])
-def test_wrong_files(content, named, tmp_path):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(content)
-    with pytest.raises(InputError, match=f"{path}.*{named}"):
-        FullTokenizer(spm_model_file=str(path))
 
 
 @pytest.mark.shared

@@ -1,7 +1,5 @@
-"""Tokenization in the graph gives what Python's gives: `pytest tests/serving`.
-
-The slow test takes every line of ../shared/data and every code point.
-"""
+"""Tokenization in the graph gives what Python's gives; the slow test takes every line of
+../shared/data and every code point."""
 
 import functools
 import pathlib

@@ -19,12 +19,9 @@ CLS, SEP = 2, 3
 
 def test_assemble_a_pair_and_a_single_text():
     pair = sequences.assemble(["a", "b"], ["c"], "[CLS]", "[SEP]")
-    assert pair.tokens == ["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"]
-    assert pair.segment_ids == [0, 0, 0, 0, 1, 1]
-    single = sequences.assemble([7, 8], None, 2, 3)
-    assert single == ([2, 7, 8, 3], [0, 0, 0, 0])
-    empty_second = sequences.assemble([7], [], 2, 3)
-    assert empty_second == ([2, 7, 3, 3], [0, 0, 0, 1])
+    assert pair == (["[CLS]", "a", "b", "[SEP]", "c", "[SEP]"], [0, 0, 0, 0, 1, 1])
+    assert sequences.assemble([7, 8], None, 2, 3) == ([2, 7, 8, 3], [0, 0, 0, 0])
+    assert sequences.assemble([7], [], 2, 3) == ([2, 7, 3, 3], [0, 0, 0, 1])
 
 
 def test_longer_first_equals_dropping_one_by_one():

@@ -75,13 +75,6 @@ def vocab_file(directory, *pieces):
     return str(path)
 
 
-def chinese_vocab(directory, lower):
-    """A vocabulary of just the pieces that the Chinese reference rows hold."""
-    key = "zh_lower" if lower else "zh_cased"
-    pieces = {piece for row in rows() for piece in row[key]["pieces"]}
-    return vocab_file(directory, *sorted(pieces - set(SPECIALS)))
-
-
 # --- The release's outputs -------------------------------------------------------
 
 @pytest.mark.parametrize("key, options", [
@@ -128,22 +121,18 @@ def rows_for_wordpiece(lower):
 
 
 @pytest.mark.parametrize("lower", [True, False])
-def test_wordpiece_equals_the_release(lower):
+def test_wordpiece_equals_the_release(lower, tmp_path):
+    """Also with a vocabulary of just the pieces in the Chinese reference rows."""
     kind = "lower" if lower else "cased"
-    tokenizer = wordpiece(lower)
+    pieces = {piece for row in rows() for piece in row[f"zh_{kind}"]["pieces"]}
+    tokenizer, chinese = wordpiece(lower), FullTokenizer(vocab_file(
+        tmp_path, *sorted(pieces - set(SPECIALS))), do_lower_case=lower)
     for row in rows_for_wordpiece(lower):
         text, expected = row["text"], row[f"wp_{kind}"]
         assert tokenizer.words(text) == row[f"basic_{kind}"], text
         assert tokenizer.tokenize(text) == expected["pieces"], text
         assert tokenizer.encode(text) == expected["ids"], text
-
-
-@pytest.mark.parametrize("lower", [True, False])
-def test_chinese_wordpiece_equals_the_release(tmp_path, lower):
-    tokenizer = FullTokenizer(chinese_vocab(tmp_path, lower), do_lower_case=lower)
-    key = "zh_lower" if lower else "zh_cased"
-    for row in rows_for_wordpiece(lower):
-        assert tokenizer.tokenize(row["text"]) == row[key]["pieces"], row["text"]
+        assert chinese.tokenize(text) == row[f"zh_{kind}"]["pieces"], text
 
 
 def test_vocabulary_quirks_equal_the_release():
@@ -317,8 +306,7 @@ def test_long_words_are_unknown(tmp_path):
     (wordpiece, ["[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"])])
 def test_special_ids_and_vocabulary_also_after_pickling(make, specials):
     tokenizer = make()
-    ids = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id,
-           tokenizer.unk_id]
+    ids = [getattr(tokenizer, f"{name}_id") for name in "cls sep mask pad unk".split()]
     assert tokenizer.convert_ids_to_tokens(ids) == specials
     assert ids == [tokenizer.vocab[piece] for piece in specials]
     assert tokenizer.vocab_size == len(tokenizer.vocab)

@@ -149,7 +149,7 @@ class ClassificationTask(LabelledTask):
         implementation): a list of one dict of input_ids, input_mask and segment_ids, not
         padded, and label_ids, the `targets`. A pair that is too long is cut from its
         longer text."""
-        return [{**tokenizer.features(example.text_a, example.text_b, max_seq_length),
+        return [{**tokenizer.fitted(example.text_a, example.text_b, max_seq_length)[0][0],
                  "label_ids": self.targets(example)}]
 
     def targets(self, example: Example) -> list[int] | list[float]:
