@@ -156,17 +156,12 @@ def truncate_at_random_ends(
     return list(first[begin[0]:end[0]]), list(second[begin[1]:end[1]])
 
 
-# ---- windows ---------------------------------------------------------------
-
-
 def window_spans(
         num_pieces: int, window: int, stride: int) -> list[tuple[int, int]]:
     """Returns (begin, end) of windows of `window` tokens; the last may be shorter."""
-    spans = [(0, min(window, num_pieces))]
-    while spans[-1][1] < num_pieces:
-        begin = spans[-1][0] + min(window, stride)
-        spans.append((begin, min(begin + window, num_pieces)))
-    return spans
+    step = min(window, stride)
+    return [(begin, min(begin + window, num_pieces))
+            for begin in range(0, max(num_pieces - window, 0) + step, step)]
 
 
 def max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
