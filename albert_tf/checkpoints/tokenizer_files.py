@@ -258,9 +258,8 @@ def write_huggingface(tokenizer: FullTokenizer, folder: str, longest: int,
         config = {"tokenizer_class": "PreTrainedTokenizerFast" if hf_tokenizer.is_file(
             path) else "AlbertTokenizer",
                   "keep_accents": not tokenizer.strip_accents, **_SENTENCE_PIECE}
-    _write_json(tokenizer.to_json() if isinstance(tokenizer, HfTokenizer) else
-                hf_tokenizer.from_sentencepiece(
-                    path, lower, tokenizer.strip_accents, tokenizer.rules), folder)
+    _write_json((tokenizer if isinstance(tokenizer, HfTokenizer) else HfTokenizer(
+        None, lower, path, tokenizer.strip_accents, tokenizer.rules)).to_json(), folder)
     text_files.write_json(os.path.join(folder, _CONFIG), {
         "do_lower_case": lower, "model_max_length": longest,
         "model_input_names": ["input_ids", *["token_type_ids"] * (segments > 1),

@@ -4,7 +4,6 @@ A vocab.txt is tokenized as in the original implementation, except that characte
 private use are dropped and that a capital sigma at the end of a word becomes "σ".
 """
 
-import base64
 import functools
 import itertools
 import json
@@ -13,14 +12,15 @@ import os
 import re
 import sys
 import unicodedata
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from typing import Any, Iterable, Optional, Sequence
 
 import tokenizers
+from tokenizers import normalizers
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError, reading
 from albert_tf.tokenization.cleaning import (
-    ORIGINAL, UNDERLINE, AddedToken, Rules, encodable, ends_in_digit_comma)
+    UNDERLINE, AddedToken, Rules, encodable, ends_in_digit_comma)
 from albert_tf.tokenization.tokenizer import FullTokenizer, PieceSpan, model_proto
 
 # The library's threads would disturb those of processes that are forked later.
@@ -35,8 +35,13 @@ class HfTokenizer(FullTokenizer):
         self.is_json = is_file(path)
         names: Sequence[str] = ("[PAD]", "[UNK]")
         self.do_lower_case, self.strip_accents = lower is not False, strips is not False
+        listed: Iterable[AddedToken] = ()
         if self.is_json:
             value, self.vocab = read_json(path)
+            listed = map(AddedToken.of, value["added_tokens"])
+            with reading(path, binary=True):
+                self._engine = tokenizers.Tokenizer.from_str(json.dumps({
+                    **value, "added_tokens": [], "truncation": None, "padding": None}))
             self.uses_sentencepiece = value["model"]["type"] == "Unigram"
             if self.uses_sentencepiece:
                 names = ("<pad>", dict(enumerate(self.vocab)).get(
@@ -46,7 +51,7 @@ class HfTokenizer(FullTokenizer):
             plain = FullTokenizer(None, lower, path, strips, rules)
             self.vocab, self.strip_accents = plain.vocab, plain.strip_accents
             names = plain.convert_ids_to_tokens([plain.pad_id, plain.unk_id])
-            value = from_sentencepiece(
+            self._engine = _of_sentencepiece(
                 path, self.do_lower_case, self.strip_accents, rules)
         else:
             # As load_vocab in the original: a line is read up to its first white space, an
@@ -54,11 +59,8 @@ class HfTokenizer(FullTokenizer):
             self.vocab = {}
             for _, line in text_files.read_lines(path):
                 self.vocab.setdefault((line.split() or [" "])[0], len(self.vocab))
-            value = from_word_pieces(
+            self._engine = _of_word_pieces(
                 self.vocab, self.do_lower_case, self.strip_accents, self.rules)
-        with reading(path, binary=True):
-            self._engine = tokenizers.Tokenizer.from_str(json.dumps({
-                **value, "added_tokens": [], "truncation": None, "padding": None}))
         if self.is_json:  # It says itself how it cleans; lower-casing can be added.
             self.strip_accents = self.normalized("é") in "eE"
             self.do_lower_case = self.normalized("A") == "a"
@@ -69,11 +71,17 @@ class HfTokenizer(FullTokenizer):
                     f"{'lower-cases' if self.do_lower_case else 'keeps the case of'} text; "
                     "leave out --strip_accents and --do_lower_case.")
             if lower and not self.do_lower_case:
-                self._engine.normalizer = tokenizers.normalizers.Sequence([
-                    tokenizers.normalizers.Lowercase(),
-                    *filter(None, [self._engine.normalizer])])
+                self._engine.normalizer = normalizers.Sequence([
+                    normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
                 self.do_lower_case = True
-        self._find_added(map(AddedToken.of, value["added_tokens"]), names, path)
+        else:
+            self._engine.post_processor = tokenizers.processors.TemplateProcessing(
+                single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+                special_tokens=[(name, self.vocab.get(name, 0))
+                                for name in ("[CLS]", "[SEP]")])
+            listed = [AddedToken(name) for name in (*names, "[CLS]", "[SEP]", "[MASK]")
+                      if name in self.vocab]
+        self._find_added(listed, names, path)
         return names
 
     def _find_added(self, listed: Iterable[AddedToken], names: Sequence[str], path: str
@@ -226,11 +234,10 @@ def _class_of(test) -> str:
         for run in runs) + "]"
 
 
-def from_sentencepiece(model_file: str, do_lower_case: bool = True,
-                       strip_accents: bool = True, rules: Rules = ORIGINAL
-                       ) -> dict[str, Any]:
-    """Returns the content of a tokenizer.json that tokenizes as FullTokenizer does with
-    a SentencePiece model, as far as the format permits.
+def _of_sentencepiece(model_file: str, do_lower_case: bool, strip_accents: bool,
+                      rules: Rules) -> tokenizers.Tokenizer:
+    """Returns a tokenizer like FullTokenizer's for a SentencePiece model, as far as the
+    format permits.
 
     The digit-comma rule is imitated by scores so low that those tokens are never chosen.
     The model's own symbols, such as "(", are not "added tokens", which would be cut out
@@ -238,63 +245,41 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
     """
     with files.open_binary(model_file) as stream:
         model = model_proto().FromString(stream.read())
-    ends = "^ | $"
 
-    def replaced(pattern: str, by: str = "", kind: str = "Regex") -> dict[str, Any]:
-        return {"type": "Replace", "pattern": {kind: pattern}, "content": by}
+    def replaced(pattern: str, by: str = "") -> normalizers.Normalizer:
+        return normalizers.Replace(tokenizers.Regex(pattern), by)
 
-    steps = [replaced(quote, '"', "String") for quote in ("``", "''") if rules.quotes]
+    ends = replaced("^ | $")
+    steps = [normalizers.Replace(quote, '"') for quote in ("``", "''") if rules.quotes]
     if not rules.changed:
-        steps += [replaced(f"{_class_of(str.isspace)}+", " "), replaced(ends)]
+        steps += [replaced(f"{_class_of(str.isspace)}+", " "), ends]
     if strip_accents:
-        steps += [{"type": "NFKD"}, {"type": "StripAccents"} if rules.all_marks else
+        steps += [normalizers.NFKD(), normalizers.StripAccents() if rules.all_marks else
                   replaced(_class_of(unicodedata.combining))]
     if do_lower_case:
-        steps.append({"type": "Lowercase"})
+        steps.append(normalizers.Lowercase())
     if table := model.normalizer_spec.precompiled_charsmap:
-        steps.append({"type": "Precompiled",
-                      "precompiled_charsmap": base64.b64encode(table).decode()})
-    steps += [replaced(" {2,}", " "), {"type": "Strip", "strip_left": True,
-                                       "strip_right": True} if rules.changed
-              else replaced(ends)]
-    spaces = {"type": "Metaspace", "replacement": UNDERLINE, "prepend_scheme": "always",
-              "split": True}
-    return _content(
-        {piece.piece: i for i, piece in enumerate(model.pieces)},
-        ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
-        {"type": "Sequence", "normalizers": steps}, spaces, spaces,
-        {"type": "Unigram", "unk_id": model.trainer_spec.unk_id,
-         "vocab": [[piece.piece, piece.score - 100.0 * ends_in_digit_comma(piece.piece)]
-                   for piece in model.pieces],
-         "byte_fallback": model.trainer_spec.byte_fallback})
+        steps.append(normalizers.Precompiled(table))
+    steps += [replaced(" {2,}", " "), normalizers.Strip() if rules.changed else ends]
+    result = tokenizers.Tokenizer(tokenizers.models.Unigram(
+        [(piece.piece, piece.score - 100.0 * ends_in_digit_comma(piece.piece))
+         for piece in model.pieces], model.trainer_spec.unk_id,
+        model.trainer_spec.byte_fallback))
+    result.normalizer = normalizers.Sequence(steps)
+    result.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(UNDERLINE)
+    result.decoder = tokenizers.decoders.Metaspace(UNDERLINE)
+    return result
 
 
-def from_word_pieces(ids: Mapping[str, int], do_lower_case: bool, strip_accents: bool,
-                     rules: Rules) -> dict[str, Any]:
-    """Returns the content of a tokenizer.json for a WordPiece vocabulary."""
-    return _content(
-        ids, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-        {"type": "BertNormalizer", "clean_text": True,
-         "handle_chinese_chars": rules.split_chinese, "strip_accents": strip_accents and (
-             do_lower_case or rules.strips_cased), "lowercase": do_lower_case},
-        {"type": "BertPreTokenizer"}, {"type": "WordPiece", "prefix": "##",
-                                       "cleanup": True},
-        {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-         "max_input_chars_per_word": rules.max_word_chars, "vocab": ids})
-
-
-def _content(ids: Mapping[str, int], names: Sequence[str], normalizer: Any,
-             pre_tokenizer: Any, decoder: Any, model: Any) -> dict[str, Any]:
-    """Returns the content of a file with these steps, and those special tokens of
-    `names` that have an id."""
-    return {
-        "version": "1.0", "truncation": None, "padding": None,
-        "added_tokens": [{"id": ids[piece], **AddedToken(piece, ids[piece])._asdict()}
-                         for piece in names if piece in ids],
-        "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder,
-        "post_processor": {
-            "type": "TemplateProcessing", "single": _SINGLE, "pair": _PAIR,
-            "special_tokens": {
-                piece: {"id": piece, "ids": [ids.get(piece, 0)], "tokens": [piece]}
-                for piece in ("[CLS]", "[SEP]")}},
-        "model": model}
+def _of_word_pieces(ids: dict[str, int], do_lower_case: bool, strip_accents: bool,
+                    rules: Rules) -> tokenizers.Tokenizer:
+    """Returns a tokenizer for a WordPiece vocabulary."""
+    result = tokenizers.Tokenizer(tokenizers.models.WordPiece(
+        ids, unk_token="[UNK]", max_input_chars_per_word=rules.max_word_chars))
+    result.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=rules.split_chinese,
+        strip_accents=strip_accents and (do_lower_case or rules.strips_cased),
+        lowercase=do_lower_case)
+    result.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    result.decoder = tokenizers.decoders.WordPiece()
+    return result

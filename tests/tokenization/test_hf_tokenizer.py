@@ -11,7 +11,7 @@ import tokenizers
 from albert_tf.checkpoints import tokenizer_files
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
-from albert_tf.tokenization import hf_tokenizer
+from albert_tf.tokenization.hf_tokenizer import HfTokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer, model_proto
 from tests.helpers import FIXTURES, SHARED
 
@@ -260,7 +260,7 @@ SPM = str(FIXTURES / "spm" / "en4k.model")
 
 
 def test_five_added_tokens_and_lowered_scores(tmp_path):
-    value = hf_tokenizer.from_sentencepiece(SPM)
+    value = HfTokenizer(spm_model_file=SPM).to_json()
     assert [token["content"] for token in value["added_tokens"]] == [
         "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     scores = dict(map(tuple, value["model"]["vocab"]))
@@ -268,7 +268,7 @@ def test_five_added_tokens_and_lowered_scores(tmp_path):
     assert split and max(split) < -100
     path = tmp_path / "tokenizer.json"
     for lower in (True, False):
-        path.write_text(json.dumps(hf_tokenizer.from_sentencepiece(SPM, lower)))
+        path.write_text(json.dumps(HfTokenizer(None, lower, SPM).to_json()))
         written = FullTokenizer(str(path))
         assert (written.do_lower_case, written.strip_accents) == (lower, True)
         own = FullTokenizer(spm_model_file=SPM, do_lower_case=lower)
