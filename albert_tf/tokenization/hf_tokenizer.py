@@ -35,10 +35,9 @@ class HfTokenizer(FullTokenizer):
         self.is_json = is_file(path)
         names: Sequence[str] = ("[PAD]", "[UNK]")
         self.do_lower_case, self.strip_accents = lower is not False, strips is not False
-        listed: Iterable[AddedToken] = ()
         if self.is_json:
             value, self.vocab = read_json(path)
-            listed = map(AddedToken.of, value["added_tokens"])
+            listed = list(map(AddedToken.of, value["added_tokens"]))
             with reading(path, binary=True):
                 self._engine = tokenizers.Tokenizer.from_str(json.dumps({
                     **value, "added_tokens": [], "truncation": None, "padding": None}))
@@ -46,6 +45,19 @@ class HfTokenizer(FullTokenizer):
             if self.uses_sentencepiece:
                 names = ("<pad>", dict(enumerate(self.vocab)).get(
                     value["model"].get("unk_id"), "unk_id"))
+            # It says itself how it cleans; lower-casing can be added.
+            self.strip_accents = self.normalized("é") in "eE"
+            self.do_lower_case = self.normalized("A") == "a"
+            if strips not in (None, self.strip_accents) or (
+                    lower is False and self.do_lower_case):
+                raise InputError(
+                    f"{path}: it {'strips' if self.strip_accents else 'keeps'} accents and "
+                    f"{'lower-cases' if self.do_lower_case else 'keeps the case of'} text; "
+                    "leave out --strip_accents and --do_lower_case.")
+            if lower and not self.do_lower_case:
+                self._engine.normalizer = normalizers.Sequence([
+                    normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
+                self.do_lower_case = True
         elif self.uses_sentencepiece:
             rules = self.rules._replace(added=())
             plain = FullTokenizer(None, lower, path, strips, rules)
@@ -61,20 +73,7 @@ class HfTokenizer(FullTokenizer):
                 self.vocab.setdefault((line.split() or [" "])[0], len(self.vocab))
             self._engine = _of_word_pieces(
                 self.vocab, self.do_lower_case, self.strip_accents, self.rules)
-        if self.is_json:  # It says itself how it cleans; lower-casing can be added.
-            self.strip_accents = self.normalized("é") in "eE"
-            self.do_lower_case = self.normalized("A") == "a"
-            if strips not in (None, self.strip_accents) or (
-                    lower is False and self.do_lower_case):
-                raise InputError(
-                    f"{path}: it {'strips' if self.strip_accents else 'keeps'} accents and "
-                    f"{'lower-cases' if self.do_lower_case else 'keeps the case of'} text; "
-                    "leave out --strip_accents and --do_lower_case.")
-            if lower and not self.do_lower_case:
-                self._engine.normalizer = normalizers.Sequence([
-                    normalizers.Lowercase(), *filter(None, [self._engine.normalizer])])
-                self.do_lower_case = True
-        else:
+        if not self.is_json:
             self._engine.post_processor = tokenizers.processors.TemplateProcessing(
                 single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
                 special_tokens=[(name, self.vocab.get(name, 0))
