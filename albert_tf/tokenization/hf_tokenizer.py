@@ -249,7 +249,8 @@ def _of_sentencepiece(model_file: str, do_lower_case: bool, strip_accents: bool,
         return normalizers.Replace(tokenizers.Regex(pattern), by)
 
     ends = replaced("^ | $")
-    steps = [normalizers.Replace(quote, '"') for quote in ("``", "''") if rules.quotes]
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace(quote, '"') for quote in ("``", "''") if rules.quotes]
     if not rules.changed:
         steps += [replaced(f"{_class_of(str.isspace)}+", " "), ends]
     if strip_accents:
