@@ -108,13 +108,12 @@ def test_ctrl_c_ends_the_trainer(tmp_path):
 
 
 @pytest.mark.parametrize("text, options, message", [
-    (["", "  "], {}, "0 sentences"),
-    (["a short text"], {}, "1 sentences .*30000"),
-    (lines(), {"character_coverage": 1.5}, "character_coverage"),
-])
+    (["", "  "], Options(), "0 sentences"),
+    (["a short text"], Options(), "1 sentences .*30000"),
+    (lines(), Options(character_coverage=1.5), "character_coverage")])
 def test_refusals(text, options, message):
     with pytest.raises(InputError, match=message):
-        train(text, Options(**options))
+        train(text, options)
 
 
 WRONG = {  # message → flags
