@@ -118,12 +118,3 @@ def test_wrong_ids_are_named(token, words, tmp_path):
                  lambda: tokenizer_files.find(str(tmp_path))):
         with pytest.raises(InputError, match=f"{path}.*{words}"):
             load()
-
-
-def test_a_graph_that_takes_text_is_refused(tmp_path):
-    pytest.importorskip("tensorflow")
-    from albert_tf.tokenization import in_graph
-
-    written(tmp_path, WORD_PIECE, bert(), added_tokens=[{"content": "[E1]"}])
-    with pytest.raises(InputError, match=r"'\[E1\]'.*--noexport_text"):
-        in_graph.operations(loaded(tmp_path))

@@ -113,7 +113,8 @@ def test_the_graph_does_the_same(tmp_path):
 @pytest.mark.parametrize("model, parts, words", [
     (UNIGRAM, {}, "spiece.model"),
     (WORD_PIECE, {"normalizer": sequence({"type": "NFKC"})}, "NFKC"),
-    (WORD_PIECE, {"pre_tokenizer": {"type": "Whitespace"}}, "Whitespace")])
+    (WORD_PIECE, {"pre_tokenizer": {"type": "Whitespace"}}, "Whitespace"),
+    (WORD_PIECE, {"added_tokens": [{"content": "[E1]"}]}, r"'\[E1\]'.*--noexport_text")])
 def test_what_the_graph_cannot_do_is_refused_by_name(model, parts, words, tmp_path):
     pytest.importorskip("tensorflow")
     from albert_tf.tokenization import in_graph
