@@ -29,7 +29,7 @@ class PieceSpan(NamedTuple):
 
 
 class FullTokenizer:
-    """A tokenizer.
+    """A tokenizer that uses SentencePiece or WordPiece.
 
         tokenizer = FullTokenizer(spm_model_file="30k-clean.model")
         tokenizer.tokenize(tokenizer.prepare("Hello, World!"))
