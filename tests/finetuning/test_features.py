@@ -7,41 +7,23 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from albert_tf.config import AlbertConfig
 from albert_tf import files
-from albert_tf.finetuning.classification.task import classification_spec
-from albert_tf.finetuning.race.task import choice_spec
-from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
+from albert_tf.finetuning.classification.task import classification_spec
+from tests.finetuning.test_length_batching import TABLES
 
 SPEC = classification_spec(3, vocab_size=100)
-CHOICES = choice_spec(4, vocab_size=100)
-SPANS = SquadTask(max_seq_length=16, max_query_length=8).spec(AlbertConfig(vocab_size=100))
 
 
 def example(number, length):
-    return dict(input_ids=[number % 100] * length, input_mask=[1] * length,
-                segment_ids=np.arange(length) % 2, label_ids=[number % 3])
+    return {**TABLES["regression"][1](number, length), "label_ids": [number % 3]}
 
 
 def examples(count=5):
     return [example(number, 1 + number * 2 % 7) for number in range(count)]
-
-
-def span(number, length):
-    return dict(
-        unique_ids=[10**9 + number], input_ids=[number] * length,
-        input_mask=[1] * length, segment_ids=[0] * length, p_mask=[1] * length,
-        start_positions=[0], end_positions=[length - 1], is_impossible=[0],
-        example_index=[number], paragraph_len=[2], tok_start_to_orig_index=[4, 5],
-        tok_end_to_orig_index=[5], token_is_max_context=[])
-
-
-def source_of(values):
-    """Makes examples and counts how often it was asked."""
-    return mock.Mock(side_effect=lambda: iter(values))
 
 
 @pytest.fixture(name="path")
@@ -49,40 +31,7 @@ def _path(tmp_path):
     return str(tmp_path / "train-0a.npz")
 
 
-def check(table, expected):
-    assert table.num_rows == len(expected)
-    for name, column in table.columns.items():
-        assert len(column) == len(expected)
-        for row, values in zip(column, expected):
-            np.testing.assert_array_equal(row, values[name], err_msg=name)
-
-
 # --- tables
-
-def test_a_table_holds_what_was_given():
-    given = examples(1010)  # Read a thousand at once.
-    table = features.FeatureTable.from_values(SPEC, given)
-    check(table, given)
-    assert table.lengths.tolist() == [len(each["input_ids"]) for each in given]
-    assert table.columns["input_ids"].values.dtype == np.int32
-    assert table.columns["label_ids"].shape == (1010, 1)
-
-
-def test_choices_keep_their_rows():
-    rows = [[1, 2, 3], [4, 5, 0], [6, 0, 0], [7, 8, 9]]
-    values = dict(input_ids=rows, input_mask=np.ones((4, 3), int),
-                  segment_ids=[0] * 12, label_ids=[3])
-    table = features.FeatureTable.from_values(CHOICES, [values, values])
-    assert table.columns["input_ids"][1].tolist() == rows
-    assert table.columns["segment_ids"][-1].shape == (4, 3)
-    assert table.lengths.tolist() == [3, 3]
-
-
-def test_features_that_are_for_predictions_only_have_lengths_of_their_own():
-    table = features.FeatureTable.from_values(SPANS, [span(1, 3), span(2, 7)])
-    check(table, [span(1, 3), span(2, 7)])
-    assert table.columns["unique_ids"].tolist() == [[10**9 + 1], [10**9 + 2]]
-
 
 @pytest.mark.parametrize("error, change, message", [
     (InputError, {"input_ids": [100, 1, 1]}, "input_ids holds 100, which is not in 0..99"),
@@ -106,27 +55,33 @@ def test_a_model_with_one_segment_reads_pairs():
 
 # --- files
 
-@pytest.mark.parametrize("spec, values", [
-    (SPEC, examples()), (SPANS, [span(1, 3), span(2, 7)]),
-    (CHOICES, [dict(input_ids=[[1, 2], [3, 0], [4, 5], [6, 7]], input_mask=[1] * 8,
-                    segment_ids=[0] * 8, label_ids=[3])])])
-def test_features_are_made_once(path, caplog, spec, values):
-    source = source_of(values)
-    first, second = (features.load_or_create(path, spec, source) for _ in range(2))
+@pytest.mark.parametrize("path", ["train-0a.npz", "ram://features/x.npz"])
+@pytest.mark.parametrize("spec, given", [
+    (SPEC, examples(1010)),  # A thousand are read at once.
+    *((spec, [make(1, 3), make(2, 7)]) for spec, make in TABLES.values())])
+def test_features_are_made_once(tmp_path, monkeypatch, caplog, path, spec, given):
+    monkeypatch.chdir(tmp_path)
+    source = mock.Mock(side_effect=lambda: iter(given))
+    tables = [features.load_or_create(path, spec, source) for _ in range(2)]
     assert source.call_count == 1
-    assert f"Reusing the features of {len(values)} records in {path}." in caplog.text
-    for name, column in first.columns.items():
-        same = second.columns[name]
-        assert [row.tolist() for row in same] == [row.tolist() for row in column]
-        assert same[0].dtype == column[0].dtype and same[0].shape == column[0].shape
+    assert f"Reusing the features of {len(given)} records in {path}." in caplog.text
+    files.remove(path)
+    for table in tables:
+        assert table.num_rows == len(given)
+        assert table.lengths.tolist() == [
+            np.shape(each["input_ids"])[-1] for each in given]
+        for name, column in table.columns.items():
+            assert column[0].dtype in (np.int32, np.float32)
+            for row, values in zip(column, given, strict=True):
+                np.testing.assert_array_equal(row, values[name], err_msg=name)
+                assert row.shape == np.shape(values[name])
 
 
 def test_a_damaged_file_is_named(path):
-    features.load_or_create(path, SPEC, source_of(examples()))
-    with open(path, "r+b") as stream:
-        stream.truncate(99)
+    features.load_or_create(path, SPEC, examples)
+    os.truncate(path, 99)
     with pytest.raises(InputError, match=f"^{path}: .*damaged"):
-        features.load_or_create(path, SPEC, source_of(examples()))
+        features.load_or_create(path, SPEC, examples)
 
 
 def test_a_failure_leaves_no_file(tmp_path, path):
@@ -140,15 +95,6 @@ def test_a_failure_leaves_no_file(tmp_path, path):
     assert not list(tmp_path.iterdir())
 
 
-def test_files_with_a_scheme():
-    path = "ram://features/x.npz"
-    source = source_of(examples())
-    for _ in range(2):
-        check(features.load_or_create(path, SPEC, source), examples())
-    assert source.call_count == 1
-    files.remove(path)
-
-
 def test_a_digest_depends_on_content_code_and_settings(tmp_path):
     code = tmp_path / "task.py"
 
@@ -159,7 +105,7 @@ def test_a_digest_depends_on_content_code_and_settings(tmp_path):
     first = digest(labels=("a", "b"))
     assert first == digest(labels=["a", "b"])
     assert len({first, digest("A = 2\n", labels=["a", "b"]), digest(labels=["a"]),
-                digest(spec=SPANS, labels=["a", "b"])}) == 4
+                digest(spec=TABLES["spans"][0], labels=["a", "b"])}) == 4
 
 
 # --- on several cores
@@ -187,9 +133,6 @@ class Featurize:
         return [{"id": [example], "process": [os.getpid()]}] * (example % 3)
 
 
-EXPECTED = [[[n]] * (n % 3) for n in range(MANY)]
-
-
 def featurize(function, examples=range(MANY), num_workers=2):
     return features.featurize_all(
         examples, function, what="train", num_workers=num_workers)
@@ -199,18 +142,14 @@ def ids(results):
     return [[record["id"].tolist() for record in result] for result in results]
 
 
-@pytest.mark.parametrize("workers", [1, 0])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_the_order_of_the_examples(workers):
-    assert ids(featurize(Featurize(), num_workers=workers)) == EXPECTED
-
-
-def test_results_are_the_same_with_tensorflow_loaded_and_the_function_is_sent_once():
-    import tensorflow as tf
-
-    tf.constant(1) + 1  # its threads run now
+    """With TensorFlow's threads running, too; the function is sent once."""
+    tf.constant(1) + 1
     before = Featurize.pickled
-    assert ids(featurize(Featurize())) == EXPECTED
-    assert Featurize.pickled == before + 1
+    assert ids(featurize(Featurize(), num_workers=workers)) == [
+        [[n]] * (n % 3) for n in range(MANY)]
+    assert Featurize.pickled == before + (workers > 1)
 
 
 def test_a_small_set_is_made_in_this_process():

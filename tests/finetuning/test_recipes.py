@@ -6,11 +6,24 @@ import pytest
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.finetuning.recipes import recipe_for_data
+from albert_tf.finetuning.classification import glue
+from albert_tf.finetuning.recipes import RECIPES, Recipe, recipe_for, recipe_for_data
 from albert_tf.finetuning.task import Settings
 from albert_tf.training.options import RunOptions
 
 BASE = AlbertConfig.named("base")
+
+
+def test_recipes_know_tasks_and_sizes_and_name_their_source():
+    assert {*glue.TASKS} < {*RECIPES}
+    assert RECIPES["qqp"] == Recipe(0.1, 0.1, 128, 5e-5, 14000, 1000, 512)
+    assert recipe_for("mrpc") == recipe_for("mrpc", "base", 1) == RECIPES["mrpc"]
+    for version in 1, 2:
+        recipe = recipe_for("mrpc", "xlarge", version)
+        assert recipe.learning_rate == 5e-6 and "issue 151" in recipe.source
+        assert recipe.num_train_steps == RECIPES["mrpc"].num_train_steps
+    assert "version 1" in recipe_for("mrpc", "large", 2).source
+    assert recipe_for("race-v2", "large", 2) == RECIPES["race-v2"]
 
 
 @pytest.mark.parametrize("rows, batch, steps, warmup", [
@@ -42,7 +55,6 @@ def test_the_rate_follows_the_model(config, rate):
 def test_epochs_and_shares_become_steps():
     required = {field.name: None for field in dataclasses.fields(Settings) if
                 field.default is field.default_factory is dataclasses.MISSING}
-
 
     def scheduled(examples, num_evaluations):
         return Settings(**{

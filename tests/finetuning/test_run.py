@@ -1,7 +1,5 @@
 """Fine-tuning in the loop: several lengths, replicas, stops, early ends, the best."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,10 +12,9 @@ from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.length_batching import (
     BatchPlan, FeatureBatches, Padded, lengths_for)
 from albert_tf.finetuning.classification.task import classification_spec
-from albert_tf.training import steps
+from albert_tf.training import log, steps
 from albert_tf.training.loop import Run
-from albert_tf.training.optimization import create_optimizer
-from albert_tf.training.options import RunOptions, StepOptions
+from albert_tf.training.options import RunOptions
 from tests import models, tiny_run
 
 LENGTH = 24  # the longest
@@ -57,68 +54,33 @@ DEV = FeatureTable.from_values(SPEC, DEV_ROWS)
 FEW = FeatureTable.from_values(SPEC, DEV_ROWS[:4])
 
 
-def config(dropout=0.0):
-    return tiny_run.config(
-        num_hidden_layers=1, max_position_embeddings=LENGTH,
-        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-
-
-def make_task(dropout=0.0, score=None, best_metric="accuracy"):
-    tf_keras.utils.set_random_seed(1)
-    model = models.classifier(config(dropout), 3, dropout)
-    # Larger weights than a model's first, so that inputs count.
-    random = np.random.default_rng(3)
-    load_tf1_tensors(model, {
-        name: value + 0.2 * random.standard_normal(value.shape).astype(np.float32)
-        for name, value in tf1_tensors(model).items()})
-    return steps.Task(model, models.CLASSIFICATION, best_metric, score,
-                           may_be_new=lambda name: not name.startswith("bert/"))
-
-
-def make_optimizer(task):
-    optimizer = create_optimizer(0.01, STEPS, 2, "adamw")
-    optimizer.build(task.model.trainable_variables)
-    return optimizer
-
-
-def make_options(folder, **options):
-    return RunOptions(output_dir=str(folder), **{
-        **dict(num_train_steps=STEPS, train_batch_size=8, eval_batch_size=4,
-               iterations_per_loop=5, save_checkpoints_steps=4, keep_checkpoint_max=0,
-               # Norms of replicas differ, so nothing is clipped.
-               step=StepOptions(clip_norm=1e9)), **options})
+CONFIG = tiny_run.config(
+    num_hidden_layers=1, max_position_embeddings=LENGTH, hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0)
 
 
 def padded(table, num_lengths=2):
     return table and Padded(table, lengths_for(table.lengths, LENGTH, num_lengths))
 
 
-def make(folder, dropout=0.0, score=None, best_metric="accuracy", train=TRAIN,
-         evaluation=DEV, lengths=2, evaluation_set=None, **options):
-    task = make_task(dropout, score, best_metric)
-    optimizer = make_optimizer(task) if train is not None else None
-    options = make_options(folder, **options)
-    return Run(task, config(dropout), options, FeatureBatches(
-        padded(train, lengths), padded(evaluation, lengths),
-        train_batch_size=options.train_batch_size,
-        eval_batch_size=options.eval_batch_size, num_steps=options.num_train_steps,
-        seed=5), optimizer, evaluation_set=evaluation_set)
-
-
-def predict(run, table, lengths=2):
-    """Predictions in batches of 5, or of 6 on two replicas."""
-    return run.predict(FeatureBatches(
-        evaluation=padded(table, lengths),
-        eval_batch_size=4 + run.strategy.num_replicas_in_sync))
-
-
-def assert_close(found, expected, tolerance=2e-5):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        # The gradient of the key's bias is 0 but for rounding errors.
-        np.testing.assert_allclose(
-            found[name], value, rtol=0, err_msg=name,
-            atol=0.2 if "key/bias" in name else tolerance)
+def make(folder, score=None, best_metric="accuracy", train=TRAIN, evaluation=DEV,
+         lengths=2, evaluation_set=None, batches=None, **options):
+    tf_keras.utils.set_random_seed(1)
+    model = models.classifier(CONFIG, 3, 0.0)
+    # Larger weights than a model's first, so that inputs count.
+    load_tf1_tensors(model, tiny_run.weights_of(model, 3, 0.2))
+    task = steps.Task(model, models.CLASSIFICATION, best_metric, score,
+                      may_be_new=lambda name: not name.startswith("bert/"))
+    options = RunOptions(str(folder), **{
+        **dict(num_train_steps=STEPS, train_batch_size=8, eval_batch_size=4,
+               iterations_per_loop=5, save_checkpoints_steps=4, keep_checkpoint_max=0),
+        **options})
+    batches = batches or FeatureBatches(
+        padded(train, lengths), padded(evaluation, lengths), train_batch_size=8,
+        eval_batch_size=options.eval_batch_size, num_steps=options.num_train_steps, seed=5)
+    optimizer = tiny_run.optimizer(model, steps=STEPS, warmup=2, name="adamw")
+    return Run(task, CONFIG, options, batches, optimizer if train else None,
+               evaluation_set=evaluation_set)
 
 
 @pytest.fixture(scope="module", name="trained")
@@ -145,16 +107,16 @@ def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
             for row in rows for pad in [1 if name == "label_ids" else LENGTH]
         ]).astype(np.int32) for name in TRAIN.columns}
 
-    batches = [batch(step) for step in range(STEPS)]
-
-    dataset = tf.data.Dataset.from_tensor_slices(
-        {name: np.stack([each[name] for each in batches]) for name in batches[0]})
-    task = make_task()
-    run = Run(task, config(), make_options(tmp_path),
-              tiny_run.FixedBatches(dataset, 8),
-              make_optimizer(task))
+    rows = [batch(step) for step in range(STEPS)]
+    run = make(tmp_path, evaluation=None, batches=tiny_run.FixedBatches(
+        tf.data.Dataset.from_tensor_slices(
+            {name: np.stack([each[name] for each in rows]) for name in rows[0]}), 8))
     run.train()
-    assert_close(tf1_tensors(task.model), trained[1])
+    for name, value in tf1_tensors(run.task.model).items():
+        # The gradient of the key's bias is 0 but for rounding errors.
+        np.testing.assert_allclose(
+            value, trained[1][name], err_msg=name, rtol=0,
+            atol=0.2 if "key/bias" in name else 2e-5)
 
 
 def train_until_stopped(run, step):
@@ -179,7 +141,9 @@ def test_every_example_is_evaluated_once_and_in_order(
             trained[0], train=None, lengths=lengths, eval_batch_size=batch_size)
         metrics = run.evaluate(best=True)
         predictions = run.evaluator.predictions
-        predicted = predict(run, DEV, lengths)
+        # In batches of 5, or of 6 on two replicas.
+        predicted = run.predict(FeatureBatches(
+            evaluation=padded(DEV, lengths), eval_batch_size=4 + replicas))
         model = run.task.model
     expected = np.stack([model({
         name: tf.constant([row[name]], tf.int32)
@@ -205,8 +169,7 @@ def scores(*values):
 
 
 def evaluated(folder):
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [(row["step"], row["score"]) for row in rows if row["split"] == "eval"]
+    return [(row["step"], row["score"]) for row in log.evaluations(str(folder))]
 
 
 EARLY = dict(best_metric="score", early_stopping=2, save_checkpoints_steps=1,
@@ -276,11 +239,9 @@ def test_head_must_be_there_where_nothing_is_trained(trained, tmp_path):
     encoder = {name: value for name, value in trained[1].items()
                if name.startswith("bert/")}
     write_tensors(encoder, str(tmp_path / "encoder" / "model.ckpt"))
-    run = make(tmp_path / "run", train=None,
-                 init_checkpoint=str(tmp_path / "encoder" / "model.ckpt"))
+    start = dict(init_checkpoint=str(tmp_path / "encoder" / "model.ckpt"))
     with pytest.raises(InputError, match=r"model that it lacks: 2 \(output_bias"):
-        run.evaluate(best=True)
-    trainer = make(tmp_path / "run", from_scratch=False, num_train_steps=1,
-                   init_checkpoint=str(tmp_path / "encoder" / "model.ckpt"))
+        make(tmp_path / "run", train=None, **start).evaluate(best=True)
+    trainer = make(tmp_path / "run", from_scratch=False, num_train_steps=1, **start)
     trainer.train()
     assert trainer.current_step == 1

@@ -36,7 +36,7 @@ SETS = {"train": make_rows(8, 5), "dev": make_rows(5, 6), "test": make_rows(3, 7
 
 
 class MadeUp(FineTuningTask):
-    """Whose examples are features already; it keeps what it is asked to write."""
+    """Its examples are features already; it keeps what it is asked to write."""
 
     main_metric = "accuracy"
 
@@ -80,28 +80,22 @@ class MadeUp(FineTuningTask):
         return {**super().kept_options(settings),
                 "num_warmup_steps": settings.num_warmup_steps}
 
-    def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
-            random_seed=12345, check_memory=lambda **batches: None, **kept):
+    def run(self, *wanted, random_seed=12345, task="made-up", **settings):
         """Does what is wanted of "train", "eval" and "predict"."""
         vocabulary = self.folder.parent / "vocab.txt"
         vocabulary.write_text("[PAD]\n")
-        options = RunOptions(
-            str(self.folder), num_train_steps=4, train_batch_size=4, eval_batch_size=3,
-            iterations_per_loop=2, save_checkpoints_steps=2,
-            step=StepOptions(random_seed=random_seed))
         fine_tune(self, Settings(
-            options, CONFIG, types.SimpleNamespace(keeps={}), str(vocabulary),
+            RunOptions(str(self.folder), num_train_steps=4, train_batch_size=4,
+                       eval_batch_size=3, iterations_per_loop=2, save_checkpoints_steps=2,
+                       step=StepOptions(random_seed=random_seed)),
+            CONFIG, types.SimpleNamespace(keeps={}), str(vocabulary),
             lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
-            **{f"do_{what}": what in wanted for what in ("train", "eval", "predict")},
-            data={split: f"where {split} is" for split in SETS},
-            learning_rate=learning_rate, num_warmup_steps=1, num_train_epochs=0.0,
-            warmup_proportion=0.0, optimizer="adamw", dropout_prob=0.1,
-            options={"made_up": True},
-            max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
-            features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
-            kept={"task": "made-up", **kept}, num_seeds=num_seeds,
-            check_memory=check_memory),
-            self.export)
+            {split: f"where {split} is" for split in SETS}, {"task": task},
+            str(self.folder), **{
+                **{f"do_{what}": what in wanted for what in ("train", "eval", "predict")},
+                **dict(learning_rate=0.01, num_warmup_steps=1, max_seq_length=LENGTH,
+                       num_lengths=1, predict_batch_size=2, num_workers=1,
+                       options={"made_up": True}), **settings}), self.export)
         return self
 
 

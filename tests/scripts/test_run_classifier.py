@@ -15,13 +15,13 @@ from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import export_tf1, tf1_tensors
 from albert_tf.tokenization import tokenizer
+from albert_tf.training import log as log_of_run
 from tests import models, tiny_run
 from tests.commands import arguments, run_commands
 from tests.helpers import ask_export, HAS_TENSORFLOW_TEXT
 
 pytestmark = pytest.mark.long
 
-SCRIPT = "run_classifier"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "film", "book",
           "was", "is", "good", "bad", "fine", "poor", "not", "very", "and", ".", "中",
           "文", "好", "坏", "书", "很", "不", "##ly", "##er", "it", "we"]
@@ -51,9 +51,8 @@ def table(path, *rows):
                     encoding="utf-8")
 
 
-@pytest.fixture(scope="module", name="data")
-def _data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
+def write(folder):
+    """Data, pretrained models and their vocabulary."""
     # Tasks of GLUE.
     cola, sts = folder / "glue" / "CoLA", folder / "glue" / "STS-B"
     for split, count in (("train", 30), ("dev", 13)):
@@ -94,6 +93,11 @@ def _data(tmp_path_factory):
     vocabulary.keep(str(folder / "pretrained"), {
         **tokenizer.vocabulary_of(str(folder / "vocab.txt")), "size": len(PIECES)})
     return folder
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("data"))
 
 
 TRAIN = dict(
@@ -179,14 +183,11 @@ WORKING = {
 
 @pytest.fixture(scope="module", name="results")
 def _results(data):
-    """What each command gave."""
-    wrong = {name: flags for name, (flags, _) in {**EARLY, **LATE}.items()}
-    need_model = {name: flags for name, flags in wrong.items()
-                  if str(flags.get("output_dir")).endswith("used")}
-    commands = {name: arguments(data, name, flags) for name, flags in {
-        **{name: wrong[name] for name in wrong if name not in need_model},
-        **WORKING, **need_model}.items()}
-    with run_commands(SCRIPT, commands, light=EARLY) as results:
+    """What each command gave; wrong ones come last, as some use a model."""
+    commands = WORKING | {name: flags for name, (flags, _) in {**EARLY, **LATE}.items()}
+    with run_commands("run_classifier", {
+            name: arguments(data, name, flags) for name, flags in commands.items()},
+            light=EARLY) as results:
         yield results
 
 
@@ -204,17 +205,13 @@ def test_wrong_input_writes_nothing_that_misleads(results, data):
                 or "incomplete" in name or name == "albert_config.json"], found
 
 
-def lines(path):
-    return path.read_text(encoding="utf-8").splitlines()
+def cells(path):
+    """The rows of a file that tabs divide, with its header."""
+    return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def evaluation(folder):
-    return json.loads((folder / "eval_results.json").read_text())
-
-
-def evaluations(folder):
-    return [row for row in map(json.loads, lines(folder / "metrics.jsonl"))
-            if row["split"] == "eval"]
+def values(folder, name="eval_results"):
+    return json.loads((folder / f"{name}.json").read_text())
 
 
 def test_training_evaluation_and_prediction_in_one_command(results, data):
@@ -223,63 +220,60 @@ def test_training_evaluation_and_prediction_in_one_command(results, data):
     assert "different shape" not in re.sub("0 with a different shape", "", log)
     assert re.search(r"train: 30 sequences of \S+ tokens on average; batches are "
                      r"padded to \d+, 24 tokens", log), log
-    header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
+    header, *rows = cells(folder / "predictions.tsv")
     assert header == ["guid", "text_a", "prediction", "probability"]
     assert [row[1] for row in rows] == [text for text, _ in sentences(11, 5)]
-    assert len(lines(folder / "CoLA.tsv")) == 12
-    metrics = evaluation(folder)
+    assert len(cells(folder / "CoLA.tsv")) == 12
+    metrics = values(folder)
     assert {"step", "matthews", "accuracy", "loss"} <= metrics.keys()
     # The report and the predictions are of the same weights as the metrics.
-    own = [line.split("\t") for line in lines(
-        folder / "eval_predictions" / "predictions.tsv")[1:]]
-    hits = np.mean([row[2] == row[4] for row in own])
+    hits = np.mean([row[2] == row[4] for row in cells(
+        folder / "eval_predictions" / "predictions.tsv")[1:]])
     assert metrics["accuracy"] == pytest.approx(hits)
     assert f"accuracy  {hits:.4f}" in (folder / "eval_report.txt").read_text()
     assert metrics["matthews"] == pytest.approx(
-        max(row["matthews"] for row in evaluations(folder)))
+        max(row["matthews"] for row in log_of_run.evaluations(str(folder))))
 
 
 def test_model_is_used_alone_with_the_numbers_of_the_full_run(results, data):
     assert "Reusing the features of 13 records" in results.ok("used")["log"]
     used, cola = data / "used", data / "cola"
-    assert evaluation(used) == pytest.approx(evaluation(cola), rel=1e-5)
+    assert values(used) == pytest.approx(values(cola), rel=1e-5)
     for name in ("predictions.tsv", "submit_results.tsv",
                  "eval_predictions/predictions.tsv"):
-        assert lines(used / name) == lines(cola / name), name
+        assert cells(used / name) == cells(cola / name), name
 
 
 def test_regression_from_a_tf1_checkpoint(results, data):
     log, folder = results.ok("sts-b")["log"], data / "sts-b"
     assert "tf1/model.ckpt" in log and "0 missing, 0 with a different shape" in log
-    assert {"pearson", "spearman", "mse"} <= evaluation(folder).keys()
-    header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
+    assert {"pearson", "spearman", "mse"} <= values(folder).keys()
+    header, *rows = cells(folder / "predictions.tsv")
     assert header == ["guid", "text_a", "text_b", "prediction"] and len(rows) == 5
-    values = [float(line.split("\t")[1]) for line in lines(folder / "STS-B.tsv")[1:]]
-    assert all(0 <= value <= 5 for value in values)
+    assert all(0 <= float(row[1]) <= 5 for row in cells(folder / "STS-B.tsv")[1:])
 
 
 def test_recipe_sets_what_is_not_given(results, data):
     results.ok("sts-b")
-    options = json.loads((data / "sts-b" / "options.json").read_text())
+    options = values(data / "sts-b", "options")
     assert options["learning_rate"] == 2e-5 and options["warmup_step"] == 214
     assert options["train_batch_size"] == 8 and options["num_train_steps"] == 3
     assert options["max_seq_length"] == LENGTH
-    config = json.loads((data / "sts-b" / "albert_config.json").read_text())
-    assert config["hidden_dropout_prob"] == 0.0
+    assert values(data / "sts-b", "albert_config")["hidden_dropout_prob"] == 0.0
 
 
 def test_recipe_for_own_data_follows_their_size(results, data):
     log, folder = results.ok("own, recipe")["log"], data / "by_recipe"
     assert "The recipe sets --learning_rate=0.0005, --max_seq_length=8, " in log
     assert "--train_batch_size=16." in log and "(source: the size of the data, 16" in log
-    options = json.loads((folder / "options.json").read_text())
+    options = values(folder, "options")
     assert options["num_train_steps"] == 12 and options["warmup_step"] == 1
     assert options["class_weights"] == "balanced"
     assert "Weights of the labels in the training loss: '好评' 1, '差评' 1." in log
     # Evaluated about ten times; the best is by another metric.
-    rows = evaluations(folder)
+    rows = log_of_run.evaluations(str(folder))
     assert [row["step"] for row in rows] == [2, 4, 6, 8, 10, 12]
-    assert evaluation(folder)["macro_f1"] == pytest.approx(
+    assert values(folder)["macro_f1"] == pytest.approx(
         max(row["macro_f1"] for row in rows))
     # It is the model's, so that a later evaluation is of the same kind.
     assert "different set" not in results.ok("own, recipe, used")["log"]
@@ -293,12 +287,12 @@ def test_own_data_in_three_formats(results, data):
     folder = data / "reviews"
     assert "Not exported: accuracy is" in results.ok("own")["log"]
     assert not (data / "poor").exists()
-    kept = json.loads((folder / "task.json").read_text())
+    kept = values(folder, "task")
     # Sorted by code point.
     assert kept["labels"] == ["好评", "差评"] == sorted(kept["labels"])
-    assert {"accuracy", "macro_f1", "f1", "matthews"} <= evaluation(folder).keys()
+    assert {"accuracy", "macro_f1", "f1", "matthews"} <= values(folder).keys()
     assert "unknown" not in results.ok("own")["log"]
-    header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
+    header, *rows = cells(folder / "predictions.tsv")
     assert header == ["guid", "review", "prediction", "probability"]
     assert [row[1] for row in rows] == ["书很好", "书很坏", "书不好,很坏"]
     assert {row[2] for row in rows} <= {"好评", "差评"}
@@ -332,22 +326,21 @@ def test_labels_in_another_order_are_matched_by_name(results, data):
 def test_texts_with_any_number_of_labels(results, data):
     results.ok("topics")
     folder = data / "topics"
-    kept = json.loads((folder / "task.json").read_text())
+    kept = values(folder, "task")
     assert kept["labels"] == ["bad", "good"]
     assert kept["problem_type"] == "multi_label_classification"
-    assert {"micro_f1", "macro_f1", "exact_match", "label_accuracy"} <= evaluation(
+    assert {"micro_f1", "macro_f1", "exact_match", "label_accuracy"} <= values(
         folder).keys()
-    header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
+    header, *rows = cells(folder / "predictions.tsv")
     assert header == ["guid", "text", "prediction", "topics"] and rows[-1][3] == ""
     found = np.loadtxt(folder / "test_results.tsv")
-    for row, values in zip(rows, found):
+    for row, of_row in zip(rows, found):
         assert row[2] == ",".join(
-            name for name, value in zip(("bad", "good"), values) if value >= 0.5)
+            name for name, value in zip(("bad", "good"), of_row) if value >= 0.5)
     # The test file is the dev file, and is scored, too.
-    scores, tested = evaluation(folder), json.loads(
-        (folder / "predict_results.json").read_text())
+    tested = values(folder, "predict_results")
     assert tested["examples"] == len(rows) and tested["micro_f1"] == pytest.approx(
-        scores["micro_f1"])
+        values(folder)["micro_f1"])
     # Not all of the report: rounding decides between nearly equal probabilities.
     assert (folder / "predict_report.txt").read_text().startswith("custom: 21 examples")
     # And in Python.

@@ -6,13 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from albert_tf.config import AlbertConfig
 from albert_tf.training import log as run_log
+from tests import tiny_run
 from tests.commands import arguments, run_commands
 
 pytestmark = pytest.mark.long
 
-SCRIPT = "run_race"
 WORDS = [f"w{i}" for i in range(20)]
 QUESTIONS = {"train": 40, "dev": 14, "test": 10}
 FLAGS = dict(
@@ -28,16 +27,12 @@ def passage(random, number, level, answers=True):
     text = random.choice(WORDS, int(random.integers(2, 21)))
     absent = [word for word in WORDS if word not in text]
     labels = random.integers(0, 4, 2)
-    options = []
-    for label in labels:
-        options.append([
-            str(random.choice(text if i == label else absent or WORDS))
-            + " w0" * int(random.integers(0, 3)) for i in range(4)])
-    found = {"id": f"{level}{number}.txt", "article": " ".join(text),
-             "questions": ["w1 _", "w2"], "options": options}
-    if answers:
-        found["answers"] = ["ABCD"[label] for label in labels]
-    return found
+    options = [[str(random.choice(text if i == label else absent or WORDS))
+                + " w0" * int(random.integers(0, 3)) for i in range(4)]
+               for label in labels]
+    return {"id": f"{level}{number}.txt", "article": " ".join(text),
+            "questions": ["w1 _", "w2"], "options": options,
+            **({"answers": ["ABCD"[label] for label in labels]} if answers else {})}
 
 
 def write_race(folder, answers_of_test=True):
@@ -58,12 +53,9 @@ def _data(tmp_path_factory):
     write_race(folder / "no_answers", answers_of_test=False)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    config = AlbertConfig(
-        vocab_size=len(vocabulary), embedding_size=8, hidden_size=16,
-        num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=32, hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1)
-    (folder / "config.json").write_text(config.to_json())
+    (folder / "config.json").write_text(tiny_run.config(
+        vocab_size=len(vocabulary), num_hidden_layers=1, max_position_embeddings=32,
+        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1).to_json())
     return folder
 
 
@@ -104,11 +96,10 @@ WORKING = {
 @pytest.fixture(scope="module", name="results")
 def _results(data):
     """What each command gave."""
-    flags = {**{name: {**FLAGS, **given} for name, (given, _) in WRONG.items()},
-             **WORKING}
-    with run_commands(SCRIPT, {name: arguments(data, name, given)
-                               for name, given in flags.items()},
-                      light=WRONG) as results:
+    commands = {name: {**FLAGS, **given} for name, (given, _) in WRONG.items()} | WORKING
+    with run_commands("run_race", {
+            name: arguments(data, name, given) for name, given in commands.items()},
+            light=WRONG) as results:
         yield results
 
 
@@ -124,8 +115,7 @@ def table(folder, name="predictions.tsv"):
 
 def test_every_checkpoint_is_evaluated_and_the_best_reported(results, data):
     assert "train: 40 questions about 20 passages" in results.ok("whole")["log"]
-    rows = [row for row in run_log.read_metrics(str(data / "whole" / "metrics.jsonl"))
-            if row["split"] == "eval"]
+    rows = run_log.evaluations(str(data / "whole"))
     assert [row["step"] for row in rows] == [2, 4]
     assert {"loss", "accuracy", "middle_accuracy", "high_accuracy"} <= rows[0].keys()
     best = answers(data / "whole", "eval_results.json")

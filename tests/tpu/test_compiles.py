@@ -10,9 +10,11 @@ types that XLA's for CPUs takes.
 import importlib.util
 import json
 
+import numpy as np
 import pytest
 
 from tests import tiny_run
+from tests.commands import arguments
 from tests.helpers import run_python
 from tests.scripts import (
     test_run_classifier as classifier, test_run_pretraining as pretraining,
@@ -22,15 +24,11 @@ pytestmark = [pytest.mark.tpu, pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
     reason="needs benchmarks/requirements-tpu.txt")]
 
-PRETRAINING = dict(
-    input_file="{data}/train.tfrecord", max_seq_length=tiny_run.LENGTH,
-    max_predictions_per_seq=tiny_run.PREDICTIONS, train_batch_size=8, eval_batch_size=4,
-    num_train_steps=4, num_warmup_steps=1, save_checkpoints_steps=2,
-    iterations_per_loop=2, albert_config_file="{data}/four.json")
-DYNAMIC = dict(
-    input_file="{data}/unmasked.tfrecord", max_predictions_per_seq=2,
-    dynamic_masking="true", masked_lm_prob=0.3, cls_id=2, sep_id=3, mask_id=4)
-PERMUTATION = {**DYNAMIC, "dynamic_masking": None, "objective": "permutation"}
+PRETRAINING = dict(pretraining.FLAGS, albert_config_file="{data}/four.json",
+                   num_train_steps=4, num_warmup_steps=1, save_checkpoints_steps=2,
+                   iterations_per_loop=2)
+DYNAMIC = dict(pretraining.DYNAMIC, eval_input_file=None)
+PERMUTATION = dict(pretraining.PERMUTATION, eval_input_file=None)
 # Name → flags, and the (step, passes) that are compiled.
 STEPS = {
     "float32": dict(do_eval="true", eval_input_file="{data}/dev.tfrecord"),
@@ -74,11 +72,8 @@ CONFIGS = {
 
 def compiled(script, data, flags):
     """The lines of the steps of a command, compiled."""
-    words = [f"--{name}={value}".replace("{data}", str(data))
-             for name, value in flags.items() if value is not None]
-    output = data / "output"
-    process = run_python("-m", "tests.tpu.compile_run", script, *words,
-                         *([] if "output_dir" in flags else [f"--output_dir={output}"]))
+    process = run_python("-m", "tests.tpu.compile_run", script, *arguments(
+        data, "output", flags))
     assert process.returncode == 0, process.stderr[-3000:]
     rows = [json.loads(line) for line in process.stdout.splitlines()
             if line.startswith('{"step"')]
@@ -96,7 +91,6 @@ def _records(tmp_path_factory):
     pretraining.write(folder / "train.tfrecord", tiny_run.examples(30, 1))
     pretraining.write(folder / "dev.tfrecord", tiny_run.examples(9, 2))
     pretraining.write(folder / "unmasked.tfrecord", pretraining.rows_with_words(30, 1))
-    classifier.write_models(folder)
     return folder
 
 
@@ -113,81 +107,41 @@ def test_pretraining(name, records, tmp_path):
     assert {row["parts"] for row in rows if row["step"] == "train"} == {parts}
 
 
-# Flags for a user's own classes.
-OWN = dict(
-    task_name="custom", train_file="{data}/own/train.csv", dev_file="{data}/own/dev.tsv",
-    text_column="review", label_column="stars", vocab_file="{data}/vocab.txt",
-    albert_config_file="{data}/config.json", max_seq_length=16, train_batch_size=4,
-    eval_batch_size=3, train_step=4, save_checkpoints_steps=2, num_length_buckets=2,
-    from_scratch="true", do_train="true", do_eval="true", dtype="bfloat16")
+# Name → script and flags; classes have several lengths.
+FINE_TUNING = {
+    "classes": ("run_classifier", dict(
+        classifier.OWN, dev_file="dev.tsv", do_eval="true")),
+    "several labels": ("run_classifier", dict(classifier.TOPICS, multi_label="true")),
+    "regression": ("run_classifier", dict(
+        classifier.COLA, task_name="sts-b", do_eval="true")),
+    **{name: ("run_squad", dict(
+        squad.FLAGS, do_train="true", do_eval="true", version_2_with_negative=version_2))
+       for name, version_2 in (("questions", "false"), ("questions 2.0", "true"))},
+    "multiple choice": ("run_race", race.FLAGS),
+    "tags": ("run_tagger", dict(tagger.FLAGS, train_step=4, save_checkpoints_steps=2))}
 
 
-def test_classes_with_lengths_and_several_labels(tmp_path):
-    data = classifier_data(tmp_path)
-    rows = compiled("run_classifier", data, OWN)
-    lengths = {tuple(row["input_ids"]) for row in rows}
-    assert len(lengths) >= 2  # Training and evaluation, each length.
-    topics = compiled("run_classifier", data, dict(
-        OWN, train_file="{data}/own/topics.jsonl", dev_file="{data}/own/topics.jsonl",
-        text_column="text", label_column="topics", multi_label="true",
-        output_dir=tmp_path / "topics"))
-    assert {row["step"] for row in topics} == {"train", "evaluate"}
-
-
-def classifier_data(folder):
-    classifier.write_own(folder / "own")
-    classifier.write_glue(folder / "glue")
-    (folder / "config.json").write_text(
-        tiny_run.config(**{**classifier.CONFIG, "num_hidden_layers": 2}).to_json())
-    (folder / "vocab.txt").write_text(
-        "\n".join(classifier.PIECES) + "\n", encoding="utf-8")
-    return folder
-
-
-def test_regression(tmp_path):
-    rows = compiled("run_classifier", classifier_data(tmp_path), dict(
-        task_name="sts-b", data_dir="{data}/glue", vocab_file="{data}/vocab.txt",
-        albert_config_file="{data}/config.json", max_seq_length=16, train_batch_size=4,
-        train_step=4, num_length_buckets=1, from_scratch="true", do_train="true",
-        do_eval="true"))
-    assert {row["step"] for row in rows} == {"train", "evaluate"}
-
-
-@pytest.mark.parametrize("version_2", [False, True])
-def test_questions(version_2, tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(squad.VOCABULARY) + "\n")
-    (tmp_path / "config.json").write_text(squad.CONFIG.to_json())
-    for name in ("train", "predict"):
-        squad.write(tmp_path / f"{name}.json", squad.article(
-            range(20), version_2=version_2))
-    rows = compiled("run_squad", tmp_path, dict(
-        squad.FLAGS, do_train="true", do_eval="true", dtype="bfloat16",
-        **({"version_2_with_negative": "true"} if version_2 else {})))
-    assert {row["step"] for row in rows} == {"train", "evaluate"}
-
-
-def write_model(folder, words, length):
+@pytest.mark.parametrize("name", FINE_TUNING)
+def test_fine_tuning(name, tmp_path):
+    script, flags = FINE_TUNING[name]
+    words, length = {"run_race": (race.WORDS, 32), "run_squad": (
+        squad.VOCABULARY[5:], 64)}.get(script, ([",", ".", *tagger.WORDS], 12))
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
-    (folder / "config.json").write_text(tiny_run.config(
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (tmp_path / "config.json").write_text(tiny_run.config(
         vocab_size=len(vocabulary), max_position_embeddings=length).to_json())
-
-
-def test_multiple_choice(tmp_path):
+    if script == "run_classifier":
+        classifier.write(tmp_path)
     race.write_race(tmp_path / "race")
-    write_model(tmp_path, race.WORDS, 32)
-    rows = compiled("run_race", tmp_path, dict(
-        race.FLAGS, do_train="true", do_eval="true", dtype="bfloat16"))
-    assert {row["step"] for row in rows} == {"train", "evaluate"}
-
-
-def test_tags(tmp_path):
-    random = tagger.np.random.default_rng(0)
+    for file in ("train", "predict"):
+        squad.write(tmp_path / f"{file}.json", squad.article(
+            range(20), version_2=name == "questions 2.0"))
+    random = np.random.default_rng(0)
     for split in ("train", "dev"):
         (tmp_path / f"{split}.conll").write_text("\n".join("".join(
             f"{word}\t{tag}\n" for word, tag in tagger.sentence(random))
             for _ in range(40)))
-    write_model(tmp_path, [",", ".", *tagger.WORDS], 12)
-    rows = compiled("run_tagger", tmp_path, dict(
-        tagger.FLAGS, train_step=4, save_checkpoints_steps=2, dtype="bfloat16"))
+    rows = compiled(script, tmp_path, dict(
+        flags, dtype="bfloat16", output_dir="{data}/output"))
     assert {row["step"] for row in rows} == {"train", "evaluate"}
+    assert name != "classes" or len({tuple(row["input_ids"]) for row in rows}) >= 2

@@ -10,7 +10,6 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import task as classification, glue
 from albert_tf.finetuning.common import ExampleSet
-from albert_tf.finetuning.recipes import RECIPES, recipe_for
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
@@ -119,12 +118,6 @@ def test_quotes_are_text_and_line_ends_and_byte_order_mark_are_not(tmp_path):
     assert (first.text_a, first.text_b) == ('"Open', 'quotes "" here')
     assert (second.text_b, second.label, second.guid) == ("b", "0", "dev-2")
     assert second.where.endswith("dev.tsv, line 3")
-
-
-@pytest.mark.parametrize("folder", ["SST-2", "."])
-def test_the_folder_may_be_given_itself(tmp_path, folder):
-    write(tmp_path, f"{folder}/dev.tsv", "sentence\tlabel", "good\t1")
-    assert read("sst-2", tmp_path, "dev").examples[0].text_a == "good"
 
 
 def test_broken_lines_of_qqp_are_counted(glue_dir):
@@ -258,19 +251,6 @@ def test_outputs_of_a_diverged_model_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# --- recipes
-
-def test_every_task_has_the_papers_recipe():
-    assert set(GLUE) < set(RECIPES)
-    recipe = RECIPES["qqp"]
-    assert (recipe.albert_dropout, recipe.classifier_dropout, recipe.batch_size,
-            recipe.learning_rate, recipe.num_train_steps, recipe.warmup_steps,
-            recipe.max_seq_length) == (0.1, 0.1, 128, 5e-5, 14000, 1000, 512)
-    for recipe in RECIPES.values():
-        assert 0 < recipe.warmup_steps < recipe.num_train_steps
-        assert recipe.max_seq_length in (384, 512)
-
-
 # --- real data
 
 @pytest.mark.shared
@@ -287,13 +267,3 @@ def test_real_data_is_read_whole(name, counts):
             assert len(set(glue.TASKS[name].label_ids(found.examples))) == (
                     len(glue.TASKS[name].labels) or len(
                         {e.label for e in found.examples}))
-
-
-def test_recipes_know_sizes_and_name_their_source():
-    assert recipe_for("mrpc") == recipe_for("mrpc", "base", 1) == RECIPES["mrpc"]
-    for version in 1, 2:
-        recipe = recipe_for("mrpc", "xlarge", version)
-        assert recipe.learning_rate == 5e-6 and "issue 151" in recipe.source
-        assert recipe.num_train_steps == RECIPES["mrpc"].num_train_steps
-    assert "version 1" in recipe_for("mrpc", "large", 2).source
-    assert recipe_for("race-v2", "large", 2) == RECIPES["race-v2"]

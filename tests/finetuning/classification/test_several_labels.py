@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints.checkpoint import SEVERAL_LABELS
+from albert_tf.checkpoints.checkpoint import REGRESSION, SEVERAL_LABELS
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
 from albert_tf.finetuning.classification import custom, label_cells
@@ -148,14 +148,6 @@ TRUE = np.array([[1, 1, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]])
 GIVEN = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 0]])
 
 
-def test_scores_by_hand():
-    # Right 3, given 4, true 4; by label the F1 is 1, 2/3 and 0.
-    assert metrics.compute("micro_f1", GIVEN, TRUE) == pytest.approx(6 / 8)
-    assert metrics.compute("macro_f1", GIVEN, TRUE) == pytest.approx((1 + 2 / 3) / 3)
-    assert metrics.compute("exact_match", GIVEN, TRUE) == 0.5
-    assert metrics.compute("micro_f1", 0 * GIVEN, TRUE) == 0
-
-
 def test_the_best_threshold_is_that_of_all_thresholds():
     random = np.random.default_rng(2)
     for _ in range(20):
@@ -236,28 +228,21 @@ def sigmoid(values):
     return 1 / (1 + np.exp(-values))
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_each_label():
-    head = Classification(3, problem_type="multi_label_classification")
+@pytest.mark.parametrize("problem, loss", [
+    (SEVERAL_LABELS, -np.mean(TARGETS * np.log(sigmoid(LOGITS))
+                              + (1 - TARGETS) * np.log(sigmoid(-LOGITS)))),
+    (REGRESSION, np.mean((LOGITS - TARGETS) ** 2))])
+def test_losses_and_predictions(problem, loss):
+    head, outputs = Classification(3, problem_type=problem), {"logits": tf.constant(LOGITS)}
     objective = head.objective()
     features = {"label_ids": tf.constant(TARGETS), "input_ids": tf.zeros([2, 4], tf.int32)}
-    losses = objective.losses(
-        {"logits": tf.constant(LOGITS)}, features, objective.denominators(features))
-    expected = -np.mean(TARGETS * np.log(sigmoid(LOGITS))
-                        + (1 - TARGETS) * np.log(sigmoid(-LOGITS)))
-    assert losses["total_loss"].numpy() == pytest.approx(expected, rel=1e-5)
-    found = objective.metrics({"logits": tf.constant(LOGITS)}, features, losses)
+    losses = objective.losses(outputs, features, objective.denominators(features))
+    assert losses["total_loss"].numpy() == pytest.approx(loss, rel=1e-5)
+    predictions = head.predictions(outputs)
+    if problem == REGRESSION:
+        assert set(predictions) == {"logits"}
+        return
+    np.testing.assert_allclose(predictions["probabilities"], sigmoid(LOGITS), rtol=1e-6)
     # Wrong: the third label of the first text, and the first of the second.
-    np.testing.assert_allclose(found["label_accuracy"][0], [2 / 3, 2 / 3])
     np.testing.assert_allclose(
-        head.predictions({"logits": LOGITS})["probabilities"], sigmoid(LOGITS), rtol=1e-6)
-
-
-def test_several_numbers_have_a_mean_squared_error():
-    head = Classification(3, problem_type="regression")
-    features = {"label_ids": tf.constant(TARGETS), "input_ids": tf.zeros([2, 4], tf.int32)}
-    objective = head.objective()
-    losses = objective.losses(
-        {"logits": tf.constant(LOGITS)}, features, objective.denominators(features))
-    assert losses["total_loss"].numpy() == pytest.approx(
-        np.mean((LOGITS - TARGETS) ** 2))
-    assert set(head.predictions({"logits": LOGITS})) == {"logits"}
+        objective.metrics(outputs, features, losses)["label_accuracy"][0], [2 / 3, 2 / 3])

@@ -65,19 +65,13 @@ def test_columns_of_labels_and_of_probabilities_in_different_orders(tmp_path):
     assert (found.label, found.probabilities) == (("b",), {"a": 0.9, "b": 0.1})
 
 
-def test_a_label_of_zero_beside_probabilities_is_kept(tmp_path):
-    (tmp_path / "x.jsonl").write_text(
-        '{"text": "a", "label": 0, "probabilities": {"0": 0.25, "1": 0.75}}')
-    [found] = task_of(tmp_path / "x.jsonl", ("0", "1"), **COLUMNS).read("", "train").examples
-    assert (found.label, found.probabilities) == ("0", {"0": 0.25, "1": 0.75})
-
-
-def test_parquet_holds_them_as_objects(tmp_path):
-    texts, labels, objects = map(list, zip(*SOFT))
+def test_parquet_holds_them_as_objects_and_a_label_may_be_zero(tmp_path):
     path = row_tables.write(tmp_path / "x.parquet", row_tables.table(
-        {"text": texts, "label": labels, "probabilities": objects}))
-    found = task_of(path, **COLUMNS).read("", "train").examples
-    assert [(each.text_a, each.label, each.probabilities) for each in found] == SOFT
+        {"text": ["a", "b"], "label": [0, None], "probabilities": [
+            {"0": 0.25, "1": 0.75}, {"1": 1.0, "0": 0.0}]}))
+    found = task_of(path, ("0", "1"), **COLUMNS).read("", "train").examples
+    assert [(each.label, each.probabilities) for each in found] == [
+        ("0", {"0": 0.25, "1": 0.75}), (None, {"0": 0.0, "1": 1.0})]
 
 
 @pytest.mark.parametrize("row, message", [
@@ -112,34 +106,22 @@ def loss_of(head, label_ids, **options):
     return losses["example_loss"], tape.gradient(losses["total_loss"], LOGITS)
 
 
-def test_the_losses_by_hand():
-    soft = np.array([[0.5, 0.2, 0.3], [0.0, 0.9, 0.1]], np.float32)
-    given = LOGITS.numpy()
-    one = loss_of(Classification(3), soft)[0]
-    np.testing.assert_allclose(one, (soft * (
-        np.log(np.exp(given).sum(-1, keepdims=True)) - given)).sum(-1), rtol=1e-5)
-    several = loss_of(Classification(3, problem_type=SEVERAL_LABELS), soft)[0]
-    np.testing.assert_allclose(
-        several, (np.log1p(np.exp(given)) - soft * given).mean(-1), rtol=1e-5)
-    hard = loss_of(Classification(3), [[2], [1]])
-    for mine, theirs in zip(hard, loss_of(
-            Classification(3), [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])):
-        np.testing.assert_array_equal(mine, theirs)
-
-
-def test_the_losses_at_a_temperature():
-    scores, labels = np.float32([[1, -2, 0.5], [3, 0, 1]]), np.float32([[0, 0, 1], [0, 1, 0]])
+@pytest.mark.parametrize("temperature", [1, 2])
+def test_the_losses_by_hand(temperature):
+    scores, logits = np.float32([[1, -2, 0.5], [3, 0, 1]]), LOGITS.numpy()
     one, several = Classification(3), Classification(3, problem_type=SEVERAL_LABELS)
-    target, own = (special.softmax(x / 2, axis=-1) for x in (scores, LOGITS.numpy()))
-    found = loss_of(one, special.softmax(scores, axis=-1), temperature=2.0)[0]
-    np.testing.assert_allclose(found, -4 * (target * np.log(own)).sum(-1), rtol=1e-5)
-    target, own = (special.expit(x / 2) for x in (scores, LOGITS.numpy()))
-    found = loss_of(several, special.expit(scores), temperature=2.0)[0]
-    np.testing.assert_allclose(found, -4 * (
-        target * np.log(own) + (1 - target) * np.log(1 - own)).mean(-1), rtol=1e-5)
-    for head in one, several:
-        for mine, theirs in zip(loss_of(head, labels, temperature=2.0),
-                                loss_of(head, labels)):
+    for head, chances in (one, special.softmax), (several, special.expit):
+        axis = {"axis": -1} if head is one else {}
+        target, own = (chances(x / temperature, **axis) for x in (scores, logits))
+        expected = (target * np.log(own)).sum(-1) if head is one else (
+            target * np.log(own) + (1 - target) * np.log(1 - own)).mean(-1)
+        found = loss_of(head, chances(scores, **axis), temperature=float(temperature))
+        np.testing.assert_allclose(found[0], -temperature ** 2 * expected, rtol=1e-5)
+    # That of labels, as numbers or as certain probabilities, has none.
+    certain = [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    for head, labels in (one, [[2], [1]]), (one, certain), (several, certain):
+        for mine, theirs in zip(loss_of(head, labels, temperature=float(temperature)),
+                                loss_of(head, certain)):
             np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
@@ -235,8 +217,7 @@ def test_words_of_the_flag():
     assert class_weights(["balanced"]) == "balanced" and class_weights([]) == {}
     assert class_weights(["a=b=2", " no =1"]) == {"a=b": 2.0, "no": 1.0}
     with pytest.raises(InputError, match="this task predicts numbers, or"):
-        dataclasses.replace(custom.build_task({}, regression=True),
-                            class_weights="balanced")
+        dataclasses.replace(custom.build_task({}, regression=True), class_weights="balanced")
 
 
 def test_the_loss_is_weighted_and_that_of_evaluation_is_not():
