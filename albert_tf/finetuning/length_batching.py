@@ -27,17 +27,15 @@ _EPOCH, _WINDOW = 0, 1  # The purposes of random generators.
 
 
 def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
-                   num_lengths: int, multiple: int = 8) -> tuple[int, ...]:
+                   num_lengths: int) -> tuple[int, ...]:
     """Returns the static lengths, ascending, that need the least padding: multiples of
-    `multiple`, or max_length. At most num_lengths are returned, fewer if more would not
-    save anything; 0 or 1 gives (max_length,), the padding of the original implementation.
-    """
+    8, or max_length. At most num_lengths are returned, fewer if more would not save
+    anything; 0 or 1 gives (max_length,), the padding of the original implementation."""
     lengths = np.asarray(lengths, np.int64)
     if num_lengths < 2:
         return (max_length,)
     # Candidates 1, 2, ... are possible lengths; the last one holds all sequences.
-    candidates = np.minimum(
-        np.arange(0, lengths.max() + multiple, multiple), max_length)
+    candidates = np.minimum(np.arange(0, lengths.max() + 8, 8), max_length)
     bucket = np.searchsorted(candidates, lengths)
     below = np.cumsum(np.bincount(bucket, minlength=len(candidates)))
     # The loop adds one length at a time. cost[j] is the number of positions of all

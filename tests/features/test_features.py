@@ -202,32 +202,25 @@ def test_ids_of_columns(model, tmp_path):
 
 
 def test_a_run_that_was_stopped_is_resumed(model, tmp_path, monkeypatch):
-    name = "out.jsonl"
-    for folder in ("whole", "broken"):
-        (tmp_path / folder).mkdir()
-    whole = extract(model, tmp_path / "whole", name, lines=LINES, unit_texts=7)
-    computed = []
+    path = texts_in(tmp_path, LINES)
+    whole, broken, computed = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl", []
+    job.extract(model, [path], str(whole), unit_texts=7)
     rows = features.Features.rows
 
     def some(head, inputs):
-        if len(computed) == 2:
-            raise KeyboardInterrupt
         computed.append(len(inputs))
+        if len(computed) == 3:
+            raise KeyboardInterrupt
         return rows(head, inputs)
 
     monkeypatch.setattr(features.Features, "rows", some)
-    folder = tmp_path / "broken"
     with pytest.raises(KeyboardInterrupt):
-        extract(model, folder, name, lines=LINES, unit_texts=7)
-    assert not (folder / name).exists()
-    # The text is not written anew, as it would then be another.
-    monkeypatch.setattr(features.Features, "rows", lambda head, inputs: (
-        computed.append(len(inputs)) or rows(head, inputs)))
-    job.extract(model, [str(folder / "texts.txt")], str(folder / name),
-                        unit_texts=7)
-    assert computed == [7, 7, 7, 7, 2]
-    assert pathlib.Path(whole).read_bytes() == (folder / name).read_bytes()
-    assert sorted(os.listdir(folder)) == sorted(["texts.txt", name])
+        job.extract(model, [path], str(broken), unit_texts=7)
+    assert not broken.exists()
+    job.extract(model, [path], str(broken), unit_texts=7)
+    assert computed == [7, 7, 7, 7, 7, 2]
+    assert whole.read_bytes() == broken.read_bytes()
+    assert {*os.listdir(tmp_path)} == {"texts.txt", "whole.jsonl", "broken.jsonl"}
 
 
 def test_another_text_begins_anew_and_other_options_are_refused(
@@ -325,9 +318,9 @@ def test_the_standard_input(model, tmp_path, monkeypatch):
 
 def test_a_folder_without_its_vocabulary(model, tmp_path):
     bare, named = tmp_path / "bare", tmp_path / "named"
-    shutil.copytree(model, bare)
-    (bare / tiny_models.SPM.name).unlink()
-    shutil.copytree(bare, named)
+    for folder in bare, named:
+        shutil.copytree(model, folder)
+        (folder / tiny_models.SPM.name).unlink()
     (named / "task.json").unlink(missing_ok=True)
     (named / "vocabulary.json").write_text(
         json.dumps({"file": "other.model", "sha256": "0" * 64}))

@@ -34,11 +34,7 @@ def check_forward(case):
     assert out["sequence_output"] is out["encoder_outputs"][-1]
     assert len(out["encoder_outputs"]) == (
         case.config.num_hidden_layers * case.config.inner_group_num)
-    check_defaults(model, case)
-
-
-def check_defaults(model, case):
-    """Without a mask and segments: all pieces count, one segment."""
+    # Without a mask and segments: all pieces count, one segment.
     out = model({"input_ids": case.forward["input_ids"]})
     for name in ("embedding_output", "sequence_output", "pooled_output"):
         np.testing.assert_allclose(

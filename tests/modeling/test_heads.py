@@ -11,14 +11,12 @@ from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_ten
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import random
 from tests import models, tiny_run
-from tests.models import TAGGING
 from tests.golden import interop
 from tests.golden.heads import (
     HEADS, KINDS, build, case, close, train_losses, without_dropout)
 from tests.helpers import FIXTURES
+from tests.models import TAGGING
 
-# Same words, padded further.
-PAD_VALUES = {"p_mask": 1}
 PER_POSITION = ("input_ids", "input_mask", "segment_ids", "p_mask")
 
 
@@ -27,12 +25,9 @@ PER_POSITION = ("input_ids", "input_mask", "segment_ids", "p_mask")
 
 def padded(features, length):
     """The batch with its sequences padded to `length`."""
-    result = dict(features)
-    for name in set(PER_POSITION) & set(features):
-        value = features[name]
-        pad = [(0, 0)] * (value.ndim - 1) + [(0, length - value.shape[-1])]
-        result[name] = np.pad(value, pad, constant_values=PAD_VALUES.get(name, 0))
-    return result
+    return {name: value if name not in PER_POSITION else np.pad(
+        value, [(0, 0)] * (value.ndim - 1) + [(0, length - value.shape[-1])],
+        constant_values=name == "p_mask") for name, value in features.items()}
 
 
 @functools.lru_cache(maxsize=None)
@@ -226,48 +221,29 @@ def test_span_metrics_are_shares_of_right_positions():
 # ---- a label per word ------------------------------------------------------
 
 
-TAGGER = FIXTURES / "interop" / "hf" / "token_classification"
-
-
-@functools.cache
-def tagger():
-    """(model with Hugging Face's weights, its inputs with labels, their outputs)."""
-    path, inputs, outputs = interop.case(TAGGER)
+def test_the_loss_of_tags_is_the_mean_over_words_with_labels():
+    path, features, outputs = interop.case(
+        FIXTURES / "interop" / "hf" / "token_classification")
     found = formats.read(path)
     model = models.tagger(
         found.config, found.heads["token_classification"], dropout_prob=0.0)
     restore_tf1(model, path)
-    ids = inputs["input_ids"]
-    labels = np.random.default_rng(1).integers(0, 6, ids.shape).astype("i4")
-    return model, {**inputs, "label_ids": labels * inputs["input_mask"]}, outputs
+    ids, there = features["input_ids"], features["input_mask"] == 1
+    labels = there * np.random.default_rng(1).integers(0, 6, ids.shape)
+    features = {**features, "label_ids": labels.astype("i4")}
 
+    def losses_of(part, denominators=None):
+        return TAGGING.losses(model(part, training=True), part,
+                              denominators or TAGGING.denominators(part))
 
-def tag_losses(features, denominators=None):
-    outputs = tagger()[0](features, training=True)
-    return outputs, TAGGING.losses(
-        outputs, features, denominators or TAGGING.denominators(features))
-
-
-def test_a_tagger_gives_hugging_faces_logits_at_any_length():
-    model, features, outputs = tagger()
-    close(model(features)["logits"], outputs["logits"])
-    assert model(features)["logits"].shape == outputs["logits"].shape
-    there = features["input_mask"] == 1
-    shorter = TAGGING.predictions(model(features), features)
-    for name, value in shorter.items():
-        assert value.shape == there.shape, name
-    close(shorter["probabilities"][there], tf.nn.softmax(outputs["logits"]).numpy()
-          .max(-1)[there])
-
-
-def test_the_loss_of_tags_is_the_mean_over_words_with_labels():
-    _, features, _ = tagger()
-    outputs, losses = tag_losses(features)
-    labels = features["label_ids"]
+    losses, outputs = losses_of(features), model(features)
     probabilities = tf.nn.softmax(outputs["logits"]).numpy()
-    wanted = [-np.log(probabilities[row, place, labels[row, place] - 1])
-              for row, place in zip(*np.nonzero(labels))]
-    close(losses["total_loss"], np.mean(wanted))
+    close(losses["total_loss"], np.mean([
+        -np.log(probabilities[row, place, labels[row, place] - 1])
+        for row, place in zip(*np.nonzero(labels))]))
+    predictions = TAGGING.predictions(outputs, features)
+    assert {value.shape for value in predictions.values()} == {there.shape}
+    close(predictions["probabilities"][there], probabilities.max(-1)[there])
     metrics = TAGGING.metrics(outputs, features, losses)
     for values, weights in metrics.values():
         assert values.shape == weights.shape == labels.shape
@@ -275,12 +251,12 @@ def test_the_loss_of_tags_is_the_mean_over_words_with_labels():
     hits = probabilities.argmax(-1) + 1 == labels
     close(np.average(values, weights=weights), hits[labels > 0].mean())
     # Parts of a batch add up, and rows that pad it do not count.
-    parts = sum(tag_losses({key: value[i:i + 1] for key, value in features.items()},
-                           TAGGING.denominators(features))[1]["total_loss"]
-                for i in range(len(labels)))
-    close(parts, losses["total_loss"])
-    padding = {**features, "example_weights": np.zeros(len(labels), "f")}
-    assert tag_losses(padding)[1]["total_loss"] == 0
+    close(losses["total_loss"], sum(
+        losses_of({key: value[i:i + 1] for key, value in features.items()},
+                  TAGGING.denominators(features))["total_loss"]
+        for i in range(len(labels))))
+    assert losses_of({**features, "example_weights": np.zeros(
+        len(labels), "f")})["total_loss"] == 0
 
 
 # ---- in a run's checkpoints ------------------------------------------------

@@ -184,20 +184,19 @@ def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
                 split: str, ordered: bool) -> ExampleSet:
     # `build_task` has joined data_dir to the path.
     data = read_shards(file.path, f"--{split}_file", lambda path, first: read(
-        dataclasses.replace(file, path=path), labels=labels,
-        label_needed=split != "test", split=split, first=first, ordered=ordered))
+        dataclasses.replace(file, path=path), labels=labels, split=split, first=first,
+        ordered=ordered))
     if file.probability and not any(each.probabilities for each in data.examples):
         raise InputError(f"--probability_column={','.join(_as_tuple(file.probability))}: "
                          f"no row of --{split}_file has probabilities; correct the name.")
     return data
 
 
-def read(file: DataFile, *, labels: Sequence[str] | None = None,
-         label_needed: bool = True, split: str = "train", first: int = 0,
-         ordered: bool = True) -> ExampleSet:
-    """Reads a file. `labels` are those allowed, () for numbers; None allows any text;
-    `ordered` says whether zeros and ones may be in their order. Ids begin with `split`
-    and count from `first` + 1, as in "train-1"."""
+def read(file: DataFile, *, labels: Sequence[str] | None = None, split: str = "train",
+         first: int = 0, ordered: bool = True) -> ExampleSet:
+    """Reads a file; "test" needs no labels. `labels` are those allowed, () for numbers;
+    None allows any text; `ordered` says whether zeros and ones may be in their order. Ids
+    begin with `split` and count from `first` + 1, as in "train-1"."""
     blank: list[int] = []
     unclean: list[int] = []
     examples: list[Example] = []
@@ -205,6 +204,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         if named.count(name) > 1:
             raise InputError(f"{file.path}: '{name}' is named twice; each text, label "
                              "and probability needs a column of its own.")
+    label_needed = split != "test"
     needed = file.targets if label_needed and not file.probability else ()
     guids = _as_tuple(file.guid)
     for where, row in rows.rows(

@@ -22,11 +22,9 @@ DataFile = custom.DataFile
 
 
 def read(tmp_path, name, content, *, text_a="text", label="label", labels=None,
-         **more):
-    options = {key: more.pop(key) for key in ("label_needed", "split")
-               if key in more}
+         split="train", **more):
     file = DataFile(write(tmp_path, name, content), text_a, label=label, **more)
-    return custom.read(file, labels=labels, **options)
+    return custom.read(file, labels=labels, split=split)
 
 
 def triples(found):
@@ -55,8 +53,8 @@ def test_an_id_that_an_earlier_run_named_may_be_missing(tmp_path):
     content = "key,text\nk,a\n"
     for guid, needed, ids in (
             ("key", True, ["k"]), ("key", False, ["k"]), ("id", False, ["test-1"])):
-        found = read(tmp_path, "x.csv", content, label=None, split="test",
-                     label_needed=False, guid=guid, guid_needed=needed)
+        found = read(tmp_path, "x.csv", content, label=None, split="test", guid=guid,
+                     guid_needed=needed)
         assert [each.guid for each in found.examples] == ids
     with pytest.raises(InputError, match="no column 'id'"):
         read(tmp_path, "x.csv", content, label=None, guid="id")
@@ -168,17 +166,16 @@ def test_metrics_fit_the_number_of_labels(tmp_path):
     assert number.problem_type == "regression" and number.num_outputs == 1
 
 
-def test_the_best_checkpoint_is_chosen_by_any_metric_of_the_task(tmp_path):
-    task = build(tmp_path, TRAIN)
-    assert task.chosen_by("macro_f1").main_metric == "macro_f1"
-    assert task.chosen_by("accuracy") is task
-    for options, wrong, able in (
-            ({}, "f1", "accuracy, macro_f1, matthews"),
-            # The lowest error would be the best.
-            ({"regression": True}, "mse", "pearson, spearman")):
-        task = build(tmp_path, "a\t1\nb\t2.5\nc\t3\n", **options)
-        with pytest.raises(InputError, match=f"--metric={wrong}: .*{able};"):
-            task.chosen_by(wrong)
+@pytest.mark.parametrize("regression, wrong, able", [
+    (False, "f1", "accuracy, macro_f1, matthews"),
+    (True, "mse", "pearson, spearman")])  # The lowest error would be the best.
+def test_the_best_checkpoint_is_chosen_by_any_metric_of_the_task(
+        tmp_path, regression, wrong, able):
+    task = build(tmp_path, "a\t1\nb\t2.5\nc\t3\n", regression=regression)
+    other, default = able.split(", ")[1::-1]
+    assert task.chosen_by(other).main_metric == other and task.chosen_by(default) is task
+    with pytest.raises(InputError, match=f"--metric={wrong}: .*{able};"):
+        task.chosen_by(wrong)
 
 
 def test_confusions_are_shown_and_drawn(tmp_path):
@@ -316,7 +313,7 @@ def test_invisible_characters_make_no_classes(tmp_path, content, caplog):
 @pytest.mark.parametrize("mark, labels", [("-1", ("0", "1")), ("?", ())])
 def test_placeholders_of_a_test_file_name_the_flag(tmp_path, mark, labels):
     content = f"text\tlabel\nfine\t{mark}\n"
-    given = dict(labels=labels, label_needed=False, split="test")
+    given = dict(labels=labels, split="test")
     with pytest.raises(InputError, match="line 2: the label .*--notest_labels"):
         read(tmp_path, "x.tsv", content, **given)
     [example] = read(tmp_path, "x.tsv", content, **{**given, "label": None}).examples
@@ -365,7 +362,7 @@ def test_one_of_several_files_may_name_the_labels(tmp_path):
 def test_labels_of_parquet_may_be_missing_or_several(tmp_path):
     path = rows_of(tmp_path, {"text": ["fine"], "label": [-1]}, label=STARS)
     file = DataFile(path, "text", label="label")
-    [example] = custom.read(file, labels=["bad", "good"], label_needed=False).examples
+    [example] = custom.read(file, labels=["bad", "good"], split="test").examples
     assert example.label is None
     with pytest.raises(InputError, match="x.parquet, row 1: .*'label'"):
         custom.read(file, labels=["bad", "good"])

@@ -139,7 +139,7 @@ def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):
 def test_a_set_to_predict_needs_no_columns_of_labels(tmp_path):
     (tmp_path / "x.csv").write_text("text\none\n")
     for label in ("topics", NAMES):
-        assert labels_of(several(tmp_path / "x.csv", label), label_needed=False) == [None]
+        assert labels_of(several(tmp_path / "x.csv", label), split="test") == [None]
 
 
 # ---- scores ----------------------------------------------------------------
