@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.classification.task import classification_spec
-from albert_tf.finetuning.race.task import choice_spec
+from albert_tf.finetuning.race.task import RaceTask
 from albert_tf.finetuning.squad.task import SquadTask
 from albert_tf.finetuning import length_batching
 from albert_tf.finetuning.features import FeatureTable
@@ -41,7 +41,7 @@ def choice(number, length):
 
 TABLES = {
     "spans": (SquadTask().spec(AlbertConfig(vocab_size=100)), single),
-    "choices": (choice_spec(4, 100), choice),
+    "choices": (RaceTask().spec(AlbertConfig(vocab_size=100)), choice),
     "regression": (classification_spec(1, 100), lambda number, length: {
         name: single(number, length)[name]
         for name in ("input_ids", "input_mask", "segment_ids")

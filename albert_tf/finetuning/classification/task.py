@@ -145,10 +145,9 @@ class ClassificationTask(LabelledTask):
 
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
                   max_seq_length: int) -> list[dict[str, list]]:
-        """Computes the model's input (convert_single_example in the original
-        implementation): a list of one dict of input_ids, input_mask and segment_ids, not
-        padded, and label_ids, the `targets`. A pair that is too long is cut from its
-        longer text."""
+        """Computes the model's inputs, not padded, and label_ids, the `targets`
+        (convert_single_example in the original implementation). A pair that is too long
+        is cut from its longer text."""
         return [{**tokenizer.fitted(example.text_a, example.text_b, max_seq_length)[0][0],
                  "label_ids": self.targets(example)}]
 

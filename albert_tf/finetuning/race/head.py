@@ -82,8 +82,7 @@ class Choices(Answering):
         features, cut = self.task.fitted(example, self.tokenizer)
         rows = [{name: features[name][i] for name in self.inputs}
                 for i in range(len(options))]
-        labels = [race.LETTERS[i] if i < len(race.LETTERS) else str(i + 1)
-                  for i in range(len(options))]
+        labels = [race.LETTERS[i:i + 1] or str(i + 1) for i in range(len(options))]
 
         def answer(outputs):
             scores = np.array([row["logits"] for row in outputs], np.float32)

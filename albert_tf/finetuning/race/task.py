@@ -126,7 +126,11 @@ class RaceTask(LabelledTask):
         return ExampleSet(examples)
 
     def spec(self, config):
-        return choice_spec(NUM_CHOICES, config.vocab_size, config.type_vocab_size)
+        # A sequence for each choice, and the number of the right one, 0 if unknown.
+        return FeatureSpec((
+            *model_inputs((NUM_CHOICES, None), config.vocab_size, config.type_vocab_size),
+            Feature("label_ids", "int64", (1,), limit=NUM_CHOICES,
+                    limited_by="num_choices")))
 
     def sources(self, split, data):
         # RACE consists of 28,000 files, for which one digest is enough.
@@ -229,16 +233,6 @@ class RaceTask(LabelledTask):
 def _article_pieces(text: str, tokenizer: FullTokenizer) -> list[int]:
     """Returns the token ids of an article; the caller must not change the list."""
     return tokenizer.encode(tokenizer.prepare(text))
-
-
-def choice_spec(
-        num_choices: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
-    """Returns the specification of RACE's records: one sequence per choice [C, None],
-    padded to the longest, and the number of the right choice [1], 0 if unknown."""
-    return FeatureSpec((
-        *model_inputs((num_choices, None), vocab_size, type_vocab_size),
-        Feature("label_ids", "int64", (1,), limit=num_choices,
-                limited_by="num_choices")))
 
 
 # ---- files -------------------------------------------------------------------
