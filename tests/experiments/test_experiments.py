@@ -1,7 +1,4 @@
-"""Each experiment at a tiny scale: its runs are made once, and its results are told.
-
-    python -m pytest -m long tests/experiments/test_experiments.py
-"""
+"""Each experiment at a tiny scale: its runs are made once, and its results are told."""
 
 import contextlib
 import json

@@ -1,7 +1,4 @@
-"""The tables' arithmetic, names of runs, and wrong inputs; nothing is trained.
-
-    python -m pytest tests/experiments/test_tables.py
-"""
+"""The tables' arithmetic, names of runs, and wrong inputs; nothing is trained."""
 
 import re
 

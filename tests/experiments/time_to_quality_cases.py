@@ -1,7 +1,5 @@
 """experiments/time_to_quality.py: what a recipe costs, ratios, what is not made again.
 
-    python -m pytest tests/experiments/time_to_quality_cases.py
-
 Run by test_own_processes.py.
 """
 

@@ -1,8 +1,6 @@
 """Vectors of many texts in a file: their numbers, formats, resuming, wrong inputs.
 
 Parquet needs pyarrow; its tests are skipped without.
-
-    python -m pytest tests/features/test_features.py
 """
 
 import dataclasses

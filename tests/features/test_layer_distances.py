@@ -1,7 +1,5 @@
 """How far layers move their input: numbers against plain NumPy, any sharing, wrong
 inputs.
-
-    python -m pytest tests/features/test_layer_distances.py
 """
 
 import dataclasses

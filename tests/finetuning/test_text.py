@@ -1,12 +1,14 @@
 """Text in, answers out: sequences, windows and answers are those of Python."""
 
 import functools
+import itertools
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.errors import InputError
 from albert_tf.finetuning.race import task as race
 from albert_tf.finetuning.squad import task as squad
@@ -61,17 +63,12 @@ def check_rows(found, rows):
 @pytest.mark.parametrize("length", [8, 13, 64])
 def test_texts_and_pairs_are_cut_as_in_training(kind, length):
     task = ClassificationTask("t", ("0", "1"), (), "", {})
-    made = text_tasks.Texts(tokenizer(kind), length, ("0", "1"), pairs=True)
-    pairs = [(first, second) for first in TEXTS for second in TEXTS]
-    found = made.features({"text": tf.constant([first for first, _ in pairs]),
-                           "text_pair": tf.constant([second for _, second in pairs])})
-    check_rows(found, [task.featurize(
-        Example("", *pair), tokenizer=tokenizer(kind), max_seq_length=length)[0]
-        for pair in pairs])
-    alone = text_tasks.Texts(tokenizer(kind), length, ("0", "1"))
-    check_rows(alone.features({"text": tf.constant(TEXTS)}), [task.featurize(
-        Example("", text), tokenizer=tokenizer(kind), max_seq_length=length)[0]
-        for text in TEXTS])
+    for examples in [*itertools.product(TEXTS, TEXTS)], [(text,) for text in TEXTS]:
+        columns = dict(zip(("text", "text_pair"), map(tf.constant, zip(*examples))))
+        made = text_tasks.Texts(tokenizer(kind), length, pairs=len(columns) > 1)
+        check_rows(made.features(columns), [task.featurize(
+            Example("", *texts), tokenizer=tokenizer(kind), max_seq_length=length)[0]
+            for texts in examples])
 
 
 @pytest.mark.long
@@ -93,10 +90,9 @@ def test_choices_are_those_of_race(kind):
 
 
 def make(head, vocab_size, **options):
-    config = tiny_run.config(vocab_size=vocab_size, max_position_embeddings=40)
-    model = head(config, **options)
-    for weight in model.weights:
-        weight.assign(weight + 0.5 * tf.random.stateless_normal(weight.shape, [1, 2]))
+    model = head(tiny_run.config(vocab_size=vocab_size, max_position_embeddings=40),
+                 **options)
+    load_tf1_tensors(model, tiny_run.weights_of(model))
     return model
 
 
@@ -202,28 +198,9 @@ def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
     assert all(len(value) == 0 for value in none.values())
 
 
-@pytest.mark.long
-def test_an_export_classifies_as_the_task_does(tmp_path):
-    made, labels = tokenizer("wordpiece"), ("bad", "好")
-    model = make(models.classifier, made.vocab_size, num_labels=2)
-    folder = str(tmp_path / "model")
-    export.export(model, model.head, folder, labels, text=text_tasks.Texts(
-        made, 24, labels=labels, pairs=True))
-    serve = load_export(folder).signatures["serving_default"]
-    texts = [text for text in TEXTS if text]
-    found = serve(text=tf.constant(texts), text_pair=tf.constant(texts[::-1]))
-    task = ClassificationTask("t", labels, (), "", {})
-    rows = [task.featurize(Example("", *pair), tokenizer=made, max_seq_length=24)[0]
-            for pair in zip(texts, texts[::-1])]
-    wanted = ask_export(folder, rows)["probabilities"]
-    np.testing.assert_allclose(found["probabilities"], wanted, atol=1e-5)
-    assert [label.decode() for label in found["label"].numpy()] == [
-        labels[i] for i in wanted.argmax(axis=1)]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="text and text_pair must"):
-        serve(text=tf.constant(["a"]), text_pair=tf.constant(["a", "b"]))
-
-
 def test_wrong_sizes():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="text and text_pair must"):
+        text_tasks.as_many({"text": tf.constant(["a"]), "text_pair": tf.constant(["b"] * 2)})
     with pytest.raises(InputError, match="--max_seq_length=3 leaves no room for text"):
         text_tasks.Texts(tokenizer("wordpiece"), 3)
     with pytest.raises(InputError, match="no room for the paragraph .* at least 68"):

@@ -1,7 +1,4 @@
-"""Models of other libraries: their outputs, computed here.
-
-    python -m pytest tests/golden/test_interop.py [-m shared]
-"""
+"""Models of other libraries: their outputs, computed here."""
 
 import pytest
 

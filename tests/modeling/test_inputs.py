@@ -1,7 +1,4 @@
-"""What models are given: other libraries' names, unknown ones, values out of range.
-
-    python -m pytest tests/modeling/test_inputs.py
-"""
+"""What models are given: other libraries' names, unknown ones, values out of range."""
 
 import numpy as np
 import pytest

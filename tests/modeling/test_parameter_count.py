@@ -82,20 +82,12 @@ def test_shapes_are_those_of_the_models_variables(sharing, changes):
     assert counts(config)[-1] == sum(map(math.prod, shapes.values()))
 
 
-def run_script(*arguments):
-    result = run_python("count_parameters.py", *arguments)
-    return result.returncode, result.stdout, result.stderr
-
-
 def test_script_prints_every_size_and_row():
-    status, output, _ = run_script()
-    assert status == 0
     sizes, *tables = [
-        {line.split("  ")[0]: line for line in part.splitlines()[1:]}
-        for part in output.strip().split("\n\n")]
-    assert sizes.keys() == PINNED.keys()
-    for name, pinned in PINNED.items():
-        assert sizes[name].split()[1:] == [f"{number:,}" for number in pinned]
+        {line.split("  ")[0]: line for line in part.splitlines()[1:]} for part in
+        run_python("count_parameters.py", check=True).stdout.strip().split("\n\n")]
+    assert {name: tuple(line.split()[1:]) for name, line in sizes.items()} == {
+        name: tuple(f"{number:,}" for number in pinned) for name, pinned in PINNED.items()}
     first, third, fourth = tables
     assert first.keys() == TABLE_1.keys() and len(third) == len(fourth) == 8
     for name, (millions, note) in TABLE_1.items():
@@ -110,8 +102,8 @@ def test_script_prints_every_size_and_row():
 
 
 def test_script_counts_one_model():
-    status, output, _ = run_script(
-        "--model=base", "--config_overrides=embedding_size=768,parameter_sharing=ffn")
-    assert status == 0 and "57,117,696" in output
-    status, output, errors = run_script("--config_overrides=embedding_size=768")
-    assert status == 1 and "--model" in errors
+    change = "--config_overrides=embedding_size=768,parameter_sharing=ffn"
+    assert "57,117,696" in run_python(
+        "count_parameters.py", "--model=base", change, check=True).stdout
+    refused = run_python("count_parameters.py", change)
+    assert refused.returncode == 1 and "--model" in refused.stderr
