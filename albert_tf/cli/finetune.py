@@ -26,7 +26,7 @@ from albert_tf.finetuning.command import Command
 from albert_tf.finetuning.common import written_format_of
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.recipes import (
-    NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data, sampled)
+    NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data)
 from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.finetuning.task import Settings
 from albert_tf.options import given, option, options_of
@@ -381,7 +381,8 @@ def _use_recipe_for_data(command: Command, task: Any) -> FullTokenizer:
     tokenizer = its_tokenizer(values, config)
     path = values[command.data_options["train"]].value
     examples = task.read(path, "train").examples
-    lengths = [task.length_of(example, tokenizer) for example in sampled(examples)
+    some = examples[::max(1, len(examples) // 1000)]
+    lengths = [task.length_of(example, tokenizer) for example in some
                ] if hasattr(task, "length_of") else [values["max_seq_length"].default]
     _use_recipe(values, "for your own data", recipe_for_data(
         len(examples), lengths, config,

@@ -145,25 +145,6 @@ def entropy_by_label(labels: np.ndarray, weights: Sequence[float] = ()) -> float
         for i, column in enumerate(np.transpose(labels))]))
 
 
-def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]
-              ) -> str:
-    """Returns a sentence if a model with these probabilities [N, K] for class ids [N]
-    cannot tell the classes apart, else ""."""
-    counts = np.bincount(labels, minlength=len(names))
-    if np.count_nonzero(counts) < 2:
-        return ""
-    chosen = probabilities.argmax(axis=-1)
-    if np.all(chosen == chosen[0]):
-        return f"all {len(labels)} predictions are '{names[chosen[0]]}'"
-    of_labels = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    loss = float(-np.log(np.maximum(of_labels, 1e-30)).mean())
-    accuracy, share = np.mean(chosen == labels), counts.max() / len(labels)
-    if loss < entropy(labels) or accuracy > share:
-        return ""
-    return (f"the loss is {loss:.3f} and the accuracy {accuracy:.3f}, no better than "
-            f"those of guessing ({entropy(labels):.3f} and {share:.3f})")
-
-
 def by_class(labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]) -> str:
     """Returns precision, recall and F1 of each class as text, and what is confused, given
     class ids [N]; without confusions, given 1 or 0 for each label, [N, K]."""

@@ -3,7 +3,7 @@ other known settings.
 """
 
 import dataclasses
-from typing import Any, Sequence
+from typing import Sequence
 
 import numpy as np
 
@@ -82,13 +82,7 @@ _FEWEST_STEPS = 100
 _BY_WIDTH = ((768, 2e-5), (300, 1e-4), (0, 5e-4))
 # The share of the texts that the length holds, and of which numbers it is a multiple.
 _HELD, _MULTIPLE = 0.99, 8
-_SAMPLED = 1000  # texts are tokenized to find it
 NUM_EVALUATIONS = 10
-
-
-def sampled(examples: Sequence[Any]) -> Sequence[Any]:
-    """Returns about _SAMPLED examples, evenly spaced."""
-    return examples[::max(1, len(examples) // _SAMPLED)]
 
 
 def recipe_for_data(num_examples: int, lengths: Sequence[int], config: AlbertConfig,

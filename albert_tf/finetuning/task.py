@@ -296,8 +296,20 @@ class LabelledTask(FineTuningTask):
         return self.rows(outputs).argmax(axis=-1)
 
     def failure(self, data, outputs, table):
-        return metrics.at_chance(
-            self.rows(outputs), self.label_ids(data.examples), self.labels)
+        probabilities, labels = self.rows(outputs), self.label_ids(data.examples)
+        counts = np.bincount(labels)
+        if np.count_nonzero(counts) < 2:
+            return ""
+        chosen = probabilities.argmax(axis=-1)
+        if np.all(chosen == chosen[0]):
+            return f"all {len(labels)} predictions are '{self.labels[chosen[0]]}'"
+        of_labels = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+        loss = float(-np.log(np.maximum(of_labels, 1e-30)).mean())
+        accuracy, share = np.mean(chosen == labels), counts.max() / len(labels)
+        chance = metrics.entropy(labels)
+        return "" if loss < chance or accuracy > share else (
+            f"the loss is {loss:.3f} and the accuracy {accuracy:.3f}, no better than "
+            f"those of guessing ({chance:.3f} and {share:.3f})")
 
     def chance_loss(self, data, table):
         return metrics.entropy(self.label_ids(data.examples))
