@@ -20,11 +20,12 @@ from albert_tf.errors import DivergenceError, InputError
 _MOST_IN_TEXT, _MOST_IN_CELLS, _LONGEST = 12, 20, 24
 
 
-def _library(module: str, name: str, **options: Any) -> Callable[..., float]:
+def _library(module: str, name: str, labels_first: bool = True, **options: Any
+             ) -> Callable[..., float]:
     """Returns a function of predictions and labels that a library has."""
     def metric(predictions, labels) -> float:
-        function = getattr(importlib.import_module(module), name)
-        result = function(labels, predictions, **options)
+        both = (labels, predictions) if labels_first else (predictions, labels)
+        result = getattr(importlib.import_module(module), name)(*both, **options)
         return getattr(result, "statistic", result)
 
     return metric
@@ -47,8 +48,8 @@ METRICS = {
         np.all(predictions == labels, axis=-1)),
     "matthews": _library("sklearn.metrics", "matthews_corrcoef"),
     # Metrics of numbers.
-    "pearson": _library("scipy.stats", "pearsonr"),
-    "spearman": _library("scipy.stats", "spearmanr"),
+    "pearson": _library("scipy.stats", "pearsonr", labels_first=False),
+    "spearman": _library("scipy.stats", "spearmanr", labels_first=False),
     "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
 }
 # Metrics that are a share of the examples, and have an `interval`.
