@@ -64,10 +64,10 @@ def test_tags_are_no_labels_of_texts(folder, vocabulary):
     keep(folder, vocabulary)
     with_model(folder)
     settings = {"task": "mine", "labels": ["0", "1"]}
-    model_folder.check_use(str(folder), settings, training=False)
+    model_folder.check_use(str(folder), settings, False)
+    settings["head"] = "token_classification"
     with pytest.raises(InputError, match="head: 'classification' there"):
-        model_folder.check_use(
-            str(folder), {**settings, "head": "token_classification"}, training=False)
+        model_folder.check_use(str(folder), settings, False)
 
 
 def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
@@ -100,9 +100,9 @@ def test_damaged_task(content, message, tmp_path):
 
 
 def test_settings_of_what_was_made_from_a_model(tmp_path):
-    (tmp_path / "task.json").write_text('{"task": "rte", "flags": {"doc_stride": 9}}')
-    assert model_vocabulary.task_settings(str(tmp_path)) == {
-        "task": "rte", "flags": {"doc_stride": 9}}
+    settings = {"task": "rte", "flags": {"doc_stride": 9}}
+    (tmp_path / "task.json").write_text(json.dumps(settings))
+    assert model_vocabulary.task_settings(str(tmp_path)) == settings
     assert model_vocabulary.kept_beside(str(tmp_path)) is None
 
 

@@ -119,13 +119,6 @@ def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
             atol=0.2 if "key/bias" in name else 2e-5)
 
 
-def train_until_stopped(run, step):
-    """Trains; SIGTERM comes during this step."""
-    run.signals = tiny_run.SignalAt(run, step)
-    with pytest.raises(Stopped):
-        run.train()
-
-
 # ---- evaluation and prediction ---------------------------------------------
 
 
@@ -199,29 +192,22 @@ def test_training_ends_after_evaluations_without_a_better_one(tmp_path, caplog):
         np.testing.assert_array_equal(tf1_tensors(again.task.model)[name], value)
 
 
-@pytest.mark.long
-def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path):
-    early = dict(EARLY, save_checkpoints_steps=2)
-    first = make(tmp_path, score=scores(3.0, 2.0), **early)
-    train_until_stopped(first, 5)
-    second = make(tmp_path, score=scores(2.5), **early)
+@pytest.mark.parametrize("every, data, before, after, best", [
+    (2, "a", [3.0, 2.0], [2.5], 2),
+    # The scores of a new set are lower throughout, and it stops by them alone.
+    (1, "b", [9.0, 8.0], [1.0, 2.0, 1.5, 1.0], 4)])
+def test_evaluations_of_the_same_set_before_a_stop_count_for_early_stopping(
+        tmp_path, every, data, before, after, best):
+    early = dict(EARLY, save_checkpoints_steps=every)
+    first = make(tmp_path, scores(*before), evaluation_set={"dev data": "a"}, **early)
+    first.signals = tiny_run.SignalAt(first, 2 * every + 1)
+    with pytest.raises(Stopped):
+        first.train()
+    second = make(tmp_path, scores(*after), evaluation_set={"dev data": data}, **early)
     second.train()
-    assert evaluated(tmp_path) == [(2, 3.0), (4, 2.0), (6, 2.5)]
+    assert [score for _, score in evaluated(tmp_path)] == before + after
     second.load()
-    assert second.current_step == 2
-
-
-def test_evaluations_on_a_different_set_do_not_count_for_early_stopping(tmp_path):
-    first = make(tmp_path, score=scores(9.0, 8.0), evaluation_set={"dev data": "a"},
-                 **EARLY)
-    train_until_stopped(first, 3)
-    # The scores of the new set are lower throughout, and it stops by them alone.
-    second = make(tmp_path, score=scores(1.0, 2.0, 1.5, 1.0), evaluation_set={
-        "dev data": "b"}, **EARLY)
-    second.train()
-    assert [score for _, score in evaluated(tmp_path)] == [9, 8, 1, 2, 1.5, 1]
-    second.load()
-    assert second.current_step == 4
+    assert second.current_step == best
 
 
 # ---- the start -------------------------------------------------------------

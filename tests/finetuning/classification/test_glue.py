@@ -60,20 +60,16 @@ def read(task, data_dir, split):
 @pytest.mark.parametrize("key", GOLDEN)
 def test_examples_and_features_are_the_releases(glue_dir, key):
     name, split, kind, length = key.split("/")
-    length = int(length)
-    task = glue.TASKS[name]
-    convert = functools.partial(
-        task.featurize, tokenizer=tokenizer(kind), max_seq_length=length)
+    task, length = glue.TASKS[name], int(length)
     examples = task.read(str(glue_dir), split).examples
     assert len(examples) == len(GOLDEN[key])
     for example, expected in zip(examples, GOLDEN[key]):
-        prepare = tokenizer(kind).prepare
         assert example.guid == expected["guid"]
-        assert prepare(example.text_a) == expected["text_a"]
-        assert (example.text_b if example.text_b is None
-                else prepare(example.text_b)) == expected["text_b"]
+        assert [text and tokenizer(kind).prepare(text) for text in (
+            example.text_a, example.text_b)] == [expected["text_a"], expected["text_b"]]
         assert example.label == (None if split == "test" else expected["label"])
-        [features] = convert(example)
+        [features] = task.featurize(
+            example, tokenizer=tokenizer(kind), max_seq_length=length)
         padded = sequences.pad_inputs(
             features["input_ids"], features["segment_ids"], length)
         assert features["input_mask"] == [1] * len(features["input_ids"])
@@ -98,16 +94,14 @@ def test_pairs_are_cut_as_in_the_release(case):
 
 
 def test_a_second_text_of_no_pieces_is_no_second_text():
-    convert = functools.partial(
-        glue.TASKS["sts-b"].featurize, tokenizer=tokenizer("spm"))
-    long = "The ferry leaves at nine."
-    for second, length in ((" ", 8), ("cut away, as one piece has room", 4)):
-        [features] = convert(classification.Example("1", long, second),
-                             max_seq_length=length)
+    made = tokenizer("spm")
+    for second, length, count in (" ", 8, 6), ("cut away, as one piece has room", 4, 1):
+        [features] = glue.TASKS["sts-b"].featurize(
+            classification.Example("1", "The ferry leaves at nine.", second),
+            tokenizer=made, max_seq_length=length)
         cls, *pieces, sep = features["input_ids"]
-        assert (cls, sep) == (tokenizer("spm").cls_id, tokenizer("spm").sep_id)
+        assert (cls, sep, len(pieces)) == (made.cls_id, made.sep_id, count)
         assert sep not in pieces and set(features["segment_ids"]) == {0}
-        assert len(pieces) == {8: 6, 4: 1}[length]
 
 
 def test_quotes_are_text_and_line_ends_and_byte_order_mark_are_not(tmp_path):
