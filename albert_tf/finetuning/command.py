@@ -46,8 +46,7 @@ class Command(abc.ABC):
         """Returns the task, after the options are checked."""
 
     def keeps(self, name: str) -> bool:
-        """Returns whether a run goes by the value in task.json of an option that is not
-        given."""
+        """Returns whether an option that is not given has its value in task.json."""
         return True
 
     def recipe(self, config: AlbertConfig) -> str:
@@ -93,7 +92,6 @@ class Command(abc.ABC):
         return None
 
     def initial_labels(self) -> Sequence[str]:
-        """Returns the labels of the initial checkpoint if it has this head and names
-        them, else ()."""
+        """Returns the names of the labels of `initial_model`, () if it has none."""
         labels = (model := self.initial_model()) and model.labels or ()
         return labels if label_names.named(labels) else ()

@@ -27,9 +27,8 @@ class ExampleSet(NamedTuple):
 
 def read_shards(where: str, flag: str, read: Callable[[str, int], ExampleSet]
                 ) -> ExampleSet:
-    """Reads the files that a path, a glob or a list with commas stands for, in the order
-    of files.expand_patterns, as one set. `read` takes a file and the number of examples
-    before it."""
+    """Reads the files that a path, a glob or a list with commas stands for as one set.
+    `read` takes a file and the number of examples before it."""
     parts: dict[str, ExampleSet] = {}
     for path in files.expand_patterns(where, flag):
         parts[path] = read(path, sum(len(part.examples) for part in parts.values()))

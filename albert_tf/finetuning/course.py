@@ -187,8 +187,7 @@ class Course:
 
     def run(self) -> str:
         """Trains, evaluates, predicts and exports, in the scope of the strategy. Returns
-        what is wrong with the model according to its last evaluation, "" if nothing is.
-        """
+        what the last evaluation found wrong with the model, "" for nothing."""
         from albert_tf.finetuning.length_batching import FeatureBatches
 
         settings, padded, watch = self.settings, self.padded(), _Watch(self)

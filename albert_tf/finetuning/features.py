@@ -123,14 +123,11 @@ class FeatureTable:
 def featurize_all(
         examples: Sequence, function: Function, *, what: str, num_workers: int = 0
 ) -> Iterator[list[dict[str, np.ndarray]]]:
-    """Applies a function, which returns one dict for each record of an example, to every
-    example, in parallel if there are enough of them. Each process receives it once, with
-    all it holds (the tokenizer).
-
-    The results, as arrays, come in the order of the examples for any number of
-    processes; 0 is one per CPU core. `what` names the set in messages. With several
-    processes, a script needs `if __name__ == "__main__"`.
-    """
+    """Applies a function, which returns one dict for each record, to every example, in
+    parallel if there are enough of them. Each process receives it once, with all it holds
+    (the tokenizer). The results, as arrays, come in the order of the examples for any
+    number of processes; 0 is one per CPU core. `what` names the set in messages. With
+    several processes, a script needs `if __name__ == "__main__"`."""
     workers, size = num_workers or parallel.num_cores(), 1
     if len(examples) < _FEW_EXAMPLES:
         workers = 1
@@ -167,9 +164,8 @@ def digest_of(code: Iterable[str], spec: FeatureSpec, **made_of: Any) -> str:
 
 def load_or_create(path: str, spec: FeatureSpec,
                    create: Callable[[], Iterable[Mapping[str, Any]]]) -> FeatureTable:
-    """Returns the features in a file, local or remote; if there is none, computes them
-    with `create`, which gives one dict per record, and writes the file. Several processes
-    may write the same path: the file appears whole."""
+    """Returns the features in a file; if there is none, computes them with `create`, one
+    dict per record, and writes it. Several processes may: the file appears whole."""
     if files.exists(path):
         with files.open_binary(path) as stream, reading(path, binary=True):
             table = FeatureTable(spec, dict(np.load(stream)))

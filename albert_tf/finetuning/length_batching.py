@@ -69,10 +69,9 @@ def lengths_for(lengths: np.ndarray, max_length: int, num_lengths: int,
 
 
 class BatchPlan:
-    """The plan of which rows each training step sees, padded to which length. The
-    sequences have `lengths` [N] and are padded to `shapes`, which ascend. A step has
-    batch_size rows over all replicas and pipelines. `window` batches are sorted by length
-    together, or those of an epoch, if they are fewer."""
+    """The plan of which rows each training step sees, padded to which length: sequences
+    of `lengths` [N] to ascending `shapes`. A step has batch_size rows over all replicas
+    and pipelines. `window` batches, at most an epoch, are sorted by length together."""
 
     def __init__(self, lengths: np.ndarray, shapes: Sequence[int], batch_size: int,
                  seed: int, window: int = 100):
@@ -89,8 +88,7 @@ class BatchPlan:
         self.steps_of_window = functools.lru_cache(16)(self._make_window)
 
     def step(self, step: int) -> tuple[int, np.ndarray]:
-        """Returns the index of the smallest shape that holds a step's rows, and the
-        rows [batch_size]."""
+        """Returns the index of a step's shape, and its rows [batch_size]."""
         number, at = divmod(step, self.window)
         rows, shapes = self.steps_of_window(number)
         return int(shapes[at]), rows[at]
@@ -127,8 +125,7 @@ class FeatureBatches(Batches):
 
     A batch is name → [batch_size, ...] int32 or float32, with variable features padded
     to the length of its shape, and `example_index` [batch_size] int32, the rows. All
-    shapes are static. Batch sizes are over all replicas; `seed` and `window` are those of
-    BatchPlan.
+    shapes are static. Batch sizes are over all replicas.
     """
 
     def __init__(self, train: Optional[Padded] = None,
@@ -191,8 +188,7 @@ class FeatureBatches(Batches):
 
 
 def _share(rows: np.ndarray, pipeline: Pipeline) -> np.ndarray:
-    """Returns a pipeline's part of the rows of some steps, [steps · replicas,
-    batch_size]."""
+    """Returns a pipeline's part of some steps' rows, [steps · replicas, batch_size]."""
     batch_size, replicas, shard_index, num_shards = pipeline
     rows = rows.reshape(-1, num_shards, replicas, batch_size)[:, shard_index]
     return np.ascontiguousarray(rows.reshape(-1, batch_size))
@@ -204,9 +200,8 @@ def _assembled(rows: tf.data.Dataset, assemble) -> tf.data.Dataset:
 
 
 def assembler(table: FeatureTable, length: int):
-    """Returns a function: rows int32 [B] → a batch, padded to `length`. It captures the
-    table's tensors. They are therefore inputs of the graph, not constants in it, and all
-    datasets of a table share them."""
+    """Returns a function: rows int32 [B] → a batch, padded to `length`. The table's
+    tensors are captured: inputs of the graph, not constants, which all datasets share."""
     features = [f for f in table.spec.features if f.parsed]
     tensors = table.tensors
 

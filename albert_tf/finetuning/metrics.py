@@ -89,8 +89,7 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
 
 
 def interval(share: float, count: int) -> tuple[float, float]:
-    """Returns the 95 % interval of a share of `count` independent examples (Wilson 1927).
-    """
+    """Returns the 95 % interval of a share of `count` independent examples (Wilson)."""
     z2 = 1.959964 ** 2 / count
     half = math.sqrt(z2 * (share * (1 - share) + z2 / 4))
     middle = share + z2 / 2
@@ -130,8 +129,7 @@ def diverged(what: str) -> DivergenceError:
 
 def entropy(labels: np.ndarray, weights: Sequence[float] = ()) -> float:
     """Returns the entropy of class ids [N]: the loss of a model that knows only how
-    frequent each class is. With `weights` [K], it is the loss in which each class counts
-    as often."""
+    frequent each class is. With `weights` [K], each class counts as often."""
     counts = np.bincount(labels, minlength=len(weights)) * (
         np.asarray(weights, np.float64) if len(weights) else 1)
     shares = counts[counts > 0] / counts.sum()

@@ -19,8 +19,7 @@ def mean_over_examples(example_loss: Callable[[Tensors, Tensors], tf.Tensor],
                        accuracies: Callable[[Tensors, Tensors], Tensors],
                        predictions: Callable[[Tensors], Tensors]) -> Objective:
     """Returns the Objective whose loss is the mean of `example_loss`: (outputs, features)
-    → [B]; `accuracies` are further metrics, → name → [B], 0 or 1 for each example,
-    `predictions` those of the head."""
+    → [B]; `accuracies` are further metrics, → name → [B], 0 or 1 for each example."""
     def denominators(features):
         return {"examples": tf.reduce_sum(example_weights(features))}
 
@@ -42,10 +41,9 @@ def mean_over_examples(example_loss: Callable[[Tensors, Tensors], tf.Tensor],
 
 def _at_temperature(targets: tf.Tensor, logits: tf.Tensor, temperature: float
                     ) -> tf.Tensor:
-    """Returns the cross-entropy [...] of probabilities [..., K] and logits [..., K], both
-    at the temperature T: p^(1/T), normalized, and logits / T. It is times T², which keeps
-    the gradients as large (Hinton, Vinyals and Dean 2015). A label, whose probability is
-    1, stays at T = 1."""
+    """Returns the cross-entropy [...] of probabilities and logits [..., K], both at the
+    temperature T: p^(1/T), normalized, and logits / T, times T², which keeps the gradients
+    as large (Hinton, Vinyals and Dean 2015). A probability of 1 stays at T = 1."""
     plain = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
     if temperature == 1:
         return plain
@@ -82,9 +80,8 @@ def several_labels(predictions: Callable[[Tensors], Tensors],
                    weights: Sequence[float] = (), temperature: float = 1.0) -> Objective:
     """Returns the sigmoid cross-entropy of `logits` [B, K] and `label_ids` float [B, K],
     1 for each label of an example and 0 for the others, or the probability of each; the
-    mean over the labels (`BCEWithLogitsLoss` in transformers). `weights` [K] multiply
-    the terms of the labels that an example has; `temperature` is that of the loss of
-    probabilities."""
+    mean over the labels (`BCEWithLogitsLoss` in transformers). `weights` [K] multiply the
+    terms of the labels that an example has; `temperature` is as in `one_label`."""
     def loss(outputs, features):
         labels = tf.cast(features["label_ids"], tf.float32)
         logits = tf.cast(outputs["logits"], tf.float32)

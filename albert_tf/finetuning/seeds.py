@@ -26,8 +26,7 @@ SEEDS_FILE = "seeds.json"
 
 
 def check_folder(folder: str, several: bool) -> None:
-    """Raises InputError if a folder has several runs and one is to be trained there, or
-    the reverse."""
+    """Raises InputError if a folder has one run and not several, or the reverse."""
     there = files.exists(os.path.join(folder, SEEDS_FILE))
     if there != several and (there or holds_checkpoint(folder)):
         raise InputError(

@@ -129,9 +129,8 @@ class Settings:
 
 
 class FineTuningTask(abc.ABC):
-    """The definition of a task. In its methods, `data` is the result of `read`, `table`
-    has its features, and `outputs` are the objective's predictions: name → one array per
-    row of the table."""
+    """The definition of a task. In its methods, `data` is what `read` returned, `table`
+    has its features, and `outputs` are the predictions: name → an array for each row."""
 
     main_metric: str  # Chooses the best checkpoint; higher is better.
     metric_names: Sequence[str]  # The metrics of `score` that are reported.
@@ -157,8 +156,7 @@ class FineTuningTask(abc.ABC):
 
     @abc.abstractmethod
     def read(self, where: str, split: str) -> Any:
-        """Reads and checks the examples of a split. Returns an ExampleSet, or an object
-        with its fields."""
+        """Reads and checks a split. Returns an ExampleSet, or what has its fields."""
 
     @abc.abstractmethod
     def spec(self, config: AlbertConfig) -> FeatureSpec:
@@ -185,8 +183,7 @@ class FineTuningTask(abc.ABC):
 
     @abc.abstractmethod
     def feature_settings(self, split: str) -> dict[str, Any]:
-        """Returns the settings, besides vocabulary and length, that features depend on.
-        """
+        """Returns what features depend on besides vocabulary and length."""
 
     def check_features(self, sets: Mapping[str, Any],
                        tables: Mapping[str, FeatureTable], settings: Settings) -> None:
@@ -213,8 +210,7 @@ class FineTuningTask(abc.ABC):
         return {}
 
     def failure(self, data: Any, outputs: Outputs, table: FeatureTable) -> str:
-        """Returns a sentence if the outputs show that the model has not learned, else
-        ""."""
+        """Returns what shows that the model has not learned, "" if nothing does."""
         return ""
 
     def chance_loss(self, data: Any, table: FeatureTable) -> Optional[float]:
@@ -285,8 +281,7 @@ class LabelledTask(FineTuningTask):
         return np.array([ids[example.label] for example in examples], np.int64)
 
     def rows(self, outputs: Outputs, name: str = "probabilities") -> np.ndarray:
-        """Returns the probabilities [N, labels]. Raises DivergenceError if one is not
-        finite."""
+        """Returns the probabilities [N, labels], after a check that they are finite."""
         rows = np.stack(outputs[name])
         metrics.check_finite(rows, "the model's output for example {}".format)
         return rows

@@ -60,9 +60,8 @@ class TextTask:
 
     def packed(self, first: tf.RaggedTensor, second: Optional[tf.RaggedTensor] = None,
                optional: bool = True) -> dict[str, tf.Tensor]:
-        """Returns input_ids, input_mask and segment_ids, as sequences.assemble builds
-        them, padded to the longest. With `optional`, empty second texts get no
-        [SEP]."""
+        """Returns the inputs as sequences.assemble builds them, padded to the longest.
+        With `optional`, empty second texts get no [SEP]."""
         rows = tf.cast(first.nrows(), tf.int32)
         cls, sep = (tf.fill([rows, 1], each) for each in (
             self.tokenizer.cls_id, self.tokenizer.sep_id))

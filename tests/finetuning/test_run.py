@@ -11,15 +11,14 @@ from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.length_batching import (
     BatchPlan, FeatureBatches, Padded, lengths_for)
-from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.training import log, steps
 from albert_tf.training.loop import Run
 from albert_tf.training.options import RunOptions
 from tests import models, tiny_run
+from tests.finetuning.test_task import SPEC, make_rows
 
 LENGTH = 24  # the longest
 STEPS = 10
-SPEC = classification_spec(3, tiny_run.VOCAB_SIZE)
 
 
 # In graphs, batches of several lengths are in training/test_steps and scripts/.
@@ -34,26 +33,12 @@ def _graphs(eager):
     tf.config.run_functions_eagerly(True)
 
 
-def make_rows(count, seed):
-    random = np.random.default_rng(seed)
-    rows = []
-    for _ in range(count):
-        size = int(random.integers(3, LENGTH + 1))
-        ids = random.integers(5, tiny_run.VOCAB_SIZE, size)
-        rows.append({"input_ids": ids.tolist(), "input_mask": [1] * size,
-                     "segment_ids": [int(i > size // 2) for i in range(size)],
-                     "label_ids": [int(ids[1]) % 3]})
-    return rows
-
-
 # An epoch ends within step 5, and the lengths of 5 batches are sorted together.
-TRAIN = FeatureTable.from_values(SPEC, make_rows(43, 1))
-DEV_ROWS = make_rows(13, 2)
+TRAIN = FeatureTable.from_values(SPEC, make_rows(43, 1, LENGTH))
+DEV_ROWS = make_rows(13, 2, LENGTH)
 DEV = FeatureTable.from_values(SPEC, DEV_ROWS)
 # A set of one batch and one length.
 FEW = FeatureTable.from_values(SPEC, DEV_ROWS[:4])
-
-
 CONFIG = tiny_run.config(
     num_hidden_layers=1, max_position_embeddings=LENGTH, hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0)

@@ -25,11 +25,12 @@ CONFIG = tiny_run.config(num_hidden_layers=1, hidden_dropout_prob=0.1)
 pytestmark = pytest.mark.usefixtures("eager", "without_curves")
 
 
-def make_rows(count, seed):
+def make_rows(count, seed, longest=LENGTH):
     random = np.random.default_rng(seed)
     return [{"input_ids": random.integers(5, tiny_run.VOCAB_SIZE, size).tolist(),
-             "input_mask": [1] * size, "segment_ids": [0] * size, "label_ids": [n % 3]}
-            for n, size in enumerate(random.integers(2, LENGTH + 1, count))]
+             "input_mask": [1] * size, "segment_ids": [int(i > size // 2) for i in range(
+                 size)], "label_ids": [n % 3]}
+            for n, size in enumerate(random.integers(2, longest + 1, count))]
 
 
 SETS = {"train": make_rows(8, 5), "dev": make_rows(5, 6), "test": make_rows(3, 7)}

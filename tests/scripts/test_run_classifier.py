@@ -130,8 +130,6 @@ EARLY = {
     "no model": (dict(COLA, init_checkpoint=None), "--init_checkpoint"),
     "no config": (dict(COLA, init_checkpoint=None, from_scratch=True),
                   "--albert_config_file"),
-    "folder of another task": (
-        dict(COLA, output_dir="{data}/used", task_name="sts-b"), "{data}/used"),
     "own data for another task": (dict(COLA, train_file="train.csv"), "--train_file"),
     "one label of a model of several": (
         dict(TOPICS, do_train=None, train_file=None, from_scratch=None,

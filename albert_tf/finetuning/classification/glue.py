@@ -24,10 +24,9 @@ from albert_tf.finetuning.common import ExampleSet, line_note
 
 
 class _Columns(NamedTuple):
-    """The columns of a file: names, or numbers without a `header`. `label` is None if
-    the file has no labels. Without `guid`, an example's id consists of split and line,
-    as in "dev-7". With `drop_short`, lines with too few columns are left out, with a
-    note."""
+    """The columns of a file: names, or numbers without a `header`. Without `guid`, an
+    example's id consists of split and line, as in "dev-7". With `drop_short`, lines with
+    too few columns are left out, with a note."""
 
     text_a: str
     text_b: str | None = None
@@ -43,8 +42,7 @@ _Files = Mapping[str, Mapping[str, _Columns]]
 
 def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
           alternatives: Mapping[str, _Columns], labels: tuple[str, ...]) -> ExampleSet:
-    """Reads the first of the alternatives, file name → columns, that exists in a folder
-    or in data_dir."""
+    """Reads the first of the alternatives that exists in a folder or in data_dir."""
     paths = {os.path.join(data_dir, folder, name): columns
              for name, columns in alternatives.items() for folder in (*folders, "")}
     path = next(filter(files.exists, paths), None)

@@ -152,8 +152,8 @@ class ClassificationTask(LabelledTask):
                  "label_ids": self.targets(example)}]
 
     def targets(self, example: Example) -> list[int] | list[float]:
-        """Returns the class id, 0 if it is unknown, or, if training examples may have
-        them, the probability of each label, 1 for a label that is known."""
+        """Returns the class id, 0 if it is unknown, or, if the task is `soft`, the
+        probability of each label, 1 for a label that is known."""
         if self.soft:
             given = example.probabilities or {example.label: 1.0}
             return [given.get(label, 0.0) for label in self.labels]
@@ -182,9 +182,8 @@ class ClassificationTask(LabelledTask):
         return head.objective(weights, self.temperature)
 
     def weights(self, ids: np.ndarray) -> Sequence[float]:
-        """Returns the factors of the loss [K] for the training examples' class ids [N],
-        or 1 or 0 for each label, [N, K]; () for equal ones. Labels that are not named
-        have weight 1."""
+        """Returns the factors of the loss [K] for the training examples' `label_ids`, ()
+        for equal ones. Labels that are not named have weight 1."""
         if not self.class_weights:
             return ()
         several, total = ids.ndim == 2, len(ids)
@@ -234,8 +233,7 @@ class ClassificationTask(LabelledTask):
 
     def details(self, outputs: Outputs, predictions: np.ndarray, labels: np.ndarray
                 ) -> list[str]:
-        """Returns lines with precision, recall and F1 of each class, and what is
-        confused."""
+        """Returns lines on each class, and on what is confused."""
         return ["", metrics.by_class(labels, predictions, self.labels)]
 
     # --- files of predictions

@@ -24,8 +24,7 @@ class MultipleChoice(Head):
     task, rank, fixed_width = "choose", 3, True
 
     def outputs(self, layers, encoded, features, dropout, training=False):
-        """Computes the `logits` of all sequences, [B·C]; the model's output is
-        [B, C]."""
+        """Computes the `logits` of all sequences, [B·C]; the model's are [B, C]."""
         pooled = dropout.dropout(encoded["pooled_output"], self.dropout_prob)
         return {"logits": layers["output_layer"](pooled)[:, 0]}
 

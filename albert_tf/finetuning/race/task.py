@@ -147,14 +147,12 @@ class RaceTask(LabelledTask):
     def featurize(self, example: RaceExample, *, tokenizer: FullTokenizer
                   ) -> list[dict[str, list]]:
         """Computes the four sequences of a question (`convert_single_example` in the
-        original implementation): a list of one dict of input_ids, input_mask and
-        segment_ids [4, length of the longest choice], and label_ids [1], 0 if the answer
-        is unknown.
+        original implementation), [4, length of the longest], and label_ids [1], 0 if the
+        answer is unknown.
 
         Each is [CLS] article [SEP] question and option [SEP]. Question and option keep
-        their last max_qa_length tokens, and the article gets the rest of
-        max_seq_length. If question and option alone are too long, they are cut, and the
-        article is left out; the original fails.
+        their last max_qa_length tokens, and the article gets the rest of max_seq_length,
+        which may be nothing; there the original fails.
         """
         return [self.fitted(example, tokenizer)[0]]
 
@@ -199,8 +197,7 @@ class RaceTask(LabelledTask):
         return np.array([example.label for example in examples])
 
     def score(self, data, outputs, table):
-        """Computes `accuracy`, and `middle_accuracy` and `high_accuracy` for the levels
-        that occur."""
+        """Computes `accuracy`, and that of the levels that occur: `high_accuracy`."""
         hits = self.decisions(outputs) == self.label_ids(data.examples)
         levels = np.array([example.level for example in data.examples])
         return {"accuracy": float(hits.mean()),

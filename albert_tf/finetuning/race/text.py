@@ -1,6 +1,4 @@
-"""The features of questions with options, computed in TensorFlow's graph. They equal
-those of finetuning.race.task.
-"""
+"""The features of questions with options, as of race.task, in TensorFlow's graph."""
 
 import dataclasses
 from typing import Sequence
