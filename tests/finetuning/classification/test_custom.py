@@ -1,8 +1,6 @@
 """A user's own TSV, CSV, JSON lines and Parquet."""
 
-import csv
 import json
-import os
 import pickle
 import re
 import types
@@ -15,6 +13,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
 from albert_tf.finetuning.classification import custom
 from albert_tf.finetuning.common import write_predictions
+from albert_tf.rows import rows
 from tests import row_tables
 from tests.test_rows import write
 
@@ -201,60 +200,50 @@ def test_numbers_that_are_all_equal_are_no_set_to_evaluate_on(tmp_path):
         task.read("", "dev")
 
 
+def predict(folder, task, outputs, data=None, name="", all_probabilities=False):
+    """Writes predictions for the test set; the rows of their file."""
+    path, key = folder / (name or "predictions.tsv"), (
+        "probabilities" if task.labels else "logits")
+    task.write("test", data or task.read("", "test"), {key: np.array(outputs, "f")}, None, 7,
+               types.SimpleNamespace(
+                   run=types.SimpleNamespace(output_dir=str(folder)),
+                   prediction_file=name and str(path), all_probabilities=all_probabilities))
+    return [row for _, row in rows(str(path))]
+
+
 @pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.tsv"])
 def test_predictions_keep_names_and_texts(tmp_path, name):
     text = 'Two\n"lines",  blanks'
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps({"key": key, "t": t}) + "\n" for key, t in (
-        ("a7", text), (12, "plain"))))
-    task = custom.build_task({"test": DataFile(str(path), "t", guid="key")},
-                             labels=["x", "y"])
-    examples = task.read("", "test").examples
-    outputs = {"probabilities": np.array([[0.25, 0.75], [0.9, 0.1]], "f")}
-    paths = task.write_predictions(
-        str(tmp_path), examples, outputs, str(tmp_path / name), True)
-    assert {os.path.basename(path) for path in paths} == {"test_results.tsv", name}
-    if name.endswith("jsonl"):
-        rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
-        assert rows[0]["probability of y"] == 0.75
-    else:
-        with open(tmp_path / name, newline="") as file:
-            rows = list(csv.DictReader(
-                file, dialect="excel" if name.endswith("csv") else "excel-tab"))
-    assert [row["key"] for row in rows] == ["a7", "12"]
-    assert [row["prediction"] for row in rows] == ["y", "x"]
-    if not name.endswith("tsv"):
-        assert rows[0]["t"] == text
-    assert {"probability of x", "probability of y"} <= rows[0].keys()
-
-
-def write_results(folder, task, data, outputs):
-    task.write("test", data, outputs, None, 7, types.SimpleNamespace(
-        run=types.SimpleNamespace(output_dir=str(folder)), prediction_file="",
-        all_probabilities=False))
+    path = write(tmp_path, "in.jsonl", "".join(json.dumps({"key": key, "t": t}) + "\n"
+                                               for key, t in (("a7", text), (12, "plain"))))
+    task = custom.build_task({"test": DataFile(path, "t", guid="key")}, labels=["x", "y"])
+    found = predict(tmp_path, task, [[0.25, 0.75], [0.9, 0.1]], None, name, True)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "in.jsonl", "test_results.tsv", name}
+    assert [(row["key"], row["prediction"]) for row in found] == [("a7", "y"), ("12", "x")]
+    assert found[0]["t"] == (" ".join(text.split()) if name == "out.tsv" else text)
+    assert float(found[0]["probability of y"]) == 0.75 and "probability of x" in found[0]
 
 
 def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
     path = write(tmp_path, "test.jsonl", '{"t": "a", "l": "x"}\n{"t": "b", "l": null}\n'
                  '{"t": "c", "l": "y"}\n{"t": "d", "l": "y"}\n')
     task = custom.build_task({"test": DataFile(path, "t", label="l")}, labels=["x", "y"])
-    outputs = {"probabilities": np.array(
-        [[0.75, 0.25], [0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], "f")}
-    data = task.read("", "test")
-    write_results(tmp_path, task, data, outputs)
+    outputs = [[0.75, 0.25], [0.1, 0.9], [0.8, 0.2], [0.3, 0.7]]
+    predict(tmp_path, task, outputs)
     results = json.loads((tmp_path / "predict_results.json").read_text())
     assert (results["step"], results["examples"]) == (7, 3)
-    assert results["accuracy"] == pytest.approx(2 / 3)
-    assert (results["accuracy_low"], results["accuracy_high"]) == pytest.approx(
-        (0.2077, 0.9385), abs=1e-4)
+    assert [results[name] for name in ("accuracy", "accuracy_low", "accuracy_high")] == (
+        pytest.approx([2 / 3, 0.2077, 0.9385], abs=1e-4))
     assert set(task.metric_names) < set(results)
     report = (tmp_path / "predict_report.txt").read_text()
     assert "custom: 3 examples" in report
     assert "accuracy  0.6667  (95 %: 0.2077 to 0.9385)" in report
     assert all(map(is_of_run, ("predict_results.json", "predict_report.txt")))
     # Those of a different set do not stay.
-    bare = data._replace(examples=[each._replace(label=None) for each in data.examples])
-    write_results(tmp_path, task, bare, outputs)
+    data = task.read("", "test")
+    predict(tmp_path, task, outputs, data._replace(
+        examples=[each._replace(label=None) for each in data.examples]))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "predictions.tsv", "test.jsonl", "test_results.tsv"]
 
@@ -262,34 +251,27 @@ def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
 def test_scores_of_a_test_set_that_cannot_be_computed_are_no_json(tmp_path):
     """The labels of the test set are all the same, so that nothing correlates."""
     path = write(tmp_path, "test.csv", "t,l\na,1.5\nb,1.5\n")
-    task = custom.build_task({"test": DataFile(path, "t", label="l")}, regression=True)
-    write_results(tmp_path, task, task.read("", "test"),
-                  {"logits": np.array([[1.0], [2.0]], "f")})
+    predict(tmp_path, custom.build_task({"test": DataFile(path, "t", label="l")},
+                                        regression=True), [[1.0], [2.0]])
     text = (tmp_path / "predict_results.json").read_text()
     assert "NaN" not in text and json.loads(text)["examples"] == 2
     assert re.search(r"pearson +nan", (tmp_path / "predict_report.txt").read_text())
 
 
 @pytest.mark.parametrize("columns, header", [
-    (dict(text_a="review", label="stars", guid="key"),
-     ["key", "review", "prediction", "probability", "stars"]),
-    (dict(text_a="0", text_b="title", label="label"),
-     ["guid", "text_a", "title", "prediction", "probability", "label"]),
+    (dict(text_a="review", label="stars", guid="key"), "key review stars"),
+    (dict(text_a="0", text_b="title", label="label"), "guid text_a title label"),
     # These names mean something else in the predictions, or are there twice.
     (dict(text_a="label", label="prediction", guid="probability of rain"),
-     ["guid", "text_a", "prediction", "probability", "label"]),
-    (dict(text_a="review", label="stars", guid="review"),
-     ["review", "text_a", "prediction", "probability", "stars"]),
-])
+     "guid text_a label"),
+    (dict(text_a="review", label="stars", guid="review"), "review text_a stars")])
 def test_predictions_have_the_names_of_the_columns(tmp_path, columns, header):
     path = write(tmp_path, "in.csv", "review,title,stars,label,prediction,key,"
                  "probability of rain\nx,x,x,x,x,x,x\n")
     task = custom.build_task({"test": DataFile(path, **columns)}, labels=["x", "y"])
-    task.write_predictions(
-        str(tmp_path), task.read("", "test").examples,
-        {"probabilities": np.array([[0.75, 0.25]], "f")}, str(tmp_path / "out.jsonl"))
-    [row] = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
-    assert list(row) == header
+    [row] = predict(tmp_path, task, [[0.75, 0.25]], name="out.jsonl")
+    *first, label = header.split()
+    assert [*row] == [*first, "prediction", "probability", label]
 
 
 # --- characters of labels
