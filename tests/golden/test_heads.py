@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1
+from albert_tf.checkpoints.restore import load_tf1_tensors
 from tests.golden.heads import (
-    CASES, HEADS, KINDS, build, case, close, train_losses, without_dropout)
-from tests.helpers import SHARED
+    HEADS, KINDS, build, case, close, train_losses, without_dropout)
 
 
 @pytest.mark.parametrize("name", HEADS + ["mnli"])
@@ -77,11 +76,3 @@ def test_conditional_span_head_is_the_releases():
             np.testing.assert_array_equal(value, golden[f"out_{name}"])
         else:
             close(value, golden[f"out_{name}"])
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", HEADS + ["mnli"])
-def test_the_releases_checkpoint_is_read(name):
-    model = KINDS[name][0](case(name).config)
-    path = SHARED / "golden" / CASES[name] / "model.ckpt"
-    assert restore_tf1(model, str(path)).complete
