@@ -41,6 +41,11 @@ def test_task_is_read_as_it_was_kept(folder, vocabulary):
     assert "好" in (folder / "task.json").read_text(encoding="utf-8")
     assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
     assert kept["vocabulary"] == tokenizer.vocabulary_of(str(vocabulary))
+    # What is made from a model may have no vocabulary.
+    made = {"task": "rte", "flags": {"doc_stride": 9}}
+    (folder / "task.json").write_text(json.dumps(made))
+    assert model_vocabulary.task_settings(str(folder)) == made
+    assert model_vocabulary.kept_beside(str(folder)) is None
 
 
 def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
@@ -99,29 +104,26 @@ def test_damaged_task(content, message, tmp_path):
         model_vocabulary.task_settings(str(tmp_path))
 
 
-def test_settings_of_what_was_made_from_a_model(tmp_path):
-    settings = {"task": "rte", "flags": {"doc_stride": 9}}
-    (tmp_path / "task.json").write_text(json.dumps(settings))
-    assert model_vocabulary.task_settings(str(tmp_path)) == settings
-    assert model_vocabulary.kept_beside(str(tmp_path)) is None
-
-
 # ---- the vocabulary of a pretrained model ----------------------------------
 
 
-def test_vocabulary_is_found_from_a_folder_and_from_its_checkpoints(tmp_path):
-    (tmp_path / "parent").mkdir()
+def test_vocabulary_is_found_from_a_folder_and_from_its_checkpoints(folder):
+    """And pretraining goes on only with records of the same."""
     kept = {"file": "30k.model", "sha256": "12", "size": 3}
-    folder = tmp_path / "parent" / "model"
+    other = {**kept, "file": "b.model", "sha256": "2"}
     model_vocabulary.keep(str(folder), kept)
-    (folder / "model.ckpt-5.index").write_bytes(b"")
-    for name in ("", "/", "/model.ckpt-5", "/model.ckpt-5.index",
-                 "/model.ckpt-5.data-00000-of-00001"):
+    model_vocabulary.check_records(str(folder), other)  # There is no model yet.
+    with_model(folder)
+    for name in ("", "/", "/model.ckpt-best", "/model.ckpt-best.index",
+                 "/model.ckpt-best.data-00000-of-00001"):
         assert model_vocabulary.kept_beside(f"{folder}{name}") == kept, name
     # A folder beside it or below it is another's.
     (folder / "below").mkdir()
-    assert model_vocabulary.kept_beside(str(folder / "below")) is None
-    assert model_vocabulary.kept_beside(str(tmp_path / "parent")) is None
+    for another in folder / "below", folder.parent:
+        assert model_vocabulary.kept_beside(str(another)) is None
+    model_vocabulary.check_records(str(folder), {**kept, "file": "renamed"})
+    with pytest.raises(InputError, match="b.model is not .* with 30k.model"):
+        model_vocabulary.check_records(str(folder), other)
 
 
 def test_task_goes_before_the_vocabulary_of_pretraining(folder, vocabulary):
@@ -137,14 +139,3 @@ def test_vocabulary_without_a_digest_is_not_compared(vocabulary):
     model_vocabulary.check({**given, "file": "renamed"}, given, "model")
     with pytest.raises(InputError, match=r"made with other; give that"):
         model_vocabulary.check({"file": "other", "sha256": "1"}, given, "model")
-
-
-def test_pretraining_goes_on_only_with_records_of_its_vocabulary(folder):
-    kept = {"file": "a.model", "sha256": "1", "size": 3}
-    model_vocabulary.keep(str(folder), kept)
-    other = {**kept, "file": "b.model", "sha256": "2"}
-    model_vocabulary.check_records(str(folder), other)  # There is no model yet.
-    with_model(folder)
-    model_vocabulary.check_records(str(folder), {**kept, "file": "renamed"})
-    with pytest.raises(InputError, match="b.model is not .* with a.model"):
-        model_vocabulary.check_records(str(folder), other)

@@ -15,9 +15,9 @@ NAMES = ("late", "dear", "fine")
 DataFile = custom.DataFile
 
 
-def several(path, label="topics", **more):
-    more.setdefault("separator", None if isinstance(label, tuple) else ",")
-    return DataFile(str(path), "text", label=label, **more)
+def several(path, label="topics", separator=","):
+    return DataFile(str(path), "text", label=label,
+                    separator=None if isinstance(label, tuple) else separator)
 
 
 def labels_of(file, **options):
@@ -39,8 +39,7 @@ def labels_of(file, **options):
 def test_a_column_of_several_labels_or_a_column_for_each(
         name, content, label, tmp_path):
     (tmp_path / name).write_text(content)
-    file = several(tmp_path / name, label, **(
-        {"separator": ";"} if name.endswith("tsv") else {}))
+    file = several(tmp_path / name, label, ";" if name.endswith("tsv") else ",")
     expected = [("late", "dear"), (), ("fine",)]
     assert labels_of(file) == labels_of(file, labels=NAMES) == expected
     task = custom.build_task({"train": file})
@@ -61,18 +60,19 @@ LISTS = [
 
 @pytest.mark.parametrize("cell", LISTS)
 def test_a_list_as_text(cell):
-    vector = "1" in cell or "rue" in cell
-    assert label_cells.several(cell, "x.csv, line 2", "topics", ",", NAMES, True) == [
-        "late", "dear"]
-    if not vector:
+    def several(labels, ordered, separator=","):
+        return label_cells.several(
+            cell, "x.csv, line 2", "topics", separator, labels, ordered)
+
+    assert several(NAMES, True) == ["late", "dear"]
+    if "1" not in cell and "rue" not in cell:
         for known in (NAMES, None):
-            assert label_cells.several(cell, "", "topics", ";", known, False) == [
-                "late", "dear"]
+            assert several(known, False, ";") == ["late", "dear"]
         return
     # Zeros and ones need the order of the labels.
     for known, ordered in ((NAMES, False), (NAMES + ("far",), True), (None, True)):
         with pytest.raises(InputError, match="x.csv, line 2.*3 times 0 or 1.*--labels"):
-            label_cells.several(cell, "x.csv, line 2", "topics", ",", known, ordered)
+            several(known, ordered)
 
 
 @pytest.mark.parametrize("value, labels, expected", [
@@ -111,9 +111,7 @@ def test_lists_for_one_label_are_refused(tmp_path):
 def test_without_a_header_labels_name_the_columns(tmp_path):
     (tmp_path / "x.tsv").write_text("one\t1\t0\ntwo\t0\t1\n")
     file = DataFile(str(tmp_path / "x.tsv"), "0", label=("1", "2"), header=False)
-    task = custom.build_task({"train": file}, labels=("dear", "late"))
-    assert [example.label for example in task.read("", "train").examples] == [
-        ("dear",), ("late",)]
+    assert labels_of(file, labels=("dear", "late")) == [("dear",), ("late",)]
 
 
 @pytest.mark.parametrize("content, label, options, pattern", [
@@ -195,8 +193,7 @@ def test_predictions_and_report(tmp_path):
 def test_an_average_and_its_report_are_of_the_same_classes():
     """A development set without one of the classes, which is not predicted either."""
     task = custom.build_task({}, labels=("a", "b", "c"))
-    data = ExampleSet([custom.Example("1", "x", None, "a"),
-                       custom.Example("2", "y", None, "b")])
+    data = ExampleSet([custom.Example("1", "x", None, label) for label in "ab"])
     outputs = {"probabilities": np.eye(3, dtype=np.float32)[:2]}
     assert task.score(data, outputs, None)["macro_f1"] == 1
     report = task.report(data.examples, outputs)

@@ -52,16 +52,17 @@ def test_probabilities_beside_labels_or_in_their_place(tmp_path, name, content, 
 
 
 def test_columns_of_labels_and_of_probabilities_in_different_orders(tmp_path):
-    (tmp_path / "x.csv").write_text("text,q,a,b,probability of a\nc,0.1,0,1,0.9\n")
-    for probability, message in ((("b", "probability of a"), "'b' is named twice"),
-                                 (("q", "probability of a"), "holds .*: a, b")):
+    (tmp_path / "x.csv").write_text("text,q,a,b,probability of a,probability of b\n"
+                                    "c,0.1,0,1,0.9,0.1\n")
+
+    def read(*columns):
+        return task_of(tmp_path / "x.csv", label=("a", "b"), probability=columns).read(
+            "", "train").examples
+
+    for column, message in ("b", "'b' is named twice"), ("q", "holds .*: a, b"):
         with pytest.raises(InputError, match=message):
-            task_of(tmp_path / "x.csv", label=("a", "b"), probability=probability).read(
-                "", "train")
-    (tmp_path / "x.csv").write_text(
-        "text,probability of b,a,b,probability of a\nc,0.1,0,1,0.9\n")
-    [found] = task_of(tmp_path / "x.csv", label=("a", "b"), probability=(
-        "probability of b", "probability of a")).read("", "train").examples
+            read(column, "probability of a")
+    [found] = read("probability of b", "probability of a")
     assert (found.label, found.probabilities) == (("b",), {"a": 0.9, "b": 0.1})
 
 
