@@ -96,12 +96,12 @@ def close(ours, theirs, tolerance=1e-5):
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
-def train_losses(name, features, denominators=None):
+def train_losses(name, features):
     """Outputs in training without dropout, and losses."""
     model, objective = without_dropout(name)
     outputs = model(features, training=True)
     return outputs, objective.losses(
-        outputs, features, denominators or objective.denominators(features))
+        outputs, features, objective.denominators(features))
 
 
 def main():
