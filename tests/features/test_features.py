@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 from importlib.util import find_spec
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -56,11 +57,6 @@ def rows_of(path):
     return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
 
 
-def stopped(*args):
-    """Takes the place of a step that is interrupted."""
-    raise KeyboardInterrupt
-
-
 # ---- numbers ---------------------------------------------------------------
 
 
@@ -85,15 +81,12 @@ def test_vectors_are_the_model_s_after_any_pass(model, tmp_path):
 
 
 def test_the_first_passes_alone_are_computed(model, monkeypatch):
-    loaded = albert_tf.load(model)
-    head = features.Features(loaded, Options(("mean",), (1,), 16))
-    passes = []
-    bert = head.bert
-    monkeypatch.setattr(head, "bert", lambda *args, computation, **options: (
-        passes.append(computation.passes) or bert(
-            *args, computation=computation, **options)))
+    head = features.Features(albert_tf.load(model), Options(("mean",), (1,), 16))
+    bert = mock.Mock(side_effect=head.bert)
+    monkeypatch.setattr(head, "bert", bert)
     head.compute({name: np.ones([1, 4], np.int32) for name in head.inputs})
-    assert passes == [1]
+    [call] = bert.call_args_list
+    assert call.kwargs["computation"].passes == 1
 
 
 def test_cut_texts_are_counted(model, tmp_path, caplog):
@@ -226,7 +219,7 @@ def test_another_text_begins_anew_and_other_options_are_refused(
     given = Vocabulary(str(tiny_models.SPM), True, False)
     cased = dataclasses.replace(given, do_lower_case=False)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(shutil, "copyfileobj", stopped)
+        patch.setattr(shutil, "copyfileobj", mock.Mock(side_effect=KeyboardInterrupt))
         extract(model, tmp_path, "out.jsonl", ("mean",), vocabulary=given)
     for pooling, vocabulary, message in (
             ("max", given, "pooling=.'mean'"), ("mean", cased, "do_lower_case=True")):
@@ -240,13 +233,12 @@ def test_another_text_begins_anew_and_other_options_are_refused(
 
 def test_units_are_bounded_in_bytes(model, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_UNIT_BYTES", 4 * 16 * 50)
-    seen = []
-    rows = features.Features.rows
-    monkeypatch.setattr(features.Features, "rows", lambda head, inputs: (
-        seen.append(len(inputs)) or rows(head, inputs)))
-    extract(model, tmp_path, "pieces.jsonl", ("pieces",), lines=["abcde"] * 12,
-            max_seq_length=8)
-    assert seen == [6, 6]  # of at most eight pieces each
+    with mock.patch.object(features.Features, "rows", autospec=True,
+                           side_effect=features.Features.rows) as rows:
+        extract(model, tmp_path, "pieces.jsonl", ("pieces",), lines=["abcde"] * 12,
+                max_seq_length=8)
+    # Of at most eight pieces each.
+    assert [len(call.args[1]) for call in rows.call_args_list] == [6, 6]
 
 
 # ---- wrong inputs ----------------------------------------------------------
