@@ -30,6 +30,16 @@ def run_python(*words, env=(), **options) -> subprocess.CompletedProcess:
 
 
 @functools.cache
+def tokenizer(kind="spm"):
+    """The fixtures' SentencePiece model, or their WordPiece vocabulary."""
+    from albert_tf.tokenization.tokenizer import FullTokenizer
+
+    return FullTokenizer(spm_model_file=str(FIXTURES / "spm" / "en4k.model")) if (
+        kind == "spm") else FullTokenizer(
+            vocab_file=str(FIXTURES / "tokenization" / "wp_vocab.txt"))
+
+
+@functools.cache
 def load_export(folder):
     """A SavedModel, with the operations that its tokenizer needs."""
     import tensorflow as tf

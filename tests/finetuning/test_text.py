@@ -1,6 +1,5 @@
 """Text in, answers out: sequences, windows and answers are those of Python."""
 
-import functools
 import itertools
 import shutil
 
@@ -22,10 +21,8 @@ from albert_tf.finetuning.squad import text as text_spans
 from albert_tf.finetuning.tagging import text as text_tags
 from albert_tf.finetuning import text as text_tasks
 from albert_tf.tokenization import cleaning
-from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests import models, tiny_run
-from tests.helpers import ask_export, load_export
-from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB
+from tests.helpers import ask_export, load_export, tokenizer
 
 pytest.importorskip("tensorflow_text")
 
@@ -39,13 +36,7 @@ QUESTIONS = ["When did the café close, in which year?", "Who?", "", "What is it
              "a", "How many " * 9]
 
 
-@functools.cache
-def tokenizer(kind):
-    return (FullTokenizer(spm_model_file=MODEL) if kind == "sentencepiece"
-            else FullTokenizer(vocab_file=WP_VOCAB))
-
-
-KINDS = pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+KINDS = pytest.mark.parametrize("kind", ["spm", "wordpiece"])
 
 
 def check_rows(found, rows):
@@ -149,7 +140,7 @@ def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
 
 @pytest.mark.long
 def test_an_export_of_parts_of_speech_names_no_entities(tmp_path):
-    made, labels = tokenizer("sentencepiece"), ["NOUN", "VERB", "X"]
+    made, labels = tokenizer("spm"), ["NOUN", "VERB", "X"]
     model = make(models.tagger, made.vocab_size, num_labels=3)
     folder = str(tmp_path / "model")
     export.export(model, model.head, folder, labels, text=text_tags.Tags(
@@ -164,7 +155,7 @@ def test_an_export_of_parts_of_speech_names_no_entities(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("version_2", [False, True])
 def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
-    made, threshold = tokenizer("sentencepiece"), 0.0 if version_2 else None
+    made, threshold = tokenizer("spm"), 0.0 if version_2 else None
     sizes = dict(max_seq_length=32, doc_stride=7, max_query_length=9)
     task = squad.SquadTask(version_2, **sizes)
     model = make(models.conditional_spans if version_2

@@ -1,6 +1,5 @@
 """GLUE: reading, features, scores and files of predictions."""
 
-import functools
 import gzip
 import json
 
@@ -11,8 +10,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import task as classification, glue
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.tokenization import sequences
-from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests.helpers import FIXTURES, SHARED
+from tests.helpers import FIXTURES, SHARED, tokenizer
 
 CLASSIFIER = FIXTURES / "classifier"
 
@@ -35,13 +33,6 @@ def _glue_dir(tmp_path_factory):
         path.parent.mkdir(exist_ok=True)
         path.write_text(content, encoding="utf-8")
     return folder
-
-
-@functools.lru_cache
-def tokenizer(kind):
-    if kind == "spm":
-        return FullTokenizer(spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
-    return FullTokenizer(vocab_file=str(FIXTURES / "tokenization" / "wp_vocab.txt"))
 
 
 def write(folder, name, *lines):

@@ -11,9 +11,8 @@ from albert_tf.finetuning.features import FeatureTable
 from albert_tf.finetuning.race import task
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.race.task import RaceTask
-from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests import row_tables
-from tests.helpers import FIXTURES
+from tests.helpers import FIXTURES, tokenizer
 
 FOLDER = FIXTURES / "race"
 PASSAGE = {
@@ -26,11 +25,6 @@ PASSAGE = {
 @functools.lru_cache(maxsize=None)
 def golden():
     return json.loads(gzip.decompress((FOLDER / "features.json.gz").read_bytes()))
-
-
-@functools.lru_cache(maxsize=None)
-def tokenizer():
-    return FullTokenizer(spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
 
 
 def features_of(example, max_seq_length=32, max_qa_length=16):
