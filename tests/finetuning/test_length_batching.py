@@ -60,15 +60,16 @@ def check_batches(table, batches, length):
     for batch in batches:
         assert not {"paragraph_len", "tok_start_to_orig_index"} & batch.keys()
         for feature in (each for each in table.spec.features if each.parsed):
-            name = feature.name
-            for found, row in zip(batch[name], batch["example_index"].tolist()):
-                value = table.columns[name][row]
+            for found, row in zip(batch[feature.name], batch["example_index"].tolist()):
+                if row < 0:
+                    continue
+                value = table.columns[feature.name][row]
                 if feature.is_variable:
                     value = np.pad(value, [(0, 0)] * (value.ndim - 1) + [
-                        (0, length - value.shape[-1])], constant_values=name == "p_mask")
-                if row >= 0:
-                    assert found.dtype == value.dtype
-                    np.testing.assert_array_equal(found, value, name)
+                        (0, length - value.shape[-1])],
+                        constant_values=feature.name == "p_mask")
+                assert found.dtype == value.dtype
+                np.testing.assert_array_equal(found, value, feature.name)
 
 
 # --- lengths
