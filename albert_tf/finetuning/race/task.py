@@ -172,7 +172,7 @@ class RaceTask(LabelledTask):
             begin = article[:room - len(ending)]
             cut += len(article) - len(begin) + len(whole) - len(ending)
             choices.append(assemble(begin, ending, tokenizer.cls_id, tokenizer.sep_id))
-        length = max(len(choice.tokens) for choice in choices)
+        length = max(len(tokens) for tokens, _ in choices)
         padded = [pad_inputs(*choice, length, tokenizer.pad_id) for choice in choices]
         return {**{name: [choice[name] for choice in padded] for name in padded[0]},
                 "label_ids": [example.label or 0]}, cut
