@@ -88,7 +88,7 @@ def kept_as(**changes):
 
 
 @pytest.mark.parametrize("content, message", [
-    ("{", "line 1"), ("[]", "object"),
+    ("{", "not JSON"), ("[]", "object"),
     (kept_as(flags={"max_seq_length": -1}), "max_seq_length is -1"),
     (kept_as(flags={"max_answer_length": 1e20}), "max_answer_length is 1e"),
     (kept_as(flags={"doc_stride": None}), "doc_stride is None"),
