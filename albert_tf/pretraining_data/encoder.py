@@ -65,7 +65,7 @@ class PieceEncoder:
     def prepare(self, lines: Sequence[str]) -> list[str]:
         """Returns tokenizer.prepare(line).strip() for each line; "" is a blank line, with
         SentencePiece also one of combining characters alone."""
-        return [self.tokenizer.prepare(line).strip() for line in lines]
+        return list(map(str.strip, self.tokenizer.prepare_batch(lines)))
 
     def encode(self, lines: list[str]) -> EncodedLines:
         """Returns the codes of prepared lines. Whether an unknown token starts a word

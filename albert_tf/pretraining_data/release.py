@@ -38,7 +38,7 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer
 
     for span in spans:
         for block in read_span(paths, span, lambda texts: list(
-                map(str.strip, map(tokenizer.prepare, texts)))):
+                map(str.strip, tokenizer.prepare_batch(texts)))):
             firsts += [len(lines) + first for first in block.first]
             lines += [[known.setdefault(piece, piece) for piece in tokens]
                       for tokens in tokenizer.tokenize_batch(block.lines)]

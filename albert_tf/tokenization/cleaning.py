@@ -4,8 +4,11 @@ white space collapses, a ligature becomes two letters, an accent is removed."""
 import contextlib
 import functools
 import re
+import sys
 import unicodedata
-from typing import Any, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
+
+import numpy as np
 
 from albert_tf.errors import InputError, reading
 
@@ -142,20 +145,31 @@ def preprocess_text(text: str, lower: bool = True, remove_space: bool = True,
     if rules.quotes:
         text = text.replace("``", '"').replace("''", '"')
     if strip_accents and not text.isascii():  # ASCII has no decompositions.
-        text = unicodedata.normalize("NFKD", text)
-        for accent in _accents(rules.all_marks).intersection(text):
-            text = text.replace(accent, "")
+        codes = np.frombuffer(unicodedata.normalize("NFKD", text).encode(
+            "utf-32-le", "surrogatepass"), "<u4")
+        text = codes[~_accents(rules.all_marks)[codes]].tobytes().decode(
+            "utf-32-le", "surrogatepass")
     return text.lower() if lower else text
 
 
 @functools.cache
-def _accents(all_marks: bool) -> frozenset[str]:
-    """Returns the characters that are stripped as accents."""
+def _accents(all_marks: bool) -> np.ndarray:
+    """Returns which code points are stripped as accents: bool [0x110000]."""
+    table = np.zeros(sys.maxunicode + 1, bool)
     # Beyond plane 1 only variation selectors have class M*.
-    return frozenset(
-        char for char in map(chr, (*range(0x20000), *range(0xE0100, 0xE01F0)))
-        if (unicodedata.category(char)[0] == "M" if all_marks
-            else unicodedata.combining(char)))
+    for char in map(chr, (*range(0x20000), *range(0xE0100, 0xE01F0))):
+        table[ord(char)] = (unicodedata.category(char)[0] == "M" if all_marks
+                            else unicodedata.combining(char))
+    return table
+
+
+def preprocess_batch(texts: Sequence[str], lower: bool = True,
+                     strip_accents: bool = True, rules: Rules = ORIGINAL) -> list[str]:
+    """Returns preprocess_text for each text, faster: together, with line feeds between
+    them, across which nothing acts."""
+    whole = "\n".join([" ".join(text.split()) for text in texts])
+    return preprocess_text(whole, lower, False, strip_accents, rules).split("\n") if (
+        texts) else []
 
 
 @functools.lru_cache(maxsize=100_000)

@@ -16,7 +16,7 @@ from albert_tf.errors import InputError, reading
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.cleaning import (
     ORIGINAL, UNDERLINE, AddedToken, PreparedText, Rules, encodable, ends_in_digit_comma,
-    preprocess_text, preprocess_with_sources)
+    preprocess_batch, preprocess_text, preprocess_with_sources)
 
 
 class PieceSpan(NamedTuple):
@@ -129,6 +129,10 @@ class FullTokenizer:
         """Cleans a text for `tokenize`, which does it itself with WordPiece. A result is
         not cleaned again."""
         return text
+
+    def prepare_batch(self, texts: Iterable[str]) -> list[str]:
+        """Returns [prepare(text) for text in texts], but faster."""
+        return list(texts)
 
     def tokenize(self, text: str) -> list[str]:
         """Splits text into tokens; with SentencePiece the text must be prepared."""
@@ -256,6 +260,10 @@ class SentencePieceTokenizer(FullTokenizer):
     def prepare(self, text: str) -> str:
         return text if isinstance(text, PreparedText) else PreparedText(preprocess_text(
             text, self.do_lower_case, strip_accents=self.strip_accents, rules=self.rules))
+
+    def prepare_batch(self, texts: Iterable[str]) -> list[str]:
+        return preprocess_batch(
+            list(texts), self.do_lower_case, self.strip_accents, self.rules)
 
     def tokenize(self, text: str) -> list[str]:
         if not self._told and text != (prepared := self.prepare(text)):

@@ -25,7 +25,8 @@ from sentencepiece import SentencePieceProcessor as Processor
 
 from albert_tf.errors import InputError
 from albert_tf.options import option
-from albert_tf.tokenization.cleaning import ends_in_digit_comma, preprocess_text
+from albert_tf.tokenization.cleaning import (
+    ends_in_digit_comma, preprocess_batch, preprocess_text)
 from albert_tf.tokenization.tokenizer import load, marked, marks_of, model_proto
 
 # The first pieces in the vocabulary are these, behind <pad> and <unk>; data and models
@@ -225,8 +226,7 @@ def extend(model_file: str, lines: Iterable[str], options: ExtendOptions = Exten
         len(proto.pieces) + options.num_pieces, options.do_lower_case,
         input_sentence_size=options.input_sentence_size, strip_accents=strip_accents),
         exactly=False).model)
-    texts = [preprocess_text(line, options.do_lower_case, strip_accents=strip_accents)
-             for line in lines]
+    texts = preprocess_batch(lines, options.do_lower_case, strip_accents)
     # Equal gains are sorted by code points, so that all machines give the same order.
     gains = sorted(_gains(proto, old, domain, texts),
                    key=lambda row: (-row[0], row[1]))[:options.num_pieces]

@@ -254,6 +254,7 @@ def test_offsets_hold_on_the_reference_strings_and_random_text(make):
 @hypothesis.given(st.text() | st.text("aΣσİ' .\n\x1c\x85\r\u0301\u0323½"), st.booleans())
 def test_preparation_is_one_in_all_its_ways(text, lower):
     expected = preprocess_text(text, lower)
+    assert cleaning.preprocess_batch(["a", text, ""], lower) == ["a", expected, ""]
     assert cleaning.preprocess_with_sources(text, lower)[0] == expected
 
 

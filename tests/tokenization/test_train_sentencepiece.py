@@ -341,7 +341,7 @@ def test_the_model_says_so_and_a_mismatch_is_refused(models):
 def test_batches_places_and_passages_keep_them_too(models):
     tokenizer = FullTokenizer(spm_model_file=models[False])
     text = "Schön, die Größe: ガラス!"
-    assert tokenizer.prepare(text) == text.lower()
+    assert tokenizer.prepare_batch([text]) == [tokenizer.prepare(text)] == [text.lower()]
     assert tokenizer.encode_batch([text]) == [tokenizer.encode(text)]
     spans = tokenizer.tokenize_with_offsets(text)
     assert [span.id for span in spans] == tokenizer.encode(text)
