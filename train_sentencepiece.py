@@ -15,12 +15,14 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import dataclasses
 import itertools
+import os
 import time
 
 from absl import flags
 
 from albert_tf import files, sampling, text_files
 from albert_tf.cli.define import define
+from albert_tf.errors import InputError
 from albert_tf.options import given
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import languages
@@ -71,6 +73,9 @@ def main(argv):
     else:
         lines = (line for _, line in read(sources))
     prefix = FLAGS.output_prefix
+    if os.path.basename(prefix) in ("", ".", ".."):
+        raise InputError(f"--output_prefix={prefix} is a folder; add the name of the files "
+                         f"without .model, as in {os.path.join(prefix, 'spm')}.")
     files.prepare_outputs({"--output_prefix": [f"{prefix}.model", f"{prefix}.vocab"]},
                           {"--input_file": paths})
     options = given(train_sentencepiece.Options, FLAGS)

@@ -69,7 +69,10 @@ def reading(path: str, binary: bool = False) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        # Rust's panics, as in the tokenizers library, are no subclass of Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         if binary and not getattr(error, "strerror", None):
             raise InputError(
                 f"{path}: the file is damaged, cut short or of a different kind "

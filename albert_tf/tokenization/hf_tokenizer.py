@@ -45,9 +45,9 @@ class HfTokenizer(FullTokenizer):
             if self.uses_sentencepiece:
                 names = ("<pad>", dict(enumerate(self.vocab)).get(
                     value["model"].get("unk_id"), "unk_id"))
-            # It says itself how it cleans; lower-casing can be added.
-            self.strip_accents = self.normalized("é") in "eE"
-            self.do_lower_case = self.normalized("A") == "a"
+            with reading(path, binary=True):  # It says itself how it cleans.
+                self.strip_accents = self.normalized("é") in "eE"
+                self.do_lower_case = self.normalized("A") == "a"
             if strips not in (None, self.strip_accents) or (
                     lower is False and self.do_lower_case):
                 raise InputError(

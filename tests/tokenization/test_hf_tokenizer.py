@@ -141,6 +141,8 @@ def test_quotes_have_both_their_characters(tmp_path):
     ({"type": "BPE", "vocab": {"a": 0}}, {}, "BPE"),
     ({"type": "WordPiece", "vocab": {"[UNK]": 0}}, {}, "missing field"),
     ({"type": "Unigram", "vocab": [["a"]]}, {}, "damaged"),
+    (UNIGRAM, {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAAAA=="}},
+     "damaged"),
     (UNIGRAM, {"normalizer": "NFKC"}, "Normalizer"),
     (None, '{"class_name": "AlbertTokenizer"}', "model"), (None, "{", "not JSON")])
 def test_others_are_refused_by_name(model, parts, words, tmp_path):

@@ -118,6 +118,7 @@ def test_refusals(text, options, message):
 
 WRONG = {  # message → flags
     "--vocab_size=30000": [], "--output_prefix": ["--output_prefix={0}/a.txt/o"],
+    "is a folder; add": ["--output_prefix={0}/"],
     "--sampling_exponent=0.7": ["--sampling_exponent=0.7"],
     "a.jsonl is not text": ["--input_file={0}/*"],
     "--num_threads=0": ["--num_threads=0"],
