@@ -470,16 +470,13 @@ def test_bad_best_checkpoint_and_the_ways_out(copy, data):
     assert run.current_step == 12
 
 
-@pytest.mark.parametrize("config, message", [
-    (dict(num_attention_heads=4), "num_attention_heads is 2 there and 4 here"),
-    (dict(hidden_size=4), "different shape than in this model")])
-def test_another_model_than_that_of_the_run_is_not_sent_to_an_earlier_step(
-        config, message, copy, data):
-    if "hidden_size" in config:
-        (copy / "albert_config.json").unlink()  # which would be compared first
-    with pytest.raises(InputError, match=message) as caught:
-        make_run(copy, data, train=False, config=config).evaluate()
+def test_another_model_than_that_of_the_run_is_refused(copy, data):
+    with pytest.raises(InputError, match="num_attention_heads is 2 there and 4 here") as caught:
+        make_run(copy, data, train=False, config=dict(num_attention_heads=4)).evaluate()
     assert "--resume_from" not in str(caught.value)
+    (copy / "albert_config.json").unlink()  # It would be compared first.
+    with pytest.raises(InputError, match="model.ckpt-12: .*a different shape"):
+        make_run(copy, data, train=False, config=dict(hidden_size=4)).evaluate()
 
 
 def test_what_no_run_saved_is_not_resumed_at(copy, data, broken):
