@@ -117,7 +117,7 @@ class Features(Vectors):
                   for number in self.options.layers]
         computed = {
             PIECES: lambda hidden: tf.where(
-                tf.cast(mask, tf.bool)[..., tf.newaxis], hidden, 0.0),
+                tf.expand_dims(tf.cast(mask, tf.bool), -1), hidden, 0.0),
             POOLED: lambda hidden: self.bert.pooler(hidden[:, 0]),
             EMBEDDING: lambda hidden: embedding(hidden, mask, self.sentence)}
         vectors = {}
@@ -153,14 +153,15 @@ def pool(mode: str, hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     if mode == "lasttoken":
         counts = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
         return tf.gather(hidden, tf.maximum(counts - 1, 0), batch_dims=1)
+    # expand_dims: TFLite cannot convert [..., tf.newaxis] of lengths that vary.
     if mode == "max":
-        return tf.reduce_max(tf.where(is_token[..., tf.newaxis], hidden,
+        return tf.reduce_max(tf.where(tf.expand_dims(is_token, -1), hidden,
                                       hidden.dtype.min), axis=1)
-    weights = tf.cast(is_token, tf.float32)[..., tf.newaxis]  # [B, S, 1]
+    weights = tf.expand_dims(tf.cast(is_token, tf.float32), -1)  # [B, S, 1]
     if mode == "weightedmean":
         weights *= tf.cumsum(weights, axis=1)
     total = tf.reduce_sum(weights, axis=1)
-    tokens = tf.where(is_token[..., tf.newaxis], hidden * weights, 0.0)
+    tokens = tf.where(tf.expand_dims(is_token, -1), hidden * weights, 0.0)
     return tf.math.divide_no_nan(
         tf.reduce_sum(tokens, axis=1),
         tf.sqrt(total) if mode == "mean_sqrt_len_tokens" else total)

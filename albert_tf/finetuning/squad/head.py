@@ -358,4 +358,5 @@ class UnanswerableQuestions(Questions):
         return {**outputs, "start_logits": at(starts), "end_logits": at(ends)}
 
     def of_exchanged(self, exchanged, batch):
-        return exchanged
+        return {name: scores for name, scores in exchanged.items()
+                if name not in ("start_logits", "end_logits")}
