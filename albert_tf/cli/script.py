@@ -209,7 +209,8 @@ def _explained(error: BaseException) -> BaseException | None:
     if isinstance(error, flags.Error):
         missing = [f"--{name} is missing. {flags.FLAGS[name].help}" for name in re.findall(
             r"flag --(\w+)=None: Flag --\1 must have a value", str(error))]
-        return InputError(f"{' '.join(missing) or error} --help lists the flags.")
+        what = " ".join(missing) or str(error).rstrip(" ?.") + "."
+        return InputError(f"{what} --help lists the flags.")
     if isinstance(error, ImportError):
         return _not_installed(
             [error.name or ""], "is not installed" if isinstance(
