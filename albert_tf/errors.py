@@ -13,8 +13,9 @@ from typing import Iterator
 
 # Packages with errors of their own for a damaged file or for a store out of reach.
 _LIBRARIES = frozenset((
-    "_lzma", "adlfs", "aiohttp", "azure", "botocore", "gcsfs", "google", "h5py", "json",
-    "pyarrow", "s3fs", "safetensors", "tensorflow", "zipfile", "zlib", "zstandard"))
+    "_lzma", "adlfs", "aiohttp", "azure", "backports", "botocore", "compression", "gcsfs",
+    "google", "h5py", "json", "pyarrow", "s3fs", "safetensors", "tensorflow", "zipfile",
+    "zlib"))
 
 
 class InputError(ValueError):

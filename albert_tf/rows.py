@@ -73,14 +73,13 @@ def number_of(where: str) -> int:
 def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] = (), *,
          kind: str = "", lines: Lines | None = None, delimiter: str | None = None,
          header: bool = True, ragged: bool = False, keep_wrong: bool = False,
-         cleaned: bool = False, blank: list[int] | None = None, advice: str = ""
-         ) -> Iterator[tuple[str, Row]]:
-    """Yields ("file, line 2", column → value) for each row of a file.
+         cleaned: bool = False, advice: str = "") -> Iterator[tuple[str, Row]]:
+    """Yields ("file, line 2", column → value) for each row of a file, without blank lines.
 
     Cells of CSV and TSV are texts; in TSV, quotation marks are plain text, as in GLUE's
-    files. Files are UTF-8, with or without a byte-order mark, with any kind of line end.
-    In Parquet, numbers that the schema names become these names, and -1, which means "no
-    label", becomes None, as nulls are.
+    files. Files are UTF-8, with or without a byte-order mark. In Parquet, numbers that
+    the schema names become these names, and -1, which means "no label", becomes None, as
+    nulls are.
 
     Args:
       path: the file; the name tells its kind and whether it is compressed.
@@ -89,32 +88,28 @@ def rows(path: str, names: Sequence[str] | None = None, optional: Sequence[str] 
       optional: columns that are read, too, if the file has them.
       kind: overrides the kind that the name tells. In "text", each line is a JSON object,
         or a tuple of texts with tabs between them, in place of a row.
-      lines: the numbered lines of the file, if it is open already (text_lines).
+      lines: the numbered lines of the file, if it is open already.
       delimiter: replaces the comma of CSV or the tab of TSV.
       header: whether the first line of CSV and TSV names the columns; else the names
         are numbers.
       ragged: whether lines may have other numbers of cells than the first one. Columns
-        may then be missing, and further cells are in row[None], as in csv.DictReader.
+        may then be missing.
       keep_wrong: whether a wrong row is yielded as an InputError instead of raised.
       cleaned: as in text_files.parse_json.
-      blank: gets the numbers of blank lines, which are left out.
       advice: what to do if a column is missing.
     """
     kind, what = kind or kind_of(path), "line"
     if kind == "parquet":
         what, found = "row", enumerate(_parquet(path, names, optional, advice), 1)
     else:
-        lines = text_lines(path) if lines is None else lines
+        lines = text_files.read_lines(path, cleaned=False) if lines is None else lines
         found = _objects(path, lines, kind, names or (), cleaned, advice) if (
             kind in ("jsonl", "text")) else _table(
                 path, lines, kind, names, optional, delimiter, header, ragged, advice)
     for number, row in found:
         if isinstance(row, InputError) and not keep_wrong:
             raise row
-        if row is not None:
-            yield f"{path}, {what} {number}", row
-        elif blank is not None:
-            blank.append(number)
+        yield f"{path}, {what} {number}", row
 
 
 # ---- values ----------------------------------------------------------------
@@ -166,25 +161,15 @@ def is_empty(value: str) -> bool:
 # ---- lines -----------------------------------------------------------------
 
 
-def text_lines(path: str, once: bool = False) -> Iterator[tuple[int, str]]:
-    """Yields (line number, line). If the first line contains carriage returns, these
-    alone separate lines, as on old Macs. `once` as in text_files.read_lines."""
-    ends, before = None, 0
-    for _, line in text_files.read_lines(path, once=once, cleaned=False):
-        ends = "\r" in line if ends is None else ends
-        parts = line.split("\r") if ends else [line]
-        yield from enumerate(parts, before + 1)
-        before += len(parts)
-
-
 def _objects(path: str, lines: Lines, kind: str, names: Sequence[str], cleaned: bool,
-             advice: str) -> Iterator[tuple[int, Row | tuple | InputError | None]]:
-    """Yields line numbers, and objects or texts, or None for a blank line."""
+             advice: str) -> Iterator[tuple[int, Row | tuple | InputError]]:
     for number, line in lines:
         where, row = f"{path}, line {number}", None
         if kind == "text" and not re.match(OBJECT, line):
             row = tuple(line.split("\t"))
-        elif line.strip():
+        elif not line.strip():
+            continue
+        else:
             try:
                 row = text_files.parse_json(line, where, (
                     "the file looks like one array over many lines, but "
@@ -202,15 +187,13 @@ def _objects(path: str, lines: Lines, kind: str, names: Sequence[str], cleaned: 
 
 def _table(path: str, lines: Lines, kind: str, names: Sequence[str] | None,
            optional: Sequence[str], delimiter: str | None, header: bool, ragged: bool,
-           advice: str) -> Iterator[tuple[int, Row | InputError | None]]:
-    """Yields line numbers, and rows, or None for a blank line."""
+           advice: str) -> Iterator[tuple[int, Row | InputError]]:
     if delimiter is not None and len(delimiter) != 1:
         raise InputError(f"--delimiter={delimiter!r} is not a single character.")
     places = None
     for number, cells in _csv(path, lines, delimiter or ",") if kind == "csv" else (
             (number, line.split(delimiter or "\t")) for number, line in lines):
         if len(cells) < 2 and not "".join(cells).strip(" "):
-            yield number, None
             continue
         if places is None:
             width = len(cells)
@@ -225,10 +208,9 @@ def _table(path: str, lines: Lines, kind: str, names: Sequence[str] | None,
                 f"{path}, line {number}: the row has {len(cells)} columns, but the first "
                 f"line has {width}. If a text contains the delimiter, remove it, or use "
                 "CSV with the text in quotes.")
-            continue
-        row = {name: cells[place] for name, place in places.items()
-               if place < len(cells)}
-        yield number, {**row, None: cells[width:]} if len(cells) > width else row
+        else:
+            yield number, {name: cells[place] for name, place in places.items()
+                           if place < len(cells)}
 
 
 def _csv(path: str, lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -256,16 +238,13 @@ def _places(path: str, names: Sequence[str] | None, optional: Sequence[str],
     titles = [title.strip() for title in titles]
     names = titles if names is None else names
     places: dict[str, int] = {}
-    for name in dict.fromkeys((*names, *optional)):
+    for name in (*names, *optional):
         if titles.count(name) > 1:
             raise InputError(f"{path}: {titles.count(name)} columns are named "
                              f"'{name}'; rename all but one.")
         place = titles.index(name) if name in titles else (
             int(name) if name.isdecimal() else len(titles))
         if place < len(titles):
-            for other in (other for other in places if places[other] == place):
-                raise InputError(f"{path}: '{other}' and '{name}' are the same column; "
-                                 "name each column once.")
             places[name] = place
         elif name in names:
             raise _missing(path, name, titles, advice)
@@ -325,21 +304,18 @@ def _parquet(path: str, names: Sequence[str] | None, optional: Sequence[str], ad
             # pyarrow ends the process at lengths and offsets that are damaged.
             batch.validate(full=True)
             for start in range(0, batch.num_rows, _ROWS):
-                columns = (_named(path, name, batch.column(name).slice(start, _ROWS)
-                                  .to_pylist(), classes[name]) for name in titles.values())
+                columns = (_named(batch.column(name).slice(start, _ROWS).to_pylist(),
+                                  classes[name]) for name in titles.values())
                 yield from (dict(zip(titles, values)) for values in zip(*columns))
 
 
-def _named(path: str, name: str, value: Any, classes: Sequence[str]) -> Any:
-    """Returns a value, or those in a list, with names in place of numbers."""
-    if classes and isinstance(value, list):
-        return [_named(path, name, each, classes) for each in value]
-    if not classes or type(value) is not int:
+def _named(value: Any, classes: Sequence[str]) -> Any:
+    """Returns a number's name, or those of a list's; None for -1 and null."""
+    if not classes:
         return value
-    if not -1 <= value < len(classes):
-        raise InputError(f"{path}: column '{name}' holds {value}, but the file's schema "
-                         f"names only 0 to {len(classes) - 1}.")
-    return None if value < 0 else classes[value]
+    if isinstance(value, list):
+        return [_named(each, classes) for each in value]
+    return None if value is None or value < 0 else classes[value]
 
 
 @contextlib.contextmanager

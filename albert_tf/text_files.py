@@ -15,50 +15,23 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 from albert_tf import files
 from albert_tf.errors import InputError, reading
 
-# Compressed bytes to decompress at a time. zstd turns 4 bytes into at most 128 KiB, so
-# a malicious file gives at most 32 MiB at once.
-_ZSTD_STEP = 1024
-# How compressed content begins; a pipe has no name that tells it.
-_BEGINS = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"(\xb5/\xfd": ".zst"}
+try:
+    from compression import zstd
+except ImportError:  # before Python 3.14
+    from backports import zstd
+
 # NUL and half a surrogate pair, which are in no text, in JSON that json.dumps wrote.
 _NO_CHARACTER = re.compile(r"(?<!\\)(?:\\\\)*\\u0000|[\ud800-\udfff]")
-
-
-class _Zstandard(io.RawIOBase):
-    """The content of Zstandard frames. Raises an error if the last one is cut short,
-    unlike the package's own stream readers."""
-
-    def __init__(self, stream: BinaryIO):
-        super().__init__()
-        self._stream, self._frame, self._data, self._held = stream, None, b"", b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        import zstandard
-
-        while not self._held and (data := self._data or self._stream.read(_ZSTD_STEP)):
-            frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
-            self._held = memoryview(frame.decompress(data))
-            self._data, self._frame = (
-                (frame.unused_data, None) if frame.eof else (b"", frame))
-        if not self._held and self._frame:
-            raise EOFError("the last Zstandard frame has no end")
-        size = min(len(buffer), len(self._held))
-        buffer[:size], self._held = self._held[:size], self._held[size:]
-        return size
-
-
-_READERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": (
-    lambda stream: io.BufferedReader(_Zstandard(stream), 1 << 17))}
+_READERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 COMPRESSED = tuple(_READERS)
 
 
 def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
     """Returns the decompressed content of an open file if its name ends in COMPRESSED,
     otherwise `stream` itself, which stays open when the result is closed."""
-    return _READERS.get(os.path.splitext(path)[1], lambda stream: stream)(stream)
+    reader = _READERS.get(os.path.splitext(path)[1])
+    # Without a buffer of C code, lines are read at half the speed.
+    return io.BufferedReader(reader(stream), 1 << 17) if reader else stream
 
 
 def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
@@ -68,26 +41,25 @@ def read_lines(path: str, on_bytes: Optional[Callable[[int], None]] = None,
     The file is decompressed if its name ends in COMPRESSED. A byte-order mark at the
     start is dropped. `on_bytes` is called with the number of bytes on disk that were
     read since the last call. `once` also takes the standard input, pipes and devices
-    (files.is_stream), of which the content tells whether it is compressed. Unless the
-    text is `cleaned` later, it must not have NUL characters.
+    (files.is_stream). Unless the text is `cleaned` later, it must not have NUL
+    characters, and its lines must not end in carriage returns alone.
     """
-    reported, name = 0, path
-    with reading(path := files.shown(path)), files.open_binary(name, once=once) as stream:
-        if once and files.is_stream(name):
-            name = next((f"a{end}" for begin, end in _BEGINS.items()
-                         if stream.peek(1).startswith(begin)), "")
-        for number, raw in enumerate(decompressed(name, stream), 1):
+    reported = 0
+    with reading(files.shown(path)), files.open_binary(path, once=once) as stream:
+        for number, raw in enumerate(decompressed(path, stream), 1):
             try:
-                line = raw.decode("utf-8")
-                wrong = "it looks binary" * is_binary(line) or (
-                    "it holds NUL characters" * (not cleaned and "\0" in line))
+                line, wrong = raw.decode("utf-8"), ""
+                if "\0" in line and (not cleaned or is_binary(line)):
+                    wrong = "it holds NUL characters"
+                elif number == 1 and not cleaned and "\r" in line.rstrip("\r\n"):
+                    wrong = "carriage returns alone end its lines"
             except UnicodeDecodeError as error:
                 wrong = f"byte {error.start + 1} is not UTF-8 ({error.reason})"
             if wrong:
                 raise InputError(
-                    f"{path}, line {number}: {wrong}; give text in UTF-8: save a "
-                    "spreadsheet as .csv, convert UTF-16 with iconv, and end the name of a "
-                    f"compressed file in {', '.join(COMPRESSED)}.")
+                    f"{files.shown(path)}, line {number}: {wrong}; give text in UTF-8: "
+                    "save a spreadsheet as .csv, convert UTF-16 with iconv, and end the "
+                    f"name of a compressed file in {', '.join(COMPRESSED)}.")
             if number == 1:
                 line = line.removeprefix("\ufeff")
             yield number, line.rstrip("\r\n")

@@ -38,9 +38,6 @@ def write(tmp_path, name, content):
     ("x.tsv", 'text\tlabel\n"He said ""\tyes\n', {}, [('"He said ""', "yes")]),
     ("x.csv", 'text,label\n"Say ""yes"",\nplease",yes\n', {},
      [('Say "yes",\nplease', "yes")]),
-    # Carriage returns may end lines.
-    ("x.csv", 'text,label\ra,yes\r"b\rc",no\r', {}, [("a", "yes"), ("b\nc", "no")]),
-    ("x.jsonl", JSON.replace("\n", "\r"), {}, PAIR),
     ("x.csv", f"text,label\n{'a ' * 100_000},yes\n", {}, [("a " * 100_000, "yes")]),
     ("x.jsonl", '{"text": "a", "label": [1, null]}', {}, [("a", [1, None])]),
 ])
@@ -52,11 +49,9 @@ def test_rows_of_text_files(tmp_path, name, content, options, expected):
 
 def test_columns_by_number_and_without_names(tmp_path):
     path = write(tmp_path, "x.tsv", "no\tA\tB\n\nyes\tC\tD\n")
-    blank = []
-    assert list(rows(path, ["2", "0"], ["7"], header=False, blank=blank)) == [
+    assert list(rows(path, ["2", "0"], ["7"], header=False)) == [
         (f"{path}, line 1", {"2": "B", "0": "no"}),
         (f"{path}, line 3", {"2": "D", "0": "yes"})]
-    assert blank == [2]
     assert list(rows(path)) == [(f"{path}, line 3", {"no": "yes", "A": "C", "B": "D"})]
     assert [row for _, row in rows(path, ["1"])] == [{"1": "C"}]
     path = row_tables.write(tmp_path / "x.parquet", row_tables.table(
@@ -68,7 +63,7 @@ def test_columns_by_number_and_without_names(tmp_path):
 def test_lines_of_any_length(tmp_path):
     path = write(tmp_path, "x.tsv", "a\tb\n1\n2\t3\t4\n")
     assert [row for _, row in rows(path, ["a", "b"], ragged=True)] == [
-        {"a": "1"}, {"a": "2", "b": "3", None: ["4"]}]
+        {"a": "1"}, {"a": "2", "b": "3"}]
 
 
 def test_wrong_rows_may_be_kept(tmp_path):
@@ -104,6 +99,7 @@ HEADER = "text\tlabel\n"
     ("x.csv", "text,label\na,yes\n".encode("utf-16"), {}, "line 1: .*UTF-8"),
     ("x.csv", "text,label\na,yes\n".encode("utf-16-le"), {}, "line 1: .*NUL"),
     ("x.csv", b"text,label\na\xe9,yes\n", {}, "line 2: .*UTF-8"),
+    ("x.csv", "text,label\ra,yes\rb,no", {}, "line 1: carriage returns alone"),
     ("x.csv", b"PK\3\4" + bytes(99), {}, "line 1: .*spreadsheet"),
     ("x.xlsx", "PK", {}, "CSV in UTF-8"), ("x.txt", "a", {}, "extension"),
     ("x.csv", "text\n", dict(delimiter="::"), "--delimiter='::'"),
@@ -194,7 +190,7 @@ def test_what_does_not_fit_in_parquet_is_refused(tmp_path, monkeypatch):
     for name, made, columns, message in (
             ("a.parquet", row_tables.table(
                 {"label": [0, 2]}, label=row_tables.class_label("bad", "good")),
-             ["label"], "a.parquet: column 'label' holds 2"),
+             ["label"], "a.parquet: .* of a different kind"),
             ("b.parquet", row_tables.table({"text": ["a"], "label": [1]}), ["words"],
              "b.parquet: there is no column 'words'; the columns are 'text', 'label'; choose"),
             ("c.feather", pa.Table.from_arrays(

@@ -7,11 +7,10 @@ what a file holds, as in a pipe, its first line does.
 """
 
 import itertools
-import json
 import re
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from albert_tf import files, rows
+from albert_tf import files, rows, text_files
 from albert_tf.errors import InputError
 
 # The inputs of all tasks.
@@ -55,7 +54,8 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
     kind, names, found = rows.kind_of(path, "text"), None, None
     if kind != "parquet":
         column_needed &= files.is_stream(path)
-        found, path = rows.text_lines(path, once=True), files.shown(path)
+        found = text_files.read_lines(path, once=True, cleaned=False)
+        path = files.shown(path)
     if kind == "text":
         kind, found = _told(found, text_column, delimiter, column_needed)
     columns = [name for name in (text_column, text_b_column) if name]
@@ -87,13 +87,8 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
                 given = (row[text_column], *[pair] * (pair is not None))
             elif kind == "parquet":
                 given = {name: value for name, value in row.items() if value is not None}
-        if guid is not None:
-            try:  # JSON has neither NaN, as Python reads, nor dates, as Parquet has.
-                json.dumps(guid, allow_nan=False)
-                kept = {"id": guid}
-            except (TypeError, ValueError):
-                given = InputError(
-                    f"the id is {guid!r:.40}, which is not JSON; give a text or a number.")
+        if guid is not None:  # JSON has neither NaN, as Python reads, nor Parquet's dates.
+            kept = {"id": guid if isinstance(guid, (str, int)) else str(guid)}
         if isinstance(given, InputError):
             given = InputError(str(given).removeprefix(f"{where}: "))
         elif isinstance(given, tuple) and len(given) == 1:

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import hashlib
 import itertools
-from typing import BinaryIO, Iterable, Iterator, Mapping, NamedTuple, Optional
+from typing import BinaryIO, Iterable, Iterator, Mapping, Optional
 
 from albert_tf import files, sampling
 from albert_tf.errors import InputError
@@ -63,23 +63,6 @@ class Summary:
     sources: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
 
-class Split(NamedTuple):
-    """A document whose sentences are the lines of `text`, which ends in a blank line."""
-
-    source: str  # that of the Document
-    digest: str  # equal for documents with the same sentences, ignoring case
-    sentences: int  # their number
-    characters: int  # without line ends
-    text: bytes
-
-    @classmethod
-    def of(cls, source: str, sentences: list[str]) -> "Split":
-        text = "\n".join(sentences)
-        # Case is ignored, because the model usually reads lower-cased text.
-        return cls(source, _digest(text.lower().encode()).hex(), len(sentences),
-                   len(text) - max(0, len(sentences) - 1), f"{text}\n\n".encode())
-
-
 @dataclasses.dataclass(frozen=True)
 class Splitter:
     """For worker processes: splitter(unit) splits the documents of a unit (`units`) into
@@ -91,15 +74,13 @@ class Splitter:
     def __call__(self, unit: tuple[str, list[Document]]) -> str:
         name, documents = unit
         if documents:
-            dropped, found = collections.Counter(), []
+            dropped: collections.Counter[str] = collections.Counter()
             with self.folder.write(f"{name}.txt") as stream:
                 for each in documents:
-                    split = Split.of(each.source, document_sentences(
-                        each, self.options, dropped))
-                    stream.write(split.text)
-                    found.append([*split[:-1], len(split.text)])
-            self.folder.finish(name, {"dropped": dropped, "documents": found},
-                               [f"{name}.txt"])
+                    sentences = document_sentences(each, self.options, dropped)
+                    stream.write(("\n".join(sentences) + "\n\n").encode())
+            self.folder.finish(name, {"dropped": dropped, "documents": [
+                [each.source] for each in documents]}, [f"{name}.txt"])
         return name
 
     def units(self, documents: Iterable[Document]
@@ -117,20 +98,22 @@ class Splitter:
                 held, number, chars = [], number + 1, 0
 
     def read(self, names: Iterable[str], dropped: collections.Counter
-             ) -> Iterator[Split]:
-        """Yields the documents of finished units; adds to `dropped` what was removed."""
+             ) -> Iterator[tuple[str, str]]:
+        """Yields source and text, a sentence per line, of the documents of finished
+        units; adds to `dropped` what was removed."""
         for name in names:
             info = self.folder.known(name) or {}
             dropped.update(info["dropped"])
             with files.open_binary(self.folder.file(f"{name}.txt")) as stream:
-                for *values, num_bytes in info["documents"]:
-                    yield Split(*values, stream.read(num_bytes))
+                texts = stream.read().decode().split("\n\n")
+            yield from zip((source for source, *_ in info["documents"]), texts)
 
 
-def prepare(documents: Iterable[Split], options: Options, training: BinaryIO,
+def prepare(documents: Iterable[tuple[str, str]], options: Options, training: BinaryIO,
             heldout: Optional[BinaryIO], summary: Summary,
             times: Optional[Mapping[str, float]] = None) -> None:
-    """Filters documents and writes them, with counts in `summary`.
+    """Filters documents, each a source and sentences, one per line, and writes them, with
+    counts in `summary`.
 
         with open("train.txt", "wb") as training:
             prepare(documents, Options(), training, None, summary := Summary())
@@ -145,42 +128,45 @@ def prepare(documents: Iterable[Split], options: Options, training: BinaryIO,
     seen: set[bytes] = set()
     seed = options.random_seed.to_bytes(16, "little", signed=True)
     dropped = summary.dropped
-    for document in documents:
+    for source, text in documents:
         summary.documents_read += 1
-        if not document.sentences:
+        if not text:
             dropped["documents without text"] += 1
             continue
-        source, digest = document.source, bytes.fromhex(document.digest)
+        # Case is ignored, because the model usually reads lower-cased text.
+        digest = _digest(text.lower().encode())
         if options.deduplicate != "none":
             if digest in seen:
                 dropped["duplicate documents"] += 1
                 continue
             seen.add(digest)
         if options.deduplicate == "sentences":
+            lines = text.split("\n")
+            # The key keeps them apart from documents of one sentence.
             unseen: dict[bytes, str] = {}
-            for sentence in document.text.decode().split("\n")[:-2]:
-                # The key keeps them apart from documents of one sentence.
-                unseen.setdefault(
-                    _digest(sentence.lower().encode(), b"sentence"), sentence)
-            left = [unseen[each] for each in unseen if each not in seen]
+            for line in lines:
+                unseen.setdefault(_digest(line.lower().encode(), b"sentence"), line)
+            left = [line for each, line in unseen.items() if each not in seen]
             seen.update(unseen)
-            if repeated := document.sentences - len(left):
-                dropped["duplicate sentences"] += repeated
-                document = Split.of(source, left)
-        if document.sentences < max(options.min_document_sentences, 1):
+            if len(left) < len(lines):
+                dropped["duplicate sentences"] += len(lines) - len(left)
+                text = "\n".join(left)
+        sentences = text.count("\n") + bool(text)
+        if sentences < max(options.min_document_sentences, 1):
             dropped["documents with too few sentences"] += 1
-            dropped["sentences of documents with too few"] += document.sentences
+            dropped["sentences of documents with too few"] += sentences
             continue
         is_held = heldout is not None and int.from_bytes(
             _digest(digest, seed)[:8], "big") < held_out_below
-        count = 1 if is_held else copies.of(source, document.sentences)
+        count = 1 if is_held else copies.of(source, sentences)
         stream, side = (heldout, summary.heldout) if is_held else (
             training, summary.training)
-        stream.write(document.text * count)
-        side.update(documents=count, sentences=count * document.sentences,
-                    characters=count * document.characters,
-                    bytes=count * len(document.text))
-        summary.sources[source] += 0 if is_held else count * document.sentences
+        content = f"{text}\n\n".encode()
+        stream.write(content * count)
+        side.update(documents=count, sentences=count * sentences,
+                    characters=count * (len(text) - sentences + 1),
+                    bytes=count * len(content))
+        summary.sources[source] += 0 if is_held else count * sentences
         if count != 1:
             dropped["copies added by --sampling_exponent" if count else
                     "documents left out by --sampling_exponent"] += abs(count - 1)

@@ -125,54 +125,29 @@ def _rows(path: str, lines: Iterator[Line], layout: Layout, kind: str
 
 
 # Wiki and HTML tags that wikiextractor leaves in the text, escaped: a name, of which the
-# second group occurs within words (H<sub>2</sub>O), then attributes or the end: neither
-# "1<p and q>1" nor <p@example.org>.
+# later ones occur within words (H<sub>2</sub>O), then attributes or the end: neither
+# "1<p and q>1" nor <p@example.org>. Of one letter there is only p: the others, which may
+# be variables, wikiextractor removes itself.
 _TAG = re.compile(
-    "<(?P<close>/?)(?:(?P<block>br|hr|p|div|ref|references|poem|center|blockquote|gallery|"
+    "<!--.*?-->|</?(?:(?P<block>br|hr|p|div|ref|references|poem|center|blockquote|gallery|"
     "section|onlyinclude|noinclude|includeonly|templatestyles|table|tr|td|th|li|ul|ol|dl|"
-    "dd|dt|h[1-6])|(?P<name>sub|sup|span|small|big|b|i|u|s|em|strong|tt|code|var|cite|abbr|"
-    "nowiki|font|math|chem|kbd|q|del|ins))"
-    r"(?P<more>(?:\s+[a-z][\w:.-]*\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+)"
-    r"|\s+(?:nowrap|noshade|hidden|inline|compact|reversed))*\s*/?)>"
-    r"|(?P<comment><!--.*?-->)", re.IGNORECASE | re.DOTALL)
-_ALONE = ("br", "hr", "li", "dd", "dt", "tr", "td", "th")  # need no end
+    "dd|dt|h[1-6])|sub|sup|span|small|big|em|strong|tt|code|var|cite|abbr|nowiki|font|"
+    "math|chem|kbd|del|ins)"
+    r"(?:\s+[a-z][\w:.-]*\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>]+)"
+    r"|\s+(?:nowrap|noshade|hidden|inline|compact|reversed))*\s*/?>",
+    re.IGNORECASE | re.DOTALL)
 # What remains of a "(template)" after the template was removed: "()", "(, )".
 _EMPTY_PARENTHESES = re.compile(r"[^\S\n]?\((?:[^\S\n]|[,;:])*\)")
 
 
 def without_markup(lines: Iterable[str], counts: collections.Counter) -> list[str]:
     """Returns lines of wikiextractor without tags, comments and empty parentheses, which
-    `counts` counts.
-
-    A tag of one letter, or right behind a word, may be another thing, as in a<b>c and
-    List<code>; it is removed only if it is closed.
-    """
-    text = html.unescape("\n".join(lines))
-    removed = set()
-    closed: dict[str, int] = collections.Counter()  # ends that wait for their beginning
-    for tag in reversed([*_TAG.finditer(text)]):
-        name = (tag["block"] or tag["name"] or "").lower()
-        before = text[tag.start() - 1:tag.start()]
-        if tag["close"]:
-            closed[name] += 1
-        elif closed[name]:
-            closed[name] -= 1
-        elif tag["comment"] or '"' in tag["more"] or tag["more"] and len(name) > 1:
-            pass  # There is no doubt.
-        elif before.isalnum() and name not in _ALONE or (
-                len(name) == 1 and not (name == "p" and before in ("", "\n"))):
-            continue
-        removed.add(tag.start())
-
-    def replace(tag: re.Match) -> str:
-        if tag.start() not in removed:
-            return tag[0]
-        counts["comments" if tag["comment"] else "tags"] += 1
-        return " " if tag["block"] else ""
-
-    text, empty = _EMPTY_PARENTHESES.subn("", _TAG.sub(replace, text))
-    if empty:
-        counts["empty parentheses"] += empty
+    `counts` counts."""
+    text, tags = _TAG.subn(lambda tag: " " if tag["block"] else "",
+                           html.unescape("\n".join(lines)))
+    text, empty = _EMPTY_PARENTHESES.subn("", text)
+    counts.update({name: number for name, number in (
+        ("tags", tags), ("empty parentheses", empty)) if number})
     return text.split("\n")
 
 

@@ -1,7 +1,6 @@
 """Texts for prediction from tables, JSON lines, Parquet and pipes."""
 
-import bz2
-import gzip
+import datetime
 import os
 
 import pytest
@@ -58,10 +57,7 @@ JSON = '{"review": "a", "id": 7}\n\n{"review": null, "text_pair": "b"}\n{"text"\
 @pytest.mark.parametrize("name, content, count", [
     ("x.jsonl", JSON.encode(), 4), ("x.jsonl", f"\ufeff{JSON}".encode(), 4),
     ("x.jsonl", b'\r\n  { "review": "a"}', 1),
-    ("x.jsonl", JSON.replace("\n", "\r").encode(), 4),
-    ("x.jsonl.gz", gzip.compress(JSON.encode(), mtime=0), 4), ("x.jsonl", b"{}", 1),
-    ("x.txt.bz2", bz2.compress(b"a\nb\tc\n\n{d"), 4),
-    ("x.txt", b'a story\rb\tc\r{"review": "a"}\r', 3), ("x.txt", b"\n", 1),
+    ("x.jsonl", b"{}", 1), ("x.txt", b"a story\rb\tc\r", None), ("x.txt", b"\n", 1),
     ("x.txt", b"", 0), ("x.csv", b'id,"review"\n7,"a, b\nc"\n', 1),
     ("x.tsv", b'id\treview\n7\t"a\n', 1),
     ("x.txt", "a fine story\n".encode("utf-16"), None),
@@ -102,14 +98,6 @@ def test_ids_and_lines_of_inputs_and_wrong_rows(tmp_path):
     assert str(found[2].given).startswith("the row has 1 columns, but the first line has 2")
 
 
-@pytest.mark.parametrize("content", [
-    '{"text": "a", "id": NaN}', '{"text": "a", "id": [1, Infinity]}',
-    '{"review": "a", "id": 1e999}'])
-def test_ids_that_are_no_json_are_errors(tmp_path, content):
-    [found] = inputs.read(write(tmp_path, "x.jsonl", content), "review", id_column="id")
-    assert found.kept == {} and "which is not JSON" in str(found.given)
-
-
 @pytest.mark.parametrize("columns, message", [
     ({}, "x.csv is a table, but its columns are not known: give --text_column"),
     (dict(text_column="review"), "x.csv: there is no column 'review'"),
@@ -134,3 +122,6 @@ def test_inputs_of_parquet(tmp_path):
         "label": [0, 1]}))
     assert [(each.given, each.kept) for each in inputs.read(path)] == [
         ({"text": "one", "text_pair": "un"}, {"id": "k"}), ({"text": "two"}, {})]
+    path = row_tables.write(tmp_path / "x.parquet", row_tables.table({
+        "id": [datetime.date(2026, 1, 2), None], "text": ["one", "two"]}))
+    assert [each.kept for each in inputs.read(path)] == [{"id": "2026-01-02"}, {}]

@@ -197,7 +197,6 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None, split: str = "t
     """Reads a file; "test" needs no labels. `labels` are those allowed, () for numbers;
     None allows any text; `ordered` says whether zeros and ones may be in their order. Ids
     begin with `split` and count from `first` + 1, as in "train-1"."""
-    blank: list[int] = []
     unclean: list[int] = []
     examples: list[Example] = []
     for name in (named := [*file.texts, *file.targets]):
@@ -210,7 +209,6 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None, split: str = "t
     for where, row in rows.rows(
             file.path, [*file.texts, *(guids if file.guid_needed else ()), *needed],
             (*file.targets, *guids), delimiter=file.delimiter, header=file.header,
-            blank=blank,
             advice="if the first line is not a header, add --noheader" if file.header
             else "without a header, columns are numbers from 0"):
         texts = [rows.text(row, where, name) for name in file.texts]
@@ -226,9 +224,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None, split: str = "t
         examples.append(Example(
             f"{split}-{first + len(examples) + 1}" if guid is None else guid,
             *texts, *[None] * (2 - len(texts)), label, where, probabilities))
-    return ExampleSet(examples, (file.path,), (
-        *line_note(file.path, blank, "blank and left out"),
-        *line_note(file.path, unclean, UNCLEAN)))
+    return ExampleSet(examples, (file.path,), line_note(file.path, unclean, UNCLEAN))
 
 
 def _label(row: Row, where: str, file: DataFile, labels: Sequence[str] | None,

@@ -51,10 +51,10 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
             f"--task_name={task}: there is neither {' nor '.join(paths)}; give the "
             "folder of the GLUE download as --data_dir.")
     columns, examples = paths[path], []
-    blank, short, long, unclean = [], [], [], []  # Numbers of lines.
+    short, unclean = [], []  # Numbers of lines.
     names = list(filter(None, columns[:4]))
     for where, row in rows.rows(path, names, kind="tsv", header=columns.header,
-                                ragged=True, blank=blank):
+                                ragged=True):
         number = rows.number_of(where)
         if not row.keys() >= {*names}:
             if not columns.drop_short:
@@ -62,8 +62,6 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
                                  "download.")
             short.append(number)
             continue
-        if row.get(None):
-            long.append(number)
         text_a, text_b, label, guid = (name and row[name] for name in columns[:4])
         if label is not None and not label_names.is_clean(label):
             unclean.append(number)
@@ -72,9 +70,7 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
             f"{split}-{number - 1}" if guid is None else guid.strip(), text_a, text_b,
             None if label is None else parse_label(label, labels, where), where))
     return ExampleSet(examples, (path,), (
-        *line_note(path, blank, "blank and left out"),
         *line_note(path, short, "left out because they have too few columns"),
-        *line_note(path, long, "longer than the header; the extra columns are ignored"),
         *line_note(path, unclean, UNCLEAN)))
 
 

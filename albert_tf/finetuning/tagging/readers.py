@@ -14,12 +14,12 @@ import itertools
 import re
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
+from albert_tf import text_files
 from albert_tf.checkpoints import labels as label_names
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tagging.scoring import Entity, as_tags, parse
 from albert_tf.options import option
-from albert_tf.rows import (
-    columns_of, is_empty, kind_of, number_of, rows, text_lines, typed, unit)
+from albert_tf.rows import columns_of, is_empty, kind_of, number_of, rows, typed, unit
 from albert_tf.tokenization import cleaning
 
 FORMATS = ("conll", "conllu", "jsonl", "parquet")
@@ -153,7 +153,7 @@ class Reading:
             return not line.strip(" \t\r\f\v") or (
                 not is_conllu and line.startswith(_DOCUMENT))
 
-        all_lines = [*text_lines(path)]
+        all_lines = [*text_files.read_lines(path, cleaned=False)]
         of_words = [each for each in all_lines if not ends(each[1])]
         if not of_words:
             return
