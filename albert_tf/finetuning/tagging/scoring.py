@@ -47,57 +47,25 @@ def continued(tag: str, scheme: str) -> str:
 
 # ---- entities as conlleval reads them --------------------------------------
 
-# Pairs of adjacent prefixes between which an entity begins or ends, in addition to the
-# prefixes that always begin or end one. For B, I and O these are the rules of
-# conlleval.pl, for the others those of its successors that know S (conlleval.py,
-# seqeval). All sequences can be read.
-_BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I")}
-_ENDS = {("B", "B"), ("B", "S"), ("B", "O"), ("I", "B"), ("I", "S"), ("I", "O")}
 EDGE = (OUTSIDE, "")
 
 
-def begins(before: tuple[str, str], here: tuple[str, str]) -> bool:
-    """Returns whether an entity begins at `here`."""
-    return (here[0] in ("B", "S") or (before[0], here[0]) in _BEGINS
-            or here[0] != OUTSIDE and before[1] != here[1])
-
-
-def ends(before: tuple[str, str], here: tuple[str, str]) -> bool:
-    """Returns whether an entity ends just before `here`."""
-    return (before[0] in ("E", "S") or (before[0], here[0]) in _ENDS
-            or before[0] != OUTSIDE and before[1] != here[1])
+def divided(before: tuple[str, str], here: tuple[str, str]) -> bool:
+    """Returns whether two adjacent tags, parsed, are not of the same entity. For B, I and
+    O these are the rules of conlleval.pl, for E and S those of its successors
+    (conlleval.py, seqeval)."""
+    return (before[0] in ("E", "S", OUTSIDE) or here[0] in ("B", "S", OUTSIDE)
+            or before[1] != here[1])
 
 
 def entities(tags: Tags) -> list[Entity]:
     """Returns the entities of a sentence as conlleval reads them, for any tags."""
-    result, start, before = [], None, EDGE
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        here = parse(tag)
-        if start is not None and ends(before, here):
-            result.append(Entity(start, place, before[1]))
-            start = None
-        if begins(before, here):
-            start = place
-        before = here
-    return result
-
-
-def _conlleval(true: Tags, given: Tags, counts: "Counts") -> None:
-    """Adds a sentence to the counts word by word, as conlleval does. For unusual
-    sequences of prefixes, this differs from comparing `entities`."""
-    both, before = False, (EDGE, EDGE)
-    for pair in zip(map(parse, [*true, OUTSIDE]), map(parse, [*given, OUTSIDE])):
-        ended = [*map(ends, before, pair)]
-        if both and all(ended) and before[0][1] == before[1][1]:
-            counts.right[before[0][1]] += 1
-            both = False
-        elif both and (any(ended) or pair[0][1] != pair[1][1]):
-            both = False
-        begun = [*map(begins, before, pair)]
-        both = both or all(begun) and pair[0][1] == pair[1][1]
-        for is_new, counter, (_, kind) in zip(begun, (counts.true, counts.given), pair):
-            counter[kind] += is_new
-        before = pair
+    parsed = [*map(parse, tags)]
+    starts = [place for place, pair in enumerate(zip([EDGE, *parsed], parsed))
+              if divided(*pair)]
+    return [Entity(start, end, parsed[start][1])
+            for start, end in zip(starts, [*starts[1:], len(tags)])
+            if parsed[start][0] != OUTSIDE]
 
 
 # ---- schemes ---------------------------------------------------------------
@@ -224,13 +192,14 @@ class Counts(NamedTuple):
 def score(true: Sequence[Tags], given: Sequence[Tags], scheme: str) -> Counts:
     """Counts entities in sentences' true and predicted tags, by conlleval's rules. With
     the scheme "none", it counts tags."""
-    pairs = [pair for tags in zip(true, given, strict=True)
-             for pair in zip(*tags, strict=True)]
-    right = [first for first, second in pairs if first == second]
-    counter = collections.Counter
-    if scheme == "none":
-        return Counts(*map(counter, (*zip(*pairs), right)), len(right), len(pairs))
-    counts = Counts(counter(), counter(), counter(), len(right), len(pairs))
-    for first, second in zip(true, given):
-        _conlleval(first, second, counts)
-    return counts
+    def marked(sentences):
+        return [(number, entity) for number, tags in enumerate(sentences) for entity in (
+            entities(tags) if scheme != "none" else
+            [Entity(place, place + 1, tag) for place, tag in enumerate(tags)])]
+
+    hits = [first == second for tags in zip(true, given, strict=True)
+            for first, second in zip(*tags, strict=True)]
+    found = marked(true), marked(given)
+    return Counts(*(collections.Counter(entity.type for _, entity in each)
+                    for each in (*found, {*found[0]} & {*found[1]})),
+                  sum(hits), len(hits))

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 from typing import NamedTuple, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf.finetuning.tagging import scoring
@@ -125,9 +126,10 @@ class Tags(text_tasks.TextTask):
         # Labels that belong to no scheme are outside entities.
         parsed = [tag if tag[0] else scoring.EDGE for tag in map(
             scoring.parse, [*self.labels, scoring.OUTSIDE])]
-        begins, ends = (tf.constant([[rule(before, here) for here in parsed]
-                                     for before in parsed])
-                        for rule in (scoring.begins, scoring.ends))
+        divided = np.array([[scoring.divided(before, here) for here in parsed]
+                            for before in parsed])
+        inside = np.array([prefix != scoring.OUTSIDE for prefix, _ in parsed])
+        begins, ends = divided & inside, divided & inside[:, np.newaxis]
         tags = tf.concat([spans.with_values(tags), tf.fill([spans.nrows(), 1], size)], 1)
         pair = tf.stack([tf.concat([[size], tags.values], 0)[:-1], tags.values], 1)
         start, end = (tf.where(tf.gather_nd(rule, pair))[:, 0] for rule in (begins, ends))
