@@ -15,7 +15,7 @@ need no answers:
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 from albert_tf.cli import finetune
-from albert_tf.finetuning.squad.command import SquadCommand
+from albert_tf.finetuning.squad.task import SquadCommand
 
 finetune.define_options(SquadCommand)
 

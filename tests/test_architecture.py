@@ -68,7 +68,7 @@ LATE_TENSORFLOW = {"", "jobs", "text", "tokenization", "records", "masking", "cl
                    *(f"finetuning.{task}" for task in TASKS)}
 # A task's way of text in the graph, and what it stands on, apart.
 WITH_TENSORFLOW = {"masking.in_training", "tokenization.in_graph",
-                   "finetuning.squad.layers", "tensorflow_files",
+                   "tensorflow_files",
                    *(f"finetuning.{task}.text" for task in TASKS)}
 
 TENSORFLOW = ("tensorflow", "tf_keras", "keras", "orbit", "official",

@@ -37,6 +37,9 @@ class Command(abc.ABC):
     # Split → the option with its data, and the one with its file of features.
     data_options: Mapping[str, str]
     feature_options: Mapping[str, str] = {}
+    # Each split that has a file, and the option that uses it.
+    uses: Sequence[tuple[str, str]] = (
+        ("train", "do_train"), ("dev", "do_eval"), ("test", "do_predict"))
 
     def __init__(self, values: Any):
         self.values = values
@@ -75,11 +78,10 @@ class Command(abc.ABC):
         """Raises InputError if the file of a split that is used is not given. Removes
         invisible characters from --labels, and checks it."""
         values = self.values
-        for split, use in (
-                ("train", "do_train"), ("dev", "do_eval"), ("test", "do_predict")):
+        for split, use in self.uses:
             if values[use].value and not values[f"{split}_file"].value:
                 raise InputError(f"give --{split}_file, the file for --{use}.")
-        if values["labels"].present:
+        if "labels" in values and values["labels"].present:
             values.labels = list(map(label_names.cleaned, values.labels))
             label_names.check_lines(values.labels, "--labels", "remove it")
 

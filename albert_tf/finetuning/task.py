@@ -5,7 +5,6 @@ and the settings of a run, which `finetuning.course` runs.
 import abc
 import dataclasses
 import functools
-import itertools
 import math
 import os
 from typing import Any, Callable, Iterable, Mapping, Optional, Self, Sequence
@@ -173,8 +172,10 @@ class FineTuningTask(abc.ABC):
 
     def records(self, featurized: Iterable[list[dict[str, Any]]]
                 ) -> Iterable[dict[str, Any]]:
-        """Returns the records of all examples, given the results of `featurize`."""
-        return itertools.chain.from_iterable(featurized)
+        """Returns the records of all examples, given the results of `featurize`; those
+        of windows have the number of their example, which may have none."""
+        return ({**record, "example_index": [index]} if self.in_windows else record
+                for index, records in enumerate(featurized) for record in records)
 
     def sources(self, split: str, data: Any) -> dict[str, str]:
         """Returns the inputs of a split's features: name → digest of the content."""
@@ -220,7 +221,7 @@ class FineTuningTask(abc.ABC):
     def results(self, data: Any, outputs: Outputs, table: FeatureTable
                 ) -> tuple[Mapping[str, float], str]:
         """Returns the scores of a set, {} without labels, and a report, "" for none."""
-        return {}, ""
+        return self.score(data, outputs, table), ""
 
     def predicted(self, folder: str, data: Any, outputs: Outputs, table: FeatureTable,
                   settings: Settings, own: bool) -> list[str]:

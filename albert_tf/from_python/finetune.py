@@ -23,7 +23,7 @@ from albert_tf.cli import finetune as command_line, flags as cli_flags
 from albert_tf.cli.define import options_in
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification.command import ClassificationCommand
-from albert_tf.finetuning.squad.command import SquadCommand
+from albert_tf.finetuning.squad.task import SquadCommand
 from albert_tf.finetuning.tagging.command import TaggingCommand
 from albert_tf.options import checked
 from albert_tf.serving.predict import Model, load

@@ -12,7 +12,7 @@ from albert_tf.cli import finetune, flags as cli_flags
 from albert_tf.cli.define import use_recipe
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.finetuning.squad.command import SquadCommand
+from albert_tf.finetuning.squad.task import SquadCommand
 from albert_tf.jobs import parallel
 from albert_tf.training.options import StepOptions
 from tests.checkpoints.test_convert import stored

@@ -25,12 +25,11 @@ def random_lengths(count, longest=24, seed=0):
 
 def single(number, length):
     return dict(
-        unique_ids=[10**9 + number], input_ids=[number % 90 + 1] * length,
-        input_mask=[1] * length, segment_ids=np.arange(length) % 2,
-        p_mask=np.arange(length) % 2, start_positions=[0], end_positions=[length - 1],
-        is_impossible=[number % 2], example_index=[0], paragraph_len=[1],
-        tok_start_to_orig_index=[1], tok_end_to_orig_index=[1],
-        token_is_max_context=[1, 0])
+        input_ids=[number % 90 + 1] * length, input_mask=[1] * length,
+        segment_ids=np.arange(length) % 2, p_mask=np.arange(length) % 2,
+        start_positions=[0], end_positions=[length - 1], is_impossible=[number % 2],
+        example_index=[0], paragraph_len=[1], tok_start_to_orig_index=[1],
+        tok_end_to_orig_index=[1], token_is_max_context=[1, 0])
 
 
 def choice(number, length):

@@ -93,8 +93,6 @@ def _of_rows(path: str) -> list[SquadExample]:
             row["answers"] = [{"text": text, "answer_start": start}
                               for text, start in itertools.zip_longest(
                                   answers["text"], answers["answer_start"])]
-        if not isinstance(row.get("is_impossible"), bool):
-            row.pop("is_impossible", None)
         questions.append(_question(where, typed(row, where, context=str)["context"], row))
     # Without any answer it is a test set, which is not scored.
     default = True if any(question.answers for question in questions) else None

@@ -130,13 +130,22 @@ class ConditionalSpans(Head):
                 "answer_class/dense_1/kernel": (size, 1)}
 
     def layers(self, config):
-        from albert_tf.finetuning.squad.layers import AnswerabilityScore, EndScores
-        from albert_tf.modeling.layers import Dense, kernel_initializer
+        from albert_tf.modeling.layers import (
+            Dense, LayerNorm, NamedLayer, kernel_initializer)
 
-        return {"start_head": Dense("start_logits/dense", config.hidden_size, 1,
-                                    kernel_initializer(config)),
-                "end_head": EndScores(config),
-                "answerability_head": AnswerabilityScore(config, self.dropout_prob)}
+        def dense(scope, rows, columns, *activation):
+            return Dense(scope, rows, columns, kernel_initializer(config), *activation)
+
+        size = config.hidden_size
+        start = dense("start_logits/dense", size, 1)
+        end, answerability = NamedLayer("end_logits"), NamedLayer("answer_class")
+        end.dense_0 = dense("end_logits/dense_0", 2 * size, size)
+        end.layer_norm = LayerNorm("end_logits/LayerNorm", size, config.layer_norm_eps)
+        end.dense_1 = dense("end_logits/dense_1", size, 1)
+        answerability.dense_0 = dense("answer_class/dense_0", 2 * size, size, "tanh")
+        answerability.kernel = answerability.make_weight(
+            "dense_1/kernel", [size, 1], kernel_initializer(config))
+        return {"start_head": start, "end_head": end, "answerability_head": answerability}
 
     def outputs(self, layers, encoded, features, dropout, training=False):
         """Computes log-probabilities of starts and ends, and the score of "no answer".
@@ -164,15 +173,27 @@ class ConditionalSpans(Head):
         def end_log_probs(starts):
             """Computes the log-probabilities of every position as the end, [B, k, S],
             given starts, int [B, k]."""
+            layer = layers["end_head"]
             chosen = tf.one_hot(starts, tf.shape(hidden)[1], dtype=hidden.dtype)
-            scores = layers["end_head"](hidden, tf.matmul(chosen, hidden))
+            # The first layer's input is (position, start), concatenated. Its product is
+            # the sum of one for each, which is cheaper than all pairs.
+            of_position, of_start = tf.split(layer.dense_0.kernel, 2, axis=0)
+            positions = tf.einsum("bsh,hg->bsg", hidden, of_position)[:, tf.newaxis]
+            of_starts = tf.einsum(
+                "bkh,hg->bkg", tf.matmul(chosen, hidden), of_start)[:, :, tf.newaxis]
+            pairs = tf.tanh(positions + of_starts + layer.dense_0.bias)  # [B, k, S, H]
+            scores = tf.squeeze(layer.dense_1(layer.layer_norm(pairs)), axis=-1)
             return tf.nn.log_softmax(_possible(scores, p_mask[:, tf.newaxis]))
 
         start_scores = _possible(
             tf.squeeze(layers["start_head"](hidden), axis=-1), p_mask)  # [B, S]
         start_log_probs = tf.nn.log_softmax(start_scores)
-        cls_logits = layers["answerability_head"](
-            hidden, tf.nn.softmax(start_scores), dropout)
+        # "No answer" is scored from the expected start and the first token.
+        layer = layers["answerability_head"]
+        expected = tf.einsum("bs,bsh->bh", tf.nn.softmax(start_scores), hidden)
+        expected = layer.dense_0(tf.concat([expected, hidden[:, 0]], axis=-1))
+        cls_logits = tf.squeeze(tf.matmul(
+            dropout.dropout(expected, self.dropout_prob), layer.kernel), axis=-1)
         if training:
             starts = tf.reshape(features["start_positions"], [-1, 1])
             return {"start_log_probs": start_log_probs, "cls_logits": cls_logits,

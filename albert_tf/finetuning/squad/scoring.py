@@ -57,7 +57,6 @@ class Answers(NamedTuple):
     predictions: Predictions
     metrics: dict[str, float]  # official, in percent; {} if true answers are not known
     texts: dict[str, str]      # the answers after the threshold of null odds is applied
-    language: str = ENGLISH
 
 
 def prepare(data: QuestionSet, version_2: bool, must_score: bool, language: str) -> None:
@@ -112,8 +111,7 @@ def score(examples: Sequence[SquadExample] | None, predictions: Predictions,
         outcomes = question_outcomes(examples, predictions.texts, False, language)
         exact, f1 = (100.0 * (functools.reduce(operator.add, scores) / len(outcomes))
                      for scores in zip(*outcomes.values()))
-        return Answers(predictions, {"exact_match": exact, "f1": f1},
-                       predictions.texts, language)
+        return Answers(predictions, {"exact_match": exact, "f1": f1}, predictions.texts)
     best = _evaluate(examples, predictions.texts, language, predictions.null_odds)
     for name in "f1", "exact":
         if best[f"final_{name}"] == 100.0 * best.get("NoAns_total", 0) / best["total"]:
@@ -127,7 +125,7 @@ def score(examples: Sequence[SquadExample] | None, predictions: Predictions,
         **_evaluate(examples, texts, language),
         **{name: best[name.replace("best", "final")] for name in (
             "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")},
-        NULL_THRESHOLD: threshold}, texts, language)
+        NULL_THRESHOLD: threshold}, texts)
 
 
 def question_outcomes(examples: Sequence[SquadExample], texts: Mapping[str, str],
@@ -225,9 +223,8 @@ def _units(text: str, language: str) -> tuple[str, Sequence[str]]:
 # ---- files -----------------------------------------------------------------
 
 
-def write_prediction_files(
-        output_dir: str, examples: Sequence[SquadExample], answers: Answers,
-        answered: bool, prediction_file: str = "") -> list[str]:
+def write_prediction_files(output_dir: str, data: QuestionSet, answers: Answers,
+                           prediction_file: str = "") -> list[str]:
     """Writes the predictions for the official scripts, and a readable table; returns
     the paths.
 
@@ -237,33 +234,34 @@ def write_prediction_files(
       predictions.tsv         id, question, prediction, probability (of the best answer
                               relative to the n best, not to "no answer"), the true
                               answers, and whether the prediction is one of them (both
-                              empty unless `answered`)
+                              empty unless `data.answered`)
 
     `prediction_file` replaces predictions.tsv (common.write_predictions). It also has
     the passage, and the positions where the answer begins and ends in it.
     """
-    predictions, own = answers.predictions, bool(prediction_file)
+    predictions = answers.predictions
     contents = {"predictions.json": answers.texts,
                 "nbest_predictions.json": predictions.nbest}
     if predictions.null_odds is not None:
         contents["null_odds.json"] = predictions.null_odds
     outcomes = question_outcomes(
-        examples, answers.texts, predictions.null_odds is not None, answers.language
-    ) if answered else {}
-    table: list[tuple[str | int, ...]] = [(
-        "id", *["passage"] * own, "question", "prediction", "probability",
-        *["start", "end"] * own, "answers", "exact_match")]
-    for example in examples:
+        data.examples, answers.texts, predictions.null_odds is not None, data.language
+    ) if data.answered else {}
+    rows = []
+    for example in data.examples:
         # If the threshold removed the answer, the row still has the probability of the
         # best one.
-        best, text = predictions.nbest[example.qas_id][0], answers.texts[example.qas_id]
-        place = predictions.best[example.qas_id][:2] if own and text else (0, 0)
-        exact = outcomes[example.qas_id].exact if answered else None
-        table.append((
-            example.qas_id, *[example.paragraph_text] * own, example.question_text, text,
-            f"{best['probability']:.4f}", *place * own,
-            " | ".join(dict.fromkeys(example.truths * answered)),
-            {1.0: "yes", 0.0: "no", None: ""}[exact]))
+        key, text = example.qas_id, answers.texts[example.qas_id]
+        start, end, _ = predictions.best[key] if text else (0, 0, 0)
+        rows.append({
+            "id": key, "passage": example.paragraph_text,
+            "question": example.question_text, "prediction": text,
+            "probability": f"{predictions.nbest[key][0]['probability']:.4f}",
+            "start": start, "end": end,
+            "answers": " | ".join(dict.fromkeys(example.truths * data.answered)),
+            "exact_match": ("yes" if outcomes[key].exact else "no") if outcomes else ""})
+    names = [name for name in rows[0]
+             if prediction_file or name not in ("passage", "start", "end")]
     return write_predictions(
-        output_dir, {name: as_json(value) for name, value in contents.items()}, table,
-        prediction_file)
+        output_dir, {name: as_json(value) for name, value in contents.items()},
+        [names, *([row[name] for name in names] for row in rows)], prediction_file)

@@ -5,7 +5,6 @@ implementation. `dataset` reads the file, `alignment` finds the characters of to
 
 import dataclasses
 import functools
-import itertools
 import math
 import os
 from typing import Any, Mapping, Optional, Sequence
@@ -17,17 +16,17 @@ from albert_tf import files, options, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.checkpoints.folders import NULL_THRESHOLD, NULL_THRESHOLD_FILE
 from albert_tf.errors import InputError
+from albert_tf.finetuning.command import Command, features_option
 from albert_tf.finetuning.common import (
-    Outputs, as_json, cut_note, log_shards, write_files)
+    ExampleSet, Outputs, as_json, cut_note, read_shards, write_files)
 from albert_tf.finetuning.squad import scoring
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import (
     QuestionSet, SquadExample, read_questions, to_train)
 from albert_tf.finetuning.squad.predictions import (
     Predictions, find_spans, null_odds, rank_spans)
-from albert_tf.finetuning.squad.scoring import Answers
 from albert_tf.finetuning.task import FineTuningTask
-from albert_tf.options import option
+from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
@@ -54,8 +53,6 @@ class SquadTask(FineTuningTask):
         questions = task.read("dev-v2.0.json")
         windows = task.featurize(
             questions.examples[0], tokenizer=tokenizer, is_training=False)
-
-    With `must_score`, a file to predict must have true answers.
     """
 
     version_2: bool = option(
@@ -95,7 +92,7 @@ class SquadTask(FineTuningTask):
         "SQuAD, for all languages with blanks between words; zh as CMRC and DRCD, ja and "
         "ko as KorQuAD, by characters. auto: by the script of --predict_file's passages.",
         choices=["auto", scoring.ENGLISH, *scoring.CHARACTER_LANGUAGES], kept=True)
-    must_score: bool = False
+    must_score: bool = False  # whether a file to predict must have true answers
 
     main_metric: str = "f1"
 
@@ -106,9 +103,6 @@ class SquadTask(FineTuningTask):
     def __post_init__(self):
         options.check(self)
         check_room(self.max_seq_length, self.max_query_length)
-        if self.threshold is not None and not self.version_2:
-            raise InputError("--null_score_diff_threshold applies to SQuAD 2.0 only; "
-                             "leave it out, or add --version_2_with_negative.")
 
     @property
     def metric_names(self) -> Sequence[str]:
@@ -125,10 +119,10 @@ class SquadTask(FineTuningTask):
     # --- data and features
 
     def read(self, where: str, split: str = "predict") -> QuestionSet:
-        flag = f"--{split}_file"
-        parts = {path: read_questions(path) for path in files.expand_patterns(where, flag)}
-        by_id, contradictions = dict[str, SquadExample](), 0
-        for each in itertools.chain(*parts.values()):
+        found = read_shards(where, f"--{split}_file",
+                            lambda path, _: ExampleSet(read_questions(path)))
+        by_id, contradictions, several = dict[str, SquadExample](), 0, 0
+        for each in found.examples:
             if each.qas_id in by_id:
                 raise InputError(f"{each.where}: {by_id[each.qas_id].where} has the same "
                                  "id; give each question its own id.")
@@ -139,22 +133,15 @@ class SquadTask(FineTuningTask):
                 # A question is scored as it is trained.
                 contradictions += any(map(str.strip, each.truths))
                 each = each._replace(answers=[])
+            if split == "train":
+                several += len(each.truths) > 1
+                each = to_train(each)
             by_id[each.qas_id] = each
-        log_shards(flag, {path: len(part) for path, part in parts.items()})
-        examples = [*by_id.values()]
-        data = QuestionSet(examples, tuple(parts))
-        counts = {"are marked as impossible, but have answers, which are left out; remove "
-                  "is_impossible to use them": contradictions}
-        if split == "train":
-            data.examples = [*map(to_train, examples)]
-            counts |= {
-                "have several answers; training takes the first": sum(
-                    len(each.truths) > 1 for each in examples),
-                "have an answer with blanks at its ends; training leaves the blanks out":
-                sum(each.answer_text not in ("", *each.truths[:1])
-                    for each in data.examples)}
-        data.notes = tuple(f"{where}: {count} of {len(examples)} questions {what}."
-                           for what, count in counts.items() if count)
+        data = QuestionSet([*by_id.values()], found.paths, notes=tuple(
+            f"{where}: {count} of {len(by_id)} questions {what}." for what, count in (
+                ("are marked as impossible, but have answers, which are left out; remove "
+                 "is_impossible to use them", contradictions),
+                ("have several answers; training takes the first", several)) if count))
         if split != "train":
             scoring.prepare(data, self.version_2, self.must_score, self.answer_language)
         return data
@@ -166,7 +153,6 @@ class SquadTask(FineTuningTask):
                             for size in (1, None))
         position = {"limit": self.max_seq_length, "limited_by": "max_seq_length"}
         return FeatureSpec((
-            single("unique_ids"),
             *model_inputs((None,), config.vocab_size, config.type_vocab_size),
             sequence("p_mask", limit=2, pad_value=1),
             single("start_positions", **position), single("end_positions", **position),
@@ -241,16 +227,6 @@ class SquadTask(FineTuningTask):
                 "token_is_max_context": is_max_context})
         return windows
 
-    def records(self, featurized):
-        """Yields all features in order, with the entries that need the whole set: the
-        numbers of each feature and of its example, which also counts examples without
-        features."""
-        unique_ids = itertools.count(1_000_000_000)
-        for index, features in enumerate(featurized):
-            for feature in features:
-                yield {"unique_ids": [next(unique_ids)], **feature,
-                       "example_index": [index]}
-
     def feature_settings(self, split):
         return {"is_training": split == "train", "doc_stride": self.doc_stride,
                 "max_query_length": self.max_query_length,
@@ -270,9 +246,9 @@ class SquadTask(FineTuningTask):
                     data.paths[0], len(dropped), len(data.examples),
                     "left out" if split == "train" else "answered with \"\"",
                     ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
-            lengths = np.array([np.count_nonzero(columns["segment_ids"][row] == 0)
-                                for row in first]) - 2  # [CLS] and [SEP]
-            full = int(np.count_nonzero(lengths >= self.max_query_length))
+            # [CLS] and [SEP] have the question's segment, too.
+            full = sum(np.count_nonzero(columns["segment_ids"][row] == 0)
+                       >= self.max_query_length + 2 for row in first)
             if full:
                 logging.warning(
                     "--max_query_length=%d, %s: %s", self.max_query_length, split,
@@ -291,8 +267,8 @@ class SquadTask(FineTuningTask):
                 **settings.options}
 
     def answers(self, questions: QuestionSet, outputs: Outputs,
-                columns: Mapping[str, Sequence]) -> Answers:
-        """Ranks and scores a model's outputs, given their windows as columns; caches the
+                columns: Mapping[str, Sequence]) -> scoring.Answers:
+        """Ranks and scores a model's outputs, given their windows as columns; keeps the
         result for the last outputs."""
         last = questions.last
         if last is None or last[0] != self or last[1] is not outputs:
@@ -322,30 +298,24 @@ class SquadTask(FineTuningTask):
 
     def failure(self, data, outputs, table):
         texts = set(self.answers(data, outputs, table.columns).texts.values())
-        if any(each.answers for each in data.examples) and texts == {""}:
-            return f"all {len(data.examples)} questions are left unanswered"
-        if len(data.examples) > 1 and len(texts) == 1:
-            return f"all {len(data.examples)} answers are {texts.pop()[:40]!r}"
-        return ""
+        return f"all {len(data.examples)} answers are {texts.pop()[:40]!r}" if (
+            len(texts) == 1 < len(data.examples)) else ""
 
     def chance_loss(self, data, table):
         """Returns the loss of a model that gives all positions, and answer or no
         answer, equal probabilities."""
-        places = np.log(np.reshape(np.asarray(table.columns["paragraph_len"], int), -1))
-        return float(places.mean()) + 0.5 * math.log(2) * self.version_2
-
-    def results(self, data, outputs, table):
-        return self.answers(data, outputs, table.columns).metrics, ""
+        places = np.log(table.columns["paragraph_len"].astype(int)).mean()
+        return float(places) + 0.5 * math.log(2) * self.version_2
 
     def predicted(self, folder, data, outputs, table, settings, own):
         return scoring.write_prediction_files(
-            folder, data.examples, self.answers(data, outputs, table.columns),
-            data.answered, settings.prediction_file)
+            folder, data, self.answers(data, outputs, table.columns),
+            settings.prediction_file)
 
     def write(self, split, data, outputs, table, step, settings):
         """Writes files of predictions, and keeps the threshold that an evaluation found,
         unless the model was evaluated on other questions before."""
-        folder, task = settings.run.output_dir, self
+        folder = settings.run.output_dir
         # An evaluation of --resume_from's checkpoint does not concern the model.
         if settings.do_eval and self.version_2 and not settings.run.resume_from:
             found = self.answers(data, outputs, table.columns).metrics[NULL_THRESHOLD]
@@ -356,14 +326,12 @@ class SquadTask(FineTuningTask):
             elif kept.get(NULL_THRESHOLD) != found:
                 logging.warning(
                     "The model keeps the threshold of null odds %s, which was found on "
-                    "%s; %s has %g. To let the model use that one, remove %s in %s and "
-                    "evaluate again.", kept.get(NULL_THRESHOLD),
-                    ", ".join(map(str, kept.get("files", ["other questions"]))),
+                    "%s; %s has %g. To use that one, remove %s in %s and evaluate again.",
+                    kept.get(NULL_THRESHOLD), ", ".join(kept.get("files", ())),
                     ", ".join(data.paths), found, NULL_THRESHOLD_FILE, folder)
         if settings.do_predict:
-            if not data.answered:
-                task = dataclasses.replace(
-                    self, threshold=self.known_threshold(folder, step))
+            task = self if data.answered else dataclasses.replace(
+                self, threshold=self.known_threshold(folder, step))
             super(SquadTask, task).write(split, data, outputs, table, step, settings)
 
     def known_threshold(self, folder: str, step: int) -> Optional[float]:
@@ -384,5 +352,49 @@ class SquadTask(FineTuningTask):
 
 def _kept_threshold(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, NULL_THRESHOLD_FILE)
-    return text_files.read_object(path, "remove it, and evaluate again"
-                                  ) if files.exists(path) else {}
+    return text_files.read_object(path, "remove it") if files.exists(path) else {}
+
+
+# ---- the script ------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadFiles:
+    """The files of a run."""
+
+    train_file: Optional[str] = option(
+        None, "JSON file in SQuAD's format to train on, or JSON lines, Parquet or Arrow "
+        "with a row for each question. Several paths or globs, separated by commas, are "
+        "one set.")
+    predict_file: Optional[str] = option(
+        None, "File in SQuAD's format, like --train_file, to predict and evaluate on.")
+    train_feature_file: Optional[str] = features_option("train")
+    predict_feature_file: Optional[str] = features_option("predict")
+    predict_feature_left_file: Optional[str] = option(
+        None, "Ignored; kept for command lines of the original implementation. "
+        "--predict_feature_file holds everything.")
+
+
+class SquadCommand(Command):
+    """SQuAD as run_squad.py trains it: questions about a text."""
+
+    options = (SquadTask, SquadFiles)
+    defaults = dict(max_seq_length=384, save_checkpoints_steps=1000)
+    helps = dict(do_eval=" Uses --predict_file, which must have answers.")
+    first = "train_file predict_file version_2_with_negative doc_stride"
+    without = "all_probabilities"
+    in_epochs = True
+    data_options = {"train": "train_file", "predict": "predict_file"}
+    uses = (("train", "do_train"), ("predict", "do_eval"), ("predict", "do_predict"))
+    feature_options = {split: f"{split}_feature_file" for split in data_options}
+
+    def task(self):
+        self.check_files()
+        return given(SquadTask, self.values, must_score=self.values.do_eval,
+                     max_seq_length=self.values.max_seq_length)
+
+    def recipe(self, config):
+        return "squad-2.0" if self.values.version_2_with_negative else "squad-1.1"
+
+    def text(self, task, settings, step):
+        return dict(threshold=task.known_threshold(settings.run.output_dir, step))

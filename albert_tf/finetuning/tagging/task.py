@@ -207,11 +207,6 @@ class TaggingTask(FineTuningTask):
         return NUM_SPECIAL_SINGLE + sum(
             len(ids) or 1 for ids in tokenizer.encode_batch(example.words))
 
-    def records(self, featurized):
-        for index, windows in enumerate(featurized):
-            for window in windows:
-                yield {**window, "example_index": [index]}
-
     def feature_settings(self, split):
         return {"labels": self.labels, "scheme": self.scheme,
                 "tagged": split != "test" or self.test_tags, "doc_stride": self.doc_stride,

@@ -54,8 +54,8 @@ def featurize(example, tokenizer=None, is_training=True, **sizes):
         example, tokenizer=tokenizer or spm(), is_training=is_training)
 
 
-def as_released(feature, window_index, max_seq_length, is_training):
-    """A numbered feature in the form of the release's InputFeatures."""
+def as_released(unique_id, feature, window_index, max_seq_length, is_training):
+    """A feature in the form of the release's InputFeatures."""
     length = len(feature["input_ids"])
     assert feature["input_mask"] == [1] * length
     assert feature["paragraph_len"] == [length]
@@ -63,7 +63,7 @@ def as_released(feature, window_index, max_seq_length, is_training):
     first = length - 1 - len(feature["tok_start_to_orig_index"])
     input_ids = feature["input_ids"] + [spm().pad_id] * padding
     return {
-        "unique_id": feature["unique_ids"][0],
+        "unique_id": unique_id,
         "example_index": None if is_training else feature["example_index"][0],
         "doc_span_index": window_index,
         "tok_start_to_orig_index": feature["tok_start_to_orig_index"],
@@ -92,8 +92,8 @@ def released_windows(key):
             example, spm(setting["do_lower_case"]), is_training,
             **{name: setting[name] for name in WINDOWS})
         for example in read(key[:-2])]
-    numbered = SquadTask().records(per_example)
-    return [[as_released(next(numbered), window, setting["max_seq_length"], is_training)
+    numbered = enumerate(SquadTask().records(per_example), 1_000_000_000)
+    return [[as_released(*next(numbered), window, setting["max_seq_length"], is_training)
              for window in range(len(features))] for features in per_example]
 
 

@@ -19,7 +19,7 @@ from albert_tf.finetuning.squad.predictions import (
 from tests.helpers import FIXTURES, SHARED
 
 RUNS = ("one", "two_accumulated", "nbest3_len5")
-NUMBERS = ("unique_ids", "example_index", "paragraph_len")
+NUMBERS = ("example_index", "paragraph_len")
 LISTS = ("tok_start_to_orig_index", "tok_end_to_orig_index", "token_is_max_context")
 # The outputs of version 2.0's head.
 TOPS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
@@ -49,8 +49,7 @@ def read_golden(version):
     for feature in features:
         own = feature["token_is_max_context"]
         feature["token_is_max_context"] = [own[key] for key in sorted(own, key=int)]
-    windows = {"unique_ids": [f["unique_id"] for f in features], **{
-        name: [f[name] for f in features] for name in (*NUMBERS[1:], *LISTS)}}
+    windows = {name: [f[name] for f in features] for name in (*NUMBERS, *LISTS)}
     examples = [types.SimpleNamespace(**e)
                 for e in read_json(folder / f"examples_dev_{version}.json.gz")]
     runs = read_json(folder / f"{version}_predictions.json.gz")

@@ -6,15 +6,12 @@ questions of golden/squad, and of pairs of texts.
 
 import gzip
 import json
-import math
 
 import pytest
 from official.nlp.tools import squad_evaluate_v2_0
 
-from albert_tf.errors import InputError
 from albert_tf.finetuning.squad import scoring
-from albert_tf.finetuning.squad.task import SquadTask
-from albert_tf.finetuning.squad.dataset import SquadExample
+from albert_tf.finetuning.squad.dataset import QuestionSet, SquadExample
 from albert_tf.finetuning.squad.predictions import Predictions
 from albert_tf.finetuning.squad.scoring import Answers
 from tests.helpers import FIXTURES
@@ -129,18 +126,11 @@ def test_a_threshold_given_is_applied_and_recorded():
     assert score.metrics["best_f1"] == 100
 
 
-@pytest.mark.parametrize("version_2, threshold, message", [
-    (True, math.nan, "null_score_diff_threshold=nan"),
-    (False, 0.0, "applies to SQuAD 2.0")])
-def test_a_threshold_that_cannot_be_applied_is_told(version_2, threshold, message):
-    with pytest.raises(InputError, match=message):
-        SquadTask(version_2, threshold=threshold)
-
-
 def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
     texts = ANSWERS.texts_at(4.5) | {"b": "bläu"}
     paths = scoring.write_prediction_files(
-        str(tmp_path / "out"), ASKED, Answers(ANSWERS, {}, texts), True)
+        str(tmp_path / "out"), QuestionSet(ASKED), Answers(
+            ANSWERS._replace(best=dict.fromkeys("abcd", (0, 0, 0.0))), {}, texts))
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
         path.rpartition("/")[2] for path in paths) == [
             "nbest_predictions.json", "null_odds.json", "predictions.json",
