@@ -290,7 +290,7 @@ class UsedModel:
         "auto", "What computes the answers. auto: the fastest installed engine for short "
         "requests, TensorFlow for batches, as the log says; openvino, onnxruntime: this "
         "engine for all. The model is exported for it once, and the export is kept "
-        "beside the model, or in ~/.cache if its folder cannot be written.",
+        "beside the model.",
         choices=["auto", "tensorflow", "openvino", "onnxruntime"])
 
 

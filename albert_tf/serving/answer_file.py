@@ -1,7 +1,6 @@
 """A file of answers in the order of the inputs, JSON lines, in bounded memory.
 
-Each unit of some batches is answered by itself, so that its answers depend neither on
-earlier units nor on an interruption.
+Each unit of some batches is answered by itself, so that an interruption changes nothing.
 """
 
 import collections
@@ -9,8 +8,6 @@ import dataclasses
 import itertools
 import json
 from typing import Any, Iterator, Mapping, Optional
-
-from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -29,7 +26,8 @@ class Counts:
     answers: int = 0
     wrong: int = 0
     first_wrong: str = ""
-    cut: dict[str, int] = dataclasses.field(default_factory=dict)
+    cut: collections.Counter[str] = dataclasses.field(
+        default_factory=collections.Counter)
 
     def full(self, item: Input, answer: Answer) -> Answer:
         """Counts an answer, and adds the fields that are kept of its input."""
@@ -46,7 +44,7 @@ class Counts:
         self.answers += other["answers"]
         self.wrong += other["wrong"]
         self.first_wrong = self.first_wrong or other["first_wrong"]
-        self.cut = dict(collections.Counter(self.cut) + collections.Counter(other["cut"]))
+        self.cut.update(other["cut"])
 
     def check(self) -> None:
         if self.wrong:
@@ -67,8 +65,8 @@ def write(model: Model, inputs: Iterator[Input], path: str, folder: WorkFolder,
     counts, size = Counts(), _BATCHES * ask.batch_size
 
     def answer(unit: list[Input]) -> tuple[list[str], dict[str, Any]]:
-        answers, cut = model.part([item.given for item in unit], ask, keep_errors=True)
-        of_unit = Counts(cut=cut)
+        of_unit = Counts()
+        answers = model.stream((item.given for item in unit), ask, size, True, of_unit.cut)
         return [line(of_unit.full(*pair)) for pair in zip(unit, answers)], vars(of_unit)
 
     folder.write_lines(
@@ -82,15 +80,9 @@ def write_stream(lines: Iterator[str], path: str) -> None:
     """Writes lines as they come, to `<path>.unfinished` until the last: they cannot be
     had again if the run is interrupted."""
     unfinished = f"{path}.unfinished"
-    if files.exists(unfinished):
-        raise InputError(f"{unfinished} holds the answers of an interrupted run; "
-                         "rename or remove it.")
+    files.check_new(unfinished, "Unfinished answers: --output_file")
     with files.open_binary(unfinished, "wb") as stream:
-        try:
-            for each in lines:
-                stream.write(f"{each}\n".encode())
-                stream.flush()
-        except BaseException:
-            logging.warning("The answers so far are in %s.", unfinished)
-            raise
+        for each in lines:
+            stream.write(f"{each}\n".encode())
+            stream.flush()
     files.rename(unfinished, path)

@@ -4,9 +4,8 @@
     small batches   ─► OpenVINO or ONNX Runtime
     large batches, other tasks ─► TensorFlow
 
-An export is kept in the folder `engines` beside the model, or in the user's cache if that
-folder cannot be written. Its name holds the digest of the model: it is used only for the
-model that it was made from.
+An export is kept in the folder `engines` beside the model. Its name holds the digest of
+the model: it is used only for the model that it was made from.
 """
 
 import gc
@@ -45,9 +44,6 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
     """Lets an engine compute a task of a serving.predict.Model from now on; logs and
     returns a sentence that says which engine, and why.
 
-        model = albert_tf.load("runs/sst-2")
-        engines.use(model, "auto", "runs/sst-2")
-
     Args:
       name: "auto": the fastest engine that is installed, for batches of at most
         MOST_TOKENS tokens with little padding. "openvino" or "onnxruntime": this engine,
@@ -60,9 +56,10 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
     Raises InputError if the engine that is named cannot be used. "auto" then uses
     TensorFlow, and the sentence, which is a warning, says why.
     """
-    if name not in (AUTO, TENSORFLOW, *_ENGINES):
+    names = AUTO, TENSORFLOW, *_ENGINES
+    if name not in names:
         raise InputError(f"the engine {name!r:.40} is not known; give one of "
-                         f"{', '.join((AUTO, TENSORFLOW, *_ENGINES))}.")
+                         f"{', '.join(names)}.")
     if model.engine is not None:
         if name != AUTO:
             raise InputError(f"{path} is an export for {model.format}, and cannot be "
@@ -81,19 +78,21 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
         if unless:
             return _say(f"TensorFlow, because {unless}")
     title, form = _ENGINES[name]
-    places = _places(model, path, task)
-    file = next(filter(files.exists, places), "")
-    if not file and is_auto and not export:
+    folder = os.path.join(formats.folder_of_model(formats.located(path)), "engines")
+    file = os.path.join(folder, f"{task}-{digest_of(model, task)}.onnx")
+    is_kept = files.exists(file)
+    if is_auto and not is_kept and not export:
         return _say("TensorFlow, because no export for a faster engine is kept, and "
                     f"making one takes longer than this answer; --engine={name} makes "
                     "it.")
     try:
         runtimes.needed(form, runtimes.FORMS[form].readers)
-        note = f"its export is kept in {file}"
-        if not file:
-            begin, file = time.monotonic(), _exported(model, places, task, form)
-            note = f"exported in {duration(time.monotonic() - begin)} to {file}"
-        engine = runtimes.ENGINES[form](file, task, _PRECISION)
+        begin = time.monotonic()
+        if not is_kept:
+            _export(model, task, form, file)
+        note = f"its export is kept in {file}" if is_kept else (
+            f"exported in {duration(time.monotonic() - begin)} to {file}")
+        engine = runtimes.FORMS[form](file, task, _PRECISION)
         engine(model.head(task).shortest())  # Some graphs can be loaded, but not run.
     except InputError as error:
         if not is_auto:
@@ -116,35 +115,18 @@ def _suits(batch: Mapping[str, np.ndarray]) -> bool:
     return size <= MOST_TOKENS and np.sum(batch["input_mask"]) >= _LEAST_TOKENS * size
 
 
-def _places(model: Any, path: str, task: str) -> list[str]:
-    """Returns the paths where the export of a task may be kept."""
-    path = formats.located(path)
-    of_file = "" if files.is_folder(path) else f"{os.path.basename(path)}-"
-    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return [os.path.join(folder, "engines", f"{of_file}{task}-{digest_of(model, task)}.onnx")
-            for folder in (formats.folder_of_model(path),
-                           os.path.join(cache, "albert_tf"))]
-
-
-def _exported(model: Any, places: list[str], task: str, form: str) -> str:
-    """Exports a task to the first of two places that can be written; returns it."""
-    beside, file = places
-    folder, cache = map(os.path.dirname, places)
-    if files.is_remote(folder) or not files.is_writable(folder):
-        files.check_folder(cache, "the export for a faster engine")
-    else:
-        file = beside
+def _export(model: Any, task: str, form: str, file: str) -> None:
+    """Exports a task of a model to a file, in place of those of what the model was."""
+    files.check_local(file)
+    files.check_folder(folder := os.path.dirname(file), "the export for a faster engine")
     portable.check(form, _PRECISION)
     [content] = portable.graphs(model, task, form, _PRECISION).values()
     gc.collect()  # The converter leaves more memory than the model takes.
     files.write(file, content)
-    # The model has changed since these were made.
-    digest = re.compile(re.escape(os.path.basename(file)[:-_DIGITS - 5])
-                        + rf"[0-9a-f]{{{_DIGITS}}}\.onnx")
-    for other in files.names_in(folder) if file == beside else ():
-        if digest.fullmatch(other) and other != os.path.basename(file):
+    for other in files.names_in(folder):
+        if re.fullmatch(rf"{task}-[0-9a-f]{{{_DIGITS}}}\.onnx", other) and (
+                other != os.path.basename(file)):
             files.remove(os.path.join(folder, other))
-    return file
 
 
 def digest_of(model: Any, task: str) -> str:

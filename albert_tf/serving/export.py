@@ -53,20 +53,16 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
 
     Args:
       model: an AlbertWithHeads, or an AlbertModel if there is no head.
-      export_dir: path of the SavedModel's folder; it must not exist.
-      labels: labels in the order of the outputs, for the asset `labels.txt`.
+      labels, threshold, settings: for the assets `labels.txt` (in the order of the
+        outputs), `null_score_diff_threshold.txt` and `task.json`.
       dtype: type of the layers' products and activations (Computation).
       text: how strings become ids, if the export takes strings.
-      threshold: null odds above which a question is left unanswered, for the asset
-        `null_score_diff_threshold.txt`.
       sentence: how token vectors are pooled, for sentence-transformers.
-      settings: the contents of the model's task.json, for an asset of that name.
     """
     check_lines(labels, f"--export_dir={export_dir}", RENAME)
-    files.check_new(export_dir, "--export_dir")
     begin = time.monotonic()
-    constants = constants_of(model, dtype)
-    computation = Computation(dtype, skip_padding=True, constants=constants)
+    computation = Computation(
+        dtype, skip_padding=True, constants=constants_of(model, dtype))
 
     def outputs(features):
         if head is not None:
@@ -79,24 +75,18 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     rank, inputs = (head.rank, head.inputs) if head else (2, INPUTS)
 
     # The names of the specs become the names of the signature's inputs.
-    @tf.function(autograph=False, input_signature=[{
+    serve = tf.function(outputs, autograph=False, input_signature=[{
         name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}])
-    def serve(given):
-        return outputs(given)
-
     module = tf.Module()
     functions = {SIGNATURE if text is None else IDS_SIGNATURE: serve}
     if text is not None:
         module.ops = text.ops
         functions |= _text_functions(text, outputs)
     module.functions = functions
-    read = {*map(id, serve.get_concrete_function().graph.variables)}
     # Stores variables instead of the model: Keras would store a function for each
     # layer, which takes many times as long to write and to load. Only variables that
     # the functions read are stored; a kernel with a copy for serving is not.
-    module.weights = [
-        variable for variable in (*model.weights, *tf.nest.flatten(constants))
-        if id(variable) in read]
+    module.weights = list(serve.get_concrete_function().graph.variables)
     contents = {CONFIG_FILE: json.dumps(model.config.to_dict(), indent=1).encode(),
                 **(text.ops.assets if text else {})}
     if settings:
@@ -118,8 +108,7 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
             options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
     logging.info("Exported to %s in %s. The signature %s takes %s.", export_dir,
                  duration(time.monotonic() - begin), SIGNATURE,
-                 "strings: " + " and ".join(text.inputs) if text else
-                 "ids")
+                 f"strings: {' and '.join(text.inputs)}" if text else "ids")
 
 
 def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options: Any

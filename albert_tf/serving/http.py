@@ -1,9 +1,14 @@
 """Serves a model over HTTP, with TensorFlow Serving's REST interface.
 
-    request ─► checked, tokenized ─► queue (batcher) ─► batch ─► model ─► reply
+    request ─► checked, tokenized ─► queue ─► batch ─► model ─► reply
+
+While the model computes a batch, requests wait in a bounded queue. The next batch is
+the oldest request and those nearest to it in length, which keeps padding small.
+Requests are never delayed to fill a batch.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -13,6 +18,7 @@ import time
 import zlib
 from typing import Any, Callable, Sequence
 
+import prometheus_client as prometheus
 from absl import logging
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
@@ -20,22 +26,101 @@ from aiohttp.http import HttpProcessingError
 from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.options import options_of
-from albert_tf.serving.batcher import Batcher, Refused
 from albert_tf.serving.options import Ask, Limits
-from albert_tf.serving.predict import Model, Request, answers
+from albert_tf.serving.predict import Answer, Model, Request, answers
 
-_VERSION = "1"
 # aiohttp's settings: a request whose client leaves is dropped, nothing is logged for
 # each request, and `_decompressed` says what is wrong with a body.
 RUNNING: dict[str, Any] = {
     "handler_cancellation": True, "access_log": None, "auto_decompress": False}
-_LEFT = 499  # status in the metrics, as in nginx, if the client left without a reply
-# Option of an address → how its value is read, and what it must be.
-_READ: dict[type, tuple[Callable[[str], Any], str]] = {
-    bool: ({"true": True, "false": False}.__getitem__, "true or false"),
-    int: (int, "a whole number"), float: (float, "a number")}
-_OPTIONS = {each.name: _READ[each.kind] for each in options_of(Ask)
-            if each.name not in ("task", "batch_size")}
+_OPTIONS = [each.name for each in options_of(Ask)  # of an address
+            if each.name not in ("task", "batch_size")]
+
+
+class Refused(Exception):
+    """An error that becomes a reply with an HTTP status and a sentence."""
+
+    def __init__(self, status: int, sentence: str):
+        super().__init__(sentence)
+        self.status = status
+
+
+class Batcher:
+    """A queue of requests, which are put into batches. `compute` computes one batch at
+    a time, in a separate thread."""
+
+    def __init__(self, compute: Callable[[Sequence[Request], int], list[Answer]],
+                 batch_size: int, queue_size: int):
+        self._compute, self._batch_size = compute, batch_size
+        self._queue_size = queue_size
+        self._waiting: list[tuple[Request, asyncio.Future]] = []
+        self._came = asyncio.Event()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "model")
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(request.sequences) for request, _ in self._waiting)
+
+    async def answer(self, requests: Sequence[Request]) -> list[Answer]:
+        """Returns the answers in the order of the requests. Raises Refused if the queue
+        is full."""
+        more = sum(len(request.sequences) for request in requests)
+        if self._waiting and self.waiting + more > self._queue_size:
+            raise Refused(503, f"the queue is full ({self.waiting} sequences); try "
+                          "again later.")
+        pairs = [(request, asyncio.Future()) for request in requests]
+        self._waiting += pairs
+        self._came.set()
+        try:
+            return [await future for _, future in pairs]
+        finally:
+            # If the client has disconnected, its other requests are not computed.
+            for _, future in pairs:
+                future.cancel()
+
+    async def run(self) -> None:
+        """Answers requests until it is cancelled."""
+        while True:
+            await self._came.wait()
+            if batch := self._next():
+                await self._do(batch)
+            else:
+                self._came.clear()
+
+    def _next(self) -> list[tuple[Request, asyncio.Future]]:
+        """Takes the next batch out of the queue; [] if no request waits."""
+        self._waiting = [each for each in self._waiting if not each[1].done()]
+        if not self._waiting:
+            return []
+        oldest, size, batch = self._waiting[0][0], 0, []
+        for each in sorted(
+                (each for each in self._waiting if each[0].by is oldest.by),
+                key=lambda each: (
+                    each[0] is not oldest, abs(each[0].length - oldest.length))):
+            if batch and size + len(each[0].sequences) > self._batch_size:
+                break
+            batch.append(each)
+            size += len(each[0].sequences)
+        taken = {*map(id, batch)}
+        self._waiting = [each for each in self._waiting if id(each) not in taken]
+        return batch
+
+    async def _do(self, batch: list[tuple[Request, asyncio.Future]]) -> None:
+        """Computes a batch and sets the results or errors of its requests."""
+        try:
+            results: list[Any] = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._compute, [request for request, _ in batch],
+                self._batch_size)
+        except Exception as error:
+            if len(batch) > 1:  # One request's error must not fail the others.
+                for each in batch:
+                    await self._do([each])
+                return
+            results = [error]
+        for (_, future), result in zip(batch, results):
+            if not future.done():
+                (future.set_exception if isinstance(result, Exception) else
+                 future.set_result)(result)
 
 
 class Service:
@@ -44,42 +129,49 @@ class Service:
 
     def __init__(self, model: Model, name: str, limits: Limits = Limits(),
                  ask: Ask = Ask()):
-        import prometheus_client as prometheus
-
         self.model, self.name, self.limits, self.ask = model, name, limits, ask
-        self.batcher = Batcher(answers, ask.batch_size, limits.queue_size)
+        self.batcher = Batcher(self._compute, ask.batch_size, limits.queue_size)
         self.open = 0
         self._receiving: set[Any] = set()  # tasks whose request is not complete
         prometheus.disable_created_metrics()  # They would give each counter's age.
-        self._registry = prometheus.CollectorRegistry()
+        self._registry = registry = prometheus.CollectorRegistry()
         self._replies = prometheus.Counter(
             "albert_requests", "Requests answered, by status.", ["status"],
-            registry=self._registry)
+            registry=registry)
         self._seconds = prometheus.Histogram(
-            "albert_request_seconds", "Seconds from a request to its reply.", buckets=(
-                0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-            registry=self._registry)
-        self._registry.register(self)  # `collect` yields the other metrics.
+            "albert_request_seconds", "Seconds from a request to its reply.",
+            registry=registry)
+        self._batches = prometheus.Counter(
+            "albert_batches", "Batches computed.", registry=registry)
+        self._sequences = prometheus.Counter(
+            "albert_sequences", "Sequences computed.", registry=registry)
+        prometheus.Gauge(
+            "albert_open_requests", "Requests not yet answered.", registry=registry
+            ).set_function(lambda: self.open)
+        prometheus.Gauge(
+            "albert_queued_sequences", "Sequences that wait for the model.",
+            registry=registry).set_function(lambda: self.batcher.waiting)
         self.app = web.Application(
             middlewares=[self._guarded], client_max_size=limits.body_bytes)
-        pages: dict[str, Any] = {"/healthz": {"status": "ok"}}  # which stay so
-        for at in (f"/v1/models/{name}", f"/v1/models/{name}/versions/{_VERSION}"):
-            pages[at] = {"model_version_status": [{
-                "version": _VERSION, "state": "AVAILABLE",
-                "status": {"error_code": "OK", "error_message": ""}}]}
-            pages[at + "/metadata"] = {
-                "model_spec": {
-                    "name": name, "signature_name": "", "version": _VERSION},
+        at = f"/v1/models/{name}{{of:(/versions/1)?}}"
+        pages: dict[str, Any] = {  # which stay so
+            "/healthz": {"status": "ok"},
+            at: {"model_version_status": [{
+                "version": "1", "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""}}]},
+            f"{at}/metadata": {
+                "model_spec": {"name": name, "signature_name": "", "version": "1"},
                 "metadata": {
                     "tasks": {task: list(model.head(task).names)
                               for task in model.tasks()},
                     "labels": list(model.labels),
                     "limits": {"batch_size": ask.batch_size,
-                               **dataclasses.asdict(limits)}}}
-            self.app.router.add_post(at + ":{verb:predict|classify|regress}", self._ask)
-        for at, page in pages.items():
-            self.app.router.add_get(at, functools.partial(self._page, page))
-        self.app.router.add_get("/metrics", self._metrics)
+                               **dataclasses.asdict(limits)}}}}
+        self.app.add_routes([
+            web.post(at + ":{verb:predict|classify|regress}", self._ask),
+            web.get("/metrics", self._metrics),
+            *(web.get(path, functools.partial(self._page, page))
+              for path, page in pages.items())])
         self.app.cleanup_ctx.append(self._working)
         self.app.on_shutdown.append(self._stop)
 
@@ -99,7 +191,8 @@ class Service:
     @web.middleware
     async def _guarded(self, request, handler):
         """Counts a request, and turns errors into JSON."""
-        begin, status = time.monotonic(), _LEFT
+        # The status, as in nginx, if the client leaves without a reply.
+        begin, status = time.monotonic(), 499
         asks = request.method == "POST"
         self.open += asks
         try:
@@ -146,24 +239,8 @@ class Service:
         return json_reply(content)
 
     async def _metrics(self, request):
-        import prometheus_client as prometheus
-
         return web.Response(body=prometheus.generate_latest(self._registry), headers={
             "Content-Type": prometheus.CONTENT_TYPE_LATEST})
-
-    def collect(self):
-        """Yields the metrics that prometheus_client does not count itself."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        yield GaugeMetricFamily(
-            "albert_open_requests", "Requests not yet answered.", self.open)
-        yield GaugeMetricFamily(
-            "albert_queued_sequences", "Sequences that wait for the model.",
-            self.batcher.waiting)
-        yield CounterMetricFamily(
-            "albert_batches", "Batches computed.", self.batcher.batches)
-        yield CounterMetricFamily(
-            "albert_sequences", "Sequences computed.", self.batcher.sequences)
 
     # ---- questions ---------------------------------------------------------
 
@@ -171,8 +248,8 @@ class Service:
         verb = request.match_info["verb"]
         body = text_files.parse_json(await self._read(request), "the body")
         if not isinstance(body, dict):
-            raise Refused(400, "the body must be a JSON object, such as "
-                          "{\"instances\": [...]}.")
+            raise InputError("the body must be a JSON object, such as "
+                             "{\"instances\": [...]}.")
         items = _inputs(body, ["instances", "inputs"] if verb == "predict" else [
             "examples"])
         if len(items) > self.limits.instances:
@@ -193,7 +270,7 @@ class Service:
             return json_reply({"predictions": results})
         wanted = {"classify": {"label", "labels"}, "regress": {"score"}}[verb]
         if not all(wanted & answer.keys() for answer in results):
-            raise Refused(400, f"this model gives no {min(wanted)}; use :predict.")
+            raise InputError(f"this model gives no {min(wanted)}; use :predict.")
         return json_reply({"results": [
             answer["score"] if verb == "regress" else [*answer["probabilities"].items()]
             for answer in results]})
@@ -211,8 +288,8 @@ class Service:
             raise Refused(408, f"the body was not complete after {limit:g} s; send it "
                           "faster, or fewer texts per request.") from None
         except UnicodeDecodeError as error:
-            raise Refused(
-                400, f"byte {error.start + 1} of the body is not UTF-8.") from error
+            raise InputError(
+                f"byte {error.start + 1} of the body is not UTF-8.") from error
         finally:
             self._receiving.remove(task)
 
@@ -228,15 +305,17 @@ class Service:
             options["label_threshold"] = None
         for name in query:
             if name not in _OPTIONS:
-                raise Refused(400, f"the address has the option {name!r:.40}, which is "
-                              f"not known; give {', '.join(_OPTIONS)}.")
-            texts, (read, kind) = query.getall(name), _OPTIONS[name]
-            try:
-                [options[name]] = map(read, texts)
-            except (KeyError, ValueError):
-                raise Refused(400, f"{name} is {' and '.join(texts)!r:.40}; give "
-                              f"{kind}.") from None
+                raise InputError(f"the address has the option {name!r:.40}, which is not "
+                                 f"known; give {', '.join(_OPTIONS)}.")
+            options[name] = text = " and ".join(query.getall(name))
+            with contextlib.suppress(InputError):  # Ask refuses a text.
+                options[name] = text_files.parse_json(text.lower(), name)
         return dataclasses.replace(self.ask, **options, task=task)
+
+    def _compute(self, requests: Sequence[Request], batch_size: int) -> list[Answer]:
+        self._batches.inc()
+        self._sequences.inc(sum(len(request.sequences) for request in requests))
+        return answers(requests, batch_size)
 
     def _requests(self, given: Sequence[Any], ask: Ask) -> list[Request]:
         # What the model cannot do is not an error of an input.
@@ -251,7 +330,7 @@ class Service:
                 raise Refused(413, f"input {i} has a text of {longest} characters; this "
                               f"server accepts at most {self.limits.text_length}.")
             if isinstance(item, list):
-                raise Refused(400, f"input {i}: it is a list; give a text or an object.")
+                raise InputError(f"input {i}: it is a list; give a text or an object.")
             try:
                 requests.append(self.model.request(item, ask))
             except InputError as error:
@@ -264,31 +343,28 @@ def _inputs(body: dict[str, Any], keys: Sequence[str]) -> list[Any]:
     present = [name for name in keys if name in body]
     unknown = set(body) - {*keys, "signature_name"}
     if len(present) != 1 or unknown:
-        raise Refused(400, f"the body must hold {' or '.join(keys)}, a list of texts; it "
-                      f"holds {', '.join(sorted(unknown or present)) or 'neither'}.")
+        raise InputError(f"the body must hold {' or '.join(keys)}, a list of texts; it "
+                         f"holds {', '.join(sorted(unknown or present)) or 'neither'}.")
     items = body[present[0]]
     if present == ["inputs"] and isinstance(items, dict):
         columns = [value if isinstance(value, list) else [value]
                    for value in items.values()]
         if len({*map(len, columns)}) > 1:
             sizes = ", ".join(str(len(column)) for column in columns)
-            raise Refused(400, f"the lists of inputs have {sizes} texts; they must have "
-                          "equally many.")
+            raise InputError(f"the lists of inputs have {sizes} texts; they must have "
+                             "equally many.")
         items = [dict(zip(items, row)) for row in zip(*columns)]
     if not isinstance(items, list) or not items:
-        raise Refused(400, f"{present[0]} must be a list of one or more texts.")
+        raise InputError(f"{present[0]} must be a list of one or more texts.")
     return items
 
 
 def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
     """Returns a body as it was before its compression."""
-    if (encoding := encoding.strip().lower()) in ("", "identity"):
+    if encoding.strip().lower() in ("", "identity"):
         return content
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise Refused(400, f"the body is compressed as {encoding!r:.40}; use gzip or "
-                      "deflate, or send it as it is.")
-    # Some clients leave out zlib's frame. 47 stands for that or gzip's.
-    is_bare = encoding == "deflate" and content[:1] and content[0] & 15 != zlib.DEFLATED
+    # Some clients leave out the frame of deflate; 47 stands for any.
+    is_bare = encoding.lower() == "deflate" and content[:1] and content[0] & 15 != 8
     stream = zlib.decompressobj(-15 if is_bare else 47)
     with contextlib.suppress(zlib.error):
         whole = stream.decompress(content, most + 1)
@@ -296,7 +372,8 @@ def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
             raise web.HTTPRequestEntityTooLarge(most, len(whole))
         if stream.eof and not stream.unused_data:
             return whole
-    raise Refused(400, f"the body is not {encoding}, or it is damaged.")
+    raise InputError(f"the body is not {encoding!r:.40}, or it is damaged; use gzip or "
+                     "deflate, or send it as it is.")
 
 
 def json_reply(value: Any, status: int = 200) -> web.Response:

@@ -83,27 +83,16 @@ class _Graph:
                 len(node.input) == len(pattern) - 1) and all(
                     matches(*each, found) for each in zip(node.input, pattern[1:]))
 
-        def constants(found, names):
-            """Returns the named constants as lists of numbers; [] for one that is none."""
-            return [self.stored.get(found[name], _NONE).ravel().tolist()
-                    for name in names.split()]
-
         for node in self.proto.node:
             norm, product = {}, {}
             if matches(node.output[0], _NORM, norm):
-                axes, epsilon = constants(norm, "axes epsilon")
-                if axes == [-1] and len(epsilon) == 1:
-                    node.CopyFrom(helper.make_node(
-                        "LayerNormalization", [norm[name] for name in (
-                            "x", "gamma", "beta")], node.output, axis=-1,
-                        epsilon=epsilon[0]))
+                node.CopyFrom(helper.make_node(
+                    "LayerNormalization", [norm["x"], norm["gamma"], norm["beta"]],
+                    node.output, axis=-1, epsilon=self.stored[norm["epsilon"]].item()))
             elif matches(node.output[0], _PRODUCT, product) and (
                     self._is_large(product["matrix"])):
-                rows, width = self.stored[product["matrix"]].shape
-                if constants(product, "rows width start end axes") == [
-                        [-1, rows], [width], [0], [-1], [0]]:
-                    node.CopyFrom(helper.make_node(
-                        "MatMul", [product["x"], product["matrix"]], node.output))
+                node.CopyFrom(helper.make_node(
+                    "MatMul", [product["x"], product["matrix"]], node.output))
         read, nodes = {each.name for each in self.proto.output}, []
         for node in reversed(self.proto.node):
             if read.intersection(node.output):
@@ -160,19 +149,17 @@ class _Graph:
 
     def share_transposed(self) -> None:
         """Stores only one of two matrices that are each other's transpose."""
-        nodes, stored = [], {}
+        nodes, seen = [], {}
         read = {name for node in self.proto.node for name in node.input}
         for name, value in list(self.stored.items()):
-            if name not in read or value.ndim != 2 or min(value.shape) < _LEAST:
-                continue
-            for other in stored.get((value.dtype, *value.shape[::-1]), ()):
-                if np.array_equal(self.stored[other].T, value):
+            if name in read and value.ndim == 2 and min(value.shape) >= _LEAST:
+                other = seen.get((value.dtype, value.T.shape, value.T.tobytes()))
+                if other:
                     nodes.append(helper.make_node(
                         "Transpose", [other], [name], perm=[1, 0]))
                     del self.stored[name]
-                    break
-            else:
-                stored.setdefault((value.dtype, *value.shape), []).append(name)
+                else:
+                    seen[value.dtype, value.shape, value.tobytes()] = name
         self._replace([*nodes, *self.proto.node])
 
     def write(self) -> None:

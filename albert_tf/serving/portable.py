@@ -48,20 +48,13 @@ def export(loaded: Any, task: str, export_dir: str, form: str, *precisions: str
 
     `form` is one of FORMS, and `precisions` are some of its own, one graph each; the
     first is what `albert_tf.load` uses. float16 is computed in float32 on most
-    processors, int8 in integers, with activations quantized batch by batch.
+    processors, int8 in integers, with activations quantized batch by batch. `check`
+    says whether this is possible.
     """
-    files.check_new(export_dir, "--export_dir")
-    if loaded.engine is not None:
-        raise InputError(f"{loaded.report.source} is already an export; give the model "
-                         "that was exported.")
-    check(form, *precisions)
     check_lines(loaded.labels, f"--export_dir={export_dir}", RENAME)
     begin = time.monotonic()
     contents = graphs(loaded, task, form, *precisions)
     with files.staged(export_dir) as (staged,):
-        files.make_directory(staged, export_dir)
-        if form != "tflite":
-            files.make_directory(os.path.join(staged, huggingface.GRAPHS), export_dir)
         for name, content in contents.items():
             files.write(os.path.join(staged, name), content)
         _write_model(loaded, loaded.head(task), staged, form)

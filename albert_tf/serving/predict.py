@@ -33,7 +33,6 @@ from albert_tf.tokenization import sequences
 # Tasks that are the default only if the model has no head for another, in this order.
 _LAST = ("fill-mask", "order", "embed")
 MASK = "[MASK]"
-_SCORES = 2**26  # scores that are held at a time
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -96,42 +95,37 @@ class Model(restore.Loaded):
         return results[0] if is_one else results
 
     def stream(self, inputs: Iterable[Any], ask: Ask = Ask(), held: int = 1024,
-               keep_errors: bool = False) -> Iterator[Answer]:
+               keep_errors: bool = False,
+               cut: Optional[collections.Counter[str]] = None) -> Iterator[Answer]:
         """Yields answers while inputs arrive, of which at most `held` are collected
         first. A pair is a tuple.
 
-        A warning at the end counts the inputs whose texts are cut. With `keep_errors`,
-        the answer to a wrong input is {"error": a sentence}, and all others are
-        answered.
+        With `keep_errors`, the answer to a wrong input is {"error": a sentence}, and all
+        others are answered. Inputs whose texts are cut are counted by task, in `cut` or
+        for a warning at the end.
         """
         # A model that cannot do what is asked for is not an error of the inputs.
         self.check(ask)
-        remaining, total = iter(inputs), 0
-        all_cut: collections.Counter[str] = collections.Counter()
-        while part := list(itertools.islice(remaining, held)):
-            found, cut = self.part(part, ask, keep_errors, total)
-            total, all_cut = total + len(part), all_cut + cut
-            yield from found
-        self.log_cut(all_cut, total)
-
-    def part(self, inputs: Sequence[Any], ask: Ask, keep_errors: bool, before: int = 0
-             ) -> tuple[list[Answer], collections.Counter[str]]:
-        """Answers inputs, which follow `before` others, as `stream` does; returns the
-        answers, and the number of inputs that are cut by task."""
-        self.check(ask, inputs)
-        requests: list[Request] = []
-        errors: dict[int, Answer] = {}
-        for number, item in enumerate(inputs):
-            try:
-                requests.append(self.request(item, ask))
-            except InputError as error:
-                if not keep_errors:
-                    raise InputError(f"input {before + number + 1}: {error}") from error
-                errors[number] = {"error": str(error)}
-        found = iter(answers(requests, ask.batch_size))
-        return [errors.get(number) or next(found) for number in range(len(inputs))], (
-            collections.Counter(request.by.head.task if request.by.head else "embed"
-                                for request in requests if request.cut))
+        numbered, total = enumerate(inputs, 1), 0
+        counts = collections.Counter() if cut is None else cut
+        while part := list(itertools.islice(numbered, held)):
+            self.check(ask, [item for _, item in part])
+            requests: list[Request] = []
+            errors: dict[int, Answer] = {}
+            for total, item in part:
+                try:
+                    requests.append(self.request(item, ask))
+                except InputError as error:
+                    if not keep_errors:
+                        raise InputError(f"input {total}: {error}") from error
+                    errors[total] = {"error": str(error)}
+            counts.update(request.by.head.task if request.by.head else "embed"
+                          for request in requests if request.cut)
+            found = iter(answers(requests, ask.batch_size))
+            for number, _ in part:
+                yield errors.get(number) or next(found)
+        if cut is None:
+            self.log_cut(counts, total)
 
     def log_cut(self, cut: Mapping[str, int], total: int) -> None:
         """Warns of the inputs that are cut, by task."""
@@ -181,13 +175,10 @@ class Model(restore.Loaded):
         first = next(iter(tasks))
         if first not in ("fill-mask", "order"):
             return first
-        values = [given] if isinstance(given, str) else (
-            [*given.values()] if isinstance(given, Mapping) else given)
-        if not isinstance(values, (tuple, list)):
-            return "embed"
-        if "fill-mask" in tasks and any(MASK in str(value) for value in values):
+        if "fill-mask" in tasks and MASK in str(given):
             return "fill-mask"
-        return "order" if "order" in tasks and len(values) == 2 else "embed"
+        is_pair = isinstance(given, (tuple, list, Mapping)) and len(given) == 2
+        return "order" if is_pair and "order" in tasks else "embed"
 
     def head(self, task: str) -> Answering:
         """Returns the object that answers a task, which is made once."""
@@ -242,10 +233,8 @@ def load(path: files.StrPath, config: formats.Config = None, head: str = "",
             formats.folder_of_model(path), NULL_THRESHOLD_FILE)
         threshold = text_files.read_object(threshold_file).get(
             NULL_THRESHOLD) if files.exists(threshold_file) else None
-        model = Model(**{field.name: getattr(loaded, field.name)
-                         for field in dataclasses.fields(restore.Loaded)},
-                      threshold=float(threshold) if isinstance(
-                          threshold, (int, float)) else 0.0)
+        model = Model(**vars(loaded), threshold=float(threshold) if isinstance(
+            threshold, (int, float)) else 0.0)
     if engine != engines.TENSORFLOW:
         engines.use(model, engine, given)
     return model
@@ -284,18 +273,6 @@ class Masks(Answering):
         logits = exchanged["logits"][..., :self.tokenizer.vocab_size]
         return self.head.predictions({"mlm_logits": np.take_along_axis(
             logits, batch[self.head.positions][..., np.newaxis], axis=1)})
-
-    def compute(self, batch):
-        if not (self._engine and self._engine.exchanges):
-            return super().compute(batch)
-        # Such a graph scores all positions, which takes much memory for many rows.
-        rows, length = batch["input_ids"].shape
-        most = max(1, _SCORES // (length * self.config.vocab_size))
-        parts = [super(Masks, self).compute({
-            name: value[start:start + most] for name, value in batch.items()})
-                 for start in range(0, rows, most)]
-        return {name: np.concatenate([part[name] for part in parts])
-                for name in parts[0]}
 
     def request(self, given, top_k):
         first, second = (None if given.get(name) is None else self._ids(given[name])

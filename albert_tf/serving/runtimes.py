@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from logging import WARNING, disable, root
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,21 +26,6 @@ from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError, reading, reason_of
 
 
-class Form(NamedTuple):
-    """A format of exports: types that the weights can have, packages that write the
-    file, and packages that run it. bfloat16 is computed in bfloat16 but stored as
-    float16, which has more digits."""
-
-    precisions: tuple[str, ...]
-    writers: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
-
-
-_CONVERTER = ("tf2onnx", "onnx")
-FORMS = {
-    "onnx": Form(("float32", "float16", "int8"), _CONVERTER, ("onnxruntime",)),
-    "openvino": Form(("float32", "float16", "bfloat16"), _CONVERTER, ("openvino",)),
-    "tflite": Form(("float32", "float16", "int8"))}
 TFLITE = "model.tflite"
 # transformers' names of a model's inputs → ours.
 INPUTS = {"input_ids": "input_ids", "attention_mask": "input_mask",
@@ -58,42 +43,43 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     """Returns the values of a serving.predict.Model that uses the engine. Raises
     InputError if the export is damaged, or a package is missing."""
     folder, graph = huggingface.find_export(path) or (path, "")
-    own, modules, listed = (os.path.join(folder, name) for name in (
-        huggingface.SETTINGS, sentence_transformers.MODULES, LABELS_FILE))
+    own = os.path.join(folder, huggingface.SETTINGS)
     is_own = files.exists(own)
     stored = text_files.read_object(own) if is_own else {
         "format": "onnx", "precision": "", "task": "embed", "heads": {}, "threshold": 0}
     try:
         form, precision, task, heads = (
             stored[name] for name in ("format", "precision", "task", "heads"))
-        threshold, packages = float(stored["threshold"]), FORMS[form].readers
+        threshold, engine_of = float(stored["threshold"]), FORMS[form]
         name = graph_name(form, precision) if is_own else ""
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{own} is not as export_model.py writes it; export the model "
                          "again.") from error
-    needed(form, packages)
+    needed(form, engine_of.readers)
     graph = graph or (
         os.path.join(folder, name) if name else huggingface.graph_of(folder))
     where = os.path.join(folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG)
     values, config = text_files.read_object(where), AlbertConfig.from_json_file(where)
-    engine = ENGINES[form](graph, task, precision)
+    engine = engine_of(graph, task, precision)
     if not is_own:
         engine.most_segment = config.type_vocab_size - 1
         heads = huggingface.heads_of_outputs(values, engine.outputs, engine.path)
-        for name, width in heads.items():
-            engine.task = head_of(name, width).task
-    flags, sentence, found = {}, None, None
-    if files.exists(modules) and (is_own or not heads):
-        sentence, flags, found = sentence_transformers.described(folder, config)
-    answering = {name: width for name, width in heads.items()
-                 if head_of(name, width).task == engine.task}
+        for head, width in heads.items():
+            engine.task = head_of(head, width).task
+    flags, sentence, tokenizer = {}, None, None
+    if (is_own or not heads) and files.exists(
+            os.path.join(folder, sentence_transformers.MODULES)):
+        sentence, flags, tokenizer = sentence_transformers.described(folder, config)
+    answering = {head: width for head, width in heads.items()
+                 if head_of(head, width).task == engine.task}
     labels: Sequence[Any] = ()
+    listed = os.path.join(folder, LABELS_FILE)
     if form == "tflite" and files.exists(listed):  # config.json has those of others.
-        labels = tuple(line for _, line in text_files.read_lines(listed))
+        labels = [line for _, line in text_files.read_lines(listed)]
     elif not is_own or "id2label" in values:
         labels = huggingface.labels_of(values, answering, where)
     tokenizer = tokenizer_files.tokenizer_of(given) if given else (
-        found or tokenizer_files.find(folder))
+        tokenizer or tokenizer_files.find(folder))
     if tokenizer:
         tokenizer_files.check(tokenizer, config.vocab_size)
     return {
@@ -107,11 +93,13 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
 
 
 class Engine:
-    """A graph, loaded once and used for many requests. Threads may share one.
+    """A graph of one `task`, loaded once and used for many requests. Threads may share
+    one. The subclasses are the formats of exports.
 
     Attributes:
-      task: the task of the graph.
-      path: the graph's file.
+      precisions: types that the weights can have. bfloat16 is computed in bfloat16 but
+        stored as float16, which has more digits.
+      writers, readers: the packages that write the file, and those that run it.
       exchanges: whether the graph has transformers' names and returns what
         Answering.exchanged does, instead of Answering.outputs.
       outputs: the names of the graph's outputs → their shapes, with text for an axis of
@@ -119,6 +107,9 @@ class Engine:
       most_segment: the highest segment id that the graph takes.
     """
 
+    precisions: tuple[str, ...]
+    writers: tuple[str, ...] = ("tf2onnx", "onnx")
+    readers: tuple[str, ...] = ()
     exchanges, most_segment = True, 1
     outputs: Mapping[str, Sequence[Any]] = {}
 
@@ -162,6 +153,8 @@ class Engine:
 
 
 class _Onnx(Engine):
+    precisions, readers = ("float32", "float16", "int8"), ("onnxruntime",)
+
     def _load(self, path):
         import onnxruntime
 
@@ -182,6 +175,8 @@ class _Onnx(Engine):
 
 
 class _OpenVino(Engine):
+    precisions, readers = ("float32", "float16", "bfloat16"), ("openvino",)
+
     def _load(self, path):
         import openvino
 
@@ -202,7 +197,7 @@ class _OpenVino(Engine):
 
 
 class _TfLite(Engine):
-    exchanges = False
+    precisions, writers, exchanges = ("float32", "float16", "int8"), (), False
 
     def _load(self, path):
         self._interpreter = tf.lite.Interpreter(path, num_threads=os.cpu_count())
@@ -217,7 +212,8 @@ class _TfLite(Engine):
             return {name: np.array(value) for name, value in outputs.items()}
 
 
-ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
+FORMS: dict[str, type[Engine]] = {
+    "onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
 
 
 def is_installed(form: str) -> bool:

@@ -144,10 +144,10 @@ WRONG = [
     ({"instances": ["a" * 9000]}, 413, "more than 8192 bytes"),
 ]
 WRONG_OPTIONS = [
-    ("top_k=" + "9" * 5000, "top_k is '99.*; give a whole number"),
+    ("top_k=" + "9" * 5000, "top_k='99.*: give a whole number"),
     ("top_k=0", "top_k=0: give"), ("top_k=-1", "top_k"), ("top_k=%C2%B2", "top_k"),
-    ("top_k=%ED%A0%80", "top_k"), ("top_k=2&top_k=3", "top_k is '2 and 3'"),
-    ("windows=", "windows is ''"), ("windows=2", "windows is '2'"),
+    ("top_k=%ED%A0%80", "top_k"), ("top_k=2&top_k=3", "top_k='2 and 3'"),
+    ("windows=", "windows='': give"), ("windows=2", "windows=2: give"),
     *((f"label_threshold={value}", "label_threshold")
       for value in ("9" * 5000, "x", "2", "nan")),
     ("topk=3", "'topk', which is not"), ("%ED%A0%80=1", "is not known")]
@@ -218,7 +218,10 @@ async def test_every_client_gets_its_own_answer_while_others_are_killed(model):
 
         await asyncio.gather(killed(), *map(client, range(6)))
         assert service.batcher.waiting == 0
-        assert service.batcher.batches < service.batcher.sequences
+        async with session.get("/metrics") as reply:
+            batches, sequences = re.findall(
+                r"^albert_(?:batches|sequences)_total (\S+)$", await reply.text(), re.M)
+        assert float(batches) < float(sequences)
 
 
 async def test_a_full_queue_and_a_faulty_request(model, held):
@@ -282,8 +285,9 @@ async def test_clients_that_leave_are_no_fault_of_the_server(model, held, caplog
         await until(lambda: service.open == 1)
         go.set()
         assert (await first)[0] == 200
-        assert service.batcher.sequences == 1
         assert await counts(session) == {200: 1, 499: 6}
+        async with session.get("/metrics") as reply:
+            assert "albert_sequences_total 1.0" in await reply.text()
     assert not caplog.records
 
 
