@@ -53,7 +53,6 @@ def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def main(argv):
-    del argv
     script.check_packages("tensorflow", "tf_keras")
     models = files.split_names(FLAGS.model)
     titles = FLAGS.titles or models

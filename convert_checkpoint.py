@@ -58,7 +58,6 @@ flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite."
 
 
 def main(argv):
-    del argv
     has_config = FLAGS.albert_config_file or FLAGS.model or FLAGS.config_overrides
     report = convert(
         FLAGS.input, FLAGS.output, FLAGS.format,

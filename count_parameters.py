@@ -87,7 +87,6 @@ def note(count, millions):
 
 
 def main(argv):
-    del argv
     if FLAGS.model or FLAGS.albert_config_file or FLAGS.config_overrides:
         count = count_parameters(cli_flags.model_config(FLAGS))
         print_table(("part", "parameters", ""), [

@@ -81,7 +81,6 @@ for _name in ("doc_stride", "max_query_length", "n_best_size", "max_answer_lengt
 
 
 def main(argv):
-    del argv
     files.check_new(FLAGS.export_dir, "--export_dir")
     is_portable = FLAGS.format != "saved_model"
     check_needs()

@@ -54,7 +54,6 @@ define(train_sentencepiece.ExtendOptions)
 
 
 def main(argv):
-    del argv
     script.check_packages("tensorflow", "tf_keras")
     folder = FLAGS.output_dir
     files.check_in_tensorflow(folder, "--output_dir")

@@ -24,7 +24,6 @@ from albert_tf.cli import script  # First, so that Ctrl-C works while the rest l
 
 import dataclasses
 import functools
-import os
 import sys
 import time
 from typing import Any, Callable, Iterator, Optional
@@ -32,8 +31,6 @@ from typing import Any, Callable, Iterator, Optional
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.folders import is_of_run
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs
 from albert_tf.errors import InputError
@@ -90,29 +87,22 @@ def _inputs(words: list[str], read: Callable) -> Iterator[inputs.Input]:
 
 def _readable(given: Any, answer: dict[str, Any]) -> str:
     """Returns a line of a table: the answer, and then the text that it is for."""
+    short = f"no answer to line {answer['line']}: {answer['error']}" if (
+        "error" in answer) else "  ".join(map(_shown, answer.values()))
     texts = given.values() if isinstance(given, dict) else [given]
-    return f"{_short(answer)}  | " + " | ".join(
+    return f"{short}  | " + " | ".join(
         text if len(text) <= 40 else f"{text[:40]}..." for text in map(
             str, texts if not isinstance(given, (list, tuple)) else given))
 
 
-def _short(answer: dict[str, Any]) -> str:
-    if "error" in answer:
-        return f"no answer to line {answer['line']}: {answer['error']}"
-    if "masks" in answer:
-        return "; ".join(", ".join(f"{each['piece']} {each['probability']:.3f}"
-                                   for each in mask) for mask in answer["masks"])
-    return "  ".join(
-        f"{value:.4f}" if isinstance(value, float) else
-        "[" + _listed([f"{number:.4f}" for number in value]) + "]"
-        if value and isinstance(value, list) and isinstance(value[0], float) else
-        _listed([f"{label} {number:.4f}" for label, number in value.items()])
-        if isinstance(value, dict) else str(value)
-        for name, value in answer.items())
-
-
-def _listed(texts: list[str]) -> str:
-    return ", ".join(texts[:8]) + ", ..." * (len(texts) > 8)
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, dict):
+        value = [f"{name} {_shown(each)}" for name, each in value.items()]
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_shown, value[:8])) + ", ..." * (len(value) > 8) + "]"
+    return str(value)
 
 
 def main(argv):
@@ -122,18 +112,7 @@ def main(argv):
         raise InputError(
             "give texts on the command line or --input_file (- for the standard "
             "input)" + (", not both." if words else "."))
-    path = FLAGS.output_file
-    if path and FLAGS.format == "table":
-        raise InputError("--format=table is for the standard output, but --output_file "
-                         "gets JSON lines; leave one of the two out.")
-    if path:
-        # JSON lines may be written into the model's folder.
-        of_model = not path.endswith(".jsonl") or is_of_run(os.path.basename(path), ())
-        files.prepare_outputs({"--output_file": [path]}, {
-            "--model": [formats.folder_of_model(FLAGS.model)] if (
-                of_model and not formats.is_hub(FLAGS.model)) else [],
-            **{f"--{name}": [FLAGS[name].value] for name in (
-                "input_file", "vocab_file", "spm_model_file") if FLAGS[name].value}})
+    if path := FLAGS.output_file:
         files.check_new(path, "--output_file")
     if _is_file():
         files.open_binary(FLAGS.input_file).close()

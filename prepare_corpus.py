@@ -32,7 +32,7 @@ from typing import Iterator
 from absl import flags, logging
 
 from albert_tf import files, sampling, text_files
-from albert_tf.cli.define import Number, define, say_unused
+from albert_tf.cli.define import Number, check_needs, define, say_unused
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
@@ -92,17 +92,12 @@ def preparation_options() -> prepare.Options:
             "--input_format=python reads no files; leave --input_file out.")
     if not FLAGS.heldout_file and FLAGS.sampling_exponent in (None, 1):
         say_unused(["random_seed"], "without --heldout_file")
-    for name, formats in (("json_field", "jsonl parquet"),
-                          ("document_separator", "text"),
-                          ("line_breaks", "text jsonl parquet"),
-                          ("keep_titles", "wikiextractor"),
-                          ("deduplicate", " ".join(readers.FORMATS))):
-        if FLAGS.input_format not in f"auto {formats}".split():
-            say_unused([name], f"with --input_format={FLAGS.input_format}")
+    check_needs()
     return given(
         prepare.Options, FLAGS, heldout_share=share,
         language=languages.check_language(FLAGS.language or "en"),
-        deduplicate="sentences" if python else FLAGS.deduplicate)
+        deduplicate="sentences" if python and not FLAGS["deduplicate"].present
+        else FLAGS.deduplicate)
 
 
 def read(sources: dict[str, list[str]], layout: readers.Layout,
@@ -116,7 +111,6 @@ def read(sources: dict[str, list[str]], layout: readers.Layout,
 
 
 def main(argv):
-    del argv
     options = preparation_options()
     layout = given(readers.Layout, FLAGS)
     sources = {"": []} if FLAGS.input_format == "python" else files.expand_each(

@@ -24,8 +24,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.folders import (
-    check_run_folder, checkpoint_of, claim_run_folder, folder_of, holds_checkpoint)
+from albert_tf.checkpoints.folders import claim_run_folder, folder_of, holds_checkpoint
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import check_needs, define, say_unused, use_recipe
 from albert_tf.errors import InputError
@@ -249,7 +248,7 @@ def _vocabulary(data: PretrainingData, output_dir: str
             "do_lower_case": tokenizer.do_lower_case}
     if known:
         known = dict(known)
-        start = cli_flags.init_checkpoint(FLAGS)
+        start = FLAGS.init_checkpoint
         folders = {output_dir, *(os.path.dirname(info.path) for info in data.train),
                    *([folder_of(start)] if start else [])}
         path = model_vocabulary.file_of(known, [
@@ -283,7 +282,6 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
 
 
 def main(argv):
-    del argv
     cli_flags.use_old_flags()
     config = cli_flags.model_config(FLAGS)
     if FLAGS.recipe:
@@ -294,9 +292,6 @@ def main(argv):
     if FLAGS.objective == "permutation":
         say_unused(["dynamic_masking"], "with --objective=permutation")
     options = cli_flags.run_options(FLAGS, num_train_steps=FLAGS.num_train_steps)
-    if not options.resume_from:
-        checkpoint_of(options.output_dir, best=False, to_train=FLAGS.do_train)
-    cli_flags.check_init_checkpoint(FLAGS)
     _check_memory(config, options)
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
@@ -306,7 +301,6 @@ def main(argv):
     vocabulary, vocabulary_file = (
         _vocabulary(data, options.output_dir) if FLAGS.do_train else (None, None))
     files.make_directory(options.output_dir, "--output_dir")
-    check_run_folder(options.output_dir)
 
     strategy = cli_flags.make_strategy(FLAGS)
     from albert_tf.training import devices, loop, run_folder

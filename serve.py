@@ -36,7 +36,6 @@ flags.DEFINE_string("model_name", None, "Name of the model in addresses; default
 
 
 def main(argv):
-    del argv
     script.check_packages("aiohttp", "prometheus_client")
     from albert_tf.serving import engines, http
 

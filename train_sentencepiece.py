@@ -64,7 +64,6 @@ def sampled(sources, exponent):
 
 
 def main(argv):
-    del argv
     sources = files.expand_each(FLAGS.input_file, "--input_file")
     paths = list(itertools.chain(*sources.values()))
     text_files.check_sentences(paths)

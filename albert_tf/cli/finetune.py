@@ -15,8 +15,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import tokenizer_files, vocabulary
-from albert_tf.checkpoints.folders import (
-    checkpoint_of, folder_of, holds_checkpoint, is_of_run)
+from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.cli.define import (
     Values, check_needs, define, options_in, take, use_recipe)
@@ -27,7 +26,6 @@ from albert_tf.finetuning.common import written_format_of
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.recipes import (
     NUM_EVALUATIONS, Recipe, published_size, recipe_for, recipe_for_data)
-from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.finetuning.task import Settings
 from albert_tf.options import given, option, options_of
 from albert_tf.tokenization import hf_tokenizer
@@ -228,7 +226,6 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     steps, warmup, epochs, share = _length(values)
     options = cli_flags.run_options(
         values, num_train_steps=0 if epochs.present else steps.value)
-    check_start(values)
     config = model_config(values)
     # The shortest possible sequence: the real lengths are checked once they are known.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if values.do_train else {}
@@ -317,8 +314,7 @@ def model_config(values: Values) -> AlbertConfig:
 def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
     """Returns the tokenizer that the options name, or that stands beside the initial
     model, checked against the model's; sets the options accordingly."""
-    init, path = cli_flags.init_checkpoint(values), (
-        values.spm_model_file or values.vocab_file)
+    init, path = values.init_checkpoint, values.spm_model_file or values.vocab_file
     stored = tokenizer_files.find(folder_of(init)) if init and not path else None
     if stored:
         path = stored.vocabulary_path
@@ -350,22 +346,6 @@ def its_tokenizer(values: Values, config: AlbertConfig) -> FullTokenizer:
     if known:
         vocabulary.check(known, {**vocabulary_of(path), **result.keeps}, start)
     return result
-
-
-def check_start(values: Values) -> None:
-    """Raises InputError if there is no model to start from, before any long work."""
-    folder = values.output_dir
-    if holds_checkpoint(folder):
-        if not values.resume_from and not files.exists(os.path.join(folder, SEEDS_FILE)):
-            checkpoint_of(folder, best=not values.do_train, to_train=values.do_train)
-    elif cli_flags.init_checkpoint(values):
-        cli_flags.check_init_checkpoint(values)
-    elif not (values.do_train and values.from_scratch):
-        raise InputError(
-            f"there is no model to start from: {folder} has no checkpoint, and "
-            "--init_checkpoint is not given; give one"
-            + (", or --from_scratch to train from random weights." if values.do_train
-               else ", or train first (--do_train)."))
 
 
 # ---- recipes -----------------------------------------------------------------

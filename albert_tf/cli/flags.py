@@ -14,7 +14,7 @@ from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.folders import (
-    NULL_THRESHOLD_FILE, chosen_checkpoint, find_checkpoint, folder_of,
+    NULL_THRESHOLD_FILE, checkpoint_of, chosen_checkpoint, find_checkpoint, folder_of,
     holds_checkpoint)
 from albert_tf.checkpoints.labels import relabelled
 from albert_tf.checkpoints.vocabulary import TASK_FILE
@@ -22,6 +22,7 @@ from albert_tf.cli import script
 from albert_tf.cli.define import Values, define
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, SHARING
 from albert_tf.errors import InputError
+from albert_tf.finetuning.seeds import SEEDS_FILE
 from albert_tf.jobs import parallel
 from albert_tf.options import given, option, options_of
 from albert_tf.tokenization import hf_tokenizer
@@ -56,7 +57,8 @@ class ModelOptions:
 def model_config(values: Values) -> AlbertConfig:
     """Returns the config that the options describe; without one, that beside the model
     that a run resumes or starts from."""
-    path, init = values.albert_config_file, init_checkpoint(values)
+    path, init = values.albert_config_file, (
+        "init_checkpoint" in values and values.init_checkpoint)
     if not path and not values.model:
         folders = ("output_dir" in values and values.output_dir, init and folder_of(init))
         path = next(filter(files.exists, (
@@ -69,7 +71,8 @@ def model_config(values: Values) -> AlbertConfig:
         # If the checkpoint has no pooler, a head that needs one starts with a new one.
         config = formats.read(init).config.replace(use_pooler=True)
     else:
-        check_init_checkpoint(values)
+        if init:
+            find_checkpoint(init)
         raise InputError(
             "give the model's configuration, either --albert_config_file=FILE or "
             f"--model=NAME, where NAME is one of {', '.join(NAMED)}, or a model that "
@@ -159,19 +162,17 @@ _NEW_NAMES = {"tpu_name": "tpu", "albert_hub_module_handle": "init_checkpoint",
 
 
 def use_old_flags() -> None:
-    """Gives the values of old names to the new, and warns about flags without effect."""
+    """Gives the values of old names to the new, warns about old flags, and downloads the
+    --init_checkpoint of a hub."""
     values = flags.FLAGS
     for old in options_of(OldOptions):
-        flag, name = values[old.name], _NEW_NAMES.get(old.name)
-        if not flag.present or old.name == "use_tpu":
-            continue
-        if name and not values[name].present:
-            values[name].value, values[name].present = flag.value, 1
-            logging.warning("--%s is now called --%s.", old.name, name)
-        else:
-            logging.warning("--%s=%s has no effect: %s", old.name, flag.value,
-                            f"--{name} is given." if name else
-                            old.help.partition(": ")[2].removesuffix(_OLD))
+        if values[old.name].present:
+            logging.warning("--%s: %s", old.name, old.help)
+            name = _NEW_NAMES.get(old.name)
+            if name and not values[name].present:
+                values[name].value, values[name].present = values[old.name].value, 1
+    if values.init_checkpoint:
+        values.init_checkpoint = formats.located(values.init_checkpoint)
     if values.tpu is None and (
             values.use_tpu or values.distribution_strategy == "tpu"):
         raise InputError("give the name or address of the TPU: --tpu=NAME, or "
@@ -217,10 +218,9 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
     files.check_in_tensorflow(values.output_dir, "--output_dir")
     files.check_folder(values.output_dir, "--output_dir")
     check_output_dir(values)
-    options = given(RunOptions, values, init_checkpoint=init_checkpoint(values),
+    options = given(RunOptions, values, init_checkpoint=values.init_checkpoint or "",
                     step=given(StepOptions, values), **task_options)
-    if options.resume_from:
-        chosen_checkpoint(values.output_dir, options.resume_from)
+    check_start(options, values.do_train)
     check_batch_sizes(
         options, known_replicas(values), train=values.do_train,
         evaluate=any(name in values and values[name].value
@@ -228,32 +228,34 @@ def run_options(values: Values, **task_options: Any) -> RunOptions:
     return options
 
 
+def check_start(options: RunOptions, train: bool) -> None:
+    """Raises InputError if there is no model to start from."""
+    folder, init = options.output_dir, options.init_checkpoint
+    if options.resume_from:
+        chosen_checkpoint(folder, options.resume_from)
+    elif holds_checkpoint(folder):
+        if not files.exists(os.path.join(folder, SEEDS_FILE)):
+            checkpoint_of(folder, best=not train, to_train=train)
+    elif init:
+        if not formats.is_foreign(init):
+            find_checkpoint(init)
+    elif not (train and options.from_scratch):
+        raise InputError(
+            f"there is no model to start from: {folder} has no checkpoint, and "
+            "--init_checkpoint is not given; give one"
+            + (", or --from_scratch to train from random weights." if train
+               else ", or train first (--do_train)."))
+
+
 def check_output_dir(values: Values) -> None:
     """Raises InputError if training would overwrite the model that it starts from."""
-    init = init_checkpoint(values)
+    init = values.init_checkpoint
     if init and values.do_train and os.path.realpath(
             formats.folder_of_model(init)) == os.path.realpath(values.output_dir):
         raise InputError(
             f"--output_dir={values.output_dir} is the folder of --init_checkpoint, whose "
             "files the run would overwrite; give a new folder, or only --output_dir to "
             "continue the run that is there.")
-
-
-def init_checkpoint(values: Values) -> str:
-    """Returns the path of --init_checkpoint, "" without it. A model of a hub is
-    downloaded once."""
-    if "init_checkpoint" in values and values.init_checkpoint:
-        values.init_checkpoint = formats.located(values.init_checkpoint)
-        return values.init_checkpoint
-    return ""
-
-
-def check_init_checkpoint(values: Values) -> None:
-    """Raises InputError if --init_checkpoint is needed and holds no checkpoint."""
-    init = init_checkpoint(values)
-    if init and not holds_checkpoint(values.output_dir) and (
-            not formats.is_foreign(init)):
-        find_checkpoint(init)
 
 
 @dataclasses.dataclass(frozen=True)

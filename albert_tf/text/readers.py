@@ -41,6 +41,10 @@ class Document(NamedTuple):
     markup: bool = False  # whether paragraphs are lines for without_markup
 
 
+def _read(*formats: str) -> str:
+    return " ".join(f"input_format={each}" for each in ("auto", *formats))
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The layout of files; the fields are flags of prepare_corpus.py."""
@@ -53,17 +57,18 @@ class Layout:
         "(--deduplicate=sentences).", choices=(*FORMATS, "python"))
     json_field: str = option(
         "text", "Name of the field, or column, with the text (JSON lines and Parquet "
-        "only).")
+        "only).", needs=_read("jsonl", "parquet"))
     document_separator: str = option(
         "file", "What separates documents (plain text only). file: every file is a "
         "document, such as a book or an article; blank_line: every block of lines is a "
-        "document.", choices=("file", "blank_line"))
+        "document.", choices=("file", "blank_line"), needs=_read("text"))
     line_breaks: str = option(
         "keep", "What a single line break means (plain text, JSON, Parquet). keep: a new "
         "paragraph; join: nothing, because the lines are wrapped to the width of a page.",
-        choices=("keep", "join"))
+        choices=("keep", "join"), needs=_read("text", "jsonl", "parquet"))
     keep_titles: bool = option(
-        False, "Keep the title that is the first line of an article (wikiextractor only).")
+        False, "Keep the title that is the first line of an article (wikiextractor only).",
+        needs=_read("wikiextractor"))
 
 
 def read_documents(

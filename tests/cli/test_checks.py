@@ -71,8 +71,6 @@ REFUSED = {
          "--dtype .* --format=saved_model")],
     "predict": [
         ("--model={data}/model --text_column=text", "--text_column .* --input_file"),
-        ("--model={data}/model --input_file={data}/text.txt --output_file={data}/out "
-         "--format=table", "--format=table"),
         ("--model= --input_file={data}/text.txt", "--model is empty"),
         ("--model={data}/model --input_file=~/none", f"{HOME}/none: No such file")]}
 
@@ -105,8 +103,9 @@ SAID = {
     "prepare_corpus": [
         (CORPUS + "--input_format=text --json_field=body --keep_titles --random_seed=3",
          ["--random_seed has no effect without --heldout_file",
-          "--json_field has no effect with --input_format=text",
-          "--keep_titles has no effect with --input_format=text"])]}
+          "--json_field has no effect without --input_format=auto or --input_format=jsonl",
+          "--keep_titles has no effect without --input_format=auto or --input_format=wiki"
+          ])]}
 
 
 @pytest.fixture(scope="module", name="data")

@@ -71,7 +71,6 @@ for flag in sys.argv[1:]:
     flags.use_old_flags()
     config = finetune.model_config(FLAGS)
     tokenizer = finetune.its_tokenizer(FLAGS, config)
-    finetune.check_start(FLAGS)
     found.append([config.to_dict(), tokenizer.vocabulary_path, FLAGS.do_lower_case,
                   'tensorflow' in sys.modules])
 print(json.dumps(found))
