@@ -14,8 +14,8 @@ over all tokens, including [CLS] and [SEP] but not padding.
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
-import functools
-from typing import Any, Iterator, Mapping, Sequence
+import contextlib
+from typing import Iterator
 
 from absl import flags, logging
 
@@ -24,7 +24,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags
 from albert_tf.cli.define import define
 from albert_tf.errors import InputError
-from albert_tf.features import extract
+from albert_tf.features import extract, layer_distances
 from albert_tf.features.options import Options
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import inputs
@@ -44,12 +44,14 @@ flags.DEFINE_string("output", None, "JSON file for the numbers; default: none.")
 flags.DEFINE_string("picture", None, "PNG file for the curves; default: none.")
 
 
-def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yields the texts of files, in order, without blank ones."""
-    read = functools.partial(inputs.read, **cli_flags.columns({}))
-    for each in extract.texts(paths, read):
-        if not all(map(rows.is_empty, filter(None, each.given.values()))):
-            yield each.given
+def texts(path: str) -> Iterator[inputs.Input]:
+    """Yields the texts of a file, in order, without blank ones."""
+    for each in inputs.read(path, **cli_flags.columns({})):
+        with contextlib.suppress(InputError):  # extract.texts names its place.
+            given = inputs.named(each.given, inputs.TEXTS)
+            if all(map(rows.is_empty, filter(None, given.values()))):
+                continue
+        yield each
 
 
 def main(argv):
@@ -60,32 +62,26 @@ def main(argv):
         raise InputError(f"--titles={','.join(titles)}: there are {len(models)} "
                          "models; give each its own title.")
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
-    outputs = {f"--{name}": [path] for name in ("output", "picture")
-               if (path := FLAGS[name].value)}
-    files.prepare_outputs(outputs, {"--input_file": paths, "--model": [
-        formats.folder_of_model(model) for model in models if not formats.is_hub(model)]})
-    vocabulary = cli_flags.vocabulary()
-    lengths = []
+    files.prepare_outputs(
+        {f"--{name}": [path] for name in ("output", "picture")
+         if (path := FLAGS[name].value)}, {"--input_file": paths, "--model": [
+             formats.folder_of_model(model) for model in models
+             if not formats.is_hub(model)]})
+    vocabulary, chosen = cli_flags.vocabulary(), {}
     for model in models:
         checkpoint = formats.read(
             model, FLAGS.albert_config_file, vocabulary=vocabulary)
-        lengths.append(Options(
-            max_seq_length=FLAGS.max_seq_length).of(checkpoint).max_seq_length)
-    count = sum(1 for _ in texts(paths))
-    if not count:
-        raise InputError("--input_file: there is no text in it.")
-
-    import albert_tf
-    from albert_tf.features import layer_distances
-
+        chosen[model] = Options(
+            ["pieces"], [*range(checkpoint.config.num_hidden_layers + 1)],
+            FLAGS.max_seq_length, FLAGS.batch_size).of(checkpoint)
+    count = sum(1 for _ in extract.texts(paths, texts))
     logging.info("Running on %s.", devices.hardware())
-    distances = {}
-    for model, title, length in zip(models, titles, lengths):
-        progress = Progress(f"measuring {title}", "texts", count)
-        distances[title] = {
-            "model": model, "max_seq_length": length, **layer_distances.measure(
-                albert_tf.load(model, FLAGS.albert_config_file, vocabulary=vocabulary),
-                texts(paths), length, FLAGS.batch_size, on_texts=progress.add)}
+    distances = {title: {
+        "model": model, "max_seq_length": chosen[model].max_seq_length,
+        **layer_distances.measure(extract.stream(
+            model, paths, chosen[model], FLAGS.batch_size, vocabulary, texts,
+            progress=Progress(f"measuring {title}", "texts", count),
+            config=FLAGS.albert_config_file))} for model, title in zip(models, titles)}
     print(layer_distances.table(distances))
     if FLAGS.output:
         text_files.write_json(FLAGS.output, {"input_file": paths, "models": distances})

@@ -142,11 +142,10 @@ def _check_memory(config, options) -> None:
     sequences = Sequences(
         FLAGS.max_seq_length + most * (FLAGS.objective == "permutation"),
         predictions=most)
-    used = {"eval_batch_size": FLAGS.do_eval or FLAGS.eval_input_file,
-            "train_batch_size": FLAGS.do_train}
+    batches = [*["train_batch_size"] * FLAGS.do_train, *["eval_batch_size"] * bool(
+        FLAGS.do_eval or FLAGS.eval_input_file)]
     cli_flags.check_memory(
-        FLAGS, config, options.step,
-        **{name: sequences for name in used if used[name]})
+        FLAGS, config, options.step, **dict.fromkeys(batches, sequences))
 
 
 def _masking_options() -> Optional[MaskingOptions]:
@@ -162,12 +161,6 @@ def _masking_options() -> Optional[MaskingOptions]:
         raise InputError(
             f"--masked_lm_prob=0 predicts nothing; with {drawn} it must be greater than "
             "0.")
-    logging.info(
-        "New %s are drawn each time: %d tokens of a sequence of %d, at most "
-        "--max_predictions_per_seq=%d.",
-        "orders" if FLAGS.objective == "permutation" else "masks",
-        options.num_to_predict(FLAGS.max_seq_length), FLAGS.max_seq_length,
-        options.max_predictions_per_seq)
     return options
 
 

@@ -5,11 +5,10 @@ A row has the `id` of its text, if there is one, and float32 arrays, for the poo
 follow each other, and `piece_counts` holds their numbers.
 """
 
-import collections
 import dataclasses
 import itertools
 import json
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -55,40 +54,34 @@ def texts(paths: Iterable[str], read: Reader = text_inputs.read,
         raise InputError("--input_file: there is no text in it.")
 
 
-def _loaded(model: str, options: Options, vocabulary: Optional[Vocabulary]) -> Any:
+def _loaded(model: str, options: Options, vocabulary: Optional[Vocabulary],
+            config: formats.Config = None) -> Any:
     from albert_tf.checkpoints.restore import load  # Late: it loads TensorFlow.
     from albert_tf.features import vectors
 
-    return vectors.Features(load(model, vocabulary=vocabulary), options)
+    return vectors.Features(load(model, config, vocabulary=vocabulary), options)
 
 
 def _units(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
     return iter(lambda: list(itertools.islice(inputs, size)), [])
 
 
-def _tell_cut(features: Any, counts: Mapping[str, int]) -> None:
-    if counts["cut"]:
-        logging.warning("%s", features.cut_note(counts["cut"], counts["texts"]))
-
-
 def stream(model: str, paths: Sequence[str], options: Options = Options(),
            held: int = 1024, vocabulary: Optional[Vocabulary] = None,
            read: Reader = text_inputs.read, same_ids: bool = False,
-           progress: tuple[str, str, Optional[int]] | None = None) -> Iterator[Row]:
+           progress: Optional[Progress] = None, config: formats.Config = None
+           ) -> Iterator[Row]:
     """Yields the rows of texts while they are read, at most `held` texts at a time;
-    other arguments are as for `extract` and `texts`."""
-    options = options.of(formats.read(model, vocabulary=vocabulary))
-    features, counts = _loaded(model, options, vocabulary), collections.Counter[str]()
-    log = progress and Progress(*progress)
+    other arguments are as for `extract`, `texts` and formats.read."""
+    options = options.of(formats.read(model, config, vocabulary=vocabulary))
+    features = _loaded(model, options, vocabulary, config)
     for unit in _units(texts(paths, read, same_ids), held):
-        rows, cut = features.rows(unit)
-        counts.update(texts=len(rows), cut=cut)
-        yield from rows
-        if log:
-            log.update(counts["texts"])
-    if log:
-        log.report(counts["texts"])
-    _tell_cut(features, counts)
+        yield from features.rows(unit)
+        if progress:
+            progress.update(features.texts)
+    if progress:
+        progress.report(features.texts)
+    features.tell_cut()
 
 
 def extract(model: str, input_files: Sequence[str], output_file: str,
@@ -105,47 +98,39 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     JSON lines. At most `unit_texts` texts are computed at a time; `read` yields those of
     a file.
     """
-    # 1. Check the files.
-    sources = [path for path in input_files if not files.is_stream(path)]
-    is_typed, is_lines = len(sources) < len(input_files), output_file.endswith(".jsonl")
+    # 1. Check the files, the model's config and all texts.
+    is_typed, is_lines = (
+        any(map(files.is_stream, input_files)), output_file.endswith(".jsonl"))
     if not output_file.endswith((".jsonl", ".npz", ".parquet")):
         raise InputError(f"--output_file={output_file}: the format is not known; end "
                          "the name in .jsonl, .npz or .parquet.")
     if output_file.endswith(".parquet"):
         import_pyarrow("Parquet files")
-    files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
     files.check_new(output_file, "--output_file")
     folder = None if is_typed or not is_lines else WorkFolder.beside(
         output_file, work_dir)
-    # 2. Check the model's config and all texts.
     checkpoint = formats.read(model, vocabulary=vocabulary)
     options = options.of(checkpoint)
-    total = None if is_typed else sum(1 for _ in texts(sources, read, not is_lines))
-    # 3. Compute the rows, or those that are missing.
+    progress = "embedding", "texts", None if is_typed else sum(
+        1 for _ in texts(input_files, read, not is_lines))
+    # 2. Compute the rows, or those that are missing.
     text_bytes = 4 * checkpoint.config.hidden_size * len(options.layers) * (
         options.max_seq_length if PIECES in options.pooling else len(options.pooling))
     unit_texts = max(1, min(unit_texts, _UNIT_BYTES // text_bytes))
-    progress = "embedding", "texts", total
     if folder is None:
         _write(output_file, stream(model, input_files, options, unit_texts, vocabulary,
-                                   read, not is_lines, progress))
+                                   read, not is_lines, Progress(*progress)))
     else:
         settings = {
             **dataclasses.asdict(options), "model": model, "unit_texts": unit_texts,
             "version": _VERSION, **getattr(read, "keywords", {}),
             "do_lower_case": vocabulary and vocabulary.do_lower_case}
-        with folder.used(settings, state_of([*sources, *checkpoint.files()])):
+        with folder.used(settings, state_of([*input_files, *checkpoint.files()])):
             features = _loaded(model, options, vocabulary)
-            counts = collections.Counter[str]()
-
-            def answer(unit: list[Input]) -> tuple[list[str], dict[str, int]]:
-                rows, cut = features.rows(unit)
-                return list(map(line, rows)), {"texts": len(rows), "cut": cut}
-
             folder.write_lines(
-                output_file, _units(texts(sources, read), unit_texts), answer, progress,
-                lambda info: counts.update(texts=info["texts"], cut=info["cut"]))
-        _tell_cut(features, counts)
+                output_file, _units(texts(input_files, read), unit_texts),
+                lambda unit: (map(line, features.rows(unit)), {}), progress)
+            features.tell_cut()
     logging.info("Wrote %s.", output_file)
 
 

@@ -30,7 +30,8 @@ class Options:
         "pooled,mean.")
     layers: list[Any] = option(
         ("-1",), "Comma-separated numbers of the layers to use: 1 is the first, -1 the "
-        "last. With several layers the vectors have an additional axis.")
+        "last, 0 the input of the first. With several layers the vectors have an "
+        "additional axis.")
     max_seq_length: int = option(
         0, "Maximum number of tokens in a text, with [CLS] and [SEP]; 0: as in "
         "training.")
@@ -53,7 +54,7 @@ class Options:
             (EMBEDDING,) if sentence else (*pooled, "mean"))
         most, longest = config.num_hidden_layers, config.max_position_embeddings
         layers = {str(layer): layer % (most + 1)
-                  for layer in range(-most, most + 1) if layer}
+                  for layer in range(-most, most + 1)}
         length = self.max_seq_length or min(
             checkpoint.flags.get("max_seq_length", 512), longest)
         least = NUM_SPECIAL_PAIR + 1
@@ -61,7 +62,7 @@ class Options:
                 ("pooling", pooling, kinds,
                  ", ".join(kinds) + " with --windows" * self.windows),
                 ("layers", map(str, self.layers), layers,
-                 f"1 to {most}, and -1, the last, to -{most}"),
+                 f"0 to {most}, and -1, the last, to -{most}"),
                 ("max_seq_length", [length], range(least, longest + 1),
                  f"{least} to {longest}")):
             for value in values:

@@ -11,6 +11,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from albert_tf.checkpoints.restore import Loaded
 from albert_tf.checkpoints.sentence_transformers import (
@@ -57,8 +58,7 @@ class Vectors(Answering):
     def of_exchanged(self, exchanged, batch):
         if _SENTENCE in exchanged:
             return {EMBEDDING: exchanged[_SENTENCE]}
-        return of({"sequence_output": exchanged["last_hidden_state"],
-                   "pooled_output": exchanged.get("pooler_output")},
+        return of(exchanged["last_hidden_state"], exchanged.get("pooler_output"),
                   batch["input_mask"], self.sentence)
 
     def mean(self, outputs):
@@ -80,13 +80,13 @@ class Features(Vectors):
     def __init__(self, loaded: Loaded, options: Options):
         super().__init__(loaded)
         self.options, self.max_length = options, options.max_seq_length
+        self.texts = self.cut = 0  # How many were read, and how many of them were cut.
         self.averages = PIECES not in options.pooling
         self.computation = dataclasses.replace(
-            self.computation, passes=max(options.layers))
+            self.computation, passes=max(1, *options.layers))
 
-    def rows(self, inputs: Sequence[Input]) -> tuple[list[Row], int]:
-        """Returns the kept fields and the vectors of each input, and the number of
-        inputs that are cut."""
+    def rows(self, inputs: Sequence[Input]) -> list[Row]:
+        """Returns the kept fields and the vectors of each input."""
         requests = [self.request(each.given, 1, self.options.windows)
                     for each in inputs]
         rows = []
@@ -103,65 +103,70 @@ class Features(Vectors):
             if self.options.truncated:
                 row["truncated"] = request.cut > 0
             rows.append(row)
-        return rows, sum(request.cut > 0 for request in requests)
+        self.texts += len(rows)
+        self.cut += sum(request.cut > 0 for request in requests)
+        return rows
+
+    def tell_cut(self) -> None:
+        if self.cut:
+            logging.warning("%s", self.cut_note(self.cut, self.texts))
 
     def answer(self, outputs):
         return outputs
 
     def outputs(self, features):
-        encoded = self.bert(features, computation=self.computation,
-                            padding_is_read=False)["encoder_outputs"]
+        found = self.bert(features, computation=self.computation, padding_is_read=False)
         # A layer may consist of several blocks.
-        inner, mask = self.config.inner_group_num, features["input_mask"]
-        hidden = [tf.cast(encoded[number * inner - 1], tf.float32)
-                  for number in self.options.layers]
-        computed = {
-            PIECES: lambda hidden: tf.where(
-                tf.expand_dims(tf.cast(mask, tf.bool), -1), hidden, 0.0),
-            POOLED: lambda hidden: self.bert.pooler(hidden[:, 0]),
-            EMBEDDING: lambda hidden: embedding(hidden, mask, self.sentence)}
-        vectors = {}
-        for kind in self.options.pooling:
-            of_layers = [computed[kind](each) if kind in computed else
-                         pool(kind, each, mask) for each in hidden]
-            vectors[kind] = (
-                of_layers[0] if len(hidden) == 1 else tf.stack(of_layers, axis=-2))
-        return vectors
+        inner, vectors = self.config.inner_group_num, []
+        states = [self.bert.encoder.enter(found["embedding_output"]),
+                  *found["encoder_outputs"][inner - 1::inner]]
+        for number in self.options.layers:
+            hidden = tf.cast(states[number], tf.float32)
+            pooled = self.bert.pooler(hidden[:, 0]) if (
+                POOLED in self.options.pooling) else None
+            vectors.append(of(hidden, pooled, features["input_mask"], self.sentence,
+                              self.options.pooling))
+        return vectors[0] if len(vectors) == 1 else {
+            kind: tf.stack([each[kind] for each in vectors], axis=-2)
+            for kind in self.options.pooling}
 
 
 # ---- one vector from those of the tokens -----------------------------------
 
 
-def of(found: Mapping[str, Any], mask: tf.Tensor, sentence: Optional[Sentence] = None
+def of(hidden: tf.Tensor, pooled: Optional[tf.Tensor], mask: tf.Tensor,
+       sentence: Optional[Sentence] = None, pooling: Sequence[str] = ()
        ) -> dict[str, tf.Tensor]:
-    """Returns the vectors from a model's outputs: `embedding`, the vector that a folder
-    of sentence-transformers defines, else `mean`, and `pooled` if there is a pooler."""
-    hidden, pooled = (tf.cast(found["sequence_output"], tf.float32),
-                      found.get("pooled_output"))
-    if sentence:
-        return {EMBEDDING: embedding(hidden, mask, sentence)}
-    return {"mean": pool("mean", hidden, mask),
-            **({} if pooled is None else {POOLED: pooled})}
+    """Returns the vectors of `pooling` (features.options.Options) from hidden states and
+    the pooler's output; by default `embedding`, the vector that a folder of
+    sentence-transformers defines, else `mean`, and `pooled` if there is a pooler."""
+    hidden = tf.cast(hidden, tf.float32)
+    pooling = pooling or ([EMBEDDING] if sentence else
+                          ["mean", *[POOLED] * (pooled is not None)])
+    return {kind: pooled if kind == POOLED else embedding(hidden, mask, sentence)
+            if kind == EMBEDDING else pool(kind, hidden, mask) for kind in pooling}
 
 
 def pool(mode: str, hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Pools hidden states: float32 [B, S, H], int [B, S], 1 for tokens → [B, H]. `mode`
-    is one of sentence_transformers.POOLING. Values at padding have no effect."""
-    is_token = tf.cast(mask, tf.bool)
+    is one of sentence_transformers.POOLING, or PIECES: [B, S, H]. Values at padding have
+    no effect."""
+    # expand_dims: TFLite cannot convert [..., tf.newaxis] of lengths that vary.
+    is_token = tf.expand_dims(tf.cast(mask, tf.bool), -1)  # [B, S, 1]
     if mode == "cls":
         return hidden[:, 0]
     if mode == "lasttoken":
         counts = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
         return tf.gather(hidden, tf.maximum(counts - 1, 0), batch_dims=1)
-    # expand_dims: TFLite cannot convert [..., tf.newaxis] of lengths that vary.
+    if mode == PIECES:
+        return tf.where(is_token, hidden, 0.0)
     if mode == "max":
-        return tf.reduce_max(tf.where(tf.expand_dims(is_token, -1), hidden,
-                                      hidden.dtype.min), axis=1)
-    weights = tf.expand_dims(tf.cast(is_token, tf.float32), -1)  # [B, S, 1]
+        return tf.reduce_max(tf.where(is_token, hidden, hidden.dtype.min), axis=1)
+    weights = tf.cast(is_token, tf.float32)
     if mode == "weightedmean":
         weights *= tf.cumsum(weights, axis=1)
     total = tf.reduce_sum(weights, axis=1)
-    tokens = tf.where(tf.expand_dims(is_token, -1), hidden * weights, 0.0)
+    tokens = tf.where(is_token, hidden * weights, 0.0)
     return tf.math.divide_no_nan(
         tf.reduce_sum(tokens, axis=1),
         tf.sqrt(total) if mode == "mean_sqrt_len_tokens" else total)

@@ -186,7 +186,8 @@ class WorkFolder:
     def write_lines(self, path: str, units: Iterable[Sequence[Any]],
                     answer: Callable[[Any], tuple[Iterable[str], Mapping[str, Any]]],
                     progress: tuple[str, str, int | None],
-                    count: Callable[[Mapping[str, Any]], None]) -> None:
+                    count: Callable[[Mapping[str, Any]], None] = lambda info: None
+                    ) -> None:
         """Writes the file `path`: the lines for all units, computed unless a unit is
         finished. `units` are lists of inputs, the same ones in every run; `answer`
         returns the lines for a unit, and JSON values to keep with them, which `count`

@@ -67,10 +67,10 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
     def outputs(features):
         if head is not None:
             return dict(head.served(model.run(head, features, computation=computation)))
-        return vectors.of(
-            getattr(model, "bert", model)(
-                features, padding_is_read=False, computation=computation),
-            features["input_mask"], sentence)
+        found = getattr(model, "bert", model)(
+            features, padding_is_read=False, computation=computation)
+        return vectors.of(found["sequence_output"], found.get("pooled_output"),
+                          features["input_mask"], sentence)
 
     rank, inputs = (head.rank, head.inputs) if head else (2, INPUTS)
 

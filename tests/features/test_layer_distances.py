@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.features import layer_distances
+from albert_tf.features import extract, layer_distances
+from albert_tf.features.options import Options
 from tests.commands import run_commands
 from tests.serving import tiny_models
 
@@ -40,14 +41,16 @@ def expected(loaded, texts, max_length):
     dict(num_hidden_layers=4, num_hidden_groups=2),
     dict(num_hidden_layers=3, inner_group_num=2)])
 def test_distances_are_those_of_all_pieces(changes, tmp_path):
-    loaded = albert_tf.load(tiny_models.write(
+    model = tiny_models.write(
         tmp_path / "model", "pretrained",
-        config=dataclasses.replace(tiny_models.TINY, **changes)))
-    told = []
-    found = layer_distances.measure(loaded, TEXTS, 20, 2, 3, told.append)
-    values = expected(loaded, TEXTS, 20)
-    assert told == [3, 1] and found["texts"] == len(TEXTS)
-    assert found["positions"] == values.shape[-1]
+        config=dataclasses.replace(tiny_models.TINY, **changes))
+    (tmp_path / "texts.txt").write_text("\n".join(
+        text if isinstance(text, str) else "\t".join(text) for text in TEXTS))
+    layers = range(changes.get("num_hidden_layers", 2) + 1)
+    found = layer_distances.measure(extract.stream(
+        model, [str(tmp_path / "texts.txt")], Options(["pieces"], layers, 20, 2), held=3))
+    values = expected(albert_tf.load(model), TEXTS, 20)
+    assert found["texts"] == len(TEXTS) and found["positions"] == values.shape[-1]
     for name, of_tokens in zip(layer_distances.MEASURES, values, strict=True):
         np.testing.assert_allclose(found[name]["mean"], of_tokens.mean(-1), rtol=1e-4)
         np.testing.assert_allclose(
@@ -57,22 +60,9 @@ def test_distances_are_those_of_all_pieces(changes, tmp_path):
 
 
 def test_states_that_are_alike():
-    given = np.float32([[[3, 4], [1, 0], [0, 0], [0, 0]]])
-    after = np.float32([[[3, 4], [0, 2], [0, 0], [0, 5]]])
-    distance, cosine, degrees = layer_distances.moved(given, after).numpy()[0]
-    np.testing.assert_allclose(distance, [0, 5 ** 0.5, 0, 5], rtol=1e-6)
-    np.testing.assert_allclose(cosine, [1, 0, 1, 0], atol=1e-6)
-    np.testing.assert_allclose(degrees, [0, 90, 0, 90], atol=1e-4)
-
-
-def test_table_of_models_of_different_depth():
-    lines = layer_distances.table({title: {"l2_unevenness": 0.0, **{
-        name: {"mean": [1.0] * depth} for name in layer_distances.MEASURES}}
-        for title, depth in (("one", 1), ("three", 3))}).splitlines()
-    assert [line.split() for line in lines[:2]] == [
-        ["layer", "one", "three"], ["L2", "cosine", "degrees"] * 2]
-    assert [len(line.split()) for line in lines[2:5]] == [7, 4, 4]
-    assert lines[-1].endswith("one 0.000, three 0.000")
+    states = np.float64([[[3, 4], [3, 4]], [[1, 0], [0, 2]], [[0, 0]] * 2, [[0, 0], [0, 5]]])
+    np.testing.assert_allclose(layer_distances.moved(states)[..., 0], [
+        [0, 5 ** 0.5, 0, 5], [1, 0, 1, 0], [0, 90, 0, 90]], atol=1e-6)
 
 
 # ---- the command -----------------------------------------------------------
