@@ -7,7 +7,7 @@ Shapes: B texts, S tokens of the longest, H hidden.
 """
 
 import dataclasses
-from typing import Any, Mapping, Optional, Sequence
+from typing import Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
