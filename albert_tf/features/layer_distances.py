@@ -39,10 +39,10 @@ def measure(rows: Iterable[Row]) -> dict[str, Any]:
     """
     texts = positions = 0
     sums = squares = np.zeros(())
-    for texts, row in enumerate(rows, 1):
+    for row in rows:
         values = moved(row["piece_vectors"].astype(np.float64))
         sums, squares = sums + values.sum(1), squares + (values ** 2).sum(1)
-        positions += values.shape[1]
+        texts, positions = texts + 1, positions + values.shape[1]
     means = sums / positions
     deviations = np.sqrt(np.maximum(squares / positions - means ** 2, 0))
     return {"texts": texts, "positions": positions, **{
