@@ -7,21 +7,23 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import os
 import pathlib
 import pickle
 import re
 import time
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.local import Sizes
+from albert_tf.pretraining_data.local import Sizes, Worker
 from albert_tf.pretraining_data.options import DataOptions
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
@@ -54,36 +56,38 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     # Workers have other working directories.
     inputs = tuple(path if files.is_remote(path) else os.path.abspath(path)
                    for path in (*options.input_files, options.output_files[0]))
-    job = Job(
-        dataclasses.replace(options, input_files=inputs[:-1]),
-        f"{inputs[-1]}.beam{files.INCOMPLETE}",
-        local.num_buckets(spans, options.dupe_factor, sizes), sizes)
-    files.remove(job.folder)  # what a killed run left
-    files.make_directory(job.folder, "--output_file")
+    folder = f"{inputs[-1]}.beam{files.INCOMPLETE}"
+    files.remove(folder)  # what a killed run left
+    files.make_directory(folder, "--output_file")
     try:
         # The encoder is large, so workers read it from a file instead of every task.
-        files.write(f"{job.folder}/encoder", pickle.dumps(
-            PieceEncoder(tokenizer, options.word_start)))
+        worker = pickle.dumps(Worker(
+            dataclasses.replace(options, input_files=inputs[:-1]),
+            PieceEncoder(tokenizer, options.word_start),
+            local.num_buckets(spans, options.dupe_factor, sizes), sizes,
+            WorkFolder(folder)))
+        path = f"{folder}/{hashlib.sha256(worker).hexdigest()}"
+        files.write(path, worker)
         pipeline = new_pipeline(runner, runner_options, len(spans))
         _ = (pipeline
              | "Spans" >> beam.Create([tuple(span) for span in spans])
              | "Spread" >> beam.Reshuffle()
-             | "Scatter" >> beam.FlatMap(scatter, job)
+             | "Scatter" >> beam.FlatMap(scatter, path)
              | "Buckets" >> beam.GroupByKey()
-             | "Write" >> beam.Map(write, job)
+             | "Write" >> beam.Map(write, path)
              | "AllBuckets" >> beam.GroupByKey()
-             | "Divide" >> beam.FlatMap(divide, job)
+             | "Divide" >> beam.FlatMap(divide, path)
              | "SpreadOutputs" >> beam.Reshuffle()
-             | "Join" >> beam.Map(join, job))
+             | "Join" >> beam.Map(join, path))
         finish(pipeline)
         counts = InstanceCounts()
-        counts.merge(text_files.read_object(f"{job.folder}/counts"))
+        counts.merge(text_files.read_object(f"{folder}/counts"))
         check_counts(counts, options)
         with published(options, tokenizer, counts, started) as (summary, outputs):
             for number, path in enumerate(outputs):
-                files.rename(f"{job.folder}/shard-{number}", path)
+                files.rename(f"{folder}/shard-{number}", path)
     finally:
-        files.remove(job.folder)
+        files.remove(folder)
     return summary
 
 
@@ -133,27 +137,19 @@ def finish(pipeline) -> None:
 # ---- the steps, without Beam -------------------------------------------------
 
 
-class Job(NamedTuple):
-    """The settings that all workers share."""
-
-    options: DataOptions
-    folder: str  # for unfinished work; all workers reach it under this name
-    num_buckets: int
-    sizes: Sizes
-
-
 @functools.lru_cache(maxsize=1)
-def _encoder(job: Job) -> PieceEncoder:
-    with files.open_binary(f"{job.folder}/encoder") as stream:
+def _worker(path: str) -> Worker:
+    """Returns the settings that all workers share. Their file, in the folder for
+    unfinished work, has the same path for all, but no other run's."""
+    with files.open_binary(path) as stream:
         return pickle.load(stream)
 
 
-def scatter(span: Any, job: Job) -> Iterator[tuple[int, Any]]:
+def scatter(span: Any, path: str) -> Iterator[tuple[int, Any]]:
     """Yields (bucket, its rows and codes in a pack) and the counts of a span, which is
     given by its fields."""
     counts = InstanceCounts()
-    for pack in local.packs(Span(*span), job.options, _encoder(job), job.num_buckets,
-                            job.sizes, counts):
+    for pack in _worker(path).packs(Span(*span), counts):
         for bucket in np.flatnonzero(np.diff(pack.first_row)).tolist():
             (row, end), (code, end_code) = (
                 first[bucket:bucket + 2] for first in (pack.first_row, pack.first_code))
@@ -162,38 +158,37 @@ def scatter(span: Any, job: Job) -> Iterator[tuple[int, Any]]:
     yield _COUNTS, vars(counts)
 
 
-def write(element: tuple[int, Any], job: Job) -> tuple[int, Any]:
+def write(element: tuple[int, Any], path: str) -> tuple[int, Any]:
     """Writes the records of a bucket; returns (0, (bucket, file, number of records,
     counts)). The counts of spans are passed on."""
     bucket, parts = element
     if bucket == _COUNTS:
         return 0, (bucket, "", 0, list(parts))
-    encoder, counts = _encoder(job), InstanceCounts()
-    path = f"{job.folder}/bucket-{bucket}"
+    worker, counts = _worker(path), InstanceCounts()
+    output = f"{worker.folder.path}/bucket-{bucket}"
     rows, codes = (
         np.frombuffer(b"".join(data), dtype)
-        for data, dtype in zip(zip(*parts), (local.ROW, encoder.dtype)))
+        for data, dtype in zip(zip(*parts), (local.ROW, worker.encoder.dtype)))
     # An engine may run a step twice, which writes the same file.
-    with files.atomic_write(path) as stream:
-        stream.writelines(local.records(
-            rows, codes, job.options.instances, encoder.tokenizer, counts))
-    return 0, (bucket, path, len(rows), [vars(counts)])
+    with files.atomic_write(output) as stream:
+        stream.writelines(worker.records(rows, codes, counts))
+    return 0, (bucket, output, len(rows), [vars(counts)])
 
 
-def divide(element: tuple[int, Any], job: Job) -> Iterator[tuple[int, Any]]:
+def divide(element: tuple[int, Any], path: str) -> Iterator[tuple[int, Any]]:
     """Yields what each output consists of from (0, what `write` returned for all
     buckets); writes the counts to a file for the process that started the pipeline."""
     written = sorted(element[1], key=lambda each: each[0])
-    counts = InstanceCounts()
+    worker, counts = _worker(path), InstanceCounts()
     for each in itertools.chain.from_iterable(parts for *_, parts in written):
         counts.merge(each)
-    text_files.write_json(f"{job.folder}/counts", vars(counts))
+    text_files.write_json(f"{worker.folder.path}/counts", vars(counts))
     yield from enumerate(local.divided(
-        [each[1:3] for each in written], len(job.options.output_files)))
+        [each[1:3] for each in written], len(worker.options.output_files)))
 
 
-def join(element: tuple[int, Any], job: Job) -> None:
+def join(element: tuple[int, Any], path: str) -> None:
     """Writes an output from (its number, what it consists of)."""
     number, parts = element
-    with files.atomic_write(f"{job.folder}/shard-{number}") as output:
+    with files.atomic_write(f"{_worker(path).folder.path}/shard-{number}") as output:
         local.join(parts, output)

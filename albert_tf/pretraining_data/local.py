@@ -19,7 +19,7 @@ import itertools
 import math
 import shutil
 import time
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, NamedTuple, Sequence
+from typing import Any, BinaryIO, Iterable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from albert_tf.jobs.work_folder import WorkFolder, state_of
 from albert_tf.masking.batched import mask_batch
 from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
-from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
+from albert_tf.pretraining_data.options import DataOptions
 from albert_tf.pretraining_data.plans import Documents, plan_chunks
 from albert_tf.pretraining_data.spans import Span, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
@@ -42,7 +42,6 @@ from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 # Increase this when records change, so that older unfinished runs are not resumed.
 _VERSION = 3
-_SPAN, _BUCKET = "plans-{:05d}", "unit-{:06d}"  # the names of units
 
 # An instance without its tokens. Its random number, the key for its masks, the lengths
 # of both segments, and its label (plans.PLAN).
@@ -143,36 +142,14 @@ def _documents(held: Sequence[tuple], separator: int, counts: CorpusCounts) -> D
         np.array([i for each in ids for i in each], np.uint64)[filled])
 
 
-def packs(span: Span, options: DataOptions, encoder: PieceEncoder, num_buckets: int,
-          sizes: Sizes, counts: InstanceCounts) -> Iterator[Pack]:
-    """Yields the instances of all copies of a span's documents; adds all but masks to
-    `counts`."""
-    for documents in slices(
-            options.input_files, span, encoder, counts, sizes.slice_codes):
-        held, num_bytes = [], 0
-        for plans in plan_chunks(documents, range(options.dupe_factor),
-                                 options.instances, options.random_seed, counts):
-            held.append(plans)
-            num_bytes += documents.codes.itemsize * int(
-                plans["length_a"].sum() + plans["length_b"].sum())
-            if num_bytes >= sizes.pack_bytes:
-                yield _pack(np.concatenate(held), documents.codes, num_buckets)
-                held, num_bytes = [], 0
-        if num_bytes:
-            yield _pack(np.concatenate(held), documents.codes, num_buckets)
-
-
 def _pack(plans: np.ndarray, codes: np.ndarray, num_buckets: int) -> Pack:
     plans = plans[np.argsort(plans["order"])]
     starts = np.stack([plans["start_a"], plans["start_b"]], axis=1)
     ends = starts + np.stack([plans["length_a"], plans["length_b"]], axis=1)
-    rows = np.empty(len(plans), ROW)
-    for name in ROW.names:
-        rows[name] = plans[name]
     # Python's integer of the first number of each bucket; the last would be too large.
     limits = np.array([k * 2**64 // num_buckets for k in range(num_buckets)], np.uint64)
     first = np.append(np.searchsorted(plans["order"], limits), len(plans))
-    return Pack(rows, np.concatenate([
+    return Pack(plans[[*ROW.names]].astype(ROW), np.concatenate([
         _codes_at(codes, starts[at:at + _ROWS_PER_BATCH], ends[at:at + _ROWS_PER_BATCH])
         for at in range(0, len(plans), _ROWS_PER_BATCH)]),
         first, sums_before((ends - starts).sum(axis=1))[first])
@@ -183,40 +160,6 @@ def _codes_at(codes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.nda
     view = memoryview(codes)
     return np.frombuffer(b"".join([view[start:end] for start, end in zip(
         starts.ravel().tolist(), ends.ravel().tolist())]), codes.dtype)
-
-
-# ---- buckets to records --------------------------------------------------------
-
-
-def records(rows: np.ndarray, codes: np.ndarray, options: InstanceOptions,
-            tokenizer: FullTokenizer, counts: InstanceCounts) -> Iterator[bytes]:
-    """Yields the masked records of a bucket in the bytes of a TFRecord file, sorted by
-    their random numbers, and adds the masks to `counts`; `rows` and `codes` are those of
-    all packs, concatenated."""
-    order = np.argsort(rows["order"], kind="stable")
-    start_a = sums_before(rows["length_a"] + rows["length_b"])[:-1][order]
-    rows = rows[order]
-    start_b = start_a + rows["length_a"]
-    end_b = start_b + rows["length_b"]
-    ids = SpecialIds(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-    num_slots = options.masking.num_prediction_slots
-    spec = pretraining_spec(options.max_seq_length, num_slots)
-    for at in range(0, len(rows), _ROWS_PER_BATCH):
-        some = slice(at, at + _ROWS_PER_BATCH)
-        sequences = assemble_batch(
-            rows[some], _codes_at(codes, start_a[some], start_b[some]),
-            _codes_at(codes, start_b[some], end_b[some]), options.max_seq_length,
-            ids.cls, ids.sep, tokenizer.pad_id)
-        masked = mask_batch(
-            sequences.input_ids, sequences.starts_word, sequences.lengths,
-            rows["mask"][some], options.masking, ids, tokenizer.vocab_size)
-        counts.add_masks(masked.num_masked, masked.shown, masked.ngram_words)
-        yield b"".join(map(tfrecord.frame, encode.serialize(spec, {
-            **sequences._asdict(), **masked._asdict(),
-            "masked_lm_weights": (
-                np.arange(num_slots) < masked.num_masked[:, None]).astype(np.float32),
-            "next_sentence_labels": rows["label"][some, None],
-        })))
 
 
 # ---- records to outputs --------------------------------------------------------
@@ -252,65 +195,115 @@ def join(parts: Iterable[tuple[str, int, int, int]], output: BinaryIO) -> None:
 # ---- units of work, in any process ---------------------------------------------
 
 
+def name_of(unit: Span | int) -> str:
+    """Returns the name of a unit of work, a span or a bucket."""
+    return f"unit-{unit:06d}" if isinstance(unit, int) else f"plans-{unit.number:05d}"
+
+
 @dataclasses.dataclass
 class Worker:
-    """A function for worker processes: worker((step, name, unit)) does one unit, unless
-    it is finished. A step takes the worker, the unit's name and the unit, and returns
-    what WorkFolder.finish stores: JSON values and the names of its files."""
+    """A function for worker processes: worker(unit) does a unit of work, unless it is
+    finished, and returns what WorkFolder.finish stores."""
 
     options: DataOptions
     encoder: PieceEncoder
-    folder: WorkFolder
     num_buckets: int
     sizes: Sizes
+    folder: WorkFolder
 
-    def __call__(self, task: tuple[Callable, str, Any]) -> dict[str, Any]:
-        step, name, unit = task
-        return self.folder.finished(name) or self.folder.finish(
-            name, *step(self, name, unit))
+    def __call__(self, unit: Span | int) -> dict[str, Any]:
+        name = name_of(unit)
+        return self.folder.finished(name) or self.folder.finish(name, *(
+            self.write(name, unit) if isinstance(unit, int) else
+            self.scatter(name, unit)))
+
+    def packs(self, span: Span, counts: InstanceCounts) -> Iterator[Pack]:
+        """Yields the instances of all copies of a span's documents; adds all but masks
+        to `counts`."""
+        options, sizes = self.options, self.sizes
+        for documents in slices(
+                options.input_files, span, self.encoder, counts, sizes.slice_codes):
+            held, num_bytes = [], 0
+            for plans in plan_chunks(documents, range(options.dupe_factor),
+                                     options.instances, options.random_seed, counts):
+                held.append(plans)
+                num_bytes += documents.codes.itemsize * int(
+                    plans["length_a"].sum() + plans["length_b"].sum())
+                if num_bytes >= sizes.pack_bytes:
+                    yield _pack(np.concatenate(held), documents.codes, self.num_buckets)
+                    held, num_bytes = [], 0
+            if num_bytes:
+                yield _pack(np.concatenate(held), documents.codes, self.num_buckets)
+
+    def scatter(self, name: str, span: Span) -> tuple[dict, list[str]]:
+        """Makes the instances of a span, and writes a file for each pack: the bytes at
+        which the rows and the codes of each bucket, and the end, begin; all rows; all
+        codes."""
+        counts, names = InstanceCounts(), []
+        for pack in self.packs(span, counts):
+            starts = np.stack([pack.first_row * ROW.itemsize,
+                               pack.first_code * pack.codes.itemsize], axis=1)
+            starts += (starts.nbytes, starts.nbytes + pack.rows.nbytes)
+            names.append(f"{name}-{len(names):04d}")
+            with self.folder.write(names[-1]) as stream:
+                for array in (starts, pack.rows, pack.codes):
+                    stream.write(array.tobytes())
+        return {"made": vars(counts)}, names
 
     @functools.cached_property
-    def packs(self) -> list[str]:
+    def pack_names(self) -> list[str]:
         """The names of all packs, which must have been written."""
-        infos = map(self.folder.known, map(_SPAN.format, itertools.count()))
+        infos = (self.folder.known(f"plans-{number:05d}") for number in itertools.count())
         return [name for info in iter(infos.__next__, None) for name in info["files"]]
 
+    def write(self, name: str, bucket: int) -> tuple[dict, list[str]]:
+        """Writes the records of a bucket."""
+        counts, rows, codes = InstanceCounts(), [], []
+        for pack in self.pack_names:
+            with open(self.folder.file(pack), "rb", buffering=0) as stream:
+                stream.seek(16 * bucket)
+                first_row, first_code, end_row, end_code = np.frombuffer(
+                    stream.read(32), np.int64).tolist()
+                stream.seek(first_row)
+                rows.append(np.frombuffer(stream.read(end_row - first_row), ROW))
+                stream.seek(first_code)
+                codes.append(np.frombuffer(
+                    stream.read(end_code - first_code), self.encoder.dtype))
+        with self.folder.write(f"{name}.records") as stream:
+            stream.writelines(self.records(
+                np.concatenate(rows), np.concatenate(codes), counts))
+        return {"made": vars(counts), "rows": sum(map(len, rows))}, [f"{name}.records"]
 
-def scatter(worker: Worker, name: str, span: Span):
-    """Makes the instances of a span, and writes a file for each pack: the bytes at which
-    the rows and the codes of each bucket, and the end, begin; all rows; all codes."""
-    counts, names = InstanceCounts(), []
-    for pack in packs(span, worker.options, worker.encoder, worker.num_buckets,
-                      worker.sizes, counts):
-        starts = np.stack([pack.first_row * ROW.itemsize,
-                           pack.first_code * pack.codes.itemsize], axis=1)
-        starts += (starts.nbytes, starts.nbytes + pack.rows.nbytes)
-        names.append(f"{name}-{len(names):04d}")
-        with worker.folder.write(names[-1]) as stream:
-            for array in (starts, pack.rows, pack.codes):
-                stream.write(array.tobytes())
-    return {"made": vars(counts)}, names
-
-
-def write(worker: Worker, name: str, bucket: int):
-    """Writes the records of a bucket."""
-    counts, options = InstanceCounts(), worker.options
-    rows, codes = [], []
-    for pack in worker.packs:
-        with open(worker.folder.file(pack), "rb", buffering=0) as stream:
-            stream.seek(16 * bucket)
-            first_row, first_code, end_row, end_code = np.frombuffer(
-                stream.read(32), np.int64).tolist()
-            stream.seek(first_row)
-            rows.append(np.frombuffer(stream.read(end_row - first_row), ROW))
-            stream.seek(first_code)
-            codes.append(np.frombuffer(
-                stream.read(end_code - first_code), worker.encoder.dtype))
-    with worker.folder.write(f"{name}.records") as stream:
-        stream.writelines(records(
-            np.concatenate(rows), np.concatenate(codes), options.instances,
-            worker.encoder.tokenizer, counts))
-    return {"made": vars(counts), "rows": sum(map(len, rows))}, [f"{name}.records"]
+    def records(self, rows: np.ndarray, codes: np.ndarray, counts: InstanceCounts
+                ) -> Iterator[bytes]:
+        """Yields the masked records of a bucket in the bytes of a TFRecord file, sorted
+        by their random numbers, and adds the masks to `counts`; `rows` and `codes` are
+        those of all packs, concatenated."""
+        order = np.argsort(rows["order"], kind="stable")
+        start_a = sums_before(rows["length_a"] + rows["length_b"])[:-1][order]
+        rows = rows[order]
+        start_b = start_a + rows["length_a"]
+        end_b = start_b + rows["length_b"]
+        options, tokenizer = self.options.instances, self.encoder.tokenizer
+        ids = SpecialIds(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        num_slots = options.masking.num_prediction_slots
+        spec = pretraining_spec(options.max_seq_length, num_slots)
+        for at in range(0, len(rows), _ROWS_PER_BATCH):
+            some = slice(at, at + _ROWS_PER_BATCH)
+            sequences = assemble_batch(
+                rows[some], _codes_at(codes, start_a[some], start_b[some]),
+                _codes_at(codes, start_b[some], end_b[some]), options.max_seq_length,
+                ids.cls, ids.sep, tokenizer.pad_id)
+            masked = mask_batch(
+                sequences.input_ids, sequences.starts_word, sequences.lengths,
+                rows["mask"][some], options.masking, ids, tokenizer.vocab_size)
+            counts.add_masks(masked.num_masked, masked.shown, masked.ngram_words)
+            yield b"".join(map(tfrecord.frame, encode.serialize(spec, {
+                **sequences._asdict(), **masked._asdict(),
+                "masked_lm_weights": (
+                    np.arange(num_slots) < masked.num_masked[:, None]).astype(np.float32),
+                "next_sentence_labels": rows["label"][some, None],
+            })))
 
 
 # ---- the run -------------------------------------------------------------------
@@ -328,8 +321,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     spans = plan_spans(options.input_files, sizes.span_bytes)
     folder = WorkFolder.beside(options.output_files[0], work_dir)
     encoder = PieceEncoder(tokenizer, options.word_start)
-    worker = Worker(options, encoder, folder,
-                    num_buckets(spans, options.dupe_factor, sizes), sizes)
+    worker = Worker(options, encoder, num_buckets(spans, options.dupe_factor, sizes),
+                    sizes, folder)
     settings = dataclasses.asdict(options)  # what the records depend on, by flags' names
     del settings["input_files"]
     for name in ("instances", "masking"):
@@ -354,18 +347,17 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
           ) -> tuple[InstanceCounts, list[tuple[str, int]]]:
     """Does all units that are not finished yet; returns the counts, and the file and
     the number of records of each bucket."""
-    folder, counts = worker.folder, InstanceCounts()
-    names = [_SPAN.format(span.number) for span in spans]
-    units = [_BUCKET.format(bucket) for bucket in range(worker.num_buckets)]
-    done = all(map(folder.finished, units)) and all(map(folder.known, names))
+    folder, counts, buckets = worker.folder, InstanceCounts(), range(worker.num_buckets)
+    # Without a finished bucket the packs are needed, and else may be gone.
+    done = all(map(folder.finished, map(name_of, buckets))) and all(
+        map(folder.known, map(name_of, spans)))
 
-    def results(step: Callable, names: Sequence[str], items: Iterable, what: str):
-        # Without a finished bucket the packs are needed, and else may be gone.
-        return map(folder.known, names) if done else pool.in_order(
-            zip(itertools.repeat(step), names, items), what)
+    def results(units: Sequence[Any], what: str) -> Iterator[Any]:
+        return map(folder.known, map(name_of, units)) if done else pool.in_order(
+            units, what)
 
     progress = Progress("tokenizing", "MB", sum(s.num_bytes for s in spans) / 1e6)
-    for span, info in zip(spans, results(scatter, names, spans, "tokenizing")):
+    for span, info in zip(spans, results(spans, "tokenizing")):
         # Earlier versions kept the counts of the text apart.
         counts.merge(info.get("text", {}))
         counts.merge(info["made"])
@@ -374,11 +366,10 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span]
 
     progress = Progress("writing", "instances", sum(counts.lengths.values()))
     pieces = []
-    for name, info in zip(units, results(
-            write, units, range(worker.num_buckets), "writing")):
+    for bucket, info in zip(buckets, results(buckets, "writing")):
         counts.merge(info["made"])
-        pieces.append((folder.file(f"{name}.records"), info["rows"]))
+        pieces.append((folder.file(f"{name_of(bucket)}.records"), info["rows"]))
         progress.add(info["rows"])
-    for name in worker.packs:
+    for name in worker.pack_names:
         files.remove(folder.file(name))
     return counts, pieces

@@ -186,9 +186,7 @@ class SentencePieceOps(TokenizerOps):
             tokenizer.strip_accents, tokenizer.rules))
         self._model = text.SentencepieceTokenizer(model)
         # The parts of the tokens that end in a digit and a comma.
-        self._splits = Expansion(
-            {i: tokenizer.convert_tokens_to_ids(pieces)
-             for i, pieces in tokenizer.split_pieces().items()}, tokenizer.vocab_size)
+        self._splits = Expansion(tokenizer.splits, tokenizer.vocab_size)
         self._is_bytes = np.array(
             tokenizer.processor.is_byte([*tokenizer.vocab.values()]))
         self._lengths = np.array(

@@ -1,6 +1,7 @@
 """Splits text into tokens and ids with SentencePiece or WordPiece, as the original
 implementation does."""
 
+import functools
 import importlib
 import numbers
 import os
@@ -150,6 +151,11 @@ class FullTokenizer:
         """Returns [encode(text) for text in texts], but faster."""
         raise NotImplementedError
 
+    def prepared_ids(self, texts: list[str]) -> list[list[int]]:
+        """Returns the ids of prepared texts. With SentencePiece, the text of an unknown
+        token may be "9," or "[CLS]", so a row with one may differ from `encode`."""
+        return self.encode_batch(texts)
+
     def __call__(self, texts: str | Sequence[str],
                  text_pairs: None | str | Sequence[str] = None, max_length: int = 512
                  ) -> dict[str, Any]:
@@ -249,13 +255,9 @@ class SentencePieceTokenizer(FullTokenizer):
         self.strip_accents = not keeps if strips is None else strips
         pieces = self.processor.id_to_piece([*range(len(self.processor))])
         self.vocab = {piece: i for i, piece in enumerate(pieces)}
-        unk_id, pad_id = self.processor.unk_id(), self.processor.pad_id()
-        # If a row has one of these ids, its final ids may differ. An unknown token can
-        # end in a digit and a comma too, or be "[CLS]".
-        self._unsafe_ids = frozenset(i for piece, i in self.vocab.items()
-                                     if ends_in_digit_comma(piece)) | {unk_id}
+        pad_id = self.processor.pad_id()
         # A model trained without padding lacks this token; its name is then "<pad>".
-        return pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
+        return pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[self.processor.unk_id()]
 
     def prepare(self, text: str) -> str:
         return text if isinstance(text, PreparedText) else PreparedText(preprocess_text(
@@ -279,20 +281,20 @@ class SentencePieceTokenizer(FullTokenizer):
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         texts = list(map(self.prepare, texts))
-        return [row if self._unsafe_ids.isdisjoint(row)
-                else self.convert_tokens_to_ids(self.tokenize(text))
-                for text, row in zip(texts, self._encode(texts, int))]
+        return [self.convert_tokens_to_ids(self.tokenize(text)) if self.unk_id in row
+                else row for text, row in zip(texts, self.prepared_ids(texts))]
 
-    def model_ids(self, texts: list[str]) -> list[list[int]]:
-        """Returns the ids of prepared texts without the digit-comma rule, which changes
-        rows with unk_id, or with an id in split_pieces()."""
-        return self._encode(texts, int)
+    def prepared_ids(self, texts: list[str]) -> list[list[int]]:
+        splits = self.splits
+        return [row if splits.keys().isdisjoint(row) else
+                [part for i in row for part in splits.get(i, (i,))]
+                for row in self._encode(texts, int)]
 
-    def split_pieces(self) -> dict[int, list[str]]:
-        """Returns id → parts for each token that ends in a digit and a comma, without
-        the unknown token, which depends on the text."""
-        return {i: self._split_digit_commas([piece]) for piece, i in self.vocab.items()
-                if i in self._unsafe_ids and i != self.unk_id}
+    @functools.cached_property
+    def splits(self) -> dict[int, list[int]]:
+        """Id → ids of the parts, for each token that ends in a digit and a comma."""
+        return {i: self.convert_tokens_to_ids(self._split_digit_commas([piece]))
+                for piece, i in self.vocab.items() if ends_in_digit_comma(piece)}
 
     def drops(self, char: str) -> bool:
         """Returns whether the model makes at most blanks of a prepared character."""

@@ -18,6 +18,7 @@ import pytest
 import scipy.stats
 
 from albert_tf import files
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.encoder import PieceEncoder
@@ -168,7 +169,7 @@ def test_finished_units_are_not_made_again(
     # The instances have left the disk when the outputs are written.
     assert not list(_stopped(options, tokenizer, monkeypatch).glob("*plans-00000-*"))
     for step in ("scatter", "write"):
-        monkeypatch.setattr(local, step, _stop)
+        monkeypatch.setattr(local.Worker, step, _stop)
     _check_made(options, tokenizer, expected)
 
 
@@ -349,18 +350,14 @@ def _corpus_options(tmp_path, monkeypatch):
         max_seq_length=48, masking=MaskingOptions(max_predictions_per_seq=7)), 3)
 
 
-def scattered(options, num_buckets, sizes=Sizes(pack_bytes=3000)):
-    counts = InstanceCounts()
-    (span,) = plan_spans(options.input_files)
-    return list(local.packs(
-        span, options, encoder(), num_buckets, sizes, counts)), counts
-
-
 def test_records_do_not_depend_on_packs_and_buckets(options):
     """Each instance has its own tokens, in whichever pack and batch it is."""
     made = []
     for num_buckets, size in ((1, 1 << 20), (4, 1)):
-        found, _ = scattered(options, num_buckets, Sizes(pack_bytes=size))
+        worker = local.Worker(
+            options, encoder(), num_buckets, Sizes(pack_bytes=size), WorkFolder("x"))
+        (span,) = plan_spans(options.input_files)
+        found = list(worker.packs(span, InstanceCounts()))
         random.Random(1).shuffle(found)
         counts, data = InstanceCounts(), []
         for bucket in range(num_buckets):
@@ -368,8 +365,7 @@ def test_records_do_not_depend_on_packs_and_buckets(options):
                 (pack.rows[pack.first_row[bucket]:pack.first_row[bucket + 1]],
                  pack.codes[pack.first_code[bucket]:pack.first_code[bucket + 1]])
                 for pack in found))
-            data += local.records(np.concatenate(rows), np.concatenate(codes),
-                                  options.instances, encoder().tokenizer, counts)
+            data += worker.records(np.concatenate(rows), np.concatenate(codes), counts)
         made.append((b"".join(data), counts))
     assert made[0] == made[1] and len(made[0][0]) > 10_000
 
