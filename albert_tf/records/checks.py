@@ -8,7 +8,6 @@ sentence objective; the original implementation writes none.
 
 import collections
 import concurrent.futures
-import contextlib
 import dataclasses
 import fnmatch
 import itertools
@@ -29,9 +28,8 @@ _FIRST_RECORDS = 20
 
 def _first_records(
         path: str, spec: FeatureSpec, count: Optional[int]) -> Iterator[dict]:
-    with contextlib.closing(read_records(path)) as records:
-        for number, record in enumerate(itertools.islice(records, count), 1):
-            yield spec.parse_numpy(record, f"{path}, record {number}")
+    for number, record in enumerate(itertools.islice(read_records(path), count), 1):
+        yield spec.parse_numpy(record, f"{path}, record {number}")
 
 
 def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
@@ -74,14 +72,10 @@ def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
     """Changes a pretraining_spec for records that are masked during training, for which
     token_boundary shows where words start. Their prediction slots, which are empty, are
     not read, and their number may differ."""
-    def change(feature):
-        if feature.name == "token_boundary":
-            return dataclasses.replace(feature, parsed=True, limit=2)
-        if feature.name.startswith("masked_lm_"):
-            return dataclasses.replace(feature, shape=(None,), parsed=False)
-        return feature
-
-    return FeatureSpec(tuple(change(feature) for feature in spec.features))
+    return FeatureSpec(tuple(dataclasses.replace(feature, **(
+        {"parsed": True, "limit": 2} if feature.name == "token_boundary" else
+        {"parsed": False, "shape": (None,)} if feature.name.startswith("masked_lm_") else
+        {})) for feature in spec.features))
 
 
 def are_masked(paths: Sequence[str], spec: FeatureSpec) -> list[bool]:
@@ -105,8 +99,7 @@ def check_masks(paths: Sequence[str], spec: FeatureSpec, drawn_by: str = "") -> 
 
 def special_ids(
         paths: Sequence[str], spec: FeatureSpec, vocab_size: int,
-        summary: Optional[Mapping[str, Any]],
-        given: Mapping[str, Optional[int]],
+        summary: Optional[Mapping[str, Any]], given: Mapping[str, Optional[int]],
         drawn_by: str = "--dynamic_masking") -> dict[str, int]:
     """Returns ids by name (cls, sep, mask), and compares them with the first record of
     each file. `summary` is the `special_ids` from `check_vocabulary`, `given` the values
@@ -136,10 +129,8 @@ def special_ids(
 
 def summaries_of(paths: Sequence[str]) -> list[dict[str, Any]]:
     """Reads the summaries of record files, with a `path`; skips others with a warning."""
-    summaries = []
+    summaries, places = [], {*map(os.path.split, paths)}
     for folder in dict.fromkeys(map(os.path.dirname, paths)):
-        names = {os.path.basename(path) for path in paths
-                 if os.path.dirname(path) == folder}
         for name in fnmatch.filter(files.names_in(folder or "."), "summary-*.json"):
             path = os.path.join(folder, name)
             try:
@@ -147,8 +138,9 @@ def summaries_of(paths: Sequence[str]) -> list[dict[str, Any]]:
                 vocabulary = summary["vocabulary"]
                 vocabulary["size"] = int(vocabulary["size"])
                 vocabulary["file"] = os.path.basename(str(vocabulary.get("file")))
-                if names.intersection(map(
-                        os.path.basename, summary["settings"]["output_files"])):
+                # The files may have been moved together.
+                if any((folder, os.path.basename(output)) in places
+                       for output in summary["settings"]["output_files"]):
                     summaries.append(summary)
             except (ValueError, KeyError, TypeError) as error:
                 logging.warning("%s is ignored: %s", path, error)
@@ -162,22 +154,17 @@ def sentence_objective(
     stated = {"--sentence_objective": given, **{
         each["path"]: each["settings"].get("instances", {}).get("sentence_objective")
         for each in summaries}}
-    stated = {source: value for source, value in stated.items() if value}
-    if len(set(stated.values())) > 1:
+    if len({*stated.values()} - {None}) > 1:
         raise InputError("The records differ in the sentence objective: " + ", ".join(
-            f"{source} says {value}" for source, value in stated.items()) + "; use "
+            f"{source} says {value}" for source, value in stated.items() if value) + "; use "
             "records with the same objective, or give theirs.")
-    return next(iter(stated.values()), "order")
-
-
-# What of a vocabulary must be equal in all summaries, with the value that they leave out.
-_EQUAL = {"sha256": None, "strip_accents": True, "rules": {}}
+    return next(filter(None, stated.values()), "order")
 
 
 def check_vocabulary(summaries: Iterable[Mapping[str, Any]], vocab_size: int
                      ) -> Optional[dict[str, Any]]:
-    """Compares the vocabularies that records were made with to the model's; returns what
-    the summaries say of it, or None if they name none."""
+    """Compares the vocabularies of records with each other and with the model's; returns
+    what the summaries say of it, or None if they name none."""
     known: dict[str, Any] = {}
     for summary in summaries:
         path, vocabulary = summary["path"], summary["vocabulary"]
@@ -186,7 +173,8 @@ def check_vocabulary(summaries: Iterable[Mapping[str, Any]], vocab_size: int
                 f"{path}: the records were made with a vocabulary of {vocabulary['size']} "
                 f"tokens, but the config's vocab_size is {vocab_size}; give --config_"
                 f"overrides=vocab_size={vocabulary['size']}, or make the records again.")
-        for name, default in _EQUAL.items():
+        # What must be equal, with the value that summaries leave out.
+        for name, default in ("sha256", None), ("strip_accents", True), ("rules", {}):
             if known and known.get(name, default) != vocabulary.get(name, default):
                 raise InputError(
                     f"{path}: the records were made with a different vocabulary or flags "

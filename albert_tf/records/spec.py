@@ -52,10 +52,9 @@ class Feature:
         low, high = values.min(initial=0), values.max(initial=0)
         if not self.limit or 0 <= low and high < self.limit:
             return ""
-        worst = high if high >= self.limit else low
-        return f"{self.name} holds {worst}, which is not in 0..{self.limit - 1}" + (
-            f", as {self.limited_by} says; create the data again, or change the config"
-            if self.limited_by else "")
+        says = f", as {self.limited_by} says; create the data again, or change the config"
+        return (f"{self.name} holds {high if high >= self.limit else low}, which is not in "
+                f"0..{self.limit - 1}{says * bool(self.limited_by)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +112,7 @@ class FeatureSpec:
         import tensorflow as tf
 
         features = [f for f in self.features if f.parsed]
-        serialized = tf.convert_to_tensor(serialized)
-        parse = (tf.io.parse_single_example if serialized.shape.rank == 0
-                 else tf.io.parse_example)
-        tensors = parse(serialized, {
+        tensors = tf.io.parse_example(serialized, {
             f.name: tf.io.FixedLenFeature(f.shape, tf.dtypes.as_dtype(f.dtype))
             for f in features})
         # A device may read past the end of an embedding table without an error.

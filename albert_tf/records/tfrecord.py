@@ -12,9 +12,11 @@ Checksums are CRC-32C in TensorFlow's masked form. Messages number records from 
 
 import contextlib
 import dataclasses
+import functools
 import itertools
+import os
 import struct
-from typing import Iterator
+from typing import BinaryIO, Iterator
 
 import google_crc32c
 
@@ -22,9 +24,7 @@ from albert_tf import files
 from albert_tf.errors import InputError
 
 _HEADER, _LENGTH, _CRC = struct.Struct("<QI"), struct.Struct("<Q"), struct.Struct("<I")
-_LONG = 1 << 20  # A record with more bytes is compared with its file's size.
-_CUT_OFF = "cut off at the end of the file"
-_OFFSETS_EVERY = 1024  # records from one known offset in a file to the next
+OFFSETS_EVERY = 1024  # records from one known offset in a file to the next
 
 
 def _masked_crc(data: bytes) -> int:
@@ -55,37 +55,42 @@ class RecordWriter(contextlib.ExitStack):
         self._stream.write(frame(data))
 
 
-def _wrong(path: str, number: int, what: str) -> InputError:
+@functools.lru_cache  # There are few different headers.
+def _data_length(header: bytes) -> int:
+    """Returns the length in a header, or -1 if its checksum is wrong."""
+    length, crc = _HEADER.unpack(header)
+    return length if crc == _masked_crc(header[:8]) else -1
+
+
+def _frames(path: files.StrPath, stream: BinaryIO) -> Iterator[tuple[int, int]]:
+    """Yields of each record the byte at which it begins, and the length of its data,
+    which the caller must read with the checksum; verifies the headers."""
+    begin, size = 0, files.size(os.fspath(path))
+    for number in itertools.count(1):
+        header, length = stream.read(_HEADER.size), 0
+        if len(header) == _HEADER.size and (length := _data_length(header)) < 0:
+            raise _wrong(path, number, "damaged, compressed or not a TFRecord file (the "
+                         "checksum of its header is wrong)")
+        end = begin + _HEADER.size + length + _CRC.size
+        if end > size:
+            raise _wrong(path, number, "cut off at the end of the file")
+        yield begin, length
+        if end == size:
+            return
+        begin = end
+
+
+def _wrong(path: files.StrPath, number: int, what: str) -> InputError:
     return InputError(f"{path}, record {number}: {what}; give a file written by "
                       "create_pretraining_data.py, or copy or create it again.")
-
-
-def _data_length(path: str, number: int, header: bytes) -> int:
-    """Returns the length that a header states, whose checksum is verified."""
-    length, crc = _HEADER.unpack(header)
-    if crc != _masked_crc(header[:8]):
-        raise _wrong(path, number, "damaged, compressed or not a TFRecord file (the "
-                     "checksum of its header is wrong)")
-    return length
 
 
 def read_records(path: files.StrPath) -> Iterator[bytes]:
     """Yields the records in a TFRecord file; verifies both checksums of each."""
     with files.open_binary(path) as stream:
-        for number in itertools.count(1):
-            header = stream.read(_HEADER.size)
-            if not header and number > 1:
-                return
-            if len(header) < _HEADER.size:
-                raise _wrong(path, number, _CUT_OFF)
-            length = _data_length(path, number, header)
-            # Reading allocates memory first, so a damaged length must not be requested.
-            if length > _LONG and length > files.size(path):
-                raise _wrong(path, number, _CUT_OFF)
-            data, crc = stream.read(length), stream.read(_CRC.size)
-            if len(data) + len(crc) < length + _CRC.size:
-                raise _wrong(path, number, _CUT_OFF)
-            if _CRC.unpack(crc)[0] != _masked_crc(data):
+        for number, (_, length) in enumerate(_frames(path, stream), 1):
+            data = stream.read(length)
+            if stream.read(_CRC.size) != _CRC.pack(_masked_crc(data)):
                 raise _wrong(path, number, "damaged (the checksum of its content is "
                              "wrong)")
             yield data
@@ -93,46 +98,26 @@ def read_records(path: files.StrPath) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """A TFRecord file, and the bytes at which every `offsets_every`-th record begins."""
+    """A TFRecord file, and the bytes at which each OFFSETS_EVERY-th record begins."""
 
     path: str
     num_records: int
     num_bytes: int
     offsets: tuple[int, ...] = (0,)
-    offsets_every: int = _OFFSETS_EVERY
 
     def near(self, record: int) -> tuple[int, int]:
         """Returns how many bytes, and then how many records, are before a record, which
         is numbered from 0 here."""
-        known = min(record // self.offsets_every, len(self.offsets) - 1)
-        return self.offsets[known], record - known * self.offsets_every
+        known = min(record // OFFSETS_EVERY, len(self.offsets) - 1)
+        return self.offsets[known], record - known * OFFSETS_EVERY
 
 
-def scan(path: str, chunk_size: int = 4 << 20,
-         offsets_every: int = _OFFSETS_EVERY) -> FileInfo:
+def scan(path: str) -> FileInfo:
     """Counts the records in a file from their headers, whose checksums are verified."""
-    # Header → size of its frame. There are few different headers, each verified once.
-    frame_sizes = {}
-    num_records = num_bytes = 0
     offsets = []
-    # `rest` are bytes carried over, `at` is where a header starts in the buffer.
-    rest, at = b"", 0
     with files.open_binary(path) as stream:
-        while chunk := stream.read(chunk_size):
-            num_bytes += len(chunk)
-            buffer = rest + chunk if rest else chunk
-            last = len(buffer) - _HEADER.size
-            while at <= last:
-                if num_records % offsets_every == 0:
-                    offsets.append(num_bytes - len(buffer) + at)
-                num_records += 1
-                header = buffer[at:at + _HEADER.size]
-                if header not in frame_sizes:
-                    length = _data_length(path, num_records, header)
-                    frame_sizes[header] = _HEADER.size + length + _CRC.size
-                at += frame_sizes[header]
-            rest = buffer[at:]
-            at = max(0, at - len(buffer))
-    if at or rest or not num_records:
-        raise _wrong(path, num_records + (not at), _CUT_OFF)
-    return FileInfo(path, num_records, num_bytes, tuple(offsets), offsets_every)
+        for number, (begin, length) in enumerate(_frames(path, stream)):
+            if number % OFFSETS_EVERY == 0:
+                offsets.append(begin)
+            stream.read(length + _CRC.size)
+        return FileInfo(path, number + 1, stream.tell(), tuple(offsets))

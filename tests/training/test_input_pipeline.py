@@ -132,9 +132,10 @@ def test_hosts_and_replicas_share_one_order(infos, streams, hosts, replicas):
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3, 5, 8])
-def test_streams_are_disjoint_and_complete(infos, streams):
+def test_streams_are_disjoint_and_complete(infos, streams, monkeypatch):
     # Files whose records are found from one that is near.
-    infos = [tfrecord.scan(info.path, offsets_every=3) for info in infos]
+    monkeypatch.setattr(tfrecord, "OFFSETS_EVERY", 3)
+    infos = [tfrecord.scan(info.path) for info in infos]
     found = [input_pipeline._stream(infos, index, streams) for index in range(streams)]
     sizes = [sum(part.num_records for part in parts) for parts in found]
     assert sum(sizes) == TOTAL and max(sizes) - min(sizes) <= 1
