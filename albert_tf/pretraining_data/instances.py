@@ -19,7 +19,6 @@ from albert_tf.masking.reference import RandomSource, mask_sequence
 from albert_tf.pretraining_data.options import (
     FOLLOWING, InstanceOptions, LABEL_1, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.tokenization import sequences
-from albert_tf.tokenization.sequences import WordStarts
 
 Segment = list[str]
 Document = list[Segment]
@@ -29,12 +28,7 @@ class Pieces(NamedTuple):
     """The properties of a vocabulary that the creation of instances needs."""
 
     vocabulary: Sequence[str]  # all tokens, in the order of their ids
-    starts_word: Mapping[str, bool]  # token → whether it starts a word
-
-    @classmethod
-    def of(cls, vocabulary: Sequence[str], rule: str) -> "Pieces":
-        """Takes all tokens, and the name of a rule of tokenization.sequences."""
-        return cls(list(vocabulary), WordStarts(rule))
+    starts_word: Mapping[str, bool]  # token → whether it starts a word (WordStarts)
 
 
 class Instance(NamedTuple):
@@ -52,12 +46,10 @@ class Instance(NamedTuple):
     ngrams: list[int]  # number of words of each masked n-gram
 
 
-class DocumentInstances(NamedTuple):
-    """The result of one walk over a document (without a sentence objective: over all
-    documents)."""
-
-    instances: list[Instance]  # in the order of the text
-    skipped: list[int]  # tokens of each chunk of one sentence that was left out
+# What one walk over a document gives (without a sentence objective: over all documents):
+# instances in the order of the text, and the number of tokens of each chunk of one
+# sentence that was left out.
+Walk = tuple[list[Instance], list[int]]
 
 
 class _Pair(NamedTuple):
@@ -72,16 +64,16 @@ class _Pair(NamedTuple):
 
 def create_instances(
         documents: Sequence[Document], document_index: int, pieces: Pieces,
-        options: InstanceOptions, random: RandomSource) -> DocumentInstances:
+        options: InstanceOptions, random: RandomSource) -> Walk:
     """Walks once over a document (the original's create_instances_from_document).
 
     Segments are collected in a chunk until it reaches the target length or the document
     ends; each chunk gives one instance, unless single_segment is "skip" and it has one.
 
-        pieces = Pieces.of(tokenizer.vocab, "release")
-        walk = create_instances(
+        pieces = Pieces(list(tokenizer.vocab), WordStarts("release"))
+        instances, _ = create_instances(
             documents, 0, pieces, InstanceOptions(), RandomSource.from_seed(1))
-        walk.instances[0].tokens
+        instances[0].tokens
 
     No document and no segment may be empty. Documents other than `document_index` are
     read only for second segments of the origin RANDOM_DOCUMENT. The generators of
@@ -118,7 +110,7 @@ def create_instances(
                 sequences.assemble(first, second, CLS, SEP), pair.origin, num_cut,
                 pieces, options, random))
         chunk, length = [], 0
-    return DocumentInstances(instances, skipped)
+    return instances, skipped
 
 
 def draw_target_length(options: InstanceOptions, random: RandomSource) -> int:

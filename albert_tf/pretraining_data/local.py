@@ -34,7 +34,7 @@ from albert_tf.pretraining_data.options import DataOptions
 from albert_tf.pretraining_data.plans import Documents, plan_chunks
 from albert_tf.pretraining_data.spans import Span, plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, check, check_counts, estimate, published)
+    InstanceCounts, check, check_counts, estimate, published)
 from albert_tf.records import encode, tfrecord
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.sequences import assemble_batch
@@ -88,7 +88,7 @@ class Pack(NamedTuple):
 
 
 def slices(paths: Sequence[str], span: Span, encoder: PieceEncoder,
-           counts: CorpusCounts, size: int) -> Iterator[Documents]:
+           counts: InstanceCounts, size: int) -> Iterator[Documents]:
     """Yields the documents of a span, at least `size` tokens at a time. One of several
     times that size is continued in the next slice as another."""
     # Codes, tokens in each line, lines at which documents begin, and their ids.
@@ -119,7 +119,8 @@ def slices(paths: Sequence[str], span: Span, encoder: PieceEncoder,
         yield _documents(held, encoder.separator, counts)
 
 
-def _documents(held: Sequence[tuple], separator: int, counts: CorpusCounts) -> Documents:
+def _documents(held: Sequence[tuple], separator: int, counts: InstanceCounts
+               ) -> Documents:
     """Returns the documents that have a sentence, and counts them."""
     codes, lengths, first, ids = zip(*held)
     lines = sums_before(list(map(len, lengths)))

@@ -11,12 +11,12 @@ from albert_tf.masking.options import CLS, SEP
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import instances
 from albert_tf.pretraining_data.instances import (
-    create_instances, Document, DocumentInstances, Instance, Pieces)
+    create_instances, Document, Instance, Pieces, Walk)
 from albert_tf.pretraining_data.options import (
     DataOptions, InstanceOptions, ONE_SEGMENT)
 from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, check, check_counts, published)
+    InstanceCounts, check, check_counts, published)
 from albert_tf.jobs.progress import Progress
 from albert_tf.records import encode
 from albert_tf.records.spec import pretraining_spec
@@ -26,7 +26,7 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 
 
 def read_documents(paths: Sequence[str], tokenizer: FullTokenizer
-                   ) -> tuple[list[Document], CorpusCounts]:
+                   ) -> tuple[list[Document], InstanceCounts]:
     """Reads and tokenizes all documents with at least one sentence, in order.
 
     A document ends at a blank line. If a file does not end in one, its last document
@@ -49,7 +49,7 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer
     sentences = list(filter(None, lines))
     unk_id = tokenizer.unk_id
     unknown = {p for p in known if tokenizer.vocab.get(p, unk_id) == unk_id}
-    return documents, CorpusCounts(
+    return documents, InstanceCounts(
         len(documents), len(sentences), sum(map(len, sentences)),
         sum(piece in unknown for sentence in sentences for piece in sentence),
         lines_without_pieces=len(lines) - len(sentences),
@@ -58,7 +58,7 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer
 
 def create_full_sentences(
         documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
-        random: RandomSource) -> DocumentInstances:
+        random: RandomSource) -> Walk:
     """Walks once over documents, one after another, without a sentence objective.
 
     Each sequence is filled with whole sentences up to its target length. If a document
@@ -85,7 +85,7 @@ def create_full_sentences(
         found.append(instances.masked_instance(
             sequences.assemble(segment, None, CLS, SEP), ONE_SEGMENT,
             len(text) - len(segment), pieces, options, random))
-    return DocumentInstances(found, [])
+    return found, []
 
 
 def features_of(instance: Instance, tokenizer: FullTokenizer,
@@ -114,9 +114,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     started = time.monotonic()
     instance_options = options.instances
     random = random or RandomSource.from_seed(options.random_seed)
-    documents, corpus = read_documents(options.input_files, tokenizer)
-    counts = InstanceCounts(**vars(corpus))
-    pieces = Pieces.of(tokenizer.vocab, (
+    documents, counts = read_documents(options.input_files, tokenizer)
+    pieces = Pieces(list(tokenizer.vocab), sequences.WordStarts(
         options.word_start if tokenizer.uses_sentencepiece else "wordpiece"))
     spec = pretraining_spec(instance_options.max_seq_length,
                             instance_options.masking.num_prediction_slots)
@@ -126,15 +125,15 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
         "instances", "documents", options.dupe_factor * len(documents))
     records: list[bytes] = []
     for copy in range(options.dupe_factor):
-        for done, walk in enumerate(
+        for done, (made, skipped) in enumerate(
                 [create_full_sentences(documents, pieces, instance_options, random)]
                 if instance_options.sentence_objective == "none" else
                 (create_instances(documents, index, pieces, instance_options, random)
                  for index in range(len(documents))), 1 + copy * len(documents)):
-            counts.add(walk)
+            counts.add(made, skipped)
             # A serialized record takes a fraction of an instance's memory.
             rows = [features_of(instance, tokenizer, instance_options)
-                    for instance in walk.instances]
+                    for instance in made]
             records += rows and encode.serialize(
                 spec, {name: [row[name] for row in rows] for name in rows[0]})
             progress.update(done, f"{len(records):,} instances so far")

@@ -22,7 +22,7 @@ from albert_tf.errors import InputError
 from albert_tf.jobs.progress import amount, duration
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.instances import DocumentInstances
+from albert_tf.pretraining_data.instances import Instance
 from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
 from albert_tf.pretraining_data.spans import Span, read_span
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
@@ -39,8 +39,9 @@ def _counter():
 
 
 @dataclasses.dataclass
-class CorpusCounts:
-    """Counts over the text, filled while it is read."""
+class InstanceCounts:
+    """Counts over a data set: over the text, filled while it is read, and over the
+    instances, filled while they are planned and masked."""
 
     documents: int = 0  # with at least one sentence
     sentences: int = 0  # lines with tokens
@@ -50,6 +51,15 @@ class CorpusCounts:
     single_sentence_documents: int = 0
     # Documents of about the size of a slice (local), which holds no other.
     documents_alone: int = 0
+    # The first of the instances' counts.
+    lengths: collections.Counter = _counter()  # instances by length in tokens
+    origins: collections.Counter = _counter()  # instances by second segment's origin
+    ngrams: collections.Counter = _counter()  # masked n-grams by number of words
+    shown: collections.Counter = _counter()  # masked tokens by replacement
+    masked: collections.Counter = _counter()  # instances by number of masked tokens
+    cut: int = 0  # tokens cut off to fit max_seq_length
+    skipped: int = 0  # chunks of one sentence that were left out
+    skipped_pieces: int = 0
 
     def merge(self, other: Mapping[str, Any]) -> None:
         """Adds the vars() of other counts, which may come from JSON."""
@@ -62,25 +72,10 @@ class CorpusCounts:
             else:
                 vars(self)[name] += int(value)
 
-
-@dataclasses.dataclass
-class InstanceCounts(CorpusCounts):
-    """Counts over the instances, too, filled while they are planned and masked."""
-
-    lengths: collections.Counter = _counter()  # instances by length in tokens
-    origins: collections.Counter = _counter()  # instances by second segment's origin
-    ngrams: collections.Counter = _counter()  # masked n-grams by number of words
-    shown: collections.Counter = _counter()  # masked tokens by replacement
-    masked: collections.Counter = _counter()  # instances by number of masked tokens
-    cut: int = 0  # tokens cut off to fit max_seq_length
-    skipped: int = 0  # chunks of one sentence that were left out
-    skipped_pieces: int = 0
-
-    def add(self, walk: DocumentInstances) -> None:
+    def add(self, items: Sequence[Instance], skipped: Sequence[int]) -> None:
         """Counts the complete instances from one walk over a document."""
-        items = walk.instances
-        self.skipped += len(walk.skipped)
-        self.skipped_pieces += sum(walk.skipped)
+        self.skipped += len(skipped)
+        self.skipped_pieces += sum(skipped)
         self.add_plans([len(one.tokens) for one in items],
                        [ORIGINS.index(one.origin) for one in items],
                        sum(one.num_cut for one in items))
@@ -110,10 +105,9 @@ class InstanceCounts(CorpusCounts):
         pieces = sum(length * n for length, n in self.lengths.items())
         positions = count * max_seq_length
         label_1 = sum(self.origins[origin] for origin in LABEL_1)
-        text = {field.name: getattr(self, field.name)
-                for field in dataclasses.fields(CorpusCounts)}
+        text = itertools.takewhile(lambda item: item[0] != "lengths", vars(self).items())
         return {
-            "text": {**text, "unknown_share": _share(self.unknown_pieces, self.pieces)},
+            "text": {**dict(text), "unknown_share": _share(self.unknown_pieces, self.pieces)},
             "instances": count,
             "label_1_share": _share(label_1, count),
             "labels": {"0": count - label_1, "1": label_1},

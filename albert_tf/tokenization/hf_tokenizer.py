@@ -5,7 +5,6 @@ private use are dropped and that a capital sigma at the end of a word becomes "Ï
 """
 
 import functools
-import itertools
 import json
 import math
 import os
@@ -226,11 +225,8 @@ _SINGLE = _PAIR[:3]
 @functools.cache
 def _class_of(test) -> str:
     """Returns a regular expression's class of all characters that pass a test."""
-    runs = [[*run] for passes, run in itertools.groupby(
-        range(sys.maxunicode + 1), lambda code: bool(test(chr(code)))) if passes]
-    return "[" + "".join(
-        f"\\x{{{run[0]:X}}}" + (f"-\\x{{{run[-1]:X}}}" if run[1:] else "")
-        for run in runs) + "]"
+    return "[" + "".join(f"\\x{{{code:X}}}" for code in range(sys.maxunicode + 1)
+                         if test(chr(code))) + "]"
 
 
 def _of_sentencepiece(model_file: str, do_lower_case: bool, strip_accents: bool,

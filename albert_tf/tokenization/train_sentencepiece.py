@@ -10,7 +10,6 @@ new pieces is tokenized as before, and the embeddings still belong to their piec
 """
 
 import collections
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -111,32 +110,22 @@ def train(lines: Iterable[str], options: Options = Options(),
         # This is in bytes; by default the trainer leaves out sentences above 4192.
         max_sentence_length=2**30, hard_vocab_limit=exactly,
         minloglevel=0 if options.verbose else 2)
-    with subprocess.Popen([sys.executable, "-c", _PROGRAM], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, start_new_session=True) as process:
-        try:
-            # The trainer's own sample would differ in each process.
-            chosen = sample(sentences(lines, options, counts),
-                            options.input_sentence_size, seed=12345)
-            logging.info("All text has been read. Training starts.")
-            chosen.reverse()  # Each sentence is freed when it is written.
-            # If the process ends early, its output explains why.
-            with contextlib.suppress(BrokenPipeError), process.stdin as stream:
-                stream.write(json.dumps(arguments).encode() + b"\n")
-                while chosen:
-                    stream.write(chosen.pop().encode() + b"\n")
-            result = process.stdout.read()
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode:
+    # The trainer's own sample would differ in each process.
+    chosen = sample(sentences(lines, options, counts), options.input_sentence_size, 12345)
+    logging.info("All text has been read. Training starts.")
+    given = "\n".join([json.dumps(arguments), *chosen, ""]).encode()
+    del chosen
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], input=given, check=False,
+                          stdout=subprocess.PIPE, start_new_session=True)
+    if done.returncode:
         # The trainer puts the line of its code and its condition before the reason.
+        said = done.stdout.decode()
         raise InputError(
             f"SentencePiece cannot train --vocab_size={options.vocab_size} on "
             f"{counts['sentences']:,} sentences with {counts['characters']:,} characters: "
-            + (result.decode().rpartition("] ")[2] or result.decode() or (
-                "the trainer was killed, perhaps for lack of memory; give a smaller "
-                "--input_sentence_size")))
-    model = marked(result, options.strip_accents, options.word_start)
+            + (said.rpartition("] ")[2] or said or "the trainer was killed, perhaps for "
+               "lack of memory; give a smaller --input_sentence_size"))
+    model = marked(done.stdout, options.strip_accents, options.word_start)
     return Vocabulary(model, vocab_lines(model), **counts)
 
 

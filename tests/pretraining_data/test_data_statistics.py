@@ -22,7 +22,7 @@ from albert_tf.pretraining_data.options import ORIGINS
 from albert_tf.pretraining_data.local import slices
 from albert_tf.pretraining_data.plans import TARGET_KEY, WALK_KEY
 from albert_tf.pretraining_data.spans import plan_spans
-from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
+from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.tokenization.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import SHARED
@@ -56,7 +56,7 @@ class Maker:
         self.slices = [
             documents for span in plan_spans(options.input_files)
             for documents in slices(options.input_files, span, self.encoder,
-                                    CorpusCounts(), 1 << 20)]
+                                    InstanceCounts(), 1 << 20)]
 
     def plans(self, seed):
         """Plans of all slices with their codes, chunks of one sentence, and short

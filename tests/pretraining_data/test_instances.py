@@ -13,6 +13,7 @@ from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import instances as pi, release
 from albert_tf.pretraining_data.options import (
     InstanceOptions, ONE_SEGMENT)
+from albert_tf.tokenization.sequences import WordStarts
 from tests.helpers import FIXTURES
 
 CASES = json.loads(gzip.decompress(
@@ -34,7 +35,7 @@ def _setting(case):
     source = RandomSource(
         random.Random(case["python_seed"]),
         np.random.RandomState(case["np_seed"]))
-    return options, pi.Pieces.of(VOCABULARY, rule), source
+    return options, pi.Pieces(VOCABULARY, WordStarts(rule)), source
 
 
 def _check_next_numbers(case, source):
@@ -50,19 +51,19 @@ def test_instances_of_the_release(case):
         random_next_sentence=case["flags"]["random_next_sentence"],
         masking=masking_options)
     documents = case.get("all_documents") or CASES["documents"]
-    walk = pi.create_instances(
+    made, skipped = pi.create_instances(
         documents, case["document_index"], pieces, options, source)
     assert [
         {"tokens": i.tokens, "segment_ids": i.segment_ids,
          "is_random_next": bool(i.label), "token_boundary": i.token_boundary,
          "masked_lm_positions": i.masked_lm_positions,
          "masked_lm_labels": i.masked_lm_labels}
-        for i in walk.instances] == case["instances"]
-    assert walk.skipped == []
+        for i in made] == case["instances"]
+    assert skipped == []
     _check_next_numbers(case, source)
 
 
-PIECES = pi.Pieces.of(["▁a", "b"], "release")
+PIECES = pi.Pieces(["▁a", "b"], WordStarts("release"))
 LONG, SHORT = ["▁a", "b", "▁c", "d", "▁e", "f"], ["▁x"]
 DOCUMENTS = [[LONG], [SHORT], [["▁p", "q"], ["▁r"], ["▁s", "t"]]]
 UNMASKED = MaskingOptions(masked_lm_prob=0)
@@ -82,24 +83,23 @@ def _segments(instance):
 
 def test_a_single_sentence_is_skipped_and_counted():
     assert _walk(0, single_segment="skip") == ([], [len(LONG)])
-    assert len(_walk(2, single_segment="skip").instances) == 1
+    assert len(_walk(2, single_segment="skip")[0]) == 1
 
 
 @pytest.mark.parametrize("random_next", [True, False])
 @pytest.mark.parametrize("single_segment", ["random", "skip"])
 def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment):
     for seed in range(10):
-        walk = _walk(0, seed, [[["▁a", "b"]] * 9], max_seq_length=8, short_seq_prob=0.1,
+        made, _ = _walk(0, seed, [[["▁a", "b"]] * 9], max_seq_length=8, short_seq_prob=0.1,
                      random_next_sentence=random_next, single_segment=single_segment,
                      masking=MaskingOptions())
-        assert walk.instances
-        assert all(_segments(i)[0] and _segments(i)[1] for i in walk.instances)
+        assert made and all(_segments(i)[0] and _segments(i)[1] for i in made)
 
 
 def test_cut_pieces_are_counted():
     documents = [[["▁a"] * 30, ["▁b"] * 30], [SHORT]]
-    (instance,) = _walk(0, documents=documents, max_seq_length=43,
-                        masking=MaskingOptions()).instances
+    [instance], _ = _walk(
+        0, documents=documents, max_seq_length=43, masking=MaskingOptions())
     assert len(instance.tokens) == 43 and instance.num_cut == 20
     assert documents[0][0] == ["▁a"] * 30
 
@@ -108,15 +108,15 @@ def _full_sentences(documents, seed=0, **options):
     options = InstanceOptions(**{
         "short_seq_prob": 0, "masking": UNMASKED, "sentence_objective": "none",
         **options})
-    walk = release.create_full_sentences(
+    made, skipped = release.create_full_sentences(
         documents, PIECES, options, RandomSource.from_seed(seed))
-    assert walk.skipped == []
-    for instance in walk.instances:
+    assert skipped == []
+    for instance in made:
         assert len(instance.tokens) <= options.max_seq_length
         assert (instance.tokens[0], instance.tokens[-1]) == ("[CLS]", "[SEP]")
         assert instance.segment_ids == [0] * len(instance.tokens)
         assert (instance.label, instance.origin) == (0, ONE_SEGMENT)
-    return walk.instances
+    return made
 
 
 def test_full_sentences_run_over_the_ends_of_documents():

@@ -27,7 +27,7 @@ from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.plans import plan_chunks
 from albert_tf.pretraining_data.release import read_documents
 from albert_tf.pretraining_data.spans import Span, plan_spans, read_span
-from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
+from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.sequences import WordStarts
@@ -275,7 +275,7 @@ def as_released(paths, kind="sentencepiece"):
 
 
 def slices(paths, span_bytes=0, size=10**9, kind="sentencepiece"):
-    counts = CorpusCounts()
+    counts = InstanceCounts()
     return [as_lists(each) for span in plan_spans(paths, span_bytes)
             for each in local.slices(paths, span, encoder(kind), counts, size)], counts
 

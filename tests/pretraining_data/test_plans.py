@@ -74,7 +74,7 @@ def _pieces(slices):
     return found
 
 
-PIECES = pi.Pieces.of(["▁a"], "sentencepiece")
+PIECES = pi.Pieces(["▁a"], sequences.WordStarts("sentencepiece"))
 
 
 def _segment(tokens):
@@ -211,7 +211,7 @@ def reference(monkeypatch):
                     documents, PIECES, options, source) if none else
                     pi.create_instances(documents, start, PIECES, options, source))
                 made.append(walk)
-                for numbers.ordinal, instance in zip(ordinals, walk.instances):
+                for numbers.ordinal, instance in zip(ordinals, walk[0]):
                     order, mask = map(int, map(numbers.key, (ORDER_KEY, MASK_KEY)))
                     rows[order] = (mask, _rows(instance))
         return rows, made
@@ -259,7 +259,7 @@ def _check_against(reference, slices, options, copies):
     assert given == rows and len(plans) == len(rows)
     expected = InstanceCounts()
     for walk in walks:
-        expected.add(walk)
+        expected.add(*walk)
     expected.masked.clear()  # Counted where masks are made.
     assert counts == expected
 

@@ -8,7 +8,7 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data import local
-from albert_tf.pretraining_data.instances import DocumentInstances, Instance
+from albert_tf.pretraining_data.instances import Instance
 from albert_tf.pretraining_data.options import (
     FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.pretraining_data.summary import InstanceCounts
@@ -29,11 +29,11 @@ def instance(length, origin, shown=(), ngrams=(), num_cut=0):
 
 
 WALKS = [
-    DocumentInstances([
+    ([
         instance(20, FOLLOWING, [MASK, MASK, "x"], [2, 1], num_cut=3),
         instance(20, SWAPPED, [MASK, "y", MASK], [3]),
         instance(11, RANDOM_DOCUMENT, ["y"], [1])], []),
-    DocumentInstances([
+    ([
         instance(5, FOLLOWING), instance(20, ONE_SEGMENT, [MASK], [1], num_cut=4)],
         [7, 2])]
 
@@ -41,7 +41,7 @@ WALKS = [
 def added(walks=WALKS, **text):
     counts = InstanceCounts(**text)
     for walk in walks:
-        counts.add(walk)
+        counts.add(*walk)
     return counts
 
 
@@ -89,7 +89,7 @@ def test_counts_are_merged_stored_and_filled_on():
     total = merged(*map(through_json, parts))
     assert total.as_dict(S) == added(WALKS * 2, pieces=3).as_dict(S)
     counts = merged(through_json(parts[0]), through_json(InstanceCounts()))
-    counts.add(WALKS[1])
+    counts.add(*WALKS[1])
     assert counts.as_dict(S) == added(pieces=1).as_dict(S)
 
 
