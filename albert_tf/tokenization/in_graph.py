@@ -15,7 +15,7 @@ import json
 import os
 import re
 import unicodedata
-from typing import Callable, Sequence
+from typing import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -57,7 +57,7 @@ class Table:
 class Expansion:
     """A map of keys to lists of values; keys not in `changed` map to themselves."""
 
-    def __init__(self, changed: dict[int, Sequence[int]], size: int):
+    def __init__(self, changed: Mapping[int, Sequence[int]], size: int):
         number = np.zeros(size, np.int32)  # of a key's list; 0 if it has none
         number[list(changed)] = np.arange(1, len(changed) + 1)
         self._number, lists = Table(number), [[_ITSELF], *changed.values()]
