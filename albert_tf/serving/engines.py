@@ -10,6 +10,7 @@ the model: it is used only for the model that it was made from.
 
 import gc
 import hashlib
+import importlib.util
 import os
 import re
 import time
@@ -28,7 +29,8 @@ from albert_tf.jobs.progress import duration
 from albert_tf.serving import portable, runtimes
 
 AUTO, TENSORFLOW = "auto", "tensorflow"
-# Engine → its title, and its format in runtimes.FORMS; the fastest one first.
+# Engine, and its package → its title, and its format in runtimes.FORMS; the fastest one
+# first.
 _ENGINES = {"openvino": ("OpenVINO", "openvino"),
             "onnxruntime": ("ONNX Runtime", "onnx")}
 # An engine computes these batches faster than TensorFlow, which needs longer for a token,
@@ -70,8 +72,7 @@ def use(model: Any, name: str, path: str, task: str = "", unless: str = "",
         return _say("TensorFlow, as asked for.")
     task, is_auto = task or next(iter(model.tasks())), name == AUTO
     if is_auto:
-        name = next((each for each, (_, form) in _ENGINES.items()
-                     if runtimes.is_installed(form)), "")
+        name = next(filter(importlib.util.find_spec, _ENGINES), "")
         unless = unless or (
             "this machine has an accelerator." if parallel.has_accelerator() else
             "neither OpenVINO nor ONNX Runtime is installed." if not name else "")

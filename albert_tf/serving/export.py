@@ -1,8 +1,5 @@
 """Exports models as SavedModels, for TensorFlow Serving and programs with TensorFlow.
 
-Constants that are the same for every request (kernels in the type of the products,
-with query, key and value side by side) are computed once, here.
-
 If the export takes text (finetuning.text), its signature `serving_default` takes
 strings, `tokenize` returns the ids that they become, and `ids` takes ids. Otherwise
 `serving_default` takes ids.
@@ -152,9 +149,9 @@ def _text_functions(text: TextTask, outputs: Callable[[Outputs], Outputs]
 
 def constants_of(model: tf_keras.Model, dtype: str = "float32", apart: bool = False
                  ) -> dict[str, Any]:
-    """Returns Computation.constants for a model that is or has an AlbertModel. With
-    `apart`, every layer uses the same tensors, even the last one, which computes only the
-    first position's query."""
+    """Returns Computation.constants for a model that is or has an AlbertModel: what is
+    the same for every request. With `apart`, every layer uses the same tensors, even the
+    last one, which computes only the first position's query."""
     constants = {}
     for block in getattr(model, "bert", model).encoder.blocks:
         weights, = block.layer_weights(tf.as_dtype(dtype), 1)

@@ -37,8 +37,8 @@ _OPTIONS = [each.name for each in options_of(Ask)  # of an address
             if each.name not in ("task", "batch_size")]
 
 
-class Refused(Exception):
-    """An error that becomes a reply with an HTTP status and a sentence."""
+class Refused(InputError):
+    """An error that becomes a reply with a different HTTP status than 400."""
 
     def __init__(self, status: int, sentence: str):
         super().__init__(sentence)
@@ -134,23 +134,21 @@ class Service:
         self.open = 0
         self._receiving: set[Any] = set()  # tasks whose request is not complete
         prometheus.disable_created_metrics()  # They would give each counter's age.
-        self._registry = registry = prometheus.CollectorRegistry()
-        self._replies = prometheus.Counter(
-            "albert_requests", "Requests answered, by status.", ["status"],
-            registry=registry)
-        self._seconds = prometheus.Histogram(
-            "albert_request_seconds", "Seconds from a request to its reply.",
-            registry=registry)
-        self._batches = prometheus.Counter(
-            "albert_batches", "Batches computed.", registry=registry)
-        self._sequences = prometheus.Counter(
-            "albert_sequences", "Sequences computed.", registry=registry)
-        prometheus.Gauge(
-            "albert_open_requests", "Requests not yet answered.", registry=registry
-            ).set_function(lambda: self.open)
-        prometheus.Gauge(
-            "albert_queued_sequences", "Sequences that wait for the model.",
-            registry=registry).set_function(lambda: self.batcher.waiting)
+        self._registry = prometheus.CollectorRegistry()
+
+        def metric(kind, name, what, labels=()):
+            return kind(f"albert_{name}", what, labels, registry=self._registry)
+
+        self._replies = metric(
+            prometheus.Counter, "requests", "Requests answered, by status.", ["status"])
+        self._seconds = metric(prometheus.Histogram, "request_seconds",
+                               "Seconds from a request to its reply.")
+        self._batches = metric(prometheus.Counter, "batches", "Batches computed.")
+        self._sequences = metric(prometheus.Counter, "sequences", "Sequences computed.")
+        metric(prometheus.Gauge, "open_requests", "Requests not yet answered."
+               ).set_function(lambda: self.open)
+        metric(prometheus.Gauge, "queued_sequences", "Sequences that wait for the model."
+               ).set_function(lambda: self.batcher.waiting)
         self.app = web.Application(
             middlewares=[self._guarded], client_max_size=limits.body_bytes)
         at = f"/v1/models/{name}{{of:(/versions/1)?}}"
@@ -216,10 +214,8 @@ class Service:
 
     def _explained(self, error: Exception, request: web.Request) -> tuple[int, str]:
         """Returns the status and the sentence of a request's error."""
-        if isinstance(error, Refused):
-            return error.status, str(error)
         if isinstance(error, InputError):
-            return 400, str(error)
+            return getattr(error, "status", 400), str(error)
         if isinstance(error, (web.RequestPayloadError, HttpProcessingError)):
             return 400, "the body is damaged."
         if isinstance(error, web.HTTPException):
@@ -268,11 +264,11 @@ class Service:
                 name: [answer.get(name) for answer in results] for name in names}})
         if verb == "predict":
             return json_reply({"predictions": results})
-        wanted = {"classify": {"label", "labels"}, "regress": {"score"}}[verb]
-        if not all(wanted & answer.keys() for answer in results):
-            raise InputError(f"this model gives no {min(wanted)}; use :predict.")
+        name = "score" if verb == "regress" else "probabilities"
+        if not all(name in answer for answer in results):
+            raise InputError(f"this model gives no {name}; use :predict.")
         return json_reply({"results": [
-            answer["score"] if verb == "regress" else [*answer["probabilities"].items()]
+            answer[name] if verb == "regress" else [*answer[name].items()]
             for answer in results]})
 
     async def _read(self, request) -> str:
@@ -363,9 +359,7 @@ def _decompressed(content: bytes, encoding: str, most: int) -> bytes:
     """Returns a body as it was before its compression."""
     if encoding.strip().lower() in ("", "identity"):
         return content
-    # Some clients leave out the frame of deflate; 47 stands for any.
-    is_bare = encoding.lower() == "deflate" and content[:1] and content[0] & 15 != 8
-    stream = zlib.decompressobj(-15 if is_bare else 47)
+    stream = zlib.decompressobj(47)  # for the frame of gzip or of deflate
     with contextlib.suppress(zlib.error):
         whole = stream.decompress(content, most + 1)
         if len(whole) > most:

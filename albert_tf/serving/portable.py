@@ -3,12 +3,9 @@
     Answering.exchanged ─► graph ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
     Answering.outputs   ─► graph ─► TFLite's converter ─► tables once ─► model.tflite
 
-ONNX Runtime and OpenVINO read model.onnx, whose folder has the layout and the names of
-the Hugging Face hub (checkpoints.huggingface), so that transformers.js and optimum read
-it too. TFLite (LiteRT) reads model.tflite.
-
-The folder also holds config, labels, vocabulary and `portable.json`, which is all that
-`albert_tf.load` needs to answer (serving.runtimes).
+The folder of model.onnx has the layout and the names of the Hugging Face hub
+(checkpoints.huggingface), so that transformers.js and optimum read it too. Each folder
+has `portable.json` and whatever else `albert_tf.load` needs (serving.runtimes).
 """
 
 import os

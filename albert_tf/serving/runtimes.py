@@ -7,7 +7,6 @@ the graph's outputs and the architecture in config.json tell it.
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import threading
 import warnings
@@ -24,7 +23,6 @@ from albert_tf.checkpoints.checkpoint import Report, Vocabulary, head_of
 from albert_tf.checkpoints.labels import LABELS_FILE, outputs_of
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError, reading, reason_of
-
 
 TFLITE = "model.tflite"
 # transformers' names of a model's inputs → ours.
@@ -47,17 +45,13 @@ def read(path: str, given: Optional[Vocabulary] = None) -> dict[str, Any]:
     is_own = files.exists(own)
     stored = text_files.read_object(own) if is_own else {
         "format": "onnx", "precision": "", "task": "embed", "heads": {}, "threshold": 0}
-    try:
+    with reading(own, binary=True):
         form, precision, task, heads = (
             stored[name] for name in ("format", "precision", "task", "heads"))
         threshold, engine_of = float(stored["threshold"]), FORMS[form]
-        name = graph_name(form, precision) if is_own else ""
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{own} is not as export_model.py writes it; export the model "
-                         "again.") from error
+        graph = graph or (os.path.join(folder, graph_name(form, precision)) if is_own
+                          else huggingface.graph_of(folder))
     needed(form, engine_of.readers)
-    graph = graph or (
-        os.path.join(folder, name) if name else huggingface.graph_of(folder))
     where = os.path.join(folder, CONFIG_FILE if form == "tflite" else huggingface.CONFIG)
     values, config = text_files.read_object(where), AlbertConfig.from_json_file(where)
     engine = engine_of(graph, task, precision)
@@ -122,10 +116,9 @@ class Engine:
 
     def __call__(self, batch: _Arrays) -> dict[str, np.ndarray]:
         """Returns the outputs for a padded batch."""
+        given = self._given(batch)
         try:
-            return self._run(batch)
-        except InputError:
-            raise
+            return self._run(given)
         except Exception as error:  # Each engine has its own errors.
             raise InputError(
                 f"{self.path} does not accept these inputs; check for an id that is "
@@ -167,8 +160,8 @@ class _Onnx(Engine):
             each.name: np.int32 if "int32" in each.type else np.int64 for each in inputs})
         self.outputs = {each.name: each.shape for each in self._session.get_outputs()}
 
-    def _run(self, batch):
-        values = self._session.run(list(self.outputs), self._given(batch))
+    def _run(self, given):
+        values = self._session.run(list(self.outputs), given)
         # A graph from elsewhere may compute in float16.
         return {name: value.astype(np.float32) if value.dtype == np.float16 else value
                 for name, value in zip(self.outputs, values)}
@@ -189,10 +182,10 @@ class _OpenVino(Engine):
         self.outputs = {each.any_name: () for each in self._model.outputs}
         self._local = threading.local()  # A request object holds only one batch.
 
-    def _run(self, batch):
+    def _run(self, given):
         if not hasattr(self._local, "request"):
             self._local.request = self._model.create_infer_request()
-        outputs = self._local.request.infer(self._given(batch))
+        outputs = self._local.request.infer(given)
         return {name: np.array(outputs[name]) for name in self.outputs}
 
 
@@ -206,19 +199,17 @@ class _TfLite(Engine):
         self.outputs = dict.fromkeys(self._signature.get_output_details(), ())
         self._lock = threading.Lock()  # An interpreter holds only one batch.
 
-    def _run(self, batch):
+    def _given(self, batch):
+        return {name: batch[name] for name in self._inputs}
+
+    def _run(self, given):
         with self._lock:
-            outputs = self._signature(**{name: batch[name] for name in self._inputs})
-            return {name: np.array(value) for name, value in outputs.items()}
+            return {name: np.array(value)
+                    for name, value in self._signature(**given).items()}
 
 
 FORMS: dict[str, type[Engine]] = {
     "onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
-
-
-def is_installed(form: str) -> bool:
-    """Returns whether the packages that run a format are installed."""
-    return all(map(importlib.util.find_spec, FORMS[form].readers))
 
 
 def needed(form: str, packages: Sequence[str]) -> None:

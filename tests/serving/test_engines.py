@@ -145,7 +145,7 @@ def test_what_stays_with_tensorflow(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(parallel, "available_memory", lambda: 1 << 20)
     said = engines.use(model, "auto", str(folder))
     assert said.startswith("Engine: TensorFlow, because the export needs up to ")
-    monkeypatch.setattr(runtimes, "is_installed", lambda form: False)
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: None)
     assert engines.use(model, "auto", str(folder)) == (
         "Engine: TensorFlow, because neither OpenVINO nor ONNX Runtime is installed.")
     with pytest.raises(InputError, match="engine 'fast' is not known; give one of auto"):

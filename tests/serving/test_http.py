@@ -180,9 +180,8 @@ async def test_wrong_requests_get_a_status_and_a_sentence(model, caplog):
 async def test_compressed_bodies(model, caplog):
     """A damaged or cut one, and one that becomes too large, gets a sentence."""
     body = json.dumps({"instances": ["One.", "Two."]}).encode()
-    bare = zlib.compressobj(wbits=-15)
     whole = {"gzip": gzip.compress(body), "deflate": zlib.compress(body),
-             "Deflate": bare.compress(body) + bare.flush(), "identity": body}
+             "identity": body}
     sent = [*((encoding, data, 200) for encoding, data in whole.items()),
             *((encoding, data, 400) for encoding in ("gzip", "deflate")
               for packed in [whole[encoding]] for data in (

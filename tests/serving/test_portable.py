@@ -308,7 +308,7 @@ def test_vectors_of_sentence_transformers(tmp_path):
         for options, answers in zip(({}, {"windows": True}), expected, strict=True):
             assert_same(asked.predict(texts, **options), answers)
     file = str(folder / "onnx" / "model.onnx")
-    if runtimes.is_installed("openvino"):
+    if importlib.util.find_spec("openvino"):
         model.head("embed").use(runtimes.FORMS["openvino"](file, "embed", "float32"))
         assert_same(model.predict(texts, windows=True), expected[1])
     (folder / "modules.json").unlink()
@@ -455,7 +455,7 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     with pytest.raises(InputError, match="No such file"):
         albert_tf.load(folder)
     (folder / "portable.json").write_text(json.dumps({"format": "other"}))
-    with pytest.raises(InputError, match="portable.json is not as export_model.py"):
+    with pytest.raises(InputError, match="portable.json: the file is damaged"):
         albert_tf.load(folder)
 
 
