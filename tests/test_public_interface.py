@@ -130,9 +130,9 @@ def test_paths_of_pathlib(config, tmp_path):
                                      "segment_ids": [0, 0], "label_ids": [1]}))
     assert len(list(albert_tf.records.read_records(tmp_path / "a.tfrecord"))) == 1
     (tmp_path / "a.tsv").write_text("text\tlabel\nA text.\tx\nTwo.\ty\n")
-    task = custom.build_task({"train": custom.DataFile(
-        "a.tsv", "text", label="label")}, data_dir=tmp_path)
-    assert len(task.read(tmp_path, "train").examples) == 2
+    task = custom.build_task(custom.OwnData(
+        tmp_path / "a.tsv", text_column="text", label_column="label"))
+    assert len(task.read(tmp_path / "a.tsv", "train").examples) == 2
     for read in (lambda: glue.TASKS["cola"].read(tmp_path, "dev"),
                  lambda: race.RaceTask().read(tmp_path, "dev"),
                  lambda: squad.SquadTask().read(tmp_path / "none.json")):

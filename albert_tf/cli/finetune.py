@@ -14,7 +14,8 @@ from typing import Any, Mapping, Optional, Sequence
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import tokenizer_files, vocabulary
+from albert_tf.checkpoints import (
+    labels as label_names, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.cli.define import (
@@ -163,7 +164,7 @@ def run(kind: type[Command], values: Values = flags.FLAGS, by_data: bool = False
             tokenizer = _use_recipe_for_data(command, task)
         else:
             config = model_config(values)
-            name = command.recipe(config)
+            name = command.recipe(task, config)
             _use_recipe(values, name, recipe_for(name, *published_size(config)))
         if hasattr(task, "max_seq_length"):
             task = dataclasses.replace(task, max_seq_length=values.max_seq_length)
@@ -192,8 +193,9 @@ def _use_kept_task(command: Command) -> None:
 
 
 def _check(command: Command) -> None:
-    """Raises InputError for options that contradict each other, and for a
-    --prediction_file of an unknown format, or that the run writes."""
+    """Raises InputError for options that contradict each other, for data that are not
+    given, and for a --prediction_file of an unknown format, or that the run writes.
+    Removes invisible characters from --labels."""
     values = command.values
     if not (values.do_train or values.do_eval or values.do_predict or values.export_dir):
         raise InputError("there is nothing to do: give --do_train, --do_eval, "
@@ -208,6 +210,13 @@ def _check(command: Command) -> None:
         raise InputError(f"--{one} and --{other} exclude each other; leave one of the "
                          "two out.")
     check_needs(values)
+    names = [*command.data_options.values()]
+    for use, name in zip(("do_train", "do_eval", "do_predict"), (*names[:2], names[-1])):
+        if values[use].value and values[name].value is None:
+            raise InputError(f"give --{name}, the file for --{use}.")
+    if "labels" in values and values["labels"].present:
+        values.labels = list(map(label_names.cleaned, values.labels))
+        label_names.check_lines(values.labels, "--labels", "remove it")
     if path := "prediction_file" in values and values.prediction_file:
         # That it is no file of the examples is checked when these are read.
         written_format_of(path)
@@ -261,8 +270,7 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
             cli_flags.check_memory, values, config, options.step),
         data={split: values[name].value or ""
               for split, name in command.data_options.items()},
-        options={**kept, **{name: values[name].value for name in names},
-                 **command.recorded(task)},
+        options={**kept, **{name: values[name].value for name in names}},
         feature_files=feature_files, **fields,
         kept={**command.kept(task), "vocabulary_flag": flag,
               "vocabulary": tokenizer.keeps, "flags": kept})

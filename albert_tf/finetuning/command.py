@@ -34,12 +34,10 @@ class Command(abc.ABC):
     # Whether the recipe depends on the data, and a run has a number of evaluations.
     own_data = False
     head = ""  # The name of the head, if its labels can be chosen.
-    # Split → the option with its data, and the one with its file of features.
+    # Split → the option with its data, and the one with its file of features. The first
+    # is to train on, the second to evaluate on, and the last to predict.
     data_options: Mapping[str, str]
     feature_options: Mapping[str, str] = {}
-    # Each split that has a file, and the option that uses it.
-    uses: Sequence[tuple[str, str]] = (
-        ("train", "do_train"), ("dev", "do_eval"), ("test", "do_predict"))
 
     def __init__(self, values: Any):
         self.values = values
@@ -52,9 +50,9 @@ class Command(abc.ABC):
         """Returns whether an option that is not given has its value in task.json."""
         return True
 
-    def recipe(self, config: AlbertConfig) -> str:
+    def recipe(self, task: Any, config: AlbertConfig) -> str:
         """Returns the name of the task's recipe for a model, unless it is own_data."""
-        raise NotImplementedError
+        return task.name
 
     def kept(self, task: Any) -> dict[str, Any]:
         """Returns the entries of task.json besides the options."""
@@ -65,25 +63,10 @@ class Command(abc.ABC):
         """Returns the options that were left open, and what the task chose."""
         return {}
 
-    def recorded(self, task: Any) -> dict[str, Any]:
-        """Returns the entries of options.json that task.json has not."""
-        return {}
-
     def text(self, task: Any, settings: Settings, step: int) -> dict[str, Any]:
         """Returns the arguments of serving.export.text_of for the trained model that
         are not fields of its task."""
         return {}
-
-    def check_files(self) -> None:
-        """Raises InputError if the file of a split that is used is not given. Removes
-        invisible characters from --labels, and checks it."""
-        values = self.values
-        for split, use in self.uses:
-            if values[use].value and not values[f"{split}_file"].value:
-                raise InputError(f"give --{split}_file, the file for --{use}.")
-        if "labels" in values and values["labels"].present:
-            values.labels = list(map(label_names.cleaned, values.labels))
-            label_names.check_lines(values.labels, "--labels", "remove it")
 
     def initial_model(self) -> Optional[Checkpoint]:
         """Returns the initial checkpoint if it has this head, else None."""

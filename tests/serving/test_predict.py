@@ -14,7 +14,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.answer import by_label
 from albert_tf.finetuning.classification import glue
 from albert_tf.finetuning.classification.task import Example
-from albert_tf.finetuning.classification.custom import build_task
+from albert_tf.finetuning.classification.custom import OwnData, build_task
 from albert_tf.serving.options import Ask
 from tests.commands import run_commands
 from tests.serving import tiny_models
@@ -32,7 +32,7 @@ def softmax(scores):
 def test_labels_are_those_of_training(tiny):
     asked = tiny("classes")
     texts, pairs = ["It is.", PASSAGE, "Größe"], ["The second one", "", PASSAGE]
-    task = build_task({}, labels=["bad", "good", "好"])
+    task = build_task(OwnData(), ["bad", "good", "好"])
     found = asked.predict(texts, pairs)
     for text, pair, answer in zip(texts, pairs, found):
         [row] = task.featurize(Example("", text, pair), tokenizer=asked.tokenizer,

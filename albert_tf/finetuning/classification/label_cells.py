@@ -65,10 +65,9 @@ def parse_label(text: str, labels: Sequence[str] | None, where: str) -> str | fl
     return value
 
 
-def one(value: Any, where: str, column: str) -> list[str] | None:
-    """Returns the label of a cell that holds one; None if there is none."""
-    if (text := as_text(value, where, column)) is None:
-        return None
+def one(value: Any, where: str, column: str) -> list[str]:
+    """Returns the label of a cell that holds one, in a list."""
+    text = as_text(value, where, column) or ""
     bare = text.strip()
     if bare[:1] not in ("", "'", '"') and _elements(bare, ",") not in (
             None, [bare[1:-1].strip()]):
@@ -78,16 +77,15 @@ def one(value: Any, where: str, column: str) -> list[str] | None:
 
 
 def several(value: Any, where: str, column: str, separator: str,
-            labels: Sequence[str] | None, ordered: bool) -> list[str] | None:
-    """Returns the labels of a cell that holds any number; None if it is missing.
-    `labels` are those of the task, if they are known, and `ordered` says whether the
-    user gave their order, which that of zeros and ones is."""
+            labels: Sequence[str] | None, ordered: bool) -> list[str]:
+    """Returns the labels of a cell that holds any number. `labels` are those of the task,
+    if they are known, and `ordered` says whether the user gave their order, which that of
+    zeros and ones is."""
     words: Sequence[str | None] | None
     if isinstance(value, list):
         words = [as_text(each, where, column) for each in value]
-    elif (text := as_text(value, where, column)) is None:
-        return None
-    elif (words := _elements(text, separator)) is None:
+    elif (words := _elements(text := as_text(value, where, column) or "", separator)
+          ) is None:
         words = re.split(r"[\s,;|/]+", text.strip())
         if None in map(truth, words):
             words = text.split(separator)

@@ -236,6 +236,13 @@ class ClassificationTask(LabelledTask):
         """Returns lines on each class, and on what is confused."""
         return ["", metrics.by_class(labels, predictions, self.labels)]
 
+    def kept_options(self, settings):
+        kept = super().kept_options(settings)
+        if self.soft:
+            kept |= {"probability_column": self.reading["probability_column"],
+                     "temperature": self.temperature}
+        return kept | ({"class_weights": self.class_weights} if self.class_weights else {})
+
     # --- files of predictions
 
     def write(self, split, data, outputs, table, step, settings):

@@ -60,7 +60,7 @@ class RaceCommand(Command):
                 "a larger --max_seq_length.")
         return given(RaceTask, values, max_seq_length=values.max_seq_length)
 
-    def recipe(self, config):
+    def recipe(self, task, config):
         # The released models of version 2 have no dropout in their config.
         return "race" if config.hidden_dropout_prob or (
             config.attention_probs_dropout_prob) else "race-v2"

@@ -385,16 +385,11 @@ class SquadCommand(Command):
     without = "all_probabilities"
     in_epochs = True
     data_options = {"train": "train_file", "predict": "predict_file"}
-    uses = (("train", "do_train"), ("predict", "do_eval"), ("predict", "do_predict"))
     feature_options = {split: f"{split}_feature_file" for split in data_options}
 
     def task(self):
-        self.check_files()
         return given(SquadTask, self.values, must_score=self.values.do_eval,
                      max_seq_length=self.values.max_seq_length)
-
-    def recipe(self, config):
-        return "squad-2.0" if self.values.version_2_with_negative else "squad-1.1"
 
     def text(self, task, settings, step):
         return dict(threshold=task.known_threshold(settings.run.output_dir, step))

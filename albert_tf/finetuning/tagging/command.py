@@ -52,7 +52,6 @@ class TaggingCommand(Command):
 
     def task(self):
         values = self.values
-        self.check_files()
         return build_task(
             values.do_train and values.train_file or "", labels=values.labels,
             known_labels=() if values.labels else self.initial_labels(),

@@ -17,31 +17,30 @@ from albert_tf.rows import rows
 from tests import row_tables
 from tests.test_rows import write
 
-DataFile = custom.DataFile
+OwnData = custom.OwnData
 
 
-def read(tmp_path, name, content, *, text_a="text", label="label", labels=None,
+def read(tmp_path, name, content, *, text="text", label="label", labels=None,
          split="train", **more):
-    file = DataFile(write(tmp_path, name, content), text_a, label=label, **more)
-    return custom.read(file, labels=labels, split=split)
+    return custom.read(OwnData(text_column=text, label_column=label, **more),
+                       write(tmp_path, name, content), labels=labels, split=split)
 
 
 def triples(found):
     return [(e.text_a, e.text_b, e.label) for e in found.examples]
 
 
-def task_of(path, *, split="train", label="label", **options):
+def task_of(path, labels=None, split="train", text="text", label="label", **more):
     """The task of one file."""
-    return custom.build_task(
-        {split: DataFile(str(path), "text", label=label)}, **options)
+    return custom.build_task(OwnData(**{
+        f"{split}_file": path}, text_column=text, label_column=label, **more), labels)
 
 
 # --- files (tests/test_rows.py has their formats)
 
 def test_pairs_and_columns_by_number(tmp_path):
-    file = DataFile(write(tmp_path, "x.tsv", "no\tA man.\tA dog.\n\nyes\tOne.\tTwo.\n"),
-                    "1", "2", "0", header=False)
-    found = custom.read(file, split="dev")
+    found = read(tmp_path, "x.tsv", "no\tA man.\tA dog.\n\nyes\tOne.\tTwo.\n", text="1",
+                 text_b_column="2", label="0", header=False, split="dev")
     assert triples(found) == [("A man.", "A dog.", "no"), ("One.", "Two.", "yes")]
     assert [e.guid for e in found.examples] == ["dev-1", "dev-2"]
     assert [e.where[-6:] for e in found.examples] == ["line 1", "line 3"]
@@ -51,11 +50,11 @@ def test_an_id_that_an_earlier_run_named_may_be_missing(tmp_path):
     content = "key,text\nk,a\n"
     for guid, needed, ids in (
             ("key", True, ["k"]), ("key", False, ["k"]), ("id", False, ["test-1"])):
-        found = read(tmp_path, "x.csv", content, label=None, split="test", guid=guid,
-                     guid_needed=needed)
+        found = read(tmp_path, "x.csv", content, label=None, split="test", id_column=guid,
+                     ids_needed=needed)
         assert [each.guid for each in found.examples] == ids
     with pytest.raises(InputError, match="no column 'id'"):
-        read(tmp_path, "x.csv", content, label=None, guid="id")
+        read(tmp_path, "x.csv", content, label=None, id_column="id")
 
 
 @pytest.mark.parametrize("name, content, labels, expected", [
@@ -79,7 +78,7 @@ LABELS = ("no", "yes")
 @pytest.mark.parametrize("name, content, options, message", [
     ("x.tsv", "txt\tlabel\na\tyes\n", {}, "'text'.*--noheader"),
     ("x.tsv", "a\tyes\n", dict(header=False), "'text'.*numbers from 0"),
-    ("x.csv", "a;yes\n", dict(header=False, text_a="0", label="1"), "give --delimiter"),
+    ("x.csv", "a;yes\n", dict(header=False, text="0", label="1"), "give --delimiter"),
     ("x.tsv", HEADER + "a\tyes\n \tyes\n", {}, "line 3: .*'text'"),
     ("x.tsv", HEADER + "a\t\n", {}, "line 2: .*'label'"),
     ("x.jsonl", '{"text": "a"}', {}, "line 1: .*'label'"),
@@ -90,7 +89,7 @@ LABELS = ("no", "yes")
     ("x.tsv", HEADER + "a\tpo\u200ds\n", dict(labels=LABELS), r"'po\\u200ds'"),
     ("x.tsv", HEADER + "a\thigh\n", dict(labels=()), "'high'"),
     ("x.tsv", HEADER + "a\t1_5\n", dict(labels=()), "'1_5'"),  # Python reads 15.
-    ("x.tsv", HEADER + "a\tyes\n", dict(text_b="text"), "'text' is named twice"),
+    ("x.tsv", HEADER + "a\tyes\n", dict(text_b_column="text"), "'text' is named twice"),
     ("x.tsv", "text\tlabel\nfine\t\u200b\n", {}, "line 2: .*label"),
     ("x.csv", 'text,label\nfine,"a\nb"\n', {}, r"'a\\nb'"),
 ])
@@ -103,11 +102,11 @@ def test_a_wrong_file_is_refused(tmp_path, name, content, options, message):
 
 def build(tmp_path, train, labels=None, regression=False, **others):
     """The task of some splits; each content begins with HEADER unless it has a text."""
-    return custom.build_task({split: DataFile(write(
+    return custom.build_task(OwnData(**{f"{split}_file": write(
         tmp_path, f"{split}.tsv", content if content.startswith("text") else
-        HEADER + content), "text", label="label") for split, content in {
-            "train": train, **others}.items() if content}, labels=labels,
-        regression=regression)
+        HEADER + content) for split, content in {
+            "train": train, **others}.items() if content}, text_column="text",
+        label_column="label", regression=regression), labels)
 
 
 TRAIN = "a\tno\nb\tyes\nc\tmaybe\n"
@@ -125,18 +124,17 @@ def test_labels_are_those_of_the_training_file_sorted(tmp_path):
 def test_a_label_of_the_dev_set_must_be_one_of_the_training_set(tmp_path, dev, message):
     task = build(tmp_path, TRAIN, dev=dev)
     with pytest.raises(InputError, match=f"dev.tsv, line 3: {message}"):
-        task.read("", "dev")
+        task.read(str(tmp_path / "dev.tsv"), "dev")
 
 
 @pytest.mark.parametrize("name, content, columns, label", [
     ("x.tsv", "text\na\n", {}, None), ("x.tsv", "text\tlabel\na\t \n", {}, None),
     ("x.tsv", "text\tlabel\na\tyes\n", {}, "yes"), ("x.jsonl", '{"text": "a"}', {}, None),
-    ("x.tsv", "a\n", dict(text_a="0", label="1", header=False), None)])
+    ("x.tsv", "a\n", dict(text="0", label="1", header=False), None)])
 def test_a_test_set_needs_no_label(tmp_path, name, content, columns, label):
-    file = DataFile(write(tmp_path, name, content), **{
-        "text_a": "text", "label": "label", **columns})
-    task = custom.build_task({"test": file}, labels=("no", "yes"))
-    assert triples(task.read("", "test")) == [("a", None, label)]
+    path = write(tmp_path, name, content)
+    task = task_of(path, ("no", "yes"), "test", **columns)
+    assert triples(task.read(path, "test")) == [("a", None, label)]
 
 
 @pytest.mark.parametrize("train, options, message", [
@@ -196,15 +194,15 @@ def test_numbers_that_are_all_equal_are_no_set_to_evaluate_on(tmp_path):
     path = write(tmp_path, "dev.csv", "text,label\na,3\nb,3.0\n")
     task = task_of(path, split="dev", regression=True)
     with pytest.raises(InputError, match="all 2 examples is 3.0, so that pearson"):
-        task.read("", "dev")
+        task.read(path, "dev")
 
 
-def predict(folder, task, outputs, data=None, name="", all_probabilities=False):
-    """Writes predictions for the test set; the rows of their file."""
+def predict(folder, task, outputs, data, name="", all_probabilities=False):
+    """Writes predictions for a test set or file; the rows of their file."""
     path, key = folder / (name or "predictions.tsv"), (
         "probabilities" if task.labels else "logits")
-    task.write("test", data or task.read("", "test"), {key: np.array(outputs, "f")}, None, 7,
-               types.SimpleNamespace(
+    data = task.read(data, "test") if isinstance(data, str) else data
+    task.write("test", data, {key: np.array(outputs, "f")}, None, 7, types.SimpleNamespace(
                    run=types.SimpleNamespace(output_dir=str(folder)),
                    prediction_file=name and str(path), all_probabilities=all_probabilities))
     return [row for _, row in rows(str(path))]
@@ -215,8 +213,8 @@ def test_predictions_keep_names_and_texts(tmp_path, name):
     text = 'Two\n"lines",  blanks'
     path = write(tmp_path, "in.jsonl", "".join(json.dumps({"key": key, "t": t}) + "\n"
                                                for key, t in (("a7", text), (12, "plain"))))
-    task = custom.build_task({"test": DataFile(path, "t", guid="key")}, labels=["x", "y"])
-    found = predict(tmp_path, task, [[0.25, 0.75], [0.9, 0.1]], None, name, True)
+    task = task_of(path, ["x", "y"], "test", "t", None, id_column="key")
+    found = predict(tmp_path, task, [[0.25, 0.75], [0.9, 0.1]], path, name, True)
     assert {path.name for path in tmp_path.iterdir()} == {
         "in.jsonl", "test_results.tsv", name}
     assert [(row["key"], row["prediction"]) for row in found] == [("a7", "y"), ("12", "x")]
@@ -227,9 +225,9 @@ def test_predictions_keep_names_and_texts(tmp_path, name):
 def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
     path = write(tmp_path, "test.jsonl", '{"t": "a", "l": "x"}\n{"t": "b", "l": null}\n'
                  '{"t": "c", "l": "y"}\n{"t": "d", "l": "y"}\n')
-    task = custom.build_task({"test": DataFile(path, "t", label="l")}, labels=["x", "y"])
+    task = task_of(path, ["x", "y"], "test", "t", "l")
     outputs = [[0.75, 0.25], [0.1, 0.9], [0.8, 0.2], [0.3, 0.7]]
-    predict(tmp_path, task, outputs)
+    predict(tmp_path, task, outputs, path)
     results = json.loads((tmp_path / "predict_results.json").read_text())
     assert (results["step"], results["examples"]) == (7, 3)
     assert [results[name] for name in ("accuracy", "accuracy_low", "accuracy_high")] == (
@@ -240,7 +238,7 @@ def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
     assert "accuracy  0.6667  (95 %: 0.2077 to 0.9385)" in report
     assert all(map(is_of_run, ("predict_results.json", "predict_report.txt")))
     # Those of a different set do not stay.
-    data = task.read("", "test")
+    data = task.read(path, "test")
     predict(tmp_path, task, outputs, data._replace(
         examples=[each._replace(label=None) for each in data.examples]))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -250,25 +248,25 @@ def test_a_test_set_is_scored_where_it_has_labels(tmp_path):
 def test_scores_of_a_test_set_that_cannot_be_computed_are_no_json(tmp_path):
     """The labels of the test set are all the same, so that nothing correlates."""
     path = write(tmp_path, "test.csv", "t,l\na,1.5\nb,1.5\n")
-    predict(tmp_path, custom.build_task({"test": DataFile(path, "t", label="l")},
-                                        regression=True), [[1.0], [2.0]])
+    predict(tmp_path, task_of(path, None, "test", "t", "l", regression=True),
+            [[1.0], [2.0]], path)
     text = (tmp_path / "predict_results.json").read_text()
     assert "NaN" not in text and json.loads(text)["examples"] == 2
     assert re.search(r"pearson +nan", (tmp_path / "predict_report.txt").read_text())
 
 
 @pytest.mark.parametrize("columns, header", [
-    (dict(text_a="review", label="stars", guid="key"), "key review stars"),
-    (dict(text_a="0", text_b="title", label="label"), "guid text_a title label"),
+    (dict(text="review", label="stars", id_column="key"), "key review stars"),
+    (dict(text="0", text_b_column="title", label="label"), "guid text_a title label"),
     # These names mean something else in the predictions, or are there twice.
-    (dict(text_a="label", label="prediction", guid="probability of rain"),
+    (dict(text="label", label="prediction", id_column="probability of rain"),
      "guid text_a label"),
-    (dict(text_a="review", label="stars", guid="review"), "review text_a stars")])
+    (dict(text="review", label="stars", id_column="review"), "review text_a stars")])
 def test_predictions_have_the_names_of_the_columns(tmp_path, columns, header):
     path = write(tmp_path, "in.csv", "review,title,stars,label,prediction,key,"
                  "probability of rain\nx,x,x,x,x,x,x\n")
-    task = custom.build_task({"test": DataFile(path, **columns)}, labels=["x", "y"])
-    [row] = predict(tmp_path, task, [[0.75, 0.25]], name="out.jsonl")
+    task = task_of(path, ["x", "y"], "test", **columns)
+    [row] = predict(tmp_path, task, [[0.75, 0.25]], path, "out.jsonl")
     *first, label = header.split()
     assert [*row] == [*first, "prediction", "probability", label]
 
@@ -284,7 +282,7 @@ def test_invisible_characters_make_no_classes(tmp_path, content, caplog):
     task = task_of(path)
     assert task.labels == ("neg", "pos")
     with caplog.at_level("INFO"):
-        found = task.read("", "train")
+        found = task.read(path, "train")
     assert [e.label for e in found.examples] == ["pos", "neg", "pos", "neg"]
     [note] = found.notes
     assert note.startswith(f"{path}: 2 line(s) have invisible characters in the label")
@@ -312,11 +310,11 @@ def rows_of(tmp_path, columns=REVIEWS, name="x.parquet", **features):
 
 
 def test_the_schema_names_the_labels_in_its_order(tmp_path):
-    train, dev = (DataFile(rows_of(tmp_path, name=name, label=STARS), "text",
-                           label="label") for name in ("train.parquet", "dev.arrow"))
-    task = custom.build_task({"train": train, "dev": dev})
+    train, dev = (rows_of(tmp_path, name=name, label=STARS) for name in (
+        "train.parquet", "dev.arrow"))
+    task = task_of(train, dev_file=dev)
     assert task.labels == ("bad", "good", "none")
-    assert [e.label for e in task.readers["dev"]("").examples] == ["good", "bad", "good"]
+    assert [e.label for e in task.read(dev, "dev").examples] == ["good", "bad", "good"]
     # Labels without a number are sorted, as those of other tables.
     texts = rows_of(tmp_path, {"text": ["a", "b"], "label": ["so", "no"]}, "t.parquet")
     assert task_of(texts).labels == ("no", "so")
@@ -329,8 +327,9 @@ def test_one_of_several_files_may_name_the_labels(tmp_path):
     numbers = rows_of(tmp_path, {"text": ["a"], "label": [2]}, "numbers.parquet")
 
     def read(first):
-        task = task_of(f"{first},{named}")
-        return task.labels, [e.label for e in task.read("", "train").examples]
+        path = f"{first},{named}"
+        task = task_of(path)
+        return task.labels, [e.label for e in task.read(path, "train").examples]
 
     assert read(texts) == (("bad", "good", "none"), ["none", "good", "bad", "good"])
     with pytest.raises(InputError, match="numbers.parquet, row 1: the label '2' is not one"):
@@ -342,16 +341,15 @@ def test_one_of_several_files_may_name_the_labels(tmp_path):
 
 def test_labels_of_parquet_may_be_missing_or_several(tmp_path):
     path = rows_of(tmp_path, {"text": ["fine"], "label": [-1]}, label=STARS)
-    file = DataFile(path, "text", label="label")
-    [example] = custom.read(file, labels=["bad", "good"], split="test").examples
+    [example] = task_of(path, ["bad", "good"], "test").read(path, "test").examples
     assert example.label is None
     with pytest.raises(InputError, match="x.parquet, row 1: .*'label'"):
-        custom.read(file, labels=["bad", "good"])
+        task_of(path, ["bad", "good"]).read(path, "train")
     path = rows_of(tmp_path, {"text": ["a", "b"], "topics": [[0, 1], []]},
                    topics={"feature": STARS, "_type": "List"})
-    task = custom.build_task({"train": DataFile(path, "text", label="topics", separator=",")})
+    task = task_of(path, label="topics", multi_label=True)
     assert task.labels == ("bad", "good", "none")
-    assert [e.label for e in task.read("", "train").examples] == [("bad", "good"), ()]
+    assert [e.label for e in task.read(path, "train").examples] == [("bad", "good"), ()]
 
 
 def test_predictions_are_not_written_as_parquet(tmp_path):
@@ -370,10 +368,10 @@ def test_several_files_are_one_set(pattern, order, tmp_path, caplog):
         write(tmp_path, f"x-{number}.csv", f"text,label\nfine {number},{number}\n"
               f"also {number},{number}\n")
     write(tmp_path, "more.jsonl", '{"text": "fine m", "label": "m\\u200b"}\n')
-    task = task_of(pattern, data_dir=str(tmp_path))
+    task = task_of(where := custom.joined(str(tmp_path), pattern))
     assert task.labels == tuple(sorted(order))
-    data = task.read("elsewhere", "train")
-    assert pickle.loads(pickle.dumps(task)).read("", "train") == data
+    data = task.read(where, "train")
+    assert pickle.loads(pickle.dumps(task)).read(where, "train") == data
     assert "".join(dict.fromkeys(e.text_a[-1] for e in data.examples)) == order
     assert [e.guid for e in data.examples] == [
         f"train-{i + 1}" for i in range(len(data.examples))]

@@ -12,16 +12,17 @@ from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.common import ExampleSet
 
 NAMES = ("late", "dear", "fine")
-DataFile = custom.DataFile
 
 
-def several(path, label="topics", separator=","):
-    return DataFile(str(path), "text", label=label,
-                    separator=None if isinstance(label, tuple) else separator)
+def several(path="", label="topics", separator=",", **more):
+    return custom.OwnData(**{
+        "train_file": str(path), "text_column": "text", "label_column": ",".join(label)
+        if isinstance(label, tuple) else label, "multi_label": True,
+        "label_separator": separator, **more})
 
 
-def labels_of(file, **options):
-    return [example.label for example in custom.read(file, **options).examples]
+def labels_of(data, **options):
+    return [each.label for each in custom.read(data, data.train_file, **options).examples]
 
 
 @pytest.mark.parametrize("name, content, label", [
@@ -39,15 +40,15 @@ def labels_of(file, **options):
 def test_a_column_of_several_labels_or_a_column_for_each(
         name, content, label, tmp_path):
     (tmp_path / name).write_text(content)
-    file = several(tmp_path / name, label, ";" if name.endswith("tsv") else ",")
+    data = several(tmp_path / name, label, ";" if name.endswith("tsv") else ",")
     expected = [("late", "dear"), (), ("fine",)]
-    assert labels_of(file) == labels_of(file, labels=NAMES) == expected
-    task = custom.build_task({"train": file})
+    assert labels_of(data) == labels_of(data, labels=NAMES) == expected
+    task = custom.build_task(data)
     assert task.problem_type == SEVERAL_LABELS and set(task.labels) == set(NAMES)
     assert task.labels == (NAMES if isinstance(label, tuple) else tuple(sorted(NAMES)))
     np.testing.assert_array_equal(
-        custom.build_task({"train": file}, labels=NAMES).label_ids(
-            task.read("", "train").examples), [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
+        custom.build_task(data, NAMES).label_ids(
+            task.read(data.train_file, "train").examples), [[1, 1, 0], [0, 0, 0], [0, 0, 1]])
 
 
 LISTS = [
@@ -105,13 +106,13 @@ def test_lists_for_one_label_are_refused(tmp_path):
     for cell in ("\"['late', 'dear']\"", '"[0, 1]"', "['late']"):
         path.write_text(f"text,topics\na,{cell}\n")
         with pytest.raises(InputError, match="line 2.*a list; give --multi_label"):
-            custom.read(several(path, separator=None))
+            labels_of(several(path, multi_label=False))
 
 
 def test_without_a_header_labels_name_the_columns(tmp_path):
     (tmp_path / "x.tsv").write_text("one\t1\t0\ntwo\t0\t1\n")
-    file = DataFile(str(tmp_path / "x.tsv"), "0", label=("1", "2"), header=False)
-    assert labels_of(file, labels=("dear", "late")) == [("dear",), ("late",)]
+    data = several(tmp_path / "x.tsv", ("1", "2"), text_column="0", header=False)
+    assert labels_of(data, labels=("dear", "late")) == [("dear",), ("late",)]
 
 
 @pytest.mark.parametrize("content, label, options, pattern", [
@@ -130,8 +131,8 @@ def test_wrong_labels_are_refused(content, label, options, pattern, tmp_path):
     path = tmp_path / ("x.jsonl" if content[0] == "{" else "x.csv")
     path.write_text(content)
     with pytest.raises(InputError, match=pattern):
-        task = custom.build_task({"train": several(path, label)}, **options)
-        task.read("", "train")
+        custom.build_task(several(path, label, regression="regression" in options),
+                          options.get("labels")).read(str(path), "train")
 
 
 def test_a_set_to_predict_needs_no_columns_of_labels(tmp_path):
@@ -160,12 +161,12 @@ def test_the_best_threshold_is_that_of_all_thresholds():
             pytest.approx(score))
 
 
-def task_of(tmp_path, **options):
+def task_of(tmp_path):
     (tmp_path / "x.csv").write_text(
         'text,topics\na,"late,dear"\nb,dear\nc,\nd,late\n')
-    file = several(tmp_path / "x.csv")
-    task = custom.build_task({"train": file, "dev": file}, labels=NAMES, **options)
-    return task, task.read("", "dev")
+    data = several(tmp_path / "x.csv", dev_file="x")
+    task = custom.build_task(data, NAMES)
+    return task, task.read(data.train_file, "dev")
 
 
 def test_predictions_and_report(tmp_path):
@@ -192,7 +193,7 @@ def test_predictions_and_report(tmp_path):
 
 def test_an_average_and_its_report_are_of_the_same_classes():
     """A development set without one of the classes, which is not predicted either."""
-    task = custom.build_task({}, labels=("a", "b", "c"))
+    task = custom.build_task(custom.OwnData(), ("a", "b", "c"))
     data = ExampleSet([custom.Example("1", "x", None, label) for label in "ab"])
     outputs = {"probabilities": np.eye(3, dtype=np.float32)[:2]}
     assert task.score(data, outputs, None)["macro_f1"] == 1
@@ -204,7 +205,7 @@ def test_an_average_and_its_report_are_of_the_same_classes():
 
 
 def test_a_single_label_is_given_or_not():
-    task = custom.build_task({"dev": DataFile("x.csv", "text", label=("late",))})
+    task = custom.build_task(several(), ("late",))
     data = ExampleSet([custom.Example(str(i), "x", None, ("late",) * known)
                        for i, known in enumerate((1, 1, 0, 0))])
     outputs = {"probabilities": np.array([[0.9], [0.1], [0.8], [0.2]], np.float32)}

@@ -18,15 +18,19 @@ from albert_tf.finetuning.classification.head import Classification
 from tests import row_tables, tiny_run
 from tests.commands import run_commands
 
-COLUMNS = dict(label="label", probability="probabilities")
+COLUMNS = dict(label="label", probability_column="probabilities")
 SOFT = [("a", "yes", None), ("b", None, {"no": 0.75, "yes": 0.25}),
         ("c", "no", {"no": 0.0, "yes": 1.0})]
 LOGITS = tf.constant([[2.0, -1.0, 0.5], [0.0, 1.0, -2.0]])
 
 
-def task_of(path, labels=None, text="text", **columns):
-    return custom.build_task(
-        {"train": custom.DataFile(str(path), text, **columns)}, labels=labels)
+def task_of(path, labels=None, text="text", label=None, **columns):
+    return custom.build_task(custom.OwnData(
+        str(path), text_column=text, label_column=label, **columns), labels)
+
+
+def read(path, labels=None, **columns):
+    return task_of(path, labels, **columns).read(str(path), "train").examples
 
 
 @pytest.mark.parametrize("name, content, columns", [
@@ -39,15 +43,14 @@ def task_of(path, labels=None, text="text", **columns):
     ("x.tsv", 'text\tlabel\tprobabilities\na\tyes\t\nb\t\t{"yes": 0.25, "no": 0.75}\n'
      "c\tno\t{\"no\": 0, \"yes\": 1}\n", COLUMNS),
     ("x.csv", "label,probability of no,yes,text\nyes,,,a\n,0.75,0.25,b\nno,0,1,c\n",
-     dict(label="label", probability=("probability of no", "yes"))),
+     dict(label="label", probability_column="probability of no,yes")),
     ("x.tsv", "a\tyes\t\t\nb\t\t0.75\t0.25\nc\tno\t0\t1\n", dict(
-        text="0", label="1", probability=("2", "3"), labels=("no", "yes"), header=False)),
+        text="0", label="1", probability_column="2,3", labels=("no", "yes"), header=False)),
 ])
 def test_probabilities_beside_labels_or_in_their_place(tmp_path, name, content, columns):
     (tmp_path / name).write_text(content)
-    task = task_of(tmp_path / name, **columns)
-    assert task.labels == ("no", "yes")
-    found = task.read("", "train").examples
+    assert task_of(tmp_path / name, **columns).labels == ("no", "yes")
+    found = read(tmp_path / name, **columns)
     assert [(each.text_a, each.label, each.probabilities) for each in found] == SOFT
 
 
@@ -55,14 +58,14 @@ def test_columns_of_labels_and_of_probabilities_in_different_orders(tmp_path):
     (tmp_path / "x.csv").write_text("text,q,a,b,probability of a,probability of b\n"
                                     "c,0.1,0,1,0.9,0.1\n")
 
-    def read(*columns):
-        return task_of(tmp_path / "x.csv", label=("a", "b"), probability=columns).read(
-            "", "train").examples
+    def read_columns(columns):
+        return read(tmp_path / "x.csv", label="a,b", multi_label=True,
+                    probability_column=columns)
 
     for column, message in ("b", "'b' is named twice"), ("q", "holds .*: a, b"):
         with pytest.raises(InputError, match=message):
-            read(column, "probability of a")
-    [found] = read("probability of b", "probability of a")
+            read_columns(f"{column},probability of a")
+    [found] = read_columns("probability of b,probability of a")
     assert (found.label, found.probabilities) == (("b",), {"a": 0.9, "b": 0.1})
 
 
@@ -70,7 +73,7 @@ def test_parquet_holds_them_as_objects_and_a_label_may_be_zero(tmp_path):
     path = row_tables.write(tmp_path / "x.parquet", row_tables.table(
         {"text": ["a", "b"], "label": [0, None], "probabilities": [
             {"0": 0.25, "1": 0.75}, {"1": 1.0, "0": 0.0}]}))
-    found = task_of(path, ("0", "1"), **COLUMNS).read("", "train").examples
+    found = read(path, ("0", "1"), **COLUMNS)
     assert [(each.label, each.probabilities) for each in found] == [
         ("0", {"0": 0.25, "1": 0.75}), (None, {"0": 0.0, "1": 1.0})]
 
@@ -87,7 +90,7 @@ def test_wrong_probabilities_are_refused(tmp_path, row, message):
     (tmp_path / "x.jsonl").write_text(
         '{"text": "a", "label": "no"}\n{"text": "b", %s}' % row)
     with pytest.raises(InputError, match=message):
-        task_of(tmp_path / "x.jsonl", labels=("no", "yes"), **COLUMNS).read("", "train")
+        read(tmp_path / "x.jsonl", ("no", "yes"), **COLUMNS)
 
 
 def test_the_order_of_a_list_must_be_given(tmp_path):
@@ -181,7 +184,7 @@ IDS = np.array([0] * 6 + [1] * 2 + [2])
 
 
 def weights(given, labels, ids):
-    return dataclasses.replace(custom.build_task({}, labels=labels),
+    return dataclasses.replace(custom.build_task(custom.OwnData(), labels),
                                class_weights=given).weights(ids)
 
 
@@ -218,7 +221,8 @@ def test_words_of_the_flag():
     assert class_weights(["balanced"]) == "balanced" and class_weights([]) == {}
     assert class_weights(["a=b=2", " no =1"]) == {"a=b": 2.0, "no": 1.0}
     with pytest.raises(InputError, match="this task predicts numbers, or"):
-        dataclasses.replace(custom.build_task({}, regression=True), class_weights="balanced")
+        dataclasses.replace(custom.build_task(custom.OwnData(regression=True)),
+                            class_weights="balanced")
 
 
 def test_the_loss_is_weighted_and_that_of_evaluation_is_not():
@@ -244,8 +248,8 @@ def test_chance_is_that_of_the_weighted_loss(tmp_path):
     assert metrics.entropy_by_label(several[:, :1], [1 / 3]) == pytest.approx(lowest[0])
     path = tmp_path / "x.csv"
     path.write_text("text,label\n" + "".join(f"t,{LABELS[i]}\n" for i in IDS))
-    task = custom.build_task({"train": custom.DataFile(str(path), "text", label="label")})
-    data = task.read("", "train")
+    task = task_of(path, label="label")
+    data = task.read(str(path), "train")
     assert task.chance_loss(data, None) == pytest.approx(metrics.entropy(IDS))
     task = dataclasses.replace(task, class_weights="balanced")
     assert task.chance_loss(data, None) == pytest.approx(np.log(3))
