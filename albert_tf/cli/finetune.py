@@ -273,7 +273,8 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
         options={**kept, **{name: values[name].value for name in names}},
         feature_files=feature_files, **fields,
         kept={**command.kept(task), "vocabulary_flag": flag,
-              "vocabulary": tokenizer.keeps, "flags": kept})
+              "vocabulary": {**vocabulary_of(values[flag].value), **tokenizer.keeps},
+              "flags": kept})
 
 
 def _export(command: Command, task: Any, settings: Settings, model: Any,

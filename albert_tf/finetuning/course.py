@@ -36,7 +36,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
     # 1. Check that the folder fits the task.
     folder, name = settings.run.output_dir, type(task).__module__.split(".")[-2]
     check_run_folder(folder, name)
-    model_folder.check_use(folder, settings.kept, settings.do_train)
+    model_folder.check(folder, settings.kept, settings.do_train)
     if settings.do_train:
         seeds.check_folder(folder, settings.several)
     # 2. Read the examples, whose number may determine the number of steps.
@@ -50,8 +50,6 @@ def fine_tune(task: FineTuningTask, settings: Settings,
                     {"--prediction_file": filter(None, [settings.prediction_file])}):
         files.prepare_outputs(
             outputs, {split: data.paths for split, data in course.sets.items()})
-    if settings.do_train:
-        model_folder.check_keep(folder, settings.kept, settings.vocabulary)
     # 4. Set up the devices. TensorFlow does not allow this after its first operation,
     # and reading features runs some.
     strategy = settings.make_strategy()

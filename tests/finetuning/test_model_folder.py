@@ -9,7 +9,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.tokenization import tokenizer
 
-SETTINGS = dict(task="cola", labels=("0", "1"), vocabulary_flag="vocab_file",
+SETTINGS = dict(task="cola", labels=["0", "1"], vocabulary_flag="vocab_file",
                 flags={"max_seq_length": 8})
 
 
@@ -26,7 +26,9 @@ def _folder(tmp_path):
 
 
 def keep(folder, vocabulary, **changes):
-    model_folder.keep(str(folder), {**SETTINGS, **changes}, str(vocabulary))
+    model_folder.keep(str(folder), {
+        **SETTINGS, "vocabulary": tokenizer.vocabulary_of(str(vocabulary)), **changes},
+        str(vocabulary))
 
 
 def with_model(folder):
@@ -35,7 +37,7 @@ def with_model(folder):
 
 def test_task_is_read_as_it_was_kept(folder, vocabulary):
     assert model_vocabulary.task_settings(str(folder)) is None
-    keep(folder, vocabulary, labels=("好", "坏"))
+    keep(folder, vocabulary, labels=["好", "坏"])
     kept = model_vocabulary.task_settings(str(folder))
     assert kept["labels"] == ["好", "坏"] and kept["flags"] == {"max_seq_length": 8}
     assert "好" in (folder / "task.json").read_text(encoding="utf-8")
@@ -69,10 +71,10 @@ def test_tags_are_no_labels_of_texts(folder, vocabulary):
     keep(folder, vocabulary)
     with_model(folder)
     settings = {"task": "mine", "labels": ["0", "1"]}
-    model_folder.check_use(str(folder), settings, False)
+    model_folder.check(str(folder), settings, False)
     settings["head"] = "token_classification"
     with pytest.raises(InputError, match="head: 'classification' there"):
-        model_folder.check_use(str(folder), settings, False)
+        model_folder.check(str(folder), settings, False)
 
 
 def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
