@@ -247,11 +247,13 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
         script.check_packages(*["tensorflow_text"] * values.export_text)
         files.check_in_tensorflow(values.export_dir, "--export_dir")
         files.check_new(values.export_dir, "--export_dir")
-    feature_files = {split: (name, values[name].value or "")
-                     for split, name in command.feature_options.items()}
-    for name, folder in (("cached_dir", values.cached_dir), *(
-            (name, os.path.dirname(path)) for name, path in feature_files.values())):
-        files.check_folder(folder or ".", f"--{name}")
+    files.check_folder(values.cached_dir or ".", "--cached_dir")
+    features = {split: os.path.join(values.cached_dir or values.output_dir, split)
+                for split in command.data_options}
+    for split, name in command.feature_options.items():
+        if path := values[name].value:
+            features[split] = path
+            files.check_folder(os.path.dirname(path) or ".", f"--{name}")
     flag = "spm_model_file" if values.spm_model_file else "vocab_file"
     kept = {each.name: values[each.name].value for each in options_in(values)
             if each.kept}
@@ -264,17 +266,15 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
         num_warmup_steps=-1 if share.present or epochs.present and (
             not warmup.present) else warmup.value,
         **{each.name: each.value for each in (epochs, share) if each.value is not None},
-        features_dir=values.cached_dir or values.output_dir,
         export_dir=values.export_dir or "",
         check_memory=functools.partial(
             cli_flags.check_memory, values, config, options.step),
         data={split: values[name].value or ""
               for split, name in command.data_options.items()},
         options={**kept, **{name: values[name].value for name in names}},
-        feature_files=feature_files, **fields,
+        features=features, **fields,
         kept={**command.kept(task), "vocabulary_flag": flag,
-              "vocabulary": {**vocabulary_of(values[flag].value), **tokenizer.keeps},
-              "flags": kept})
+              "vocabulary": tokenizer.keeps, "flags": kept})
 
 
 def _export(command: Command, task: Any, settings: Settings, model: Any,

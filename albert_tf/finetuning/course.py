@@ -143,10 +143,8 @@ class Course:
         import sentencepiece
 
         task, settings, data = self.task, self.settings, self.sets[split]
-        flag, path = settings.feature_files.get(split, ("", ""))
-        files.make_directory(
-            os.path.dirname(path) or "." if path else settings.features_dir,
-            f"--{flag if path else 'cached_dir'}")
+        path = settings.features[split]
+        files.make_directory(os.path.dirname(path) or ".", f"the features of {split}")
         spec = task.spec(settings.config)
         digest = features.digest_of(
             [os.path.dirname(inspect.getfile(each)) for each in (type(task), tokenizer)],
@@ -156,7 +154,7 @@ class Course:
             max_seq_length=settings.max_seq_length,
             sentencepiece=sentencepiece.__version__)
         table = features.load_or_create(
-            f"{path or os.path.join(settings.features_dir, split)}-{digest}.npz", spec,
+            f"{path}-{digest}.npz", spec,
             lambda: task.records(features.featurize_all(
                 data.examples, task.featurizer(split, settings), what=split,
                 num_workers=settings.num_workers)))

@@ -39,32 +39,18 @@ def mean_over_examples(example_loss: Callable[[Tensors, Tensors], tf.Tensor],
                      lambda outputs, features: predictions(outputs))
 
 
-def _at_temperature(targets: tf.Tensor, logits: tf.Tensor, temperature: float
-                    ) -> tf.Tensor:
-    """Returns the cross-entropy [...] of probabilities and logits [..., K], both at the
-    temperature T: p^(1/T), normalized, and logits / T, times T², which keeps the gradients
-    as large (Hinton, Vinyals and Dean 2015). A probability of 1 stays at T = 1."""
-    plain = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
-    if temperature == 1:
-        return plain
-    powers = targets ** (1 / temperature)
-    soft = tf.nn.softmax_cross_entropy_with_logits(
-        powers / tf.reduce_sum(powers, axis=-1, keepdims=True), logits / temperature)
-    return tf.where(tf.reduce_max(targets, axis=-1) < 1, temperature ** 2 * soft, plain)
-
-
-def one_label(predictions: Callable[[Tensors], Tensors],
-              weights: Sequence[float] = (), temperature: float = 1.0) -> Objective:
+def one_label(predictions: Callable[[Tensors], Tensors], weights: Sequence[float] = ()
+              ) -> Objective:
     """Returns the softmax cross-entropy of `logits` [B, K] and `label_ids` int [B, 1]
     (`classifier_utils.create_model`, `race_utils.create_model` in the original
     implementation), times the weight of the label, if there are `weights` [K]
     (classification.task). `label_ids` may also be float [B, K], the probability of
-    each label; these have no weights, but the `temperature` of their loss."""
+    each label, without weights."""
     def loss(outputs, features):
         labels = tf.convert_to_tensor(features["label_ids"])
         if labels.dtype.is_floating:
-            return _at_temperature(
-                labels, tf.cast(outputs["logits"], tf.float32), temperature)
+            return tf.nn.softmax_cross_entropy_with_logits(
+                labels, tf.cast(outputs["logits"], tf.float32))
         values = cross_entropy(outputs["logits"], labels := integers(labels))
         return values * tf.gather(tf.constant(weights), labels) if len(weights) else values
 
@@ -77,23 +63,18 @@ def one_label(predictions: Callable[[Tensors], Tensors],
 
 
 def several_labels(predictions: Callable[[Tensors], Tensors],
-                   weights: Sequence[float] = (), temperature: float = 1.0) -> Objective:
+                   weights: Sequence[float] = ()) -> Objective:
     """Returns the sigmoid cross-entropy of `logits` [B, K] and `label_ids` float [B, K],
     1 for each label of an example and 0 for the others, or the probability of each; the
     mean over the labels (`BCEWithLogitsLoss` in transformers). `weights` [K] multiply the
-    terms of the labels that an example has; `temperature` is as in `one_label`."""
+    terms of the labels that an example has."""
     def loss(outputs, features):
         labels = tf.cast(features["label_ids"], tf.float32)
         logits = tf.cast(outputs["logits"], tf.float32)
-        if temperature != 1:  # A label is there or not: two classes, as the sigmoid has.
-            values = _at_temperature(
-                tf.stack([labels, 1 - labels], axis=-1),
-                tf.stack([logits, tf.zeros_like(logits)], axis=-1), temperature)
-        else:
-            values = tf.nn.weighted_cross_entropy_with_logits(
-                labels, logits, tf.constant(weights)) if len(weights) else (
-                    tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
-        return tf.reduce_mean(values, axis=-1)
+        return tf.reduce_mean(
+            tf.nn.weighted_cross_entropy_with_logits(labels, logits, tf.constant(weights))
+            if len(weights) else tf.nn.sigmoid_cross_entropy_with_logits(labels, logits),
+            axis=-1)
 
     def metrics(outputs, features):
         right = tf.equal(outputs["logits"] > 0, features["label_ids"] > 0.5)

@@ -38,7 +38,8 @@ class Settings:
     make_strategy: Callable[[], Any]  # Returns the tf.distribute strategy of the devices.
     data: Mapping[str, str]  # Split → the path of its data, for `FineTuningTask.read`.
     kept: Mapping[str, Any]  # The contents of task.json.
-    features_dir: str  # The folder of features that are not in feature_files.
+    # Split → the path of its file of features, to which a digest and .npz are added.
+    features: Mapping[str, str]
     do_train: bool = option(False, "Train the model.")
     do_eval: bool = option(
         False, "Evaluate each checkpoint during training, and the best checkpoint at the "
@@ -86,9 +87,6 @@ class Settings:
     num_evaluations: int = 0  # In training; 0: given by run.save_checkpoints_steps.
     # Values for options.json besides those of `run`.
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # Split → the flag for its file of features, and the file, "" if it was not given.
-    feature_files: Mapping[str, tuple[str, str]] = dataclasses.field(
-        default_factory=dict)
     # Raises InputError if a batch does not fit into memory: flag of its size → contents.
     check_memory: Callable[..., None] = lambda **batches: None
     callbacks: Sequence[Callback] = ()  # See training.log.
@@ -223,10 +221,12 @@ class FineTuningTask(abc.ABC):
         """Returns the scores of a set, {} without labels, and a report, "" for none."""
         return self.score(data, outputs, table), ""
 
-    def predicted(self, folder: str, data: Any, outputs: Outputs, table: FeatureTable,
-                  settings: Settings, own: bool) -> list[str]:
-        """Writes the predictions of a set, and returns the paths; `own` is false for
-        those of an evaluation."""
+    def write_predictions(
+            self, folder: str, data: Any, outputs: Outputs, table: FeatureTable,
+            prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
+        """Writes the predictions of a set to a folder, and a readable table to
+        `prediction_file` if it is given; returns the paths. `all_probabilities` adds the
+        probability of each label to the table."""
         raise NotImplementedError
 
     def write(self, split: str, data: Any, outputs: Outputs, table: FeatureTable,
@@ -234,9 +234,9 @@ class FineTuningTask(abc.ABC):
         """Writes predictions and, if labels are known, a report; of a set to predict
         also the scores. Only one process of a cluster calls this."""
         folder, own = settings.run.output_dir, split == self.prediction_split
-        paths = self.predicted(
+        paths = self.write_predictions(
             folder if own else os.path.join(folder, "eval_predictions"), data, outputs,
-            table, settings, own)
+            table, own and settings.prediction_file or "", settings.all_probabilities)
         scores, report = self.results(data, outputs, table)
         name, contents = f"{'predict' if own else 'eval'}_report.txt", {}
         for line in report.splitlines():
@@ -329,18 +329,11 @@ class LabelledTask(FineTuningTask):
 
     # ---- files of predictions
 
-    def predicted(self, folder, data, outputs, table, settings, own):
-        return self.write_predictions(
-            folder, data.examples, outputs, settings.prediction_file if own else "",
-            settings.all_probabilities)
-
-    def write_predictions(
-            self, folder: str, examples: Sequence[Any], outputs: Outputs,
-            prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
+    def write_predictions(self, folder, data, outputs, table, prediction_file="",
+                          all_probabilities=False):
         """Writes `contents`, and a readable table (common.write_predictions): what is
-        `described`, the prediction, its probability, and the true label if known.
-        Returns the paths. `all_probabilities` adds the probability of each label."""
-        rows, chosen = self.rows(outputs), self.decisions(outputs)
+        `described`, the prediction, its probability, and the true label if known."""
+        rows, chosen, examples = self.rows(outputs), self.decisions(outputs), data.examples
         names = list(map(self.named, chosen))
         columns: list[Column] = [*self.described(examples, bool(prediction_file)),
                                  ("prediction", names)]

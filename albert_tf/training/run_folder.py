@@ -38,7 +38,7 @@ _NO_EFFECT = frozenset((
     "output_dir", "eval_batch_size", "eval_input_files", "max_eval_steps",
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
     "allow_partial_init", "from_scratch", "early_stopping", "recompute", "metric",
-    "gradient_accumulation_steps", "id_column"))
+    "gradient_accumulation_steps", "id_column", "temperature"))
 # The digests of the training data.
 TRAIN_DATA = "train_data"
 _STEP = "step/.ATTRIBUTES/VARIABLE_VALUE"

@@ -26,9 +26,7 @@ def _folder(tmp_path):
 
 
 def keep(folder, vocabulary, **changes):
-    model_folder.keep(str(folder), {
-        **SETTINGS, "vocabulary": tokenizer.vocabulary_of(str(vocabulary)), **changes},
-        str(vocabulary))
+    model_folder.keep(str(folder), {**SETTINGS, **changes}, str(vocabulary))
 
 
 def with_model(folder):

@@ -14,7 +14,6 @@ from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.course import Course, fine_tune, read
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.finetuning.classification.task import classification_spec
-from albert_tf.tokenization.tokenizer import vocabulary_of
 from albert_tf.training.options import RunOptions, Sequences, StepOptions
 from tests import tiny_run
 
@@ -92,9 +91,8 @@ class MadeUp(FineTuningTask):
                        step=StepOptions(random_seed=random_seed)),
             CONFIG, types.SimpleNamespace(keeps={}), str(vocabulary),
             lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
-            {split: f"where {split} is" for split in SETS}, {
-                "task": task, "vocabulary": vocabulary_of(str(vocabulary))},
-            str(self.folder), **{
+            {split: f"where {split} is" for split in SETS}, {"task": task},
+            {split: str(self.folder / split) for split in SETS}, **{
                 **{f"do_{what}": what in wanted for what in ("train", "eval", "predict")},
                 **dict(learning_rate=0.01, num_warmup_steps=1, max_seq_length=LENGTH,
                        num_lengths=1, predict_batch_size=2, num_workers=1,

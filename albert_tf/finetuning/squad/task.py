@@ -307,10 +307,10 @@ class SquadTask(FineTuningTask):
         places = np.log(table.columns["paragraph_len"].astype(int)).mean()
         return float(places) + 0.5 * math.log(2) * self.version_2
 
-    def predicted(self, folder, data, outputs, table, settings, own):
+    def write_predictions(self, folder, data, outputs, table, prediction_file="",
+                          all_probabilities=False):
         return scoring.write_prediction_files(
-            folder, data, self.answers(data, outputs, table.columns),
-            settings.prediction_file)
+            folder, data, self.answers(data, outputs, table.columns), prediction_file)
 
     def write(self, split, data, outputs, table, step, settings):
         """Writes files of predictions, and keeps the threshold that an evaluation found,

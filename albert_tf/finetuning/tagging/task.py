@@ -282,7 +282,8 @@ class TaggingTask(FineTuningTask):
             *(f"{name:9}  {value:.4f}" for name, value in scores.items()), "",
             counts.report()])
 
-    def predicted(self, folder, data, outputs, table, settings, own):
+    def write_predictions(self, folder, data, outputs, table, prediction_file="",
+                          all_probabilities=False):
         return self.write_tagged(folder, data.examples, self.tagged(
             data.examples, outputs, table.columns))
 

@@ -190,7 +190,8 @@ def test_labels_become_class_ids_or_numbers(glue_dir):
 
 def predict(tmp_path, name, examples, outputs):
     key = "probabilities" if glue.TASKS[name].labels else "logits"
-    paths = glue.TASKS[name].write_predictions(str(tmp_path), examples, {key: outputs})
+    paths = glue.TASKS[name].write_predictions(
+        str(tmp_path), ExampleSet(examples), {key: outputs}, None)
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         path.rpartition("/")[2] for path in paths)
     return {path.name: [line.split("\t") for line in

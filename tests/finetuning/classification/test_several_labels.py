@@ -180,7 +180,7 @@ def test_predictions_and_report(tmp_path):
     assert task.failure(data, outputs, None) == ""
     assert task.failure(data, {"probabilities": np.zeros([4, 3], "f")}, None) == (
         "all 4 predictions are 'none of the labels'")
-    task.write_predictions(str(tmp_path), data.examples, outputs, all_probabilities=True)
+    task.write_predictions(str(tmp_path), data, outputs, None, all_probabilities=True)
     lines = [line.split("\t") for line in (
         tmp_path / "predictions.tsv").read_text().splitlines()]
     assert lines[0] == ["guid", "text", "prediction", "probability of late",

@@ -224,7 +224,7 @@ def test_predictions_are_written_as_letters_and_for_people(tmp_path):
         questions=["What\tran?", "It was _ ."])))
     probabilities = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]], "f")
     paths = RaceTask().write_predictions(
-        str(tmp_path / "out"), examples, {"probabilities": probabilities})
+        str(tmp_path / "out"), ExampleSet(examples), {"probabilities": probabilities}, None)
     letters, table = [open(path, encoding="utf-8").read() for path in paths]
     assert json.loads(letters) == {"high7.txt": ["A", "D"]}
     assert [line.split("\t") for line in table.splitlines()] == [
