@@ -22,7 +22,7 @@ Once the model is trained, --do_predict needs only --output_dir and the data:
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 from albert_tf.cli import finetune
-from albert_tf.finetuning.race.command import RaceCommand
+from albert_tf.finetuning.race.task import RaceCommand
 
 finetune.define_options(RaceCommand)
 

@@ -109,13 +109,14 @@ class FeatureTable:
     @functools.cached_property
     def tensors(self) -> dict[str, Any]:
         """The columns of the parsed features as eager tensors in the host's memory:
-        name on disk → [N, ...], or (values, offsets) for a variable feature."""
+        name on disk → [N, ...], or ragged [N · sequences of an example, (tokens)]."""
         import tensorflow as tf
 
         with tf.device("CPU:0"):
             return {
-                f.name: ((tf.constant(column.values), tf.constant(column.offsets))
-                         if isinstance(column, Ragged) else tf.constant(column))
+                f.name: tf.RaggedTensor.from_row_lengths(column.values, np.repeat(
+                    np.diff(column.offsets) // f.num_values, f.num_values), validate=False)
+                if isinstance(column, Ragged) else tf.constant(column)
                 for f in self.spec.features if f.parsed
                 for column in [self.columns[f.name]]}
 

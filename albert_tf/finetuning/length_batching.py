@@ -205,37 +205,19 @@ def assembler(table: FeatureTable, length: int):
     features = [f for f in table.spec.features if f.parsed]
     tensors = table.tensors
 
-    def positions(feature, offsets, rows):
-        """The position of each of a batch's values among all values, int64 [B, ...,
-        length], and whether there is a value, bool. Padding has 0 and False."""
-        begin = tf.gather(offsets, rows)
-        row_length = (tf.gather(offsets, rows + 1) - begin) // feature.num_values
-        column = tf.range(length, dtype=tf.int64)
-
-        def of_rows(tensor):  # [B] → [B, 1, ..., 1]
-            return tf.reshape(tensor, [-1] + [1] * len(feature.shape))
-
-        # The rows of an example are adjacent: row r begins r · row_length after the
-        # first.
-        inner = tf.reshape(tf.range(feature.num_values, dtype=tf.int64),
-                           [*feature.shape[:-1], 1])
-        where = of_rows(begin) + inner * of_rows(row_length) + column
-        there = tf.broadcast_to(column < of_rows(row_length), tf.shape(where))
-        return tf.where(there, where, 0), there
-
     def assemble(rows):
-        # Features with the same shape have the same lengths and offsets.
-        batch, of_shape = {"example_index": rows}, {}
+        batch = {"example_index": rows}
         for feature in features:
             if not feature.is_variable:
                 batch[feature.name] = tf.gather(tensors[feature.name], rows)
                 continue
-            values, offsets = tensors[feature.name]
-            if feature.shape not in of_shape:
-                of_shape[feature.shape] = positions(feature, offsets, rows)
-            where, there = of_shape[feature.shape]
-            pad = tf.constant(feature.pad_value, values.dtype)
-            batch[feature.name] = tf.where(there, tf.gather(values, where), pad)
+            # The sequences of an example are adjacent.
+            count = feature.num_values
+            sequences = tf.reshape(rows[:, tf.newaxis] * count + tf.range(count), [-1])
+            padded = tf.gather(tensors[feature.name], sequences).to_tensor(
+                feature.pad_value, shape=tf.constant([-1, length]))
+            batch[feature.name] = tf.reshape(
+                padded, [*rows.shape, *feature.shape[:-1], length])
         return batch
 
     return assemble

@@ -27,9 +27,10 @@ from absl import logging
 from albert_tf import files, options, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
+from albert_tf.finetuning.command import Command, features_option
 from albert_tf.finetuning.common import ExampleSet, as_json, check_labelled, cut_note
 from albert_tf.finetuning.task import LabelledTask
-from albert_tf.options import option
+from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.rows import is_row_file, number_of, rows, typed
 from albert_tf.tokenization.cleaning import PreparedText
@@ -314,12 +315,71 @@ def _examples(where: str, level: str, passage: Any) -> Iterator[RaceExample]:
         raise InputError(
             f"{where}: there are {len(questions)} questions, {len(choices)} lists of "
             f"options and {len(answers or ())} answers; each question needs each.")
-    for number, (question, given) in enumerate(zip(questions, choices)):
+    for number, (question, offered) in enumerate(zip(questions, choices)):
         answer = "A" if answers is None else answers[number].strip()
-        if len(given) != NUM_CHOICES or answer not in tuple(LETTERS):
+        if len(offered) != NUM_CHOICES or answer not in tuple(LETTERS):
             raise InputError(
-                f"{where}, question {number + 1}: there are {len(given)} options, and "
+                f"{where}, question {number + 1}: there are {len(offered)} options, and "
                 f"the answer is '{answer}'; give {NUM_CHOICES}, and one of {LETTERS}.")
         yield RaceExample(
-            str(passage["id"]), 0, level, passage["article"], question, tuple(given),
+            str(passage["id"]), 0, level, passage["article"], question, tuple(offered),
             None if answers is None else LETTERS.index(answer), where)
+
+
+# ---- the script ------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class RaceFiles:
+    """The files of a run."""
+
+    task_name: str = option(
+        "race", "Must be race; kept for command lines of the original implementation.",
+        kept=True)
+    data_dir: str = option(
+        "", "The folder RACE as downloaded, or the folder that contains it, or a folder "
+        "of Parquet or Arrow files with a row for each question (train*.parquet, "
+        "validation*.parquet, test*.parquet).")
+    train_file: Optional[str] = features_option("train")
+    eval_file: Optional[str] = features_option("dev")
+    predict_file: Optional[str] = features_option("test")
+
+
+class RaceCommand(Command):
+    """RACE as run_race.py trains it: reading comprehension with four choices."""
+
+    options = (RaceTask, RaceFiles)
+    defaults = dict(do_train=True, do_eval=True, learning_rate=1e-5, train_step=12000,
+                    warmup_step=1000, save_checkpoints_steps=100)
+    helps = dict(recipe=(
+        " For a model whose config has no dropout, the recipe is that of version 2 of "
+        "the released models: no dropout, learning rate 1e-5. (The config of xxlarge "
+        "version 1 has no dropout either, but the paper trains it with dropout: add "
+        "--albert_dropout_prob=0.1.)"))
+    first = "data_dir max_qa_length"
+    data_options = dict.fromkeys(("train", "dev", "test"), "data_dir")
+    feature_options = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}
+
+    def keeps(self, name):
+        # The levels exclude each other: a given one overrides both kept ones.
+        levels = ("high_only", "middle_only")
+        return name not in levels or not any(
+            self.values[level].present for level in levels)
+
+    def task(self):
+        values = self.values
+        if values.task_name.lower() != "race":
+            raise InputError(f"--task_name={values.task_name}: this script knows race "
+                             "alone; run_classifier.py has other tasks.")
+        room = values.max_seq_length - NUM_SPECIAL_PAIR
+        if values["max_qa_length"].present and values.max_qa_length >= room > 1:
+            raise InputError(
+                f"--max_qa_length={values.max_qa_length} leaves no room for the passage "
+                f"in --max_seq_length={values.max_seq_length}; give less than {room}, or "
+                "a larger --max_seq_length.")
+        return given(RaceTask, values, max_seq_length=values.max_seq_length)
+
+    def recipe(self, task, config):
+        # The released models of version 2 have no dropout in their config.
+        return "race" if config.hidden_dropout_prob or (
+            config.attention_probs_dropout_prob) else "race-v2"
