@@ -89,23 +89,6 @@ def test_random_mixtures(kind):
     assert found.unknown_pieces
 
 
-def test_an_unknown_piece_starts_a_word_by_its_text():
-    # The model, of lower-cased text, knows neither "Q" nor the snowman: a Latin
-    # letter goes on with a word by the release's rule, a snowman starts one.
-    own = encoder("cased release")
-    found = check(own, "cased release", ["a", "aQ", "a\u2603"])
-    unknown = own.tokenizer.unk_id * 2
-    assert found.codes[found.lengths[:1].sum():].tolist().count(unknown) == 1
-    assert found.codes.tolist().count(unknown + 1) == 1
-
-
-def test_unknown_pieces_are_not_remembered():
-    own = PieceEncoder(encoder("release").tokenizer)
-    size = len(pickle.dumps(own))
-    own.encode([chr(code) * 3 for code in range(0x4e00, 0x5e00)])
-    assert len(pickle.dumps(own)) <= size
-
-
 def test_the_type_holds_every_code():
     for size in (5, 30_000, 32_768, 32_769, 250_000):
         assert np.iinfo(code_dtype(size)).max >= size * 2 - 1

@@ -23,7 +23,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.local import Sizes
-from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
+from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.pretraining_data.plans import plan_chunks
 from albert_tf.pretraining_data.release import read_documents
 from albert_tf.pretraining_data.spans import Span, plan_spans, read_span
@@ -113,10 +113,8 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, monkeypatch):
     for found in places.values():
         assert scipy.stats.chisquare(np.bincount(found, minlength=12)).pvalue > 1e-4
     # Neighbours are no likelier to be of one document than others.
-    first = {word: found[0::2] for word, found in places.items()}
-    second = {word: found[1::2] for word, found in places.items()}
-    gaps = np.concatenate([np.array(second[w]) - np.array(first[w]) for w in places])
-    expected = np.array([12 - gap for gap in range(1, 12)]) / 66 * len(gaps)
+    gaps = np.concatenate([np.diff(found)[::2] for found in places.values()])
+    expected = np.arange(11, 0, -1) / 66 * len(gaps)
     assert scipy.stats.chisquare(
         np.bincount(gaps, minlength=12)[1:], expected).pvalue > 1e-4
 
@@ -303,7 +301,10 @@ def test_the_documents_of_the_release_however_the_text_is_cut(
 def test_slices_end_with_documents_and_long_documents_are_continued(
         tmp_path, monkeypatch):
     monkeypatch.setattr(local, "read_span", functools.partial(
-        read_span, block_bytes=50))
+        read_span, block_bytes=23))
+    for size in range(1, 40):  # The document ends with a slice, or not.
+        found, counts = slices([written(tmp_path, "the cat sat on the mat\n" * 20)], size=size)
+        assert counts.documents == 1 and all(found)
     sentence = "the cat sat on the mat\n"
     paths = [written(tmp_path, "\n".join([sentence * 2] * 30 + [sentence * 100]
                                          + [sentence * 2] * 3))]
@@ -318,23 +319,11 @@ def test_slices_end_with_documents_and_long_documents_are_continued(
     assert sum((s for each in found for _, s in each), []) == sum(documents, [])
 
 
-def test_a_document_may_end_with_a_slice(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "read_span", functools.partial(
-        read_span, block_bytes=23))
-    for size in range(1, 40):
-        path = written(tmp_path, "the cat sat on the mat\n" * 20)
-        found, counts = slices([path], size=size)
-        assert counts.documents == 1 and all(found)
-
-
-def test_a_text_without_a_sentence_has_no_document(tmp_path):
-    path = written(tmp_path, b"\n \n\xef\xbf\xbd\n")
-    found, counts = slices([path], kind="wordpiece")
+def test_a_text_without_a_sentence_has_no_document_and_gives_no_plan(tmp_path):
+    found, counts = slices(
+        [written(tmp_path, b"\n \n\xef\xbf\xbd\n")], kind="wordpiece")
     assert sum(found, []) == []
     assert counts.lines_without_pieces == 1 and counts.documents == 0
-
-
-def test_no_document_gives_no_plan():
     for objective in ("order", "none"):
         assert not sum(map(len, plan_chunks(
             documents_of([]), range(3), InstanceOptions(
@@ -342,17 +331,11 @@ def test_no_document_gives_no_plan():
             InstanceCounts())))
 
 
-@pytest.fixture(name="options")
-def _corpus_options(tmp_path, monkeypatch):
+def test_records_do_not_depend_on_packs_and_buckets(tmp_path, monkeypatch):
+    """Each instance has its own tokens, in whichever pack and batch it is."""
     monkeypatch.setattr(
         local, "plan_chunks", functools.partial(plan_chunks, at_once=50))
-    return DataOptions((written(tmp_path, CORPUS[:20_000]),), ("out",), InstanceOptions(
-        max_seq_length=48, masking=MaskingOptions(max_predictions_per_seq=7)), 3)
-
-
-def test_records_do_not_depend_on_packs_and_buckets(options):
-    """Each instance has its own tokens, in whichever pack and batch it is."""
-    made = []
+    options, made = _options(tmp_path, text=CORPUS[:20_000], dupe_factor=3), []
     for num_buckets, size in ((1, 1 << 20), (4, 1)):
         worker = local.Worker(
             options, encoder(), num_buckets, Sizes(pack_bytes=size), WorkFolder("x"))
