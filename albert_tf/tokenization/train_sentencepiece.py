@@ -82,11 +82,13 @@ class Vocabulary(NamedTuple):
 # and sentences, one per line, and writes the model; or the error, with status 1.
 _PROGRAM = """
 import io, json, sys, sentencepiece
-arguments, model = json.loads(sys.stdin.buffer.readline()), io.BytesIO()
+model, given = io.BytesIO(), sys.stdin.buffer.readline()
+if not given:  # The parent was stopped.
+    sys.exit(1)
 try:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(line[:-1] for line in sys.stdin.buffer), model_writer=model,
-        **arguments)
+        **json.loads(given))
 except Exception as error:
     sys.stdout.write(str(error))
     sys.exit(1)

@@ -312,7 +312,7 @@ def test_special_ids_and_vocabulary_also_after_pickling(make, specials):
 # --- Texts to a model's batch and back ------------------------------------------
 
 @BOTH
-def test_a_padded_batch(make):
+def test_a_padded_batch_cut_as_in_training_and_back(make):
     tokenizer = make()
     texts, pairs = ["The  first Text.", "Two"], ["its pair", "the second of them is long"]
     batch = tokenizer(texts, pairs)
@@ -326,26 +326,16 @@ def test_a_padded_batch(make):
     assert batch["segment_ids"][1].tolist().index(1) == len(tokenizer.encode("Two")) + 2
     single = tokenizer("Two")
     assert single["input_ids"].shape[0] == 1 and not single["segment_ids"].any()
-
-
-@BOTH
-def test_cut_as_in_training(make):
-    tokenizer = make()
     text = "the text is long " * 20
-    batch = tokenizer([text, text], ["its pair is short", text], max_length=24)
-    assert batch["input_ids"].shape == (2, 24)
+    cut = tokenizer([text, text], ["its pair is short", text], max_length=24)
+    assert cut["input_ids"].shape == (2, 24)
     short = len(tokenizer.encode("its pair is short"))
-    assert batch["segment_ids"].sum(axis=1).tolist() == [short + 1, 11]
+    assert cut["segment_ids"].sum(axis=1).tolist() == [short + 1, 11]
     assert tokenizer(text, max_length=9)["input_ids"][0, -1] == tokenizer.sep_id
-
-
-@BOTH
-def test_text_comes_back(make):
-    tokenizer = make()
-    batch = tokenizer(["The first text of them", "it is"])
-    assert tokenizer.decode(batch["input_ids"]) == ["the first text of them", "it is"]
-    assert tokenizer.decode(batch["input_ids"][1].tolist()) == "it is"
-    assert tokenizer.decode(batch["input_ids"][0], skip_special=False).startswith("[CLS]")
+    ids = tokenizer(["The first text of them", "it is"])["input_ids"]
+    assert tokenizer.decode(ids) == ["the first text of them", "it is"]
+    assert tokenizer.decode(ids[1].tolist()) == "it is"
+    assert tokenizer.decode(ids[0], skip_special=False).startswith("[CLS]")
 
 
 @pytest.mark.parametrize("arguments, pattern", [

@@ -31,12 +31,15 @@ FIRST = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]",
          "(", ")", '"', "-", ".", "–", "£", "€"]
 
 
+def sentences(syllables, count, num_words=60):
+    """Sentences of words of three syllables."""
+    generator = random.Random(syllables)
+    words = ["".join(generator.choices(syllables.split(), k=3)) for _ in range(num_words)]
+    return [" ".join(generator.choices(words, k=9)) for _ in range(count)]
+
+
 def lines():
-    """Sentences of 200 words that are built from 40 syllables."""
-    generator = random.Random(5)
-    syllables = [a + b for a in "bdKlmnrt" for b in "aéiou"]
-    words = ["".join(generator.choices(syllables, k=3)) for _ in range(200)]
-    return [" ".join(generator.choices(words, k=9)) + "." for _ in range(400)]
+    return sentences(" ".join(a + b for a in "bdKlmnrt" for b in "aéiou"), 400, 200)
 
 
 def processor(model):
@@ -178,13 +181,6 @@ def test_vocab_file_is_written_as_the_trainer_writes_it():
 # ---- extend_vocabulary -----------------------------------------------------
 
 OPTIONS = ExtendOptions(num_pieces=8)
-
-
-def sentences(syllables, count):
-    """Of 60 words of three syllables."""
-    generator = random.Random(syllables)
-    words = ["".join(generator.choices(syllables.split(), k=3)) for _ in range(60)]
-    return [" ".join(generator.choices(words, k=9)) for _ in range(count)]
 
 
 GENERAL = sentences("ba di ko lu me ra", 400)
@@ -339,7 +335,7 @@ def test_the_model_says_so_and_a_mismatch_is_refused(models):
     assert tokenizer.keeps == {"strip_accents": False}
 
 
-def test_batches_places_and_passages_keep_them_too(models):
+def test_batches_places_passages_extensions_and_folders_keep_them_too(models, tmp_path):
     tokenizer = FullTokenizer(spm_model_file=models[False])
     text = "Schön, die Größe: ガラス!"
     assert tokenizer.prepare_batch([text]) == [tokenizer.prepare(text)] == [text.lower()]
@@ -350,29 +346,24 @@ def test_batches_places_and_passages_keep_them_too(models):
                for span in spans)
     found = align_paragraph(text, tokenizer)
     assert found and text[found.starts[0]:found.ends[-1] + 1] == text
-
-
-def test_an_extended_vocabulary_keeps_them(models):
-    extension = extend(models[False], [
+    extension = extend(models[False], ACCENTS + [
         f"{a} {b}" for a in ("schöner", "größer", "schönes", "größtes")
         for b in ("schöner", "große", "schöne", "größer")] * 9, ExtendOptions(3))
     assert marks_of(extension.model) == {"strip_accents": "false"}
     assert any("ö" in piece for piece in extension.pieces)
-
-
-def test_models_remember(models, tmp_path):
-    kept = {"file": "a", "sha256": "1", "strip_accents": False}
-    vocabulary.check(kept, kept, "runs")
-    with pytest.raises(InputError, match="--strip_accents=false"):
-        vocabulary.check(kept, {"file": "a", "sha256": "1"}, "runs")
-    with pytest.raises(InputError, match="--strip_accents=true"):
-        vocabulary.check({"file": "a", "sha256": "1"}, kept, "runs")
-    for strips in (True, False):
-        folder = tmp_path / str(strips)
-        folder.mkdir()
-        tokenizer_files.write_huggingface(
-            FullTokenizer(spm_model_file=models[strips]), str(folder), 64)
-        again = tokenizer_files.find(str(folder))
+    for strips, model in models.items():
+        own, folder = FullTokenizer(spm_model_file=model), str(tmp_path / str(strips))
+        os.mkdir(folder)
+        tokenizer_files.write_huggingface(own, folder, 64)
+        again = tokenizer_files.find(folder)
         assert again.strip_accents == strips
-        assert again.tokenize(again.prepare("Größe")) == FullTokenizer(
-            spm_model_file=models[strips]).tokenize(again.prepare("Größe"))
+        assert again.encode("Größe") == own.encode("Größe")
+
+
+def test_models_remember():
+    kept, without = ({"file": "a", "sha256": "1", **more} for more in (
+        {"strip_accents": False}, {}))
+    vocabulary.check(kept, kept, "runs")
+    for known, given, flag in (kept, without, "false"), (without, kept, "true"):
+        with pytest.raises(InputError, match=f"--strip_accents={flag}"):
+            vocabulary.check(known, given, "runs")
