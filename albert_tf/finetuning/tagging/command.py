@@ -9,21 +9,19 @@ from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.finetuning.tagging.task import TaggingTask, build_task
 from albert_tf.options import given, option
 
-_USES = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 
-
-def _sentences(split: str):
-    return option(None, f"File of sentences to {_USES[split]}; may be .gz. Several paths "
-                  "or globs, separated by commas, are one set.")
+def _sentences(use: str):
+    return option(None, f"File of sentences to {use}; may be .gz. Several paths or globs, "
+                  "separated by commas, are one set.")
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggingOptions:
     """The files of a run, and what may be left to them."""
 
-    train_file: Optional[str] = _sentences("train")
-    dev_file: Optional[str] = _sentences("dev")
-    test_file: Optional[str] = _sentences("test")
+    train_file: Optional[str] = _sentences("train on")
+    dev_file: Optional[str] = _sentences("evaluate on")
+    test_file: Optional[str] = _sentences("predict")
     test_tags: Optional[bool] = option(
         None, "--test_file has tags, and predictions are scored against them; default: "
         "true if the file has a column or field for tags.")
@@ -48,7 +46,7 @@ class TaggingCommand(Command):
     without = "prediction_file all_probabilities"
     own_data = True
     head = "token_classification"
-    data_options = {split: f"{split}_file" for split in _USES}
+    data_options = {split: f"{split}_file" for split in ("train", "dev", "test")}
 
     def task(self):
         values = self.values

@@ -120,16 +120,10 @@ class Reading:
             them.
         """
         found: Found = collections.defaultdict(list)
-        clean, sentences = functools.cache(label_names.cleaned), []
         kind = self.format_of(path)
-        for sentence in (self._objects(path, kind == "parquet", scheme, tagged, found)
-                         if kind in ("jsonl", "parquet") else
-                         self._columns(path, kind == "conllu", tagged, found)):
-            given = sentence.tags or ()
-            tags = tuple(map(clean, given))
-            found["have invisible characters in the tag, which are removed"] += [
-                sentence.numbers[i] for i, tag in enumerate(tags) if tag != given[i]]
-            sentences.append(sentence._replace(tags=tags or None))
+        sentences = [*(self._objects(path, kind == "parquet", scheme, tagged, found)
+                       if kind in ("jsonl", "parquet") else
+                       self._columns(path, kind == "conllu", tagged, found))]
         if not sentences:
             raise InputError(f"{path}: there is no word in this file; check the path "
                              "and the format.")
@@ -159,83 +153,79 @@ class Reading:
             return
         tabs, width, word, column = self._layout(path, is_conllu, of_words, tagged)
         # conlleval expects the true tag in the last column but one.
-        again = not is_conllu and column is not None and column % width != width - 1
-        lines, comments = [], []  # since the last sentence
-        for is_end, group in itertools.groupby(all_lines, lambda each: ends(each[1])):
-            words, tags, numbers = [], [], []
-            for number, line in group:
-                cells = _cells(line, tabs)
-                if is_end:
-                    cells = tuple(line.split())
-                    lines.append((cells and (
-                        *cells, *["O"] * (width + again + 1 - len(cells))), None))
-                elif is_conllu and line.startswith("#"):
-                    lines.append(((f"{line.rstrip()} {PREDICTION}" if line.startswith(
-                        GLOBAL_COLUMNS) else line,), None))
-                elif not is_conllu and not words and (
-                        _COMMENT.match(line) or len(cells) != width
-                        and re.match(r"#\s+\S", line) and not any(parse(cells[-1]))):
-                    comments.append(line)
-                    found["begin with # and are comments"].append(number)
-                elif len(cells) != width:
+        again = not is_conllu and column not in (None, width - 1)
+        lines, comments, words, tags, numbers = [], [], [], [], []
+        for number, line in [*all_lines, (0, "")]:  # An end follows the last sentence.
+            cells = _cells(line, tabs)
+            if ends(line):
+                if words:
+                    yield Sentence(
+                        tuple(words), None if column is None else tuple(tags),
+                        *self._placed(words), tuple(numbers), path, tuple(lines),
+                        {"comments": comments} if comments else {})
+                    lines, comments, words, tags, numbers = [], [], [], [], []
+                cells = tuple(line.split())
+                lines.append((cells and (
+                    *cells, *["O"] * (width + again + 1 - len(cells))), None))
+            elif is_conllu and line.startswith("#"):
+                lines.append(((f"{line.rstrip()} {PREDICTION}" if line.startswith(
+                    GLOBAL_COLUMNS) else line,), None))
+            elif not is_conllu and not words and (
+                    _COMMENT.match(line) or len(cells) != width
+                    and re.match(r"#\s+\S", line) and not any(parse(cells[-1]))):
+                comments.append(line)
+                found["begin with # and are comments"].append(number)
+            elif len(cells) != width:
+                raise InputError(
+                    f"{path}, line {number}: the line has {len(cells)} columns, but "
+                    f"the file has {width}. Columns are separated by "
+                    f"{'tabs' if tabs else 'blanks'}; a blank line ends a sentence.")
+            elif is_conllu and re.search("[-.]", cells[0]):
+                lines.append(((*cells, "_"), None))
+            else:
+                tag = "" if column is None else _cleaned(cells[column])
+                # A blank may be a word, between tabs.
+                if not cells[word] or column is not None and not tag:
                     raise InputError(
-                        f"{path}, line {number}: the line has {len(cells)} columns, but "
-                        f"the file has {width}. Columns are separated by "
-                        f"{'tabs' if tabs else 'blanks'}; a blank line ends a sentence.")
-                elif is_conllu and re.search("[-.]", cells[0]):
-                    lines.append(((*cells, "_"), None))
-                else:
-                    tag = "" if column is None else cells[column].strip()
-                    # A blank may be a word, between tabs.
-                    if not cells[word] or column is not None and not tag:
-                        raise InputError(
-                            f"{path}, line {number}: the word or its tag is missing; "
-                            "words outside entities have the tag O.")
-                    lines.append(((*cells, *[tag] * again), len(words)))
-                    is_numbered = self.strip_numbers and _NUMBERED.fullmatch(cells[word])
-                    words.append(is_numbered[1] if is_numbered else cells[word])
-                    tags.append(tag)
-                    numbers.append(number)
-            if words:
-                yield Sentence(
-                    tuple(words), None if column is None else tuple(tags),
-                    *self._placed(words), tuple(numbers), path, tuple(lines),
-                    {"comments": comments} if comments else {})
-                lines, comments = [], []
+                        f"{path}, line {number}: the word or its tag is missing; "
+                        "words outside entities have the tag O.")
+                lines.append(((*cells, *[tag] * again), len(words)))
+                is_numbered = self.strip_numbers and _NUMBERED.fullmatch(cells[word])
+                words.append(is_numbered[1] if is_numbered else cells[word])
+                tags.append(tag)
+                numbers.append(number)
 
     def _layout(self, path: str, is_conllu: bool, lines: Sequence[tuple[int, str]],
                 tagged: Optional[bool]) -> tuple[bool, int, int, Optional[int]]:
         """Returns whether tabs separate columns, the number of columns, and the places
         of word and tag (None: without tags)."""
         # A line that begins with # may be a comment; it does not give the columns.
-        number, line = lines[0] if is_conllu else next(
-            (each for each in lines if not each[1].startswith("#")), lines[0])
+        number, line = next((each for each in lines if is_conllu
+                             or not each[1].startswith("#")), lines[0])
         tabs = is_conllu or "\t" in line
-        word, column = ("1", "UPOS") if is_conllu else (str(self.word_column), "-1")
+        word, tag = ("1", "UPOS") if is_conllu else (str(self.word_column), "-1")
         names = [""] * len(_cells(line, tabs)) if not is_conllu else (
             line.removeprefix(GLOBAL_COLUMNS).split()
             if line.startswith(GLOBAL_COLUMNS) else CONLLU)
+        width = len(names)
+        known = {str(place): place % width for place in range(-width, width)} | {
+            name.upper(): place for place, name in enumerate(names)}
         places = []
-        for flag, value in ("word", word), ("tag", self.tag_column or column):
-            if flag == "tag" and not tagged and (tagged is not None or len(names) == 1):
-                return tabs, len(names), *places, None
-            upper = [name.upper() for name in names]
-            if value.upper() in upper:
-                places.append(upper.index(value.upper()))
-            elif re.fullmatch("-?[0-9]{1,9}", value) and (
-                    -len(names) <= int(value) < len(names)):
-                places.append(int(value))
-            else:
+        for flag, value in ("word", word), ("tag", self.tag_column or tag):
+            if flag == "tag" and not tagged and (tagged is not None or width == 1):
+                return tabs, width, *places, None
+            if value.upper() not in known:
                 raise InputError(
                     f"--{flag}_column={value} is not a column of {path}, which has "
-                    f"{len(names)} columns {' '.join(names)}".strip()
+                    f"{width} columns {' '.join(names)}".strip()
                     + "; count from 0, or from -1 backwards.")
-        if (places[1] - places[0]) % len(names) == 0:
+            places.append(known[value.upper()])
+        if places[0] == places[1]:
             raise InputError(
                 f"{path}, line {number}: there are no tags, because column {places[1]} has "
                 "the words. A line must have a word and its tag, separated by a tab or "
                 "blanks.")
-        return tabs, len(names), *places
+        return tabs, width, *places
 
     # ---- JSON lines and Parquet
 
@@ -285,12 +275,13 @@ class Reading:
                     f"{where}: there are neither 'entities' nor '{field}'; give text and "
                     "entities, or words and tags, and name the field of the tags with "
                     "--tag_column.")
+            tags = tags and tuple(map(_cleaned, tags))
             if not all(each and not re.search(r"[\t\n\r]", each)
                        for each in itertools.chain(sentence.words, tags or ())):
                 raise InputError(f"{where}: a word or tag is empty, or has a tab or line "
                                  "end; correct it.")
             # Predictions repeat further fields, but not all that Parquet may hold.
-            yield sentence._replace(tags=tags and tuple(tags), fields={
+            yield sentence._replace(tags=tags or None, fields={
                 name: value for name, value in row.items()
                 if name not in ("text", given, field, "entities")
                 and (not is_parquet or isinstance(value, str | int | float | None))})
@@ -303,20 +294,21 @@ class Reading:
             names += ["tags", "ner_tags"]
         return next((name for name in names if name in fields), names[0])
 
-    def _placed(self, words: Sequence[str], text: Any = None) -> tuple[str, Spans]:
+    def _placed(self, words: Sequence[str], text: Any = "") -> tuple[str, Spans]:
         """Returns the text, and the begin and end of each word in it. A text that does
         not contain the words in order is replaced by the words."""
         spans: list[tuple[int, int]] = []
-        for whole in text, ("" if self.split_words == "characters" else " ").join(words):
-            spans.clear()
-            for word in words if isinstance(whole, str) else ():
-                start = whole.find(word, spans[-1][1] if spans else 0)
-                if start < 0:
-                    break
-                spans.append((start, start + len(word)))
-            if len(spans) == len(words):
-                break
-        return whole, tuple(spans)
+        for word in words:
+            start = text.find(word, spans[-1][1] if spans else 0) if (
+                isinstance(text, str)) else -1
+            if start < 0:
+                return self._placed(
+                    words, ("" if self.split_words == "characters" else " ").join(words))
+            spans.append((start, start + len(word)))
+        return text, tuple(spans)
+
+
+_cleaned = functools.cache(label_names.cleaned)
 
 
 def _cells(line: str, tabs: bool) -> tuple[str, ...]:

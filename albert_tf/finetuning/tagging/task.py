@@ -139,11 +139,9 @@ class TaggingTask(FineTuningTask):
         if 0 < untagged < len(sentences):
             notes.append(f"{where}: {untagged} of {len(sentences)} sentences have no tags; "
                          "the file is therefore not scored.")
-        logging.info("%s: %d sentences with %d words; the scheme of tags is %s.", split,
-                     len(sentences), _words(sentences), self.scheme)
-        if counts:
-            logging.info("%s: words with tags: %s.", split, label_names.counted(
-                [*self.labels, *names], counts.elements()))
+        logging.info("%s: %d sentences with %d words; the scheme of tags is %s: %s.",
+                     split, len(sentences), _words(sentences), self.scheme,
+                     label_names.counted([*self.labels, *names], counts.elements()))
         return ExampleSet(sentences, (where,), tuple(notes))
 
     def spec(self, config):
@@ -212,19 +210,6 @@ class TaggingTask(FineTuningTask):
                 "tagged": split != "test" or self.test_tags, "doc_stride": self.doc_stride,
                 "all_tokens": self.label_all_tokens and split == "train",
                 **dataclasses.asdict(self.reading)}
-
-    def check_features(self, sets, tables, settings):
-        """Logs how many words begin with [UNK]."""
-        for split, data in sets.items():
-            columns = tables[split].columns
-            unknown = sum(
-                int((ids[places] == settings.tokenizer.unk_id).sum())
-                for ids, places in zip(columns["input_ids"], columns["word_place"]))
-            if unknown:
-                logging.warning(
-                    "%s: %d of %d words begin with [UNK], because the vocabulary does "
-                    "not have their first token, or because they become empty after "
-                    "cleaning.", data.paths[0], unknown, _words(data.examples))
 
     # ---- model and results -------------------------------------------------
 

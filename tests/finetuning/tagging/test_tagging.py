@@ -556,9 +556,9 @@ def test_invisible_characters_make_no_tags(write, caplog):
     with caplog.at_level("INFO"):
         found = task.read(path, "train")
     assert [each.tags for each in found.examples] == [("B-ORG", "O")] * 2
-    assert found.notes == (f"{path}: 2 line(s) have invisible characters in the tag, "
-                           "which are removed (line 1, 4).",)
-    assert caplog.messages[-1] == "train: words with tags: O 2, B-ORG 2."
+    assert not found.notes
+    assert caplog.messages[-1] == (
+        "train: 2 sentences with 4 words; the scheme of tags is iob2: O 2, B-ORG 2.")
 
 
 # ---- Parquet and Arrow (tests/test_rows.py has the files themselves)
