@@ -104,40 +104,33 @@ def _align_by_lcs(
     behind = np.cumsum(lengths)
     char_of = np.full(len(piece_text), -1)  # The character of the paragraph, or -1.
     char_of[matches[matches >= 0]] = np.flatnonzero(matches >= 0)
-    size = len(text)
+    starts, ends = filled(char_of, len(text))
+    first, last = filled(matches)
     piece_of = np.repeat(np.arange(len(pieces)), lengths)
     return ParagraphAlignment(
-        tokenizer.convert_tokens_to_ids(pieces),
-        fill_starts(char_of, size)[behind - lengths].tolist(),
-        fill_ends(char_of, size)[behind - 1].tolist(),
-        piece_of[fill_starts(matches)].tolist(),
-        piece_of[fill_ends(matches)].tolist())
+        tokenizer.convert_tokens_to_ids(pieces), starts[behind - lengths].tolist(),
+        ends[behind - 1].tolist(), piece_of[first].tolist(), piece_of[last].tolist())
 
 
 # --- Unmatched positions ---------------------------------------------------------
 
-def fill_starts(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
-    """Replaces each -1 (no match) of an ascending `index` by the position after the
-    match before it, or by 0 if there is none (_convert_index with is_start in the
-    original implementation).
+def filled(index: np.ndarray, size: Optional[int] = None
+           ) -> tuple[np.ndarray, np.ndarray]:
+    """Replaces each -1 (no match) of an ascending `index`, of which at least one entry is
+    none (_convert_index in the original implementation).
 
-    The result tells, for each position, where something that starts there starts on the
-    other side. At least one entry must not be -1. `size` is the length of the other
-    side, whose positions it stays below; with None, it ends with the last match.
+    The results tell, for each position, where something that starts, and that ends there
+    does so on the other side: a start becomes the position after the match before it, or
+    0 if there is none; an end that before the next match or, after all matches, the
+    other side's last position. `size` is the length of the other side, whose positions
+    they stay below; with None, it ends with the last match.
     """
     most = max(index.max(), (size or 0) - 1)
     before = np.maximum.accumulate(index)
-    return np.where(index < 0, np.minimum(before + 1, most), index)
-
-
-def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
-    """Replaces each -1 like fill_starts, but for something that ends there: by the
-    position before the next match or, after all matches, by the other side's last
-    position."""
-    most = max(index.max(), (size or 0) - 1)
     behind = np.where(index < 0, most + 1, index)
     after = np.minimum.accumulate(behind[::-1])[::-1]
-    return np.where(index < 0, np.maximum(after - 1, 0), index)
+    return (np.where(index < 0, np.minimum(before + 1, most), index),
+            np.where(index < 0, np.maximum(after - 1, 0), index))
 
 
 # --- The longest common subsequence ----------------------------------------------

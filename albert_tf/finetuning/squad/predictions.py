@@ -73,9 +73,9 @@ class Predictions(NamedTuple):
                 for qas_id, text in self.texts.items()}
 
 
-def find_spans(examples: Sequence[Any], columns: Columns, outputs: Columns, *,
-               n_best_size: int, max_answer_length: int) -> Spans:
-    """Returns the valid spans of all windows.
+def rank(examples: Sequence[Any], columns: Columns, outputs: Columns, *,
+         n_best_size: int, max_answer_length: int) -> Predictions:
+    """Returns the n_best_size best different texts of each question.
 
     Each window's outputs are those of the head, for version 1.1 the log-probabilities
     [L] of a start and of an end at each position; logits would not be comparable between
@@ -83,7 +83,56 @@ def find_spans(examples: Sequence[Any], columns: Columns, outputs: Columns, *,
     the head's mask makes them. Spans are among the n_best_size best starts and ends,
     positions of the question included, as in the original implementation.
     max_answer_length counts tokens.
+
+    Texts do not depend on the null odds of version 2.0. Probabilities are a softmax over
+    these texts only. A question without windows gets ""; the original implementation
+    treats it as one without valid spans.
     """
+    spans = _merged(_valid_spans(examples, columns, outputs, n_best_size, max_answer_length))
+    score = spans.start_log_prob + spans.end_log_prob
+    example_index, odds = _numbers(columns, "example_index"), None
+    if "cls_logits" in outputs:  # Those of the most answerable window count.
+        lowest = np.full(len(examples), NO_WINDOW_NULL_ODDS)
+        np.minimum.at(lowest, example_index,
+                      np.reshape(outputs["cls_logits"], -1).astype(float))
+        odds = {each.qas_id: float(value) for each, value in zip(examples, lowest)}
+    # Sort by question, then by descending score, then by the order of the spans.
+    order = np.lexsort((-score, example_index[spans.row]))
+    bounds = np.searchsorted(example_index[spans.row][order],
+                             np.arange(len(examples) + 1))
+    with_windows = {*example_index.tolist()}
+    found = Predictions({}, {}, odds, {})
+    for index, example in enumerate(examples):
+        # The best different texts, in order, each with its log-probabilities and place.
+        entries: dict[str, tuple[float, float, int, int]] = {}
+        for span in order[bounds[index]:bounds[index + 1]].tolist():
+            if len(entries) == n_best_size:
+                break
+            row = spans.row[span]
+            first = int(columns["tok_start_to_orig_index"][row][spans.start[span]])
+            last = int(columns["tok_end_to_orig_index"][row][spans.end[span]])
+            whole = example.paragraph_text[first:last + 1]
+            first += len(whole) - len(whole.lstrip())
+            entries.setdefault(whole.strip(), (
+                float(spans.start_log_prob[span]), float(spans.end_log_prob[span]),
+                first, first + len(whole.strip())))
+        if not entries:
+            text, log_prob = NO_SPAN[odds is not None]
+            entries = {text if index in with_windows else "": (log_prob, log_prob, 0, 0)}
+        scores = [start + end for start, end, *_ in entries.values()]
+        weights = [math.exp(score - max(scores)) for score in scores]
+        found.nbest[example.qas_id] = [
+            {"text": text, "probability": weight / sum(weights),
+             "start_log_prob": start, "end_log_prob": end}
+            for (text, (start, end, *_)), weight in zip(entries.items(), weights)]
+        found.texts[example.qas_id], (*_, first, end) = next(iter(entries.items()))
+        found.best[example.qas_id] = first, end, scores[0]
+    return found
+
+
+def _valid_spans(examples: Sequence[Any], columns: Columns, outputs: Columns,
+                 n_best_size: int, max_answer_length: int) -> Spans:
+    """Returns the valid spans of all windows."""
     found = [tuple(np.zeros(0, dtype) for dtype in (int, int, int, float, float))]
     for row, length in enumerate(_numbers(columns, "paragraph_len")):
         scores = {name: np.asarray(values[row], float)
@@ -118,7 +167,7 @@ def find_spans(examples: Sequence[Any], columns: Columns, outputs: Columns, *,
     return Spans(*map(np.concatenate, zip(*found)))
 
 
-def merge_repeated(spans: Spans) -> Spans:
+def _merged(spans: Spans) -> Spans:
     """Returns each span once, at its first position, with the mean of its
     log-probabilities over its repetitions (result_dict in the original
     implementation)."""
@@ -131,61 +180,6 @@ def merge_repeated(spans: Spans) -> Spans:
     means = (np.bincount(inverse, values, len(first)) / counts for values in spans[3:])
     return Spans(*(column[first[order]] for column in spans[:3]),
                  *(values[order] for values in means))
-
-
-def null_odds(examples: Sequence[Any], columns: Columns,
-              cls_logits: Sequence[float]) -> dict[str, float]:
-    """Returns, by question, the lowest cls_logits of its windows, which is that of the
-    most answerable one."""
-    lowest = np.full(len(examples), NO_WINDOW_NULL_ODDS)
-    np.minimum.at(lowest, _numbers(columns, "example_index"),
-                  np.reshape(cls_logits, -1).astype(float))
-    return {example.qas_id: float(value) for example, value in zip(examples, lowest)}
-
-
-def rank_spans(examples: Sequence[Any], columns: Columns, spans: Spans,
-               n_best_size: int, odds: dict[str, float] | None = None) -> Predictions:
-    """Returns the n_best_size best different texts of each question.
-
-    They do not depend on the null odds (`odds`, of version 2.0). Probabilities are a
-    softmax over these texts only. A question without windows gets ""; the original
-    implementation treats it as one without valid spans.
-    """
-    spans = merge_repeated(spans)
-    score = spans.start_log_prob + spans.end_log_prob
-    example_index = _numbers(columns, "example_index")
-    # Sort by question, then by descending score, then by the order of the spans.
-    order = np.lexsort((-score, example_index[spans.row]))
-    bounds = np.searchsorted(example_index[spans.row][order],
-                             np.arange(len(examples) + 1))
-    with_windows = {*example_index.tolist()}
-    found = Predictions({}, {}, odds, {})
-    for index, example in enumerate(examples):
-        # The best different texts, in order, each with its log-probabilities and place.
-        entries: dict[str, tuple[float, float, int, int]] = {}
-        for span in order[bounds[index]:bounds[index + 1]].tolist():
-            if len(entries) == n_best_size:
-                break
-            row = spans.row[span]
-            first = int(columns["tok_start_to_orig_index"][row][spans.start[span]])
-            last = int(columns["tok_end_to_orig_index"][row][spans.end[span]])
-            whole = example.paragraph_text[first:last + 1]
-            first += len(whole) - len(whole.lstrip())
-            entries.setdefault(whole.strip(), (
-                float(spans.start_log_prob[span]), float(spans.end_log_prob[span]),
-                first, first + len(whole.strip())))
-        if not entries:
-            text, log_prob = NO_SPAN[odds is not None]
-            entries = {text if index in with_windows else "": (log_prob, log_prob, 0, 0)}
-        scores = [start + end for start, end, *_ in entries.values()]
-        weights = [math.exp(score - max(scores)) for score in scores]
-        found.nbest[example.qas_id] = [
-            {"text": text, "probability": weight / sum(weights),
-             "start_log_prob": start, "end_log_prob": end}
-            for (text, (start, end, *_)), weight in zip(entries.items(), weights)]
-        found.texts[example.qas_id], (*_, first, end) = next(iter(entries.items()))
-        found.best[example.qas_id] = first, end, scores[0]
-    return found
 
 
 def _numbers(columns: Columns, name: str) -> np.ndarray:

@@ -74,15 +74,13 @@ def prepare(data: QuestionSet, version_2: bool, must_score: bool, language: str)
             raise InputError(problem)
         data.answered = False
         data.notes += (f"No metrics will be computed: {problem}",)
-    if not data.answered or language != "auto":
-        data.language = language
-        return
-    data.language = language_of(dict.fromkeys(
+    data.language = language if language != "auto" else language_of(dict.fromkeys(
         each.paragraph_text for each in data.examples))
-    if name := CHARACTER_LANGUAGES.get(data.language):
+    if data.answered and language == "auto" and data.language != ENGLISH:
         data.notes += (
-            f"{data.paths[0]}: most of the text is {name}, so that F1 counts "
-            "characters; --answer_language=en gives F1 by words, as for SQuAD.",)
+            f"{data.paths[0]}: most of the text is {CHARACTER_LANGUAGES[data.language]}, "
+            "so that F1 counts characters; --answer_language=en gives F1 by words, as "
+            "for SQuAD.",)
 
 
 def score(examples: Sequence[SquadExample] | None, predictions: Predictions,

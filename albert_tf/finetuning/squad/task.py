@@ -19,12 +19,10 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.command import Command, features_option
 from albert_tf.finetuning.common import (
     ExampleSet, Outputs, as_json, cut_note, read_shards, write_files)
-from albert_tf.finetuning.squad import scoring
+from albert_tf.finetuning.squad import predictions, scoring
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import (
     QuestionSet, SquadExample, read_questions, to_train)
-from albert_tf.finetuning.squad.predictions import (
-    Predictions, find_spans, null_odds, rank_spans)
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.options import given, option
 from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
@@ -279,14 +277,10 @@ class SquadTask(FineTuningTask):
         return last[-1]
 
     def rank(self, examples: Sequence[SquadExample], outputs: Outputs,
-             columns: Mapping[str, Sequence]) -> Predictions:
+             columns: Mapping[str, Sequence]) -> predictions.Predictions:
         """Returns the best answers to each question; arguments as for `answers`."""
-        spans = find_spans(examples, columns, outputs, n_best_size=self.n_best_size,
-                           max_answer_length=self.max_answer_length)
-        return rank_spans(
-            examples, columns, spans, self.n_best_size,
-            null_odds(examples, columns, outputs["cls_logits"]) if self.version_2
-            else None)
+        return predictions.rank(examples, columns, outputs, n_best_size=self.n_best_size,
+                                max_answer_length=self.max_answer_length)
 
     def score(self, data, outputs, table):
         return self.answers(data, outputs, table.columns).metrics

@@ -5,7 +5,6 @@ _convert_index, and features as hashes per example with a few in full.
 """
 
 import functools
-import gzip
 import hashlib
 import json
 import lzma
@@ -145,20 +144,11 @@ def test_features_equal_the_release(key):
     assert list(map(sha256, found)) == expected["sha256_per_example"]
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize("key", SETTINGS)
-def test_all_features_equal_the_release_in_full(key):
-    path = SHARED / "golden" / "squad" / f"features_{key}.json.gz"
-    assert sum(released_windows(key), []) == json.loads(
-        gzip.decompress(path.read_bytes()))
-
-
 def test_conversion_of_unmatched_places_equals_the_release():
     for case in golden()["convert_index"]:
         index = np.array([-1 if i is None else i for i in case["index"]])
-        fill = (alignment.fill_starts if case["is_start"]
-                else alignment.fill_ends)
-        assert fill(index, case["m"])[case["pos"]] == case["out"], case
+        starts, ends = alignment.filled(index, case["m"])
+        assert (starts if case["is_start"] else ends)[case["pos"]] == case["out"], case
 
 
 # --- Matching characters ---------------------------------------------------------

@@ -14,82 +14,38 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.squad.task import QuestionSet, SquadTask
-from albert_tf.finetuning.squad.predictions import (
-    Spans, find_spans, null_odds, rank_spans)
-from tests.helpers import FIXTURES, SHARED
+from tests.helpers import FIXTURES
 
-RUNS = ("one", "two_accumulated", "nbest3_len5")
-NUMBERS = ("example_index", "paragraph_len")
+COLUMNS = ("example_index", "paragraph_len")
 LISTS = ("tok_start_to_orig_index", "tok_end_to_orig_index", "token_is_max_context")
 # The outputs of version 2.0's head.
 TOPS = ("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index",
         "cls_logits")
 
 
-def read_json(path):
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        return json.load(stream)
-
-
 def read_subset(version):
-    """(examples, columns of windows, arrays of results, the release's runs)"""
+    """(examples, columns of windows, outputs of the head, the release's runs)"""
     arrays = dict(np.load(FIXTURES / "squad" / f"predictions_{version}.npz"))
-    expected = read_json(FIXTURES / "squad" / "predictions_expected.json.gz")[version]
+    with gzip.open(FIXTURES / "squad" / "predictions_expected.json.gz") as stream:
+        expected = json.load(stream)[version]
     cuts = np.cumsum(arrays["pieces"])[:-1]
-    windows = {**{name: arrays[name] for name in NUMBERS},
+    windows = {**{name: arrays[name] for name in COLUMNS},
                **{name: np.split(arrays[name], cuts) for name in LISTS}}
     examples = [types.SimpleNamespace(**e) for e in expected["examples"]]
-    return examples, windows, arrays, expected["runs"]
-
-
-def read_golden(version):
-    """The same with all questions."""
-    folder = SHARED / "golden" / "squad"
-    features = read_json(folder / f"features_dev_{version}_a.json.gz")
-    for feature in features:
-        own = feature["token_is_max_context"]
-        feature["token_is_max_context"] = [own[key] for key in sorted(own, key=int)]
-    windows = {name: [f[name] for f in features] for name in (*NUMBERS, *LISTS)}
-    examples = [types.SimpleNamespace(**e)
-                for e in read_json(folder / f"examples_dev_{version}.json.gz")]
-    runs = read_json(folder / f"{version}_predictions.json.gz")
-    if version == "v2":
-        for run in runs.values():
-            run["thresholds"] = {threshold: found["predictions"]
-                                 for threshold, found in run["thresholds"].items()}
-    return examples, windows, dict(np.load(folder / f"{version}_logits.npz")), runs
-
-
-def spans_of(version, examples, windows, arrays, i, run):
-    outputs = {f"{side}_log_probs": arrays[f"{side}_log_prob_{i}"]
+    outputs = {f"{side}_log_probs": arrays[f"{side}_log_prob_0"]
                for side in ("start", "end")} if version == "v1" else {
-        name: arrays[f"{name}_{i}"] for name in TOPS}
-    return find_spans(examples, windows, outputs, n_best_size=run["n_best_size"],
-                      max_answer_length=run["max_answer_length"])
+        name: arrays[f"{name}_0"] for name in TOPS}
+    return examples, windows, outputs, expected["runs"]
 
 
-def predict(version, examples, windows, arrays, run):
-    """Answers from all results that the run used, which the release accumulates."""
-    used = run["results_used"]
-    spans = Spans(*(np.concatenate(columns) for columns in zip(*(
-        spans_of(version, examples, windows, arrays, i, run) for i in used))))
-    order = np.argsort(spans.row, kind="stable")  # Window by window.
-    odds = [null_odds(examples, windows, arrays[f"cls_logits_{i}"])
-            for i in used] if version == "v2" else None
-    return rank_spans(
-        examples, windows, Spans(*(column[order] for column in spans)),
-        run["n_best_size"], odds and {
-            qas_id: sum(found[qas_id] for found in odds) / len(odds)
-            for qas_id in odds[0]})
-
-
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["one", "nbest3_len5"])
 @pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("read", [
-    read_subset, pytest.param(read_golden, marks=pytest.mark.shared)])
-def test_answers_equal_the_releases(read, version, name):
-    examples, windows, arrays, runs = read(version)
-    run, found = runs[name], predict(version, examples, windows, arrays, runs[name])
+def test_answers_equal_the_releases(version, name):
+    examples, windows, outputs, runs = read_subset(version)
+    run = runs[name]
+    found = SquadTask(version == "v2", n_best_size=run["n_best_size"],
+                      max_answer_length=run["max_answer_length"]
+                      ).rank(examples, outputs, windows)
     assert list(found.nbest) == list(run["nbest"])
     if version == "v1":
         # The one difference: the release answers "empty" without windows too.
@@ -143,10 +99,6 @@ def ranked(windows, starts, ends, examples=EXAMPLES, **options):
     return SquadTask(**options).rank(
         examples, {"start_log_probs": starts, "end_log_probs": ends},
         windows)
-
-
-def ranked_v2(windows, results, examples=EXAMPLES):
-    return SquadTask(True).rank(examples, dict(zip(TOPS, results)), windows)
 
 
 def best_of(windows, starts, ends, **options):
@@ -204,13 +156,12 @@ def test_values_that_are_not_numbers_are_told_with_their_question():
     with pytest.raises(InputError, match="question 'q' is not a number.*learning_rate"):
         best_of(windows, [log_probs(-1, np.nan)], [log_probs(-1, -2)])
     with pytest.raises(InputError, match="question 'q' is not a number"):
-        ranked_v2(windows, np.array([[[-1.0]], [[3]], [[-1.0]], [[3]], [[np.nan]]]))
+        SquadTask(True).rank(EXAMPLES, dict(zip(TOPS, np.array(
+            [[[-1.0]], [[3]], [[-1.0]], [[3]], [[np.nan]]]))), windows)
 
 
 def test_outputs_are_ranked_and_scored_once():
-    examples, windows, arrays, runs = read_subset("v1")
-    outputs = {f"{end}_log_probs": arrays[f"{end}_log_prob_0"]
-               for end in ("start", "end")}
+    examples, windows, outputs, runs = read_subset("v1")
     given, task = QuestionSet(examples, answered=False), SquadTask()
     first = task.answers(given, outputs, windows)
     assert first.texts == runs["one"]["predictions"] | {"q132": ""}
