@@ -22,7 +22,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli.define import check_needs, define, say_unused, use_recipe
+from albert_tf.cli.define import check_needs, define, use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.options import given
@@ -104,8 +104,6 @@ def options_from_flags() -> DataOptions:
         sentence_objective=objective.value if (
             objective.present or objective.value != objective.default) else None)
     check_needs()
-    if FLAGS.reproduce_release or FLAGS.runner:
-        say_unused(["num_workers", "work_dir"], "with --reproduce_release and --runner")
     outputs = files.split_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(f"--num_shards={FLAGS.num_shards} needs a single --output_file, "

@@ -32,7 +32,7 @@ from typing import Iterator
 from absl import flags, logging
 
 from albert_tf import files, sampling, text_files
-from albert_tf.cli.define import Number, check_needs, define, say_unused
+from albert_tf.cli.define import Number, check_needs, define
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
@@ -90,8 +90,6 @@ def preparation_options() -> prepare.Options:
     if python and FLAGS.input_file:
         raise InputError(
             "--input_format=python reads no files; leave --input_file out.")
-    if not FLAGS.heldout_file and FLAGS.sampling_exponent in (None, 1):
-        say_unused(["random_seed"], "without --heldout_file")
     check_needs()
     return given(
         prepare.Options, FLAGS, heldout_share=share,

@@ -26,7 +26,7 @@ from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.folders import claim_run_folder, folder_of, holds_checkpoint
 from albert_tf.cli import flags as cli_flags
-from albert_tf.cli.define import check_needs, define, say_unused, use_recipe
+from albert_tf.cli.define import check_needs, define, use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.modeling.parameter_count import QUERY_VECTOR
@@ -113,7 +113,8 @@ class PretrainingOptions:
     dynamic_masking: bool = option(
         False, "Draw new masks in each epoch, during training; for records written with "
         "--masked_lm_prob=0. Each evaluation masks the same tokens; records of "
-        "--eval_input_file that are already masked keep their masks.")
+        "--eval_input_file that are already masked keep their masks.",
+        needs="objective=masked")
     masked_lm_prob: float = _drawn(
         0.15, "share of the tokens to mask, or share at the end of the order to predict, "
         "by default a sixth.", most=1)
@@ -282,8 +283,6 @@ def main(argv):
         use_recipe(FLAGS.recipe, {**recipe.training_for(config), **recipe.slots_at(
             FLAGS.max_seq_length)}, recipe.source)
     check_needs()
-    if FLAGS.objective == "permutation":
-        say_unused(["dynamic_masking"], "with --objective=permutation")
     options = cli_flags.run_options(FLAGS, num_train_steps=FLAGS.num_train_steps)
     _check_memory(config, options)
     if not (FLAGS.do_train or FLAGS.do_eval):

@@ -87,7 +87,7 @@ def test_wheel_has_the_command_and_the_scripts(tmp_path):
     assert albert("--version").strip() == albert_tf.__version__
     assert "11,683,584" in albert("count_parameters", "--model=base")
     assert "--init_checkpoint:" in albert("classify", "--help")
-    assert "Did you mean serve?" in albert("srve", status=1)
+    assert "'srve' is not a command" in albert("srve", status=1)
     assert re.search(r"Wrote .*data\.tfrecord", create_data(tmp_path, "--num_workers=2"))
 
 

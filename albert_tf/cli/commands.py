@@ -9,7 +9,6 @@ exit status. Messages begin with "albert classify" instead of the file's name.
 
 from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
-import difflib
 import os
 import runpy
 import sys
@@ -66,13 +65,9 @@ def _answer(word: str) -> None:
     elif word in ("--help", "-h", "-?", "help"):
         print(help_text())
     else:
-        names = {*COMMANDS, *(file for file, _ in COMMANDS.values())}
-        near = [] if word.startswith("-") else difflib.get_close_matches(
-            word.removesuffix(".py").replace("-", "_").lower(), sorted(names), 1, 0.5)
         raise InputError(
             (f"'{word}' is not a command." if word else "which command?")
-            + "".join(f" Did you mean {name}?" for name in near) + " Write albert COMMAND "
-            "--flag=value; albert --help lists the commands.")
+            + " Write albert COMMAND --flag=value; albert --help lists the commands.")
 
 
 def main() -> None:

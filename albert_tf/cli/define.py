@@ -89,14 +89,8 @@ def use_recipe(name: str, recipe: Mapping[str, Any], source: str,
             taken.append(f"--{flag}={value}")
         elif values[flag].value != value:
             others.append(f"--{flag}={values[flag].value} (the recipe: {value})")
-    if taken:
-        logging.info("The recipe sets %s.", ", ".join(taken))
-    if others:
-        # In Python every argument would be such a flag.
-        logging.log(
-            logging.WARNING if values is flags.FLAGS else logging.INFO,
-            "Only a part of the recipe %s is used, because flags override it: %s. Leave "
-            "them out to use the whole recipe.", name, ", ".join(others))
+    logging.info("The recipe sets %s%s.", ", ".join(taken) or "nothing",
+                 "; flags override " * bool(others) + ", ".join(others))
 
 
 # ---- checks ------------------------------------------------------------------
@@ -139,15 +133,10 @@ def check_needs(values: Values = flags.FLAGS) -> None:
                 f"{_named(values, option.only_with)}: give that too, or leave "
                 f"--{option.name} out.")
     for needed, names in unused.items():
-        say_unused(names, f"without {_named(values, needed)}", values)
-
-
-def say_unused(names: Iterable[str], why: str, values: Values = flags.FLAGS) -> None:
-    """Logs which of these flags are given, but have no effect; one command line may
-    serve several uses."""
-    if names := [f"--{name}" for name in names if is_given(values, name)]:
-        logging.warning("%s %s no effect %s.", ", ".join(names),
-                        "has" if len(names) == 1 else "have", why)
+        # One command line may serve several uses.
+        if given := [f"--{name}" for name in names if is_given(values, name)]:
+            logging.warning("%s %s no effect without %s.", ", ".join(given),
+                            "has" if len(given) == 1 else "have", _named(values, needed))
 
 
 def is_given(values: Values, name: str) -> bool:

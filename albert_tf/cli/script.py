@@ -223,11 +223,12 @@ def _explained(error: BaseException) -> BaseException | None:
 
 # ---- packages ----------------------------------------------------------------
 
-# What pip installs → the modules that are imported when they are used.
-_EXTRAS = {
-    "train": "tensorflow tf_keras tensorflow_text tensorboard sklearn scipy",
-    "onnx": "onnxruntime", "openvino": "openvino", "serve": "aiohttp prometheus_client",
-    "tf-models-official": "official orbit"}
+# What pip installs, {} being this package → the modules that are imported when used.
+_INSTALLED_BY = {
+    "'{}[train]'": "tensorflow tf_keras tensorflow_text tensorboard sklearn scipy",
+    "'{}[onnx]'": "onnxruntime", "'{}[openvino]'": "openvino",
+    "'{}[serve]'": "aiohttp prometheus_client",
+    "--no-deps tf-models-official==2.20.0": "official orbit"}
 
 
 def check_packages(*names: str) -> None:
@@ -243,19 +244,9 @@ def _not_installed(modules: Sequence[str], reason: str = "is not installed"
     """Returns the error for packages that cannot be imported; None for modules that are
     not of a package that users choose to install."""
     names = [module.partition(".")[0] for module in modules]
-    commands = []
-    for extra in (extra for extra, known in _EXTRAS.items()
-                  if {*names} & {*known.split()}):
-        what = f"'{'albert_tf' if FOLDER == _INSTALLED else '.'}[{extra}]'"
-        if extra == "tf-models-official":
-            from importlib import metadata
-
-            # Each version requires one TensorFlow, and packages that are not used.
-            minor = "20"
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                minor = min(minor, metadata.version("tensorflow").split(".")[1], key=int)
-            what = f"--no-deps '{extra}==2.{minor}.*'"
-        commands.append(f"pip install {what}")
+    package = "albert_tf" if FOLDER == _INSTALLED else "."
+    commands = [f"pip install {what.format(package)}"
+                for what, known in _INSTALLED_BY.items() if {*names} & {*known.split()}]
     return InputError(f"this needs {names[0]}, which {reason}; run "
                       f"{' && '.join(commands)} (docs/INSTALL.md).") if commands else None
 
@@ -271,17 +262,9 @@ def _help(first: Sequence[str], full: bool) -> str:
     from absl import flags
 
     def describe(name):
-        flag = flags.FLAGS[name]
-        # The largest integer and the largest number stand for no bound.
-        bounds = re.sub(r"in the range \[(\d[\d.e-]*), (?:2147483647|1e\+38)\]",
-                        r"of at least \1", flag.parser.syntactic_help)
-        default = flag.default_as_str and (
-            "default: " + flag.default_as_str.strip("'"))
-        notes = "; ".join(filter(None, (bounds, default)))
-        return flags.text_wrap(
-            f"--{'[no]' * flag.boolean}{name}: "
-            f"{flag.help}{f' ({notes})' * bool(notes)}",
-            indent="      ", firstline_indent="  ")
+        alone = flags.FlagValues()
+        alone[name] = flags.FLAGS[name]
+        return alone.get_help("  ", include_special_flags=False)
 
     about = re.sub(r"python (\w+)\.py", lambda script: typed_as.get(
         script[1], script[0]), sys.modules["__main__"].__doc__ or "")

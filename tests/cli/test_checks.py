@@ -94,16 +94,13 @@ SAID = {
                                                "without --do_eval"])],
     "create_pretraining_data": [
         (RECORDS + "--masked_lm_prob=0 --ngram=2 --word_start=sentencepiece "
-         "--sentence_objective=none --single_segment=skip --reproduce_release "
-         "--num_workers=2",
+         "--sentence_objective=none --single_segment=skip --reproduce_release",
          ["--ngram has no effect without --masked_lm_prob",
           "--word_start has no effect without --spm_model_file",
-          "--single_segment has no effect without --sentence_objective=order or",
-          "--num_workers has no effect with --reproduce_release"])],
+          "--single_segment has no effect without --sentence_objective=order or"])],
     "prepare_corpus": [
-        (CORPUS + "--input_format=text --json_field=body --keep_titles --random_seed=3",
-         ["--random_seed has no effect without --heldout_file",
-          "--json_field has no effect without --input_format=auto or --input_format=jsonl",
+        (CORPUS + "--input_format=text --json_field=body --keep_titles",
+         ["--json_field has no effect without --input_format=auto or --input_format=jsonl",
           "--keep_titles has no effect without --input_format=auto or --input_format=wiki"
           ])]}
 

@@ -25,9 +25,7 @@ def test_help_fits_a_screen_and_names_every_command():
 
 
 @pytest.mark.parametrize("word, named", [
-    ("", "albert --help"), ("clasify", "'clasify' .* classify?"),
-    ("run-tager.py", "run_tagger?"), ("Predict", "predict?"),
-    ("xyzzy", r"'xyzzy' is not a command\. Write"),
+    ("", "albert --help"), ("clasify", "'clasify' is not a command. Write"),
     ("../serve", "'../serve'"), ("--model=base", "--model=base.* albert COMMAND")])
 def test_other_words_get_a_sentence(word, named):
     with pytest.raises(InputError, match=named):

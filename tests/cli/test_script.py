@@ -194,7 +194,7 @@ def test_help_describes_the_flags_needed_first_and_names_the_others(name):
         described = re.findall(r"^  --(?:\[no\])?(\w+):\s", head, re.M)
         assert described == (first or described)
     named = re.findall(r"--(\w+)", rest.partition(":")[2])
-    assert len(text.splitlines()) < 100
+    assert len(text.splitlines()) < 120
     assert len(named) > 10 and not {*named} & {*described}
     assert named == re.findall(r"^  --(?:\[no\])?(\w+):\s", full, re.M)
 
@@ -214,7 +214,7 @@ sys.meta_path.insert(0, Blocked())
 @pytest.mark.parametrize("script, words, blocked, sentence", [
     ("run_pretraining", "--input_file={data}/x --output_dir={data}/new --model=base",
      "official orbit", "this needs official, which is not installed; run pip "
-     "install --no-deps 'tf-models-official==2."),
+     "install --no-deps tf-models-official==2."),
     ("export_model", "--model={data}/model --export_dir={data}/new --noexport_text",
      "tensorflow tf_keras", "this needs tensorflow, which is not installed; run pip "
      "install '.[train]'")])
@@ -230,13 +230,11 @@ def test_a_package_that_is_not_installed_is_named_with_its_command(
     assert done.stderr.splitlines()[-1].startswith(f"{script}.py: {sentence}")
 
 
-@pytest.mark.parametrize("version, minor", [("2.21.1", 20), ("2.18.0", 18)])
-def test_one_line_installs_all_that_training_lacks(version, minor, monkeypatch):
+def test_one_line_installs_all_that_training_lacks(monkeypatch):
     names = ("tensorflow", "tf_keras", "official", "orbit")
     for name in names:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
     with pytest.raises(InputError, match=r"tensorflow, .* pip install '.\[train\]' && pip "
-                       rf"install --no-deps 'tf-models-official==2.{minor}.\*' \("):
+                       r"install --no-deps tf-models-official==2[.\d]+ \("):
         script.check_packages(*names)

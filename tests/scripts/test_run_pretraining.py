@@ -266,10 +266,9 @@ def test_wrong_input_gives_one_sentence(name, results, data):
 def test_partial_start_is_reported_and_old_flags_are_understood(results, data):
     log = results.ok("partial init")["log"]
     assert "different shape, keep their values: bert/encoder/" in log
-    for name in ("master=grpc://a:1", "num_tpu_cores=8", "use_einsum=True",
-                 "albert_hub_module_handle=https://hub/albert"):
-        assert f"--{name} has no effect: " in log
-    assert "--num_keep_checkpoint is now called --keep_checkpoint_max" in log
+    for name in ("master", "num_tpu_cores", "use_einsum", "albert_hub_module_handle"):
+        assert f"--{name}: " in log
+    assert "--num_keep_checkpoint: Same as --keep_checkpoint_max" in log
     options = json.loads((data / "partial init" / "options.json").read_text())
     assert options["keep_checkpoint_max"] == 2
 
@@ -329,8 +328,6 @@ def test_without_the_sentence_loss_its_layers_stay_as_they_are(results, data):
     assert other["masked_lm_prob"] == 0.3 and other["special_ids"]["mask"] == 4
     kept = json.loads((data / "pieces alone" / "vocabulary.json").read_text())
     assert kept["special_ids"] == IDS._asdict()
-    log = results["pieces alone"]["log"]
-    assert "New masks are drawn each time: 2 tokens of a sequence of 8" in log
 
 
 @pytest.mark.parametrize("name, kept, given", [
@@ -342,8 +339,7 @@ def test_a_run_keeps_its_objective(name, kept, given, results):
 
 def test_a_model_learns_and_is_evaluated_in_orders(results, data):
     log = results.ok("orders")["log"]
-    assert "New orders are drawn each time: 1 tokens of a sequence of 8" in log
-    assert "--dynamic_masking has no effect with --objective=permutation" in log
+    assert "--dynamic_masking has no effect without --objective=masked" in log
     rows = metrics(data / "orders", ["eval"])
     assert [row["step"] for row in rows] == [2, 4]
     assert {"permutation_loss", "permutation_accuracy", "sentence_order_loss"} < (
