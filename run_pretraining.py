@@ -283,10 +283,10 @@ def main(argv):
         use_recipe(FLAGS.recipe, {**recipe.training_for(config), **recipe.slots_at(
             FLAGS.max_seq_length)}, recipe.source)
     check_needs()
-    options = cli_flags.run_options(FLAGS, num_train_steps=FLAGS.num_train_steps)
-    _check_memory(config, options)
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
+    options = cli_flags.run_options(FLAGS, num_train_steps=FLAGS.num_train_steps)
+    _check_memory(config, options)
     depth = depth_of(config, options.num_train_steps, FLAGS.depth_schedule)
     masking = _masking_options()
     data = PretrainingData.open(config, FLAGS)

@@ -1,5 +1,5 @@
 """Every operation on this machine and in stores: fsspec's memory file system, and
-TensorFlow's own. Whole commands: tests/scripts/test_store_drivers.py."""
+TensorFlow's own."""
 
 import os
 import pathlib

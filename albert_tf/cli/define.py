@@ -89,8 +89,9 @@ def use_recipe(name: str, recipe: Mapping[str, Any], source: str,
             taken.append(f"--{flag}={value}")
         elif values[flag].value != value:
             others.append(f"--{flag}={values[flag].value} (the recipe: {value})")
-    logging.info("The recipe sets %s%s.", ", ".join(taken) or "nothing",
-                 "; flags override " * bool(others) + ", ".join(others))
+    logging.info("The recipe sets %s.", ", ".join(taken) or "nothing")
+    if others:
+        logging.info("Flags override it: %s.", ", ".join(others))
 
 
 # ---- checks ------------------------------------------------------------------

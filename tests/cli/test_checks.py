@@ -60,7 +60,11 @@ REFUSED = {
          "--output_file=s3:/bucket/x: .* give s3://bucket/x"),
         (RECORDS + "--vocab_file={data}", "{data}: Is a directory"),
         ("--input_file={data}/text.txt,~/none,* --output_file=x", f"'{HOME}/none'"),
-        (RECORDS + "--max_seq_length=0", "--max_seq_length=0")],
+        ("--output_file=o", "--input_file is missing"),
+        (RECORDS + "--random_next_sentence --sentence_objective=order",
+         "--sentence_objective=order; give one of the two"),
+        (RECORDS + "--max_seq_length=1000000",
+         r"1000000 is not an integer in the range \[5, 32768\]")],
     "convert_checkpoint": [
         ("--input={data}/model --output={data}/new --format=hf --head=multiple_choice",
          "--head=multiple_choice: {data}/model"),

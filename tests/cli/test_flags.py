@@ -18,8 +18,8 @@ from albert_tf.training.options import StepOptions
 from tests.checkpoints.test_convert import stored
 from tests.helpers import FIXTURES, ROOT, run_python
 
-# As in the release (BERT's names), for run_pretraining.py.
-RELEASE = dict(
+# As in the release (BERT's names).
+PRETRAINING = dict(
     albert_config_file=None, input_file=None, output_dir=None, init_checkpoint=None,
     init_from_group0=False, max_seq_length=512, max_predictions_per_seq=20,
     do_train=True, do_eval=False, train_batch_size=4096, eval_batch_size=64,
@@ -27,17 +27,24 @@ RELEASE = dict(
     num_warmup_steps=3125, start_warmup_step=0, save_checkpoints_steps=5000,
     keep_checkpoint_max=5, iterations_per_loop=1000, max_eval_steps=100,
     masked_lm_budget=0, use_tpu=False, tpu_name=None, tpu_zone=None, gcp_project=None)
+RECORDS = dict(
+    input_file=None, output_file=None, vocab_file=None, spm_model_file=None,
+    input_file_mode="r", do_lower_case=True, do_whole_word_mask=True,
+    do_permutation=False, favor_shorter_ngram=True, random_next_sentence=False,
+    max_seq_length=512, ngram=3, max_predictions_per_seq=20, random_seed=12345,
+    dupe_factor=40, masked_lm_prob=0.15, short_seq_prob=0.1)
 
 
-def test_flags_of_the_release_have_its_names_and_defaults_and_all_have_help():
+@pytest.mark.parametrize("script, expected", [
+    ("run_pretraining", PRETRAINING), ("create_pretraining_data", RECORDS)])
+def test_flags_of_the_release_have_its_names_and_defaults_and_all_have_help(
+        script, expected):
     done = run_python(
-        "-c", "import json, sys, run_pretraining\n"
-        "flags = run_pretraining.FLAGS\n"
-        "own = flags.flags_by_module_dict()\n"
+        "-c", f"import json, sys, {script} as script\nflags = script.FLAGS\n"
         "print(json.dumps([{name: flags[name].default for name in sys.argv[1:]}, "
-        "[flag.name for flag in own['run_pretraining'] if len(flag.help) < 10]]))",
-        *RELEASE, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [RELEASE, []]
+        "[flag.name for flag in flags.get_key_flags_for_module(script.__name__) "
+        "if len(flag.help) < 10]]))", *expected, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [expected, []]
 
 
 def parsed(*words):
@@ -132,8 +139,9 @@ def test_memory_of_the_model(words, says, monkeypatch):
 
 
 @pytest.mark.parametrize("given, logged", [
-    (["--batch=64", "--rate=0.5"], "nothing; flags override --batch=64 (the recipe: 32)."),
-    (["--batch=32"], "--rate=0.5."), ([], "--batch=32, --rate=0.5.")])
+    (["--batch=64", "--rate=0.5"], "Flags override it: --batch=64 (the recipe: 32)."),
+    (["--batch=32"], "The recipe sets --rate=0.5."),
+    ([], "The recipe sets --batch=32, --rate=0.5.")])
 def test_flags_beside_a_recipe_that_use_a_part_of_it(given, logged, caplog):
     values = flags.FlagValues()
     flags.DEFINE_integer("batch", 16, "", flag_values=values)
@@ -141,4 +149,4 @@ def test_flags_beside_a_recipe_that_use_a_part_of_it(given, logged, caplog):
     values(["script", *given])
     use_recipe("fast", {"batch": 32, "rate": 0.5}, "a paper", values)
     assert values.rate == 0.5 and values.batch == (64 if "override" in logged else 32)
-    assert caplog.messages[-1] == f"The recipe sets {logged}"
+    assert caplog.messages[-1] == logged
