@@ -144,8 +144,9 @@ class WorkerPool(contextlib.AbstractContextManager):
         context: Any = multiprocessing.get_context(
             "forkserver" if _HAS_FORKSERVER else "spawn")
         if _HAS_FORKSERVER:
-            # The module is imported once for all workers.
-            context.set_forkserver_preload([type(self._function).__module__])
+            # The module is imported once for all workers; that of a partial's function.
+            function = getattr(self._function, "func", self._function)
+            context.set_forkserver_preload([function.__module__])
             from multiprocessing import resource_tracker  # not on Windows
 
             # When it is started later, it unblocks Ctrl-C, which is blocked in processes

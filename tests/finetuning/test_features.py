@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 from unittest import mock
 
 import numpy as np
@@ -13,6 +12,7 @@ from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
 from albert_tf.finetuning.classification.task import classification_spec
+from tests.finetuning.featurize import Featurize
 from tests.finetuning.test_length_batching import TABLES
 
 SPEC = classification_spec(3, vocab_size=100)
@@ -111,26 +111,6 @@ def test_a_digest_depends_on_content_code_and_settings(tmp_path):
 # --- on several cores
 
 MANY = 3001
-
-
-class Featurize:
-    """A picklable function with something in it, as a tokenizer is."""
-
-    pickled = 0
-
-    def __init__(self, bad=(), kill=None):
-        self.bad, self.kill = bad, kill
-
-    def __getstate__(self):
-        Featurize.pickled += 1
-        return self.__dict__
-
-    def __call__(self, example):
-        if example == self.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if example in self.bad:
-            raise InputError(f"train.tsv, line {example}: no label; give one.")
-        return [{"id": [example], "process": [os.getpid()]}] * (example % 3)
 
 
 def featurize(function, examples=range(MANY), num_workers=2):
