@@ -32,7 +32,7 @@ from typing import Iterator
 from absl import flags, logging
 
 from albert_tf import files, sampling, text_files
-from albert_tf.cli.define import Number, check_needs, define
+from albert_tf.cli.define import check_needs, define
 from albert_tf.errors import InputError
 from albert_tf.jobs import parallel
 from albert_tf.jobs.progress import Progress
@@ -56,9 +56,6 @@ flags.DEFINE_string(
     "output_file", None, "File to write the corpus to.", required=True)
 flags.DEFINE_string(
     "heldout_file", None, "File to write the documents held out for evaluation to.")
-flags.DEFINE(
-    Number(upper_bound=1), "heldout_share", None,
-    "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.")
 define(sampling.Sampling)
 define(prepare.Options)
 flags.DEFINE_integer(
@@ -75,11 +72,8 @@ flags.DEFINE_string(
 
 def preparation_options() -> prepare.Options:
     """Returns the flags as options; raises InputError if they contradict each other."""
+    check_needs()
     share = FLAGS.heldout_share
-    if FLAGS.heldout_file is None and share is not None:
-        raise InputError(
-            "--heldout_share needs --heldout_file; give the file to write the held-out "
-            "documents to.")
     if share is None:
         share = 0.05 if FLAGS.heldout_file else 0.0
     if 0 < FLAGS.max_sentence_chars < max(20, FLAGS.min_sentence_chars):
@@ -90,7 +84,6 @@ def preparation_options() -> prepare.Options:
     if python and FLAGS.input_file:
         raise InputError(
             "--input_format=python reads no files; leave --input_file out.")
-    check_needs()
     return given(
         prepare.Options, FLAGS, heldout_share=share,
         language=languages.check_language(FLAGS.language or "en"),

@@ -9,7 +9,7 @@
 
 import os
 import re
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Iterable, Mapping
 
 from absl import flags, logging
 
@@ -21,24 +21,22 @@ flags.disclaim_key_flags()  # Flags belong to the script that calls `define`.
 Values = flags.FlagValues
 
 
-class Number(flags.FloatParser):
-    """Parses a finite number within bounds, for flags.DEFINE; `below` itself is
-    refused.
+class _Number(flags.FloatParser):
+    """Parses the number of an option, which is finite; absl's own lets nan pass every
+    bound."""
 
-    absl's own parser lets nan pass every bound."""
-
-    def __init__(self, upper_bound: float = 1e38, below: Optional[float] = None,
-                 lower_bound: float = 0.0):
-        super().__init__(lower_bound, upper_bound)
-        self._below = below
-        if (lower_bound, upper_bound) == (-1e38, 1e38):
+    def __init__(self, option: Option):
+        super().__init__(option.least, option.most)
+        self._option = option
+        if option.least == -option.most:
             self.syntactic_help = "a finite number"
-        if below is not None:
-            self.syntactic_help = f"a number of at least 0 and below {below:g}"
+        if option.below is not None:
+            self.syntactic_help = f"a number of at least 0 and below {option.below:g}"
 
     def is_outside_bounds(self, val: float) -> bool:
-        return not self.lower_bound <= val <= self.upper_bound or (
-            self._below is not None and val >= self._below)
+        option = self._option
+        return not option.least <= val <= option.most or (
+            option.below is not None and val >= option.below)
 
 
 def define(cls: type, values: Values = flags.FLAGS, without: str = "", **defaults: Any
@@ -57,8 +55,7 @@ def define(cls: type, values: Values = flags.FLAGS, without: str = "", **default
                 *what, option.help, flag_values=values, lower_bound=int(option.least),
                 upper_bound=int(option.most))
         elif option.kind is float:
-            flags.DEFINE(Number(option.most, option.below, option.least), *what,
-                         option.help, flag_values=values)
+            flags.DEFINE(_Number(option), *what, option.help, flag_values=values)
         else:
             {bool: flags.DEFINE_bool, str: flags.DEFINE_string,
              list: flags.DEFINE_list}[option.kind](*what, option.help, values)

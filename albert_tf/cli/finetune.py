@@ -32,7 +32,6 @@ from albert_tf.options import given, option, options_of
 from albert_tf.tokenization import hf_tokenizer
 from albert_tf.tokenization.cleaning import Rules
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
-from albert_tf.training.options import Sequences
 
 flags.disclaim_key_flags()
 
@@ -236,9 +235,6 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     options = cli_flags.run_options(
         values, num_train_steps=0 if epochs.present else steps.value)
     config = model_config(values)
-    # The shortest possible sequence: the real lengths are checked once they are known.
-    shortest = {"train_batch_size": Sequences(3, filled=1)} if values.do_train else {}
-    cli_flags.check_memory(values, config, options.step, **shortest)
     tokenizer = tokenizer or its_tokenizer(values, config)
     if values.distribution_strategy == "multi_worker_mirrored" and values.num_seeds > 1:
         raise InputError("--num_seeds trains on one machine only; on several, start each "
@@ -246,13 +242,10 @@ def _settings(command: Command, task: Any, tokenizer: Optional[FullTokenizer],
     if values.export_dir:
         script.check_packages(*["tensorflow_text"] * values.export_text)
         files.check_in_tensorflow(values.export_dir, "--export_dir")
-    files.check_folder(values.cached_dir or ".", "--cached_dir")
     features = {split: os.path.join(values.cached_dir or values.output_dir, split)
                 for split in command.data_options}
-    for split, name in command.feature_options.items():
-        if path := values[name].value:
-            features[split] = path
-            files.check_folder(os.path.dirname(path) or ".", f"--{name}")
+    features |= {split: path for split, name in command.feature_options.items()
+                 if (path := values[name].value)}
     flag = "spm_model_file" if values.spm_model_file else "vocab_file"
     kept = {each.name: values[each.name].value for each in options_in(values)
             if each.kept}

@@ -30,7 +30,9 @@ class Options:
     """
 
     language: str = "en"
-    heldout_share: float = 0.0
+    heldout_share: Optional[float] = option(
+        None, "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.",
+        most=1, only_with="heldout_file")
     min_sentence_chars: int = option(0, "Drop sentences with fewer characters.")
     max_sentence_chars: int = option(
         1000, "Split sentences with more characters, at white space if there is any; 0 "
@@ -123,7 +125,7 @@ def prepare(documents: Iterable[tuple[str, str]], options: Options, training: Bi
     not move a document to the other side. `times` (source → number) says how often to
     write the other documents of a source, on average (sampling.times_of).
     """
-    held_out_below = int(options.heldout_share * 2**64)
+    held_out_below = int((options.heldout_share or 0) * 2**64)
     copies = sampling.Copies(times, options.random_seed)
     seen: set[bytes] = set()
     seed = options.random_seed.to_bytes(16, "little", signed=True)

@@ -379,7 +379,7 @@ WRONG = {  # message → flags, besides (or instead of) the input and the output
     "a.txt is also an input (--input_file ": ["--summary_file={0}/../{0.name}/a.txt"],
     "is also --output_file": ["--heldout_file={0}/o"],
     "cannot be written": ["--output_file={0}/a.txt/o"],
-    "needs --heldout_file": ["--heldout_share=0.1"],
+    "only with --heldout_file": ["--heldout_share=0.1"],
     "--language=english": ["--language=english"],
     "leave --input_file out": ["--input_format=python"],
     "--max_sentence_chars=3 is too small": ["--max_sentence_chars=3"],
