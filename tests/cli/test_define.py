@@ -47,8 +47,8 @@ def test_an_option_is_a_flag_and_a_field():
 # An option's value that is no use, on the command line, in Python and in task.json.
 @pytest.mark.parametrize("name, value", [
     ("stride", 0), ("stride", 2 ** 31), ("stride", 1.5), ("rate", 1), ("rate", -0.1),
-    ("rate", float("nan")), ("rate", "x"), ("odds", float("nan")), ("kind", "many"), ("odds", float("inf")), ("odds", float("-inf")),
-    ("train", 2)])
+    ("rate", float("nan")), ("rate", "x"), ("kind", "many"), ("odds", float("nan")),
+    ("odds", float("inf")), ("odds", float("-inf")), ("train", 2)])
 def test_bounds(name, value):
     with pytest.raises(flags.IllegalFlagValueError, match=f"--{name}="):
         parsed(f"--{name}={value}")
