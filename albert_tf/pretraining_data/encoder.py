@@ -12,12 +12,10 @@ import numpy as np
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.sequences import WordStarts
 
-_LARGEST_SMALL_VOCABULARY = 1 << 15
-
 
 def code_dtype(vocab_size: int) -> np.dtype:
     """Returns the type that holds the codes of a vocabulary: "<u2" or "<u4"."""
-    return np.dtype("<u2" if vocab_size <= _LARGEST_SMALL_VOCABULARY else "<u4")
+    return np.dtype("<u2" if vocab_size <= 1 << 15 else "<u4")
 
 
 def sums_before(numbers: np.ndarray) -> np.ndarray:

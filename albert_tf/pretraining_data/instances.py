@@ -157,10 +157,7 @@ def _random_segment(
         documents: Sequence[Document], document_index: int, target_length: int,
         random: RandomSource) -> Segment:
     """Returns text from a random place in a random different document: at least one
-    segment.
-
-    After ten draws of the same document, that document is used. This happens if there
-    is only one.
+    segment. After ten draws of the same document, as if it is the only one, that is used.
     """
     for _ in range(10):
         index = random.python.randint(0, len(documents) - 1)

@@ -214,9 +214,8 @@ class Worker:
 
     def __call__(self, unit: Span | int) -> dict[str, Any]:
         name = name_of(unit)
-        return self.folder.finished(name) or self.folder.finish(name, *(
-            self.write(name, unit) if isinstance(unit, int) else
-            self.scatter(name, unit)))
+        return self.folder.finished(name) or (
+            self.write(name, unit) if isinstance(unit, int) else self.scatter(name, unit))
 
     def packs(self, span: Span, counts: InstanceCounts) -> Iterator[Pack]:
         """Yields the instances of all copies of a span's documents; adds all but masks
@@ -236,7 +235,7 @@ class Worker:
             if num_bytes:
                 yield _pack(np.concatenate(held), documents.codes, self.num_buckets)
 
-    def scatter(self, name: str, span: Span) -> tuple[dict, list[str]]:
+    def scatter(self, name: str, span: Span) -> dict[str, Any]:
         """Makes the instances of a span, and writes a file for each pack: the bytes at
         which the rows and the codes of each bucket, and the end, begin; all rows; all
         codes."""
@@ -249,7 +248,7 @@ class Worker:
             with self.folder.write(names[-1]) as stream:
                 for array in (starts, pack.rows, pack.codes):
                     stream.write(array.tobytes())
-        return {"made": vars(counts)}, names
+        return self.folder.finish(name, {"made": vars(counts)}, names)
 
     @functools.cached_property
     def pack_names(self) -> list[str]:
@@ -257,7 +256,7 @@ class Worker:
         infos = (self.folder.known(f"plans-{number:05d}") for number in itertools.count())
         return [name for info in iter(infos.__next__, None) for name in info["files"]]
 
-    def write(self, name: str, bucket: int) -> tuple[dict, list[str]]:
+    def write(self, name: str, bucket: int) -> dict[str, Any]:
         """Writes the records of a bucket."""
         counts, rows, codes = InstanceCounts(), [], []
         for pack in self.pack_names:
@@ -273,7 +272,8 @@ class Worker:
         with self.folder.write(f"{name}.records") as stream:
             stream.writelines(self.records(
                 np.concatenate(rows), np.concatenate(codes), counts))
-        return {"made": vars(counts), "rows": sum(map(len, rows))}, [f"{name}.records"]
+        return self.folder.finish(name, {
+            "made": vars(counts), "rows": sum(map(len, rows))}, [f"{name}.records"])
 
     def records(self, rows: np.ndarray, codes: np.ndarray, counts: InstanceCounts
                 ) -> Iterator[bytes]:

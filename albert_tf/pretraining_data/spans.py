@@ -57,7 +57,6 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
     """Cuts an input into spans, in a way that depends only on the sizes of its files:
     text anywhere, compressed text not at all. Small files share a span. `size` is that of
     a span in bytes, by default one of 256 of the input."""
-    # About those of the text.
     lengths = [files.size(path) * (_COMPRESSION if path.endswith(text_files.COMPRESSED)
                                    else 1) for path in paths]
     size = size or min(max(sum(lengths) // _SPANS, _SMALLEST_SPAN), _LARGEST_SPAN)

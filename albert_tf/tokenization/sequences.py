@@ -65,14 +65,12 @@ def assemble_batch(
         length_b > 0, length_b + NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE)
     position = np.arange(max_seq_length, dtype=np.int32)
     first_end = (length_a + 1).astype(np.int32)[:, None]  # position of the first [SEP]
-    in_first = (position <= first_end) & (position > 0)
-    used = position < lengths.astype(np.int32)[:, None]
-    in_second = used & (position > first_end)
-    segment_ids = in_second.astype(np.uint8)
-    # [SEP] is not a position of the text; the first [SEP] may also be the last.
+    last = (lengths - 1).astype(np.int32)[:, None]  # position of the last [SEP]
+    in_first = (position < first_end) & (position > 0)
+    in_second = (position < last) & (position > first_end)
+    used = position <= last
+    segment_ids = (used & (position > first_end)).astype(np.uint8)
     rows = np.arange(len(plans))
-    in_first[rows, length_a + 1] = False
-    in_second[rows, lengths - 1] = False
     codes = np.full((len(plans), max_seq_length), 2 * pad_id, codes_a.dtype)
     codes[:, 0] = 2 * cls_id + 1
     codes[rows, length_a + 1] = codes[rows, lengths - 1] = 2 * sep_id + 1

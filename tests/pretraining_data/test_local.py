@@ -8,6 +8,7 @@ import functools
 import itertools
 import os
 import pathlib
+import pickle
 import random
 import subprocess
 import sys
@@ -181,33 +182,19 @@ def test_a_run_stopped_while_files_get_their_names_goes_on(
     _check_made(options, tokenizer, expected)
 
 
-def _command(tmp_path):
-    """The script, with small spans and units, in processes of its own."""
-    code = (
-        "import functools, runpy, sys; sys.path.insert(0, '.')\n"
-        "from albert_tf.pretraining_data import local\n"
-        "if __name__ == '__main__':\n"
-        "    local.create = functools.partial(local.create,\n"
-        f"        sizes=local.{MANY_UNITS!r})\n"
-        "    sys.argv = sys.argv[1:]\n"
-        "    runpy.run_path(sys.argv[0], run_name='__main__')\n")
-    script = tmp_path / "small_units.py"
-    script.write_text(code)
-    outputs = ",".join(str(tmp_path / f"{name}.tfrecord") for name in "abc")
-    return [sys.executable, str(script), "create_pretraining_data.py",
-            f"--input_file={tmp_path / 'text.txt'}", f"--output_file={outputs}",
-            f"--spm_model_file={SPM_MODEL}", "--max_seq_length=48", "--dupe_factor=2",
-            "--max_predictions_per_seq=7", "--num_workers=2"]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kills", [
     1, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_at_random_moments(kills, tmp_path, expected):
-    options = _options(tmp_path)
+def test_killed_at_random_moments(kills, tmp_path, tokenizer, expected):
+    options, given = _options(tmp_path), tmp_path / "given"
+    given.write_bytes(pickle.dumps(dict(
+        options=options, tokenizer=tokenizer, sizes=MANY_UNITS, num_workers=2)))
+    command = [sys.executable, "-c", "import pickle, sys\n"
+               "from albert_tf.pretraining_data import local\n"
+               "local.create(**pickle.load(open(sys.argv[1], 'rb')))", str(given)]
     draw = random.Random(kills)
     for _ in range(kills):
-        with subprocess.Popen(_command(tmp_path), cwd=ROOT, start_new_session=True,
+        with subprocess.Popen(command, cwd=ROOT, start_new_session=True,
                               stderr=subprocess.PIPE) as process:
             time.sleep(draw.uniform(0.3, 3))
             process.kill()
@@ -218,7 +205,7 @@ def test_killed_at_random_moments(kills, tmp_path, expected):
                 os.killpg(process.pid, 0)
                 time.sleep(0.05)
             pytest.fail("workers outlived their parent")
-    subprocess.run(_command(tmp_path), cwd=ROOT, timeout=120, check=True)
+    subprocess.run(command, cwd=ROOT, timeout=120, check=True)
     assert _bytes(options) == expected[0]
 
 
