@@ -8,6 +8,8 @@ import numpy as np
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.plans import Documents
+from albert_tf.records.spec import pretraining_spec
+from albert_tf.records.tfrecord import read_records
 from tests.helpers import FIXTURES
 
 RUNS = json.loads((FIXTURES / "pretraining_data" / "runs.json").read_text())
@@ -48,6 +50,14 @@ def golden_options(run, tmp_path, dupe_factor):
         tuple(written(tmp_path, text, f"part{i}") for i, text in enumerate(inputs)),
         tuple(str(tmp_path / f"out{i}") for i in range(flags["outputs"])),
         instances, dupe_factor)
+
+
+def records_of(options):
+    """The values of all records, by their names on disk."""
+    spec = pretraining_spec(options.instances.max_seq_length,
+                            options.instances.masking.num_prediction_slots)
+    return [spec.parse_numpy(record) for path in options.output_files
+            for record in read_records(path)]
 
 
 def documents_of(lengths):

@@ -29,13 +29,11 @@ from albert_tf.pretraining_data.plans import plan_chunks
 from albert_tf.pretraining_data.release import read_documents
 from albert_tf.pretraining_data.spans import Span, plan_spans, read_span
 from albert_tf.pretraining_data.summary import InstanceCounts
-from albert_tf.records.spec import pretraining_spec
-from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.sequences import WordStarts
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import ROOT
 from tests.pretraining_data.data_creation import (
-    CORPUS, SPM_MODEL, WORDPIECE, documents_of, options_of, written)
+    CORPUS, SPM_MODEL, WORDPIECE, documents_of, options_of, records_of, written)
 
 SMALL = InstanceOptions(
     max_seq_length=48, masking=MaskingOptions(max_predictions_per_seq=7))
@@ -50,14 +48,6 @@ def _create(options, tokenizer, num_workers=1, sizes=MANY_UNITS):
 
 def _bytes(options):
     return [pathlib.Path(path).read_bytes() for path in options.output_files]
-
-
-def _rows(options):
-    """Records of the first output."""
-    instances = options.instances
-    spec = pretraining_spec(
-        instances.max_seq_length, instances.masking.num_prediction_slots)
-    return [spec.parse_numpy(each) for each in read_records(options.output_files[0])]
 
 
 def _options(tmp_path, outputs=("a.tfrecord", "b.tfrecord", "c.tfrecord"),
@@ -104,7 +94,7 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, monkeypatch):
             instances=InstanceOptions(max_seq_length=24, short_seq_prob=0,
                                       masking=MaskingOptions(masked_lm_prob=0)))
         _create(options, tokenizer)
-        rows = _rows(options)
+        rows = records_of(options)
         assert len(rows) == 12
         for place, row in enumerate(rows):
             found = "".join(tokenizer.convert_ids_to_tokens(row["input_ids"].tolist()))

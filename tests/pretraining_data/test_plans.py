@@ -251,19 +251,6 @@ def _options(setting):
         **{"max_seq_length": 24, "masking": UNMASKED, **SETTINGS[setting]})
 
 
-def _check_against(reference, slices, options, copies):
-    plans, counts = _plan(slices, options, copies)
-    rows, walks = reference(slices, options, copies)
-    given = {int(p["order"]): (int(p["mask"]), fields)
-             for p, fields in zip(plans, _plan_rows(plans))}
-    assert given == rows and len(plans) == len(rows)
-    expected = InstanceCounts()
-    for walk in walks:
-        expected.add(*walk)
-    expected.masked.clear()  # Counted where masks are made.
-    assert counts == expected
-
-
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_walk_of_the_reference(reference, setting):
     for texts, sizes in [
@@ -272,21 +259,18 @@ def test_the_walk_of_the_reference(reference, setting):
             ([[[1]]], [1]), ([[[0, 0, 0]]], [1])]:
         if "skip" in setting and len(texts) == len(texts[0]) == 1:
             continue  # The one chunk is left out.
-        _check_against(reference, _slices(texts, sizes), _options(setting), range(2, 5))
-
-
-@pytest.mark.parametrize("setting", ["half_short", "next"])
-@pytest.mark.parametrize("walks_at_once", [1, 7, 1 << 14])
-def test_instances_do_not_depend_on_groups(setting, walks_at_once):
-    options, slices = _options(setting), _slices(_varied(), [3, 5])
-    expected, counts = _plan(slices, options, range(6))
-    (plans, total), (more, others) = [
-        _plan(slices, options, copies, at_once=walks_at_once)
-        for copies in (range(4), range(4, 6))]
-    np.testing.assert_array_equal(
-        np.sort(np.concatenate([plans, more]), order="order"), expected)
-    total.merge(vars(others))
-    assert total == counts
+        slices, options = _slices(texts, sizes), _options(setting)
+        rows, walks = reference(slices, options, range(2, 5))
+        expected = InstanceCounts()
+        for walk in walks:
+            expected.add(*walk)
+        expected.masked.clear()  # Counted where masks are made.
+        for walks_at_once in (1, 7, planning.AT_ONCE):
+            plans, counts = _plan(slices, options, range(2, 5), at_once=walks_at_once)
+            given = {int(p["order"]): (int(p["mask"]), fields)
+                     for p, fields in zip(plans, _plan_rows(plans))}
+            assert given == rows and len(plans) == len(rows)
+            assert counts == expected
 
 
 @pytest.mark.parametrize("setting", ["order", "next", "none"])

@@ -8,22 +8,17 @@ import pytest
 
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import release
-from albert_tf.records.spec import pretraining_spec
-from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.pretraining_data.data_creation import (
-    RUNS, SPM_MODEL, WORDPIECE, golden_options)
+    RUNS, SPM_MODEL, WORDPIECE, golden_options, records_of)
 
 
 def _content_sha256(options):
-    spec = pretraining_spec(options.instances.max_seq_length,
-                            options.instances.masking.num_prediction_slots)
     digest = hashlib.sha256()
-    for path in options.output_files:
-        for record in read_records(path):
-            for name, values in sorted(spec.parse_numpy(record).items()):
-                digest.update(name.encode())
-                digest.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
+    for record in records_of(options):
+        for name, values in sorted(record.items()):
+            digest.update(name.encode())
+            digest.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
 
 

@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 from albert_tf.errors import InputError
 from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.cleaning import PreparedText, preprocess_text
-from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests.helpers import FIXTURES, run_python
+from albert_tf.tokenization.tokenizer import FullTokenizer, model_proto
+from tests.helpers import FIXTURES
+from tests.tokenization.test_hf_tokenizer import sentencepiece_model
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")
 WP_VOCAB = str(FIXTURES / "tokenization" / "wp_vocab.txt")
@@ -51,21 +52,20 @@ def wordpiece(lower=True):
 
 
 BOTH = pytest.mark.parametrize("make", [spm, wordpiece])
-ALBERT_SYMBOLS = dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-                      control_symbols=["[CLS]", "[SEP]", "[MASK]"])
+CONTROL = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = ["▁", "a", "b", ","]
 
 
-def trained(directory, **options):
-    """A small SentencePiece model of a and b."""
-    # This trains in a process of its own, because some releases of the trainer crash in
-    # one with TensorFlow.
-    done = run_python("-c", """
-import json, sys, sentencepiece
-sentencepiece.SentencePieceTrainer.train(
-    sentence_iterator=iter(["ab ba aab bba abab"] * 20), minloglevel=2,
-    hard_vocab_limit=False, **json.loads(sys.argv[1]))""", json.dumps(
-        {"model_prefix": str(directory / "ab"), **options}))
-    assert done.returncode == 0, done.stderr
+def model_of(directory, pieces, byte_fallback=False):
+    """A SentencePiece model of these pieces."""
+    proto = model_proto().FromString(sentencepiece_model())
+    del proto.pieces[:]
+    for number, piece in enumerate(pieces):
+        proto.pieces.add(piece=piece, score=-number, type=(
+            2 if piece == "<unk>" else 6 if piece.startswith("<0x") else
+            3 if piece[0] in "<[" else 1))
+    proto.trainer_spec.byte_fallback = byte_fallback
+    (directory / "ab.model").write_bytes(proto.SerializeToString())
     return str(directory / "ab.model")
 
 
@@ -189,8 +189,7 @@ def test_batch_of_ids_follows_the_pieces_where_unknown_text_reads_as_a_symbol(
         tmp_path):
     # A model that knows none of the characters of "[CLS]" returns them as one
     # unknown piece, whose text is that of the control symbol.
-    tokenizer = FullTokenizer(
-        spm_model_file=trained(tmp_path, vocab_size=12, **ALBERT_SYMBOLS))
+    tokenizer = FullTokenizer(spm_model_file=model_of(tmp_path, CONTROL + LETTERS))
     texts = list(map(PreparedText, ["[CLS]", "ab", "7,", "ab [MASK]"]))
     pieces = [tokenizer.tokenize(text) for text in texts]
     assert "[CLS]" in pieces[0] and pieces[2][-1] == ","
@@ -382,7 +381,7 @@ def test_a_file_that_holds_no_vocabulary(option, content, named, tmp_path):
 
 def test_a_sentencepiece_model_without_control_symbols(tmp_path):
     with pytest.raises(InputError, match=r"has no \[CLS\], \[SEP\], \[MASK\], <pad>"):
-        FullTokenizer(spm_model_file=trained(tmp_path, vocab_size=9))
+        FullTokenizer(spm_model_file=model_of(tmp_path, ["<s>", "<unk>", *LETTERS]))
 
 
 def test_pieces_and_ids_that_do_not_exist():
@@ -401,8 +400,8 @@ def test_half_a_surrogate_pair_is_named():
 
 
 def test_a_model_with_byte_fallback_gives_no_offsets(tmp_path):
-    tokenizer = FullTokenizer(spm_model_file=trained(
-        tmp_path, vocab_size=280, byte_fallback=True, **ALBERT_SYMBOLS))
+    tokenizer = FullTokenizer(spm_model_file=model_of(
+        tmp_path, [*CONTROL, *(f"<0x{i:02X}>" for i in range(256)), *LETTERS], True))
     assert spans(tokenizer, "ab")[-1][1].endswith("b")
     with pytest.raises(InputError, match="byte fallback"):
         tokenizer.tokenize_with_offsets("ab 中")
