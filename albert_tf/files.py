@@ -3,10 +3,9 @@
     with files.open_binary("s3://bucket/a.txt") as stream:
         stream.read()
 
-All functions call fsspec's methods: for paths with a scheme, such as gs://bucket/file,
-those of its drivers, else those of _THIS_MACHINE. An output appears whole or not at all:
-it has a temporary name, which contains ".incomplete", and is renamed at the end. If a
-process is killed, the next run replaces what is left there.
+An output appears whole or not at all: it has a temporary name, which contains
+".incomplete", and is renamed at the end. If a process is killed, the next run replaces
+what is left there.
 """
 
 import contextlib
@@ -72,10 +71,9 @@ def _in_tensorflow(path: str) -> bool:
 
 @contextlib.contextmanager
 def _system(path: str, raises: type[InputError] = InputError) -> Iterator[tuple[Any, str]]:
-    """Yields the file system of a path, and the path with the user's folder in it.
-    TensorFlow's client of a store takes the place of a driver that is not installed. Any
-    error is an InputError, as each store and each package below it has its own classes
-    of errors."""
+    """Yields the file system of a path, with fsspec's methods, and the path with the
+    user's folder in it. TensorFlow's client of a store takes the place of a driver that
+    is not installed. Any error is an InputError, as each store has its own classes."""
     path, system, hint = expanded(path), _THIS_MACHINE, ""
     if is_remote(path):
         import fsspec
@@ -327,29 +325,26 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
     A folder as an input means all files in it.
     """
     written: dict[str, tuple[str, str]] = {}  # path → flag, and the path as given
-    folders: dict[str, str] = {}  # path → flag
     for flag, paths in outputs.items():
         for path in paths:
             if not os.path.basename(path) or is_folder(path) or (
                     is_remote(path) and path.count("/") < 3):
                 raise InputError(f"{flag}: {path or 'an empty name'} is a folder or a "
                                  "bucket; give a file in it.")
-            whole = _whole(target_of(path))
-            other, _ = written.setdefault(whole, (flag, path))
+            other, _ = written.setdefault(_whole(target_of(path)), (flag, path))
             if other != flag:
                 raise InputError(
                     f"{flag}={path} is also {other}; give each a different name.")
-            folders[os.path.dirname(whole)] = flag
-            # A killed run's temporary file may match a glob, and is overwritten, too.
-            written |= dict.fromkeys([whole + INCOMPLETE, *(map(str, pathlib.Path(
-                whole).parents) if os.path.exists(whole) else ())], (flag, path))
+    replaced = {str(folder): output for whole, output in written.items()
+                if os.path.exists(whole) for folder in pathlib.Path(whole).parents}
     for flag, paths in inputs.items():
         for path in paths:
-            if clash := written.get(_whole(path)):
+            if output := (written | replaced).get(_whole(path)):
                 raise InputError(
                     "{}: {} is also an input ({} {}) and would be overwritten; give a "
-                    "different output.".format(*clash, flag, path))
-    for folder, flag in folders.items():
+                    "different output.".format(*output, flag, path))
+    for folder, flag in {os.path.dirname(whole): flag
+                         for whole, (flag, _) in written.items()}.items():
         check_folder(folder, flag)
 
 
@@ -397,9 +392,8 @@ def check_folder(path: str, what: str) -> None:
 def is_writable(folder: str) -> bool:
     """Returns whether files can be written in a local folder or, if it does not exist,
     in the folder in which it would be made."""
-    place = os.path.abspath(expanded(folder))
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
+    path = pathlib.Path(os.path.abspath(expanded(folder)))
+    place = next(filter(os.path.lexists, (path, *path.parents)))
     return os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)
 
 

@@ -1,11 +1,8 @@
 """Worker processes that apply a function to many items; cores and memory to run them.
 
-A killed worker, for example for lack of memory, ends the run with a sentence. Workers
-end when their parent ends, even if that is killed.
-
-Each worker has a pipe of its own. In the one pipe of ProcessPoolExecutor, a worker that
-is killed while it writes would leave half a message, for whose rest the parent would wait
-without end.
+A killed worker, for example for lack of memory, ends the run with a sentence. Each has a
+pipe of its own: in the one pipe of ProcessPoolExecutor, a worker that is killed while it
+writes would leave half a message, for whose rest the parent would wait without end.
 """
 
 import collections
@@ -40,14 +37,23 @@ def num_cores() -> int:
             else os.cpu_count() or 1)
 
 
-def available_memory() -> int:
+def available_memory(own: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
     """Returns the bytes of memory that this process may still use: the machine's, or
     what is left in the control groups of a container or job; sys.maxsize if neither is
     known."""
-    free = [sys.maxsize, *_left_by_control_groups()]
+    free, path = [sys.maxsize], None
     with contextlib.suppress(OSError):  # There is no such file on a Mac.
         free += [int(size) << 10 for size in re.findall(
             r"^MemAvailable: *(\d+)", pathlib.Path("/proc/meminfo").read_text(), re.M)]
+        path = re.search(r"^0::/*(.*)$", pathlib.Path(own).read_text(), re.M)
+    group = pathlib.Path(root, path[1] if path else "")
+    # In a container the path may be the one outside, and the root its group.
+    for at in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            counts = dict(map(str.split, (at / "memory.stat").read_text().splitlines()))
+            free.append(max(0, int((at / "memory.max").read_text())  # "max" is no number
+                            - int((at / "memory.current").read_text())
+                            + int(counts["inactive_file"])))
     return min(free)
 
 
@@ -57,35 +63,18 @@ def has_accelerator() -> bool:
         "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*"))
 
 
-def _left_by_control_groups(own: str = "/proc/self/cgroup",
-                            root: str = "/sys/fs/cgroup") -> Iterator[int]:
-    """Yields the memory left in each control group of this process up to the root."""
-    with contextlib.suppress(OSError):
-        path = re.search(r"^0::/*(.*)$", pathlib.Path(own).read_text(), re.M)
-        group = pathlib.Path(root, path[1] if path else "")
-        # In a container the path may be the one outside, and the root its group.
-        for at in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                counts = dict(map(
-                    str.split, (at / "memory.stat").read_text().splitlines()))
-                yield max(0, int((at / "memory.max").read_text())  # "max" is no number
-                          - int((at / "memory.current").read_text())
-                          + int(counts["inactive_file"]))
-
-
 class WorkerPool(contextlib.AbstractContextManager):
     """Worker processes that apply a function to items, in one or several calls.
 
         with WorkerPool(function, num_workers) as pool:
             for result in pool.in_order(items, "tokenizing"):
 
-    `function` must be picklable; each process receives it once. With one worker, this
-    process does the work. Otherwise each process has a thread here and a pipe to it.
+    `function` and items must be picklable. With one worker, this process does the work.
+    Otherwise each process has a thread here and a pipe to it.
     """
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
         self._function, self._num_workers = function, num_workers
-        self._pickled = b""
         self._threads: Optional[ThreadPoolExecutor] = None
         self._own = threading.local()  # `pipe` to the thread's process
         self._processes: list[tuple[Any, connection.Connection]] = []
@@ -94,15 +83,12 @@ class WorkerPool(contextlib.AbstractContextManager):
         self._end(at_once=exception_info[0] is not None)
 
     def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
-        """Yields function(item) for each item in order; items must be picklable.
-
-        Raises the error of the first item that has one, and Interruption if a process
-        is killed. `what` names the work in messages ("tokenizing").
-        """
+        """Yields function(item) for each item in order. Raises the error of the first
+        item that has one, and Interruption, which names the work by `what`, if a process
+        is killed."""
         if self._num_workers == 1:
             yield from map(self._function, items)
             return
-        self._pickled = self._pickled or pickle.dumps(self._function)
         self._threads = self._threads or ThreadPoolExecutor(self._num_workers)
         todo, pending = iter(items), collections.deque[Future]()
         try:
@@ -112,9 +98,7 @@ class WorkerPool(contextlib.AbstractContextManager):
                     pending.append(self._threads.submit(self._ask, item, what))
                 if not pending:
                     return
-                result = pending[0].result()
-                pending.popleft()
-                yield result
+                yield pending.popleft().result()
         finally:
             # An error, or a reader that stops early, leaves work behind.
             if pending:
@@ -154,7 +138,8 @@ class WorkerPool(contextlib.AbstractContextManager):
             resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         here, there = context.Pipe()
-        process = context.Process(target=_work, args=(there, self._pickled), daemon=True)
+        process = context.Process(target=_work, args=(
+            there, pickle.dumps(self._function)), daemon=True)
         process.start()
         there.close()  # Else a killed process would not close it.
         self._processes.append((process, here))

@@ -1,7 +1,6 @@
 """Logs the progress of long work: how much is done, how fast, and the time left."""
 
 import datetime
-import itertools
 import time
 from typing import Callable, Iterable, Mapping, Optional
 
@@ -17,8 +16,8 @@ _LINES_OF_RATE = 10
 def duration(seconds: float) -> str:
     """Formats a duration in its two largest units: '2 d 3 h', '4 min 10 s'."""
     seconds = int(round(seconds))
-    units = [("d", 86400), ("h", 3600), ("min", 60), ("s", 1)]
-    for (name, size), (lower, part) in itertools.pairwise(units):
+    for name, size, lower, part in (
+            ("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if seconds >= size:
             return f"{seconds // size} {name} {seconds % size // part} {lower}"
     return f"{seconds} s"
@@ -80,17 +79,15 @@ class Progress:
         begin, first = self._marks[0]
         rate = max(done - first, 0) / max(time.monotonic() - begin, 1e-9)
         self._marks = [*self._marks, (time.monotonic(), done)][-_LINES_OF_RATE:]
-        line = f"{self._doing}: {_short(done)}"
+        line = f"{self._doing}: {_short(done)} {self._unit}"
         if self._total:
-            line += f" of {_short(self._total)} {self._unit} ({done / self._total:.1%})"
-            if rate:
-                seconds = max(self._total - done, 0) / rate
-                end = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
-                line += f", {duration(seconds)} left"
-                line += f" (until {end:%Y-%m-%d %H:%M})" * (seconds >= 60)
-        else:
-            line += f" {self._unit}"
-        # Without a rate there is no basis for a speed or an estimate.
+            line = (f"{self._doing}: {_short(done)} of {_short(self._total)} {self._unit} "
+                    f"({done / self._total:.1%})")
+        if self._total and rate:
+            seconds = max(self._total - done, 0) / rate
+            end = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
+            line += f", {duration(seconds)} left"
+            line += f" (until {end:%Y-%m-%d %H:%M})" * (seconds >= 60)
         for name, count in self._rates.items() if rate else ():
             line += f", {_short(rate * count)} {name}/s"
         logging.info("%s%s", line, more and f", {more}")

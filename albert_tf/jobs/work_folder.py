@@ -1,9 +1,8 @@
 """Folders of long work: the lock of one run, and finished units, from which an
 interrupted run is resumed.
 
-Two runs in one folder would overwrite each other's checkpoints and mix their logs. The
-lock is the operating system's (flock) on the file `run.lock`, so a run that was killed
-leaves no lock. Folders in a store and under Windows are not locked.
+The lock is the operating system's (flock) on a file, so a run that was killed leaves no
+lock. Folders in a store and under Windows are not locked.
 """
 
 import contextlib
@@ -41,11 +40,11 @@ def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
         with hold("runs/base", "--output_dir"):
             ...  # no other run writes there
     """
-    path, named = os.path.join(folder, name), f"{flag}={folder}" if flag else folder
     if fcntl is None or files.is_remote(folder):
         yield
         return
-    with reading(os.path.join(named, name)):
+    path, named = os.path.join(folder, name), f"{flag}={folder}" if flag else folder
+    with reading(path):
         stream = open(path, "a+", errors="replace")
     with stream:
         stream.seek(0)
@@ -55,10 +54,7 @@ def hold(folder: str, flag: str = "", name: str = LOCK_FILE) -> Iterator[None]:
         with contextlib.suppress(OSError):  # Some network file systems have no locks.
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The run that held it may just have ended and removed it.
-                if not os.path.samestat(os.fstat(stream.fileno()), os.stat(path)):
-                    raise BlockingIOError
-            except (BlockingIOError, FileNotFoundError) as error:
+            except BlockingIOError as error:
                 raise InputError(
                     f"{named}: another run is using this folder ({owner}); wait for it, "
                     "stop it, or give a different folder.") from error
@@ -80,8 +76,8 @@ def state_of(paths: Iterable[str]) -> list[list]:
 
 @dataclasses.dataclass(frozen=True)
 class WorkFolder:
-    """Units of work in a local folder. A unit is finished when its JSON file exists, which
-    is written last and holds the sizes of its files.
+    """Units of work in a local folder. A unit's JSON file, which is written last, holds
+    the sizes of its files.
 
         folder = WorkFolder("data.unfinished")
         with folder.used({"seed": 1}, ["a.txt"]):
@@ -95,11 +91,11 @@ class WorkFolder:
     @classmethod
     def beside(cls, output: str, work_dir: str | None) -> "WorkFolder":
         """Returns the folder `work_dir`, by default `<output>.unfinished`."""
-        if files.is_remote(work_dir or output):
-            named = f"={work_dir}" if work_dir else f" is missing, but {output}"
-            raise InputError(f"--work_dir{named} is not on this machine; give a local "
+        path = work_dir or f"{output}.unfinished"
+        if files.is_remote(path):
+            raise InputError(f"--work_dir={path} is not on this machine; give a local "
                              "folder for unfinished work.")
-        return cls(files.expanded(work_dir or f"{output}.unfinished"))
+        return cls(files.expanded(path))
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, f"{_OURS}{name}")
@@ -120,8 +116,7 @@ class WorkFolder:
         files.make_directory(self.path, "--work_dir")
         try:
             with hold(self.path, name=f"{_OURS}lock"):
-                self._begin(json.loads(json.dumps(
-                    {"settings": settings, "inputs": inputs})))
+                self._begin({"settings": settings, "inputs": inputs})
                 keeps = False
                 try:
                     yield
@@ -141,19 +136,20 @@ class WorkFolder:
                 os.rmdir(self.path)
 
     def _begin(self, now: dict[str, Any]) -> None:
-        before = self.known(_SETTINGS)
-        if before == now:
-            logging.info("Resuming the unfinished run in %s.", self.path)
-            return
-        old, new = (before or now)["settings"], now["settings"]
-        for name in sorted({*old, *new}):
-            if old.get(name) != new.get(name):
+        now = json.loads(json.dumps(now))
+        before = self.finished(_SETTINGS) or now
+        for name in sorted({*before["settings"], *now["settings"]}):
+            old, new = (each["settings"].get(name) for each in (before, now))
+            if old != new:
                 raise InputError(
-                    f"{self.path} holds an unfinished run with {name}="
-                    f"{old.get(name)!r:.60}, but this run has {new.get(name)!r:.60}; "
-                    "finish that run with its own flags, or remove the folder.")
-        self._clear()
-        files.write(self.file(f"{_SETTINGS}.json"), json.dumps(now).encode())
+                    f"{self.path} holds an unfinished run with {name}={old!r:.60}, but this "
+                    f"run has {new!r:.60}; finish that run with its own flags, or remove "
+                    "the folder.")
+        if before is not now and before["inputs"] == now["inputs"]:
+            logging.info("Resuming the unfinished run in %s.", self.path)
+        else:
+            self._clear()
+            self.finish(_SETTINGS, now)
 
     def _clear(self) -> None:
         for path in pathlib.Path(self.path).glob(f"{_OURS}*"):
@@ -164,24 +160,20 @@ class WorkFolder:
                names: Iterable[str] = ()) -> dict[str, Any]:
         """Marks a unit as finished, with the names of its files, and returns what
         `finished` will: `info`, JSON values."""
-        sizes = {name: os.path.getsize(self.file(name)) for name in names}
-        content = json.dumps({**info, "files": sizes})
+        content = json.dumps({**info, "files": {
+            name: os.path.getsize(self.file(name)) for name in names}})
         files.write(self.file(f"{unit}.json"), content.encode())
         return json.loads(content)
 
     def finished(self, unit: str) -> dict[str, Any] | None:
-        """Returns what `finish` kept of a unit; None if a file of it is not complete."""
-        info = self.known(unit)
-        return info if info and all(
-            os.path.isfile(self.file(name)) and os.path.getsize(self.file(name)) == size
-            for name, size in info["files"].items()) else None
-
-    def known(self, unit: str) -> dict[str, Any] | None:
-        """Returns what `finish` kept of a unit, without checking its files."""
+        """Returns what `finish` kept of a unit; None if one of its files is missing or
+        damaged, so that it is done again."""
         try:
-            return text_files.read_object(self.file(f"{unit}.json"))
+            info = text_files.read_object(self.file(f"{unit}.json"))
+            sizes = {name: files.size(self.file(name)) for name in info.get("files", ())}
         except InputError:
-            return None  # The file is missing or damaged, so the unit is done again.
+            return None
+        return info if sizes == info.get("files", {}) else None
 
     def write_lines(self, path: str, units: Iterable[Sequence[Any]],
                     answer: Callable[[Any], tuple[Iterable[str], Mapping[str, Any]]],
@@ -195,14 +187,13 @@ class WorkFolder:
         names, done, log = [], 0, None
         for number, unit in enumerate(units):
             name = f"unit-{number:06d}"
-            names.append(f"{name}.jsonl")
+            names.append(self.file(f"{name}.jsonl"))
             info = self.finished(name)
             if info is None:
                 log = log or Progress(*progress, done)
                 lines, values = answer(unit)
-                files.write(self.file(names[-1]), "".join(
-                    f"{line}\n" for line in lines).encode())
-                info = self.finish(name, values, names[-1:])
+                files.write(names[-1], "".join(f"{line}\n" for line in lines).encode())
+                info = self.finish(name, values, [f"{name}.jsonl"])
             count(info)
             done += len(unit)
             if log:
@@ -211,5 +202,5 @@ class WorkFolder:
             log.report(done)
         with files.atomic_write(path) as output:
             for name in names:
-                with files.open_binary(self.file(name)) as part:
+                with open(name, "rb") as part:
                     shutil.copyfileobj(part, output, 1 << 20)

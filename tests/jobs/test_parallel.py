@@ -25,12 +25,8 @@ def test_control_groups_limit_the_memory(tmp_path, path, folder):
         (group / "memory.max").write_text(most + "\n")
         (group / "memory.current").write_text("600\n")
         (group / "memory.stat").write_text("rss 5\ninactive_file 100\n")
-    assert list(parallel._left_by_control_groups(str(own), str(tmp_path))) == [500]
-    assert list(parallel._left_by_control_groups("/nowhere", str(tmp_path))) == []
-
-
-def test_available_memory():
-    assert 0 < parallel.available_memory() < sys.maxsize
+    assert parallel.available_memory(str(own), str(tmp_path)) == 500
+    assert 500 < parallel.available_memory("/nowhere", "/nowhere") < sys.maxsize
 
 
 ENDED = """
