@@ -283,10 +283,13 @@ def columns_of(path: str) -> dict[str, tuple[str, ...]]:
 
 def _columns(schema: Any) -> dict[str, tuple[str, ...]]:
     def classes(feature: Any) -> tuple[str, ...]:  # of a feature, or its list's
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+        if isinstance(feature, list):
+            return classes(feature[0])
+        if not isinstance(feature, dict):
+            return ()
+        if feature.get("_type") == "ClassLabel":
             return tuple(map(str, feature["names"]))
-        return classes(feature[0] if isinstance(feature, list) else feature.get("feature")
-                       ) if feature and not isinstance(feature, str) else ()
+        return classes(feature.get("feature"))
 
     # What `datasets` writes into a schema.
     about = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
@@ -321,23 +324,23 @@ def _named(value: Any, classes: Sequence[str]) -> Any:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[tuple[Any, Callable[[list[str]], Iterable[Any]]]]:
     """Opens a file: its schema, and a function of columns that yields batches of rows.
-    What pyarrow cannot read until it is closed is an InputError."""
+    What pyarrow cannot read until it is closed is an InputError: lengths that ask for
+    more memory than there is, or times that Python does not have."""
     package, path = import_pyarrow(), os.fspath(path)
-    # A damaged file may ask for more memory than there is, and hold times that Python
-    # does not have.
     with files.open_binary(path) as stream, reading(path, binary=True):
         begin = stream.peek(6)
         if begin.startswith(b"PAR"):
             file = package.parquet.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False)
-            size = sum(file.metadata.row_group(group).total_byte_size
-                       for group in range(file.metadata.num_row_groups))
-            rows = min(_ROWS, _BATCH * file.metadata.num_rows // max(size, 1))
-            yield file.schema_arrow, lambda names: file.iter_batches(
-                max(1, rows), columns=names)
-            return
-        if begin.startswith(b"ARROW1"):
+            about = file.metadata
+            size = sum(about.row_group(group).total_byte_size
+                       for group in range(about.num_row_groups))
+            rows = max(1, min(_ROWS, _BATCH * about.num_rows // max(size, 1)))
+            yield file.schema_arrow, lambda names: file.iter_batches(rows, columns=names)
+        elif begin.startswith(b"ARROW1"):
             reader = package.ipc.open_file(stream)
-            parts = map(reader.get_batch, range(reader.num_record_batches))
+            yield reader.schema, lambda names: (
+                reader.get_batch(number).select(names)
+                for number in range(reader.num_record_batches))
         else:
-            parts = reader = package.ipc.open_stream(stream)
-        yield reader.schema, lambda names: (part.select(names) for part in parts)
+            reader = package.ipc.open_stream(stream)
+            yield reader.schema, lambda names: (batch.select(names) for batch in reader)

@@ -13,18 +13,15 @@ _gfile = tf.io.gfile
 class TensorFlowFiles(AbstractFileSystem):
     """The methods that albert_tf.files uses, for whole paths with their scheme."""
 
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return path
+    _strip_protocol = str
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         if not _gfile.exists(path):
             raise FileNotFoundError(path)
         stat = _gfile.stat(path)
-        return {"name": path, "size": stat.length,
-                "type": "directory" if stat.is_directory else "file"}
+        return {"size": stat.length, "type": "directory" if stat.is_directory else "file"}
 
-    def ls(self, path: str, detail: bool = True, **options: Any) -> list[str]:
+    def ls(self, path: str, **options: Any) -> list[str]:
         return [_gfile.join(path, name) for name in _gfile.listdir(path)]
 
     def glob(self, path: str, **options: Any) -> dict[str, dict[str, str]]:
@@ -33,7 +30,7 @@ class TensorFlowFiles(AbstractFileSystem):
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if mode == "rb":
-            return AbstractBufferedFile(self, path)
+            return AbstractBufferedFile(self, path, size=_gfile.stat(path).length)
         stream = _gfile.GFile(path, mode)
         stream.write(b"")  # A file is created when it is first written to.
         return stream
@@ -46,7 +43,7 @@ class TensorFlowFiles(AbstractFileSystem):
     def mv(self, path1: str, path2: str, **options: Any) -> None:
         _gfile.rename(path1, path2, overwrite=True)
 
-    def rm(self, path: str, recursive: bool = False, maxdepth: Any = None) -> None:
+    def rm(self, path: str, **options: Any) -> None:
         if _gfile.exists(path):
             (_gfile.rmtree if _gfile.isdir(path) else _gfile.remove)(path)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from albert_tf import lazily
 
-if TYPE_CHECKING:  # The names, for type checkers.
+if TYPE_CHECKING:
     from albert_tf.modeling.albert import AlbertModel as AlbertModel
     from albert_tf.modeling.encoder import Computation as Computation
     from albert_tf.modeling.models import (
@@ -13,9 +13,4 @@ if TYPE_CHECKING:  # The names, for type checkers.
     from albert_tf.modeling.pretraining import (
         AlbertForPreTraining as AlbertForPreTraining)
 else:
-    __getattr__, __dir__ = lazily(__name__, {
-        "albert": "AlbertModel",
-        "encoder": "Computation",
-        "models": "AlbertForTask AlbertWithHeads",
-        "pretraining": "AlbertForPreTraining",
-    })
+    __getattr__, __dir__ = lazily(__name__)

@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 
 from albert_tf import lazily
 
-if TYPE_CHECKING:  # The names, for type checkers.
+if TYPE_CHECKING:
     from albert_tf.serving.predict import load as load
 else:
-    __getattr__, __dir__ = lazily(__name__, {
-        "predict": "load",
-    })
+    __getattr__, __dir__ = lazily(__name__)
