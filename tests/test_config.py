@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from albert_tf.config import ACTIVATIONS, NAMED, SHARING, AlbertConfig
+from albert_tf.config import ACTIVATIONS, SHARING, AlbertConfig
 from albert_tf.errors import InputError
 from tests.helpers import FIXTURES
 
@@ -39,18 +39,17 @@ def test_a_released_file_is_read_whole_and_written_back(tmp_path):
     assert config.hidden_act == "linear"
 
 
-def test_published_sizes():
-    shapes = {name: (c["num_hidden_layers"], c["hidden_size"],
-                     c["num_attention_heads"], c["intermediate_size"])
-              for name, c in NAMED.items()}
-    assert shapes["base"] == shapes["bert-base"] == (12, 768, 12, 3072)
-    assert shapes["large"] == shapes["bert-large"] == (24, 1024, 16, 4096)
-    assert shapes["xlarge"] == shapes["bert-xlarge"] == (24, 2048, 16, 8192)
-    assert shapes["xxlarge"] == (12, 4096, 64, 16384)
-    for name in ("bert-base", "bert-large", "bert-xlarge"):
-        config = AlbertConfig.named(name)
-        assert config.embedding_size == config.hidden_size
-        assert config.parameter_sharing == "none"
+@pytest.mark.parametrize("name, shape", [
+    ("base", (12, 768, 12, 3072)), ("large", (24, 1024, 16, 4096)),
+    ("xlarge", (24, 2048, 16, 8192)), ("xxlarge", (12, 4096, 64, 16384)),
+    ("bert-base", (12, 768, 12, 3072)), ("bert-large", (24, 1024, 16, 4096)),
+    ("bert-xlarge", (24, 2048, 16, 8192))])
+def test_published_sizes(name, shape):
+    config = AlbertConfig.named(name)
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
+            config.intermediate_size) == shape
+    assert (config.parameter_sharing, config.embedding_size) == (
+        ("none", config.hidden_size) if "bert" in name else ("all", 128))
 
 
 def test_changes_from_a_command_line_are_read_as_the_fields_type():
@@ -66,18 +65,15 @@ def test_changes_from_a_command_line_are_read_as_the_fields_type():
     ({"hidden_size": 0}, ["hidden_size", "0"]),
     ({"hidden_size": 770}, ["770", "multiple", "num_attention_heads 12"]),
     ({"num_hidden_layers": 2.5}, ["num_hidden_layers=2.5", "whole number"]),
-    ({"vocab_size": True}, ["vocab_size", "True"]),
     ({"hidden_dropout_prob": 1.0}, ["hidden_dropout_prob=1.0", "from 0 to 1"]),
     ({"attention_probs_dropout_prob": -0.1}, ["attention_probs_dropout_prob", "-0.1"]),
     ({"num_hidden_layers": 10**9}, ["num_hidden_layers=1000000000", "1 to 1000."]),
-    ({"vocab_size": 2**31}, ["vocab_size", "1 to 2147483647"]),
     ({"hidden_size": "9" * 5000}, ["hidden_size='999"]),
     ({"hidden_dropout_prob": "nan"}, ["hidden_dropout_prob=nan"]),
     *(({"initializer_range": value}, [f"initializer_range={value}", "to 10."])
       for value in ("nan", "inf", -0.5, 0.0, 1e30)),
     ({"hidden_act": "swish"}, ["hidden_act", "swish", *ACTIVATIONS]),
     ({"use_pooler": "maybe"}, ["use_pooler='maybe': give True or False"]),
-    ({"layer_norm_eps": -1.0}, ["layer_norm_eps=-1.0"]),
     ({"parameter_sharing": "half"}, ["parameter_sharing", "half", *SHARING]),
 ])
 def test_wrong_values_are_named(changes, words):
@@ -88,9 +84,7 @@ def test_wrong_values_are_named(changes, words):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("[1]", ["not a JSON object"]),
     ("{}", ["vocab_size"]),
-    ('{"vocab_size": "many"}', ["vocab_size", "'many'"]),
     ('{"vocab_size": 9, "initializer_range": NaN}', ["initializer_range=nan"]),
     ('{"vocab_size": 9, "hidden_size": 1e999}', ["hidden_size=inf"]),
     ('{"vocab_size": 9, "layer_grouping": "hf"}', ["layer_grouping='hf'"]),

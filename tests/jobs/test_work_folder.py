@@ -35,18 +35,14 @@ def _folder(tmp_path):
     return WorkFolder(str(tmp_path / "work"))
 
 
-def test_a_finished_unit_is_known_again(folder):
-    assert folder.finished("part-2") is None
-    assert folder.finished("part-1") == {"count": 3, "files": {"part-1.bytes": 10}}
-
-
 @pytest.mark.parametrize("damage", [
     lambda path: os.truncate(path, 5), os.remove,
     lambda path: os.truncate(path.replace(".bytes", ".json"), 5),
 ], ids=["cut", "gone", "mark"])
 def test_a_unit_whose_files_are_not_whole_is_not_finished(folder, damage):
+    assert folder.finished("part-1") == {"count": 3, "files": {"part-1.bytes": 10}}
     damage(folder.file("part-1.bytes"))
-    assert folder.finished("part-1") is None
+    assert folder.finished("part-1") is folder.finished("part-2") is None
 
 
 def test_the_same_run_is_resumed_and_another_is_refused(tmp_path):
@@ -66,6 +62,8 @@ def test_files_of_others_stay(tmp_path):
         run(work, {"seed": 1}, [text])
     with folder.used({"seed": 1}, ["b.txt"]):
         assert folder.finished("part-1")
+        with pytest.raises(InputError, match="another run is using"):
+            run(work, {"seed": 1}, ["b.txt"])
     assert sorted(os.listdir(work)) == ["albert_tf.models", "notes.txt"]
 
 
@@ -84,13 +82,6 @@ def test_units_of_another_run_are_removed(settings, size, damaged, tmp_path):
     if damaged:
         (tmp_path / "albert_tf.unfinished.json").write_text("{")
     assert not run(tmp_path, settings, [["a.txt", size]], finished=["part-1"])
-
-
-def test_two_runs_do_not_share_a_folder(folder):
-    how = {"max_seq_length": 128}, []
-    with folder.used(*how), pytest.raises(InputError, match="another run is using"):
-        with folder.used(*how):
-            pass
 
 
 # ---- locks -------------------------------------------------------------------
