@@ -137,7 +137,7 @@ class WorkFolder:
 
     def _begin(self, now: dict[str, Any]) -> None:
         now = json.loads(json.dumps(now))
-        before = self.finished(_SETTINGS) or now
+        before = self.known(_SETTINGS) or now
         for name in sorted({*before["settings"], *now["settings"]}):
             old, new = (each["settings"].get(name) for each in (before, now))
             if old != new:
@@ -166,14 +166,18 @@ class WorkFolder:
         return json.loads(content)
 
     def finished(self, unit: str) -> dict[str, Any] | None:
-        """Returns what `finish` kept of a unit; None if one of its files is missing or
-        damaged, so that it is done again."""
+        """Returns what `finish` kept of a unit; None if a file of it is not complete."""
+        info = self.known(unit)
+        return info if info and all(
+            os.path.isfile(self.file(name)) and os.path.getsize(self.file(name)) == size
+            for name, size in info["files"].items()) else None
+
+    def known(self, unit: str) -> dict[str, Any] | None:
+        """Returns what `finish` kept of a unit, without checking its files."""
         try:
-            info = text_files.read_object(self.file(f"{unit}.json"))
-            sizes = {name: files.size(self.file(name)) for name in info.get("files", ())}
+            return text_files.read_object(self.file(f"{unit}.json"))
         except InputError:
-            return None
-        return info if sizes == info.get("files", {}) else None
+            return None  # The file is missing or damaged, so the unit is done again.
 
     def write_lines(self, path: str, units: Iterable[Sequence[Any]],
                     answer: Callable[[Any], tuple[Iterable[str], Mapping[str, Any]]],

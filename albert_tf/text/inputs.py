@@ -87,8 +87,8 @@ def read(path: str, text_column: str | None = None, text_b_column: str | None = 
                 given = (row[text_column], *[pair] * (pair is not None))
             elif kind == "parquet":
                 given = {name: value for name, value in row.items() if value is not None}
-        if guid is not None:  # JSON has neither NaN, as Python reads, nor Parquet's dates.
-            kept = {"id": guid if isinstance(guid, (str, int)) else str(guid)}
+        if guid is not None:  # JSON has no dates, as Parquet has.
+            kept = {"id": guid if isinstance(guid, (str, int, float)) else str(guid)}
         if isinstance(given, InputError):
             given = InputError(str(given).removeprefix(f"{where}: "))
         elif isinstance(given, tuple) and len(given) == 1:

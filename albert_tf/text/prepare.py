@@ -104,7 +104,7 @@ class Splitter:
         """Yields source and text, a sentence per line, of the documents of finished
         units; adds to `dropped` what was removed."""
         for name in names:
-            info = self.folder.finished(name) or {}
+            info = self.folder.known(name) or {}
             dropped.update(info["dropped"])
             with files.open_binary(self.folder.file(f"{name}.txt")) as stream:
                 texts = stream.read().decode().split("\n\n")
