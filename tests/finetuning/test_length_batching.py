@@ -152,13 +152,6 @@ def test_the_order_depends_on_the_seed_and_the_epoch():
     assert first != second != third != sorted(third)
 
 
-def test_a_step_far_ahead_needs_no_walk():
-    plan, unbroken = (BatchPlan(random_lengths(60), SHAPES, 4, 1, window=10)
-                      for _ in range(2))
-    assert plan.step(399)[1].tolist() == all_rows(unbroken, 400)[-4:].tolist()
-    assert plan.steps_of_window.cache_info().misses == 1
-
-
 # --- training
 
 def batches_of(table, batch_size=4, shapes=SHAPES, steps=28, window=5):

@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 
-from albert_tf.training import log as run_log
 from tests import tiny_run
 from tests.commands import arguments, run_commands
 
@@ -111,15 +110,6 @@ def table(folder, name="predictions.tsv"):
     header, *rows = [line.split("\t") for line in
                      (folder / name).read_text().splitlines()]
     return [dict(zip(header, row)) for row in rows]
-
-
-def test_every_checkpoint_is_evaluated_and_the_best_reported(results, data):
-    assert "train: 40 questions about 20 passages" in results.ok("whole")["log"]
-    rows = run_log.evaluations(str(data / "whole"))
-    assert [row["step"] for row in rows] == [2, 4]
-    assert {"loss", "accuracy", "middle_accuracy", "high_accuracy"} <= rows[0].keys()
-    best = answers(data / "whole", "eval_results.json")
-    assert best["accuracy"] == max(row["accuracy"] for row in rows)
 
 
 @pytest.mark.parametrize("split, results_file, folder", [

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
+from albert_tf.finetuning import metrics
 from albert_tf.finetuning.classification import task as classification, glue
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.tokenization import sequences
@@ -67,13 +68,6 @@ def test_examples_and_features_are_the_releases(glue_dir, key):
         assert padded == {field: expected[field] for field in padded}
         assert features["label_ids"] == [expected["label_id"]]
         assert isinstance(features["label_ids"][0], int if task.labels else float)
-
-
-def test_every_task_of_the_release_is_covered():
-    assert set(GLUE) <= set(glue.TASKS)
-    assert {"/".join(key.split("/")[:2]) for key in GOLDEN} == {
-        f"{name}/{split}" for name in GLUE for split in glue.TASKS[name].readers
-        if (name, split) != ("ax", "dev")}
 
 
 @pytest.mark.parametrize("case", json.loads(
@@ -152,6 +146,12 @@ def test_a_wrong_file_is_refused(tmp_path, task, lines, message):
 
 # --- scores
 
+def test_every_task_has_metrics():
+    for task in glue.TASKS.values():
+        assert {*task.metric_names} <= {*metrics.METRICS, "accuracy_f1_mean",
+                                        "pearson_spearman_mean"}
+
+
 def test_two_metrics_are_also_reported_as_their_mean():
     scores = glue.TASKS["mrpc"].metrics_of(
         np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))
@@ -162,18 +162,6 @@ def test_two_metrics_are_also_reported_as_their_mean():
     assert list(scores) == list(glue.TASKS["sts-b"].metric_names)
     assert np.isclose(scores["spearman"], 1) and scores["mse"] > 1
     assert np.isclose(scores["pearson_spearman_mean"], (1 + scores["pearson"]) / 2)
-
-
-@pytest.mark.parametrize("name", glue.TASKS)
-def test_every_task_scores_itself_perfect(name):
-    task, ids = glue.TASKS[name], [0, 1, 1, 0, 1, 1]
-    examples = [classification.Example("", "", label=task.labels[i] if task.labels
-                                       else i) for i in ids]
-    outputs = {"logits": [np.float32([i]) for i in ids],
-               "probabilities": np.eye(task.num_outputs)[ids] if task.labels else None}
-    scores = task.score(ExampleSet(examples), outputs, None)
-    assert scores.pop("mse", 0) == 0
-    assert np.allclose(list(scores.values()), 1)
 
 
 def test_labels_become_class_ids_or_numbers(glue_dir):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import special
 
 from albert_tf.checkpoints.checkpoint import REGRESSION, SEVERAL_LABELS
 from albert_tf.errors import InputError
@@ -222,25 +223,18 @@ LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]], np.float32)
 TARGETS = np.array([[1, 0, 0], [1, 1, 0]], np.float32)
 
 
-def sigmoid(values):
-    return 1 / (1 + np.exp(-values))
-
-
-@pytest.mark.parametrize("problem, loss", [
-    (SEVERAL_LABELS, -np.mean(TARGETS * np.log(sigmoid(LOGITS))
-                              + (1 - TARGETS) * np.log(sigmoid(-LOGITS)))),
-    (REGRESSION, np.mean((LOGITS - TARGETS) ** 2))])
-def test_losses_and_predictions(problem, loss):
-    head, outputs = Classification(3, problem_type=problem), {"logits": tf.constant(LOGITS)}
-    objective = head.objective()
+def test_losses_and_predictions():
+    """tests/finetuning/classification/test_soft_labels.py has the losses of labels."""
     features = {"label_ids": tf.constant(TARGETS), "input_ids": tf.zeros([2, 4], tf.int32)}
-    losses = objective.losses(outputs, features, objective.denominators(features))
-    assert losses["total_loss"].numpy() == pytest.approx(loss, rel=1e-5)
-    predictions = head.predictions(outputs)
-    if problem == REGRESSION:
-        assert set(predictions) == {"logits"}
-        return
-    np.testing.assert_allclose(predictions["probabilities"], sigmoid(LOGITS), rtol=1e-6)
-    # Wrong: the third label of the first text, and the first of the second.
+    outputs, several = {"logits": tf.constant(LOGITS)}, Classification(
+        3, problem_type=SEVERAL_LABELS)
     np.testing.assert_allclose(
-        objective.metrics(outputs, features, losses)["label_accuracy"][0], [2 / 3, 2 / 3])
+        several.predictions(outputs)["probabilities"], special.expit(LOGITS), rtol=1e-6)
+    losses = several.objective().losses(outputs, features, {"examples": 2.0})
+    # Wrong: the third label of the first text, and the first of the second.
+    np.testing.assert_allclose(several.objective().metrics(
+        outputs, features, losses)["label_accuracy"][0], [2 / 3, 2 / 3])
+    numbers = Classification(3, problem_type=REGRESSION)
+    assert set(numbers.predictions(outputs)) == {"logits"}
+    assert numbers.objective().losses(outputs, features, {"examples": 2.0})[
+        "total_loss"].numpy() == pytest.approx(np.mean((LOGITS - TARGETS) ** 2), rel=1e-5)
