@@ -4,7 +4,6 @@ Variables are recognised by the full names that an object-based checkpoint store
 them. The kernels of attention have an axis for the attention heads.
 """
 
-import functools
 import os
 import re
 from typing import Any, Iterable, Optional
@@ -13,40 +12,30 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.checkpoint import (
     Checkpoint, Row, as_format, in_theirs, matched, part_of, rows_of, without_heads)
+from albert_tf.checkpoints.folders import STATE_FILE
 from albert_tf.checkpoints.release import ORIGINAL, SIZES, published, sizes_in
 from albert_tf.config import AlbertConfig, CONFIG_FILE, refuse
 from albert_tf.errors import reading
 from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS
 
 NAME = "tf_models"
-_BLOCK = BLOCK.format(0, 0)
-# Beginning of our name → of theirs, and of the key in a checkpoint, which in the encoder
-# begins with the number of a layer. ".S" stands for a slash within a name there.
+# Beginning of our name → of theirs.
 _PARTS = {
-    WORDS: ("word_embeddings/embeddings", "0/embeddings"),
-    "bert/embeddings/position_embeddings": (
-        "position_embedding/embeddings", "1/embeddings"),
-    "bert/embeddings/token_type_embeddings": (
-        "type_embeddings/embeddings", "2/embeddings"),
-    "bert/embeddings/LayerNorm": ("embeddings/layer_norm", "3"),
-    PROJECTION: ("embedding_projection", "4"),
-    **{f"{_BLOCK}{ours}": (f"transformer/{theirs}", f"5/_{key}") for ours, theirs, key in (
-        ("attention_1/self/query", "self_attention/query", "attention_layer/_query_dense"),
-        ("attention_1/self/key", "self_attention/key", "attention_layer/_key_dense"),
-        ("attention_1/self/value", "self_attention/value", "attention_layer/_value_dense"),
-        ("attention_1/output/dense", "self_attention/attention_output",
-         "attention_layer/_output_dense"),
-        ("LayerNorm", "self_attention_layer_norm", "attention_layer_norm"),
-        ("ffn_1/intermediate/dense", "intermediate", "intermediate_dense"),
-        ("ffn_1/intermediate/output/dense", "output", "output_dense"),
-        ("LayerNorm_1", "output_layer_norm", "output_layer_norm"))},
-    POOLER: ("pooler_transform", "6"),
-    "cls/predictions/transform/dense": (
-        "bert/cls/predictions/transform/dense", "masked_lm/dense"),
-    "cls/predictions/transform/LayerNorm": (
-        "bert/cls/predictions/transform/LayerNorm", "masked_lm/layer_norm"),
-    "cls/predictions/output_bias": (
-        "bert/cls/predictions/output_bias/bias", "masked_lm/output_bias.Sbias")}
+    WORDS: "word_embeddings/embeddings",
+    "bert/embeddings/position_embeddings": "position_embedding/embeddings",
+    "bert/embeddings/token_type_embeddings": "type_embeddings/embeddings",
+    "bert/embeddings/LayerNorm": "embeddings/layer_norm",
+    PROJECTION: "embedding_projection",
+    **{f"{BLOCK.format(0, 0)}{ours}": f"transformer/{theirs}" for ours, theirs in (
+        ("attention_1/self", "self_attention"),
+        ("attention_1/output/dense", "self_attention/attention_output"),
+        ("LayerNorm", "self_attention_layer_norm"),
+        ("ffn_1/intermediate/dense", "intermediate"),
+        ("ffn_1/intermediate/output/dense", "output"),
+        ("LayerNorm_1", "output_layer_norm"))},
+    POOLER: "pooler_transform",
+    "cls/predictions": "bert/cls/predictions",
+    "cls/predictions/output_bias": "bert/cls/predictions/output_bias/bias"}
 # What stands before a full name in a model with its own scope.
 _WITH_PREFIX = re.compile(
     r"^.*?(?:^|/)(?=(?:word_embeddings|position_embedding|type_embeddings|embeddings/"
@@ -58,7 +47,7 @@ _DROPPED = {"^save_counter|optimizer": "training state"}
 
 def name_of(ours: str) -> str:
     """Returns tf-models' full name of a variable for the original implementation's."""
-    part, (theirs, _) = part_of(ours, _PARTS)
+    part, theirs = part_of(ours, _PARTS)
     return theirs + ours.removeprefix(part)
 
 
@@ -116,30 +105,12 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes ckpt-1, as tf.train.Checkpoint does for an encoder, or for a pretrainer if
-    there is a masked-LM head, and albert_config.json, which the format lacks."""
-    import tensorflow as tf
-
-    config, objects = checkpoint.config, {}
+    """Writes ckpt-1, which tf.train.Checkpoint restores by the variables' full names, and
+    albert_config.json, which the format lacks."""
+    config = checkpoint.config
     text_files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
     if checkpoint.tokenizer:
         tokenizer_files.write_plain(checkpoint.tokenizer, folder)
-    rows = _rows(config, checkpoint.heads)
-    with tf.device("CPU"):
-        for row, tensor in zip(rows, in_theirs(checkpoint, rows).values()):
-            variable = tf.Variable(tensor.read(), name=row.theirs)
-            part, (_, key) = part_of(row.ours, _PARTS)
-            if key[0].isdigit():  # Without a projection, the next numbers are one lower.
-                number = int(key[0]) - (key > "5" and not config.projects_embeddings)
-                key = f"encoder/layer_with_weights-{number}{key[1:]}"
-            keys = [key + row.ours.removeprefix(part)]
-            if row.ours == WORDS and checkpoint.heads:
-                keys.append("masked_lm/embedding_table")
-            for *path, last in (key.split("/") for key in keys):
-                node = functools.reduce(
-                    lambda node, part: node.setdefault(part, {}), path, objects)
-                node[last.replace(".S", "/")] = variable
-    root = tf.train.Checkpoint(**objects)
-    if checkpoint.heads:
-        root.model = {"encoder_network": root.encoder, "masked_lm": root.masked_lm}
-    root.save(os.path.join(folder, "ckpt"))
+    bundle.write(os.path.join(folder, "ckpt-1"), in_theirs(
+        checkpoint, _rows(config, checkpoint.heads)))
+    files.write(os.path.join(folder, STATE_FILE), b'model_checkpoint_path: "ckpt-1"\n')

@@ -28,7 +28,7 @@ for folder, inputs, outputs in json.load(open(sys.argv[1], encoding="utf-8")):
         dict_outputs=True)
     batch = {theirs: given[name].astype("i4") for name, theirs in INPUTS.items()}
     path = tf.train.latest_checkpoint(folder)
-    if any(name.startswith("masked_lm/") for name, _ in tf.train.list_variables(path)):
+    if any("cls/predictions" in name for name, _ in tf.train.list_variables(path)):
         model = models.BertPretrainerV2(encoder_network=encoder,
                                         mlm_activation=activation)
         batch["masked_lm_positions"] = (
